@@ -149,7 +149,7 @@ it.")
         when (uiop:string-prefix-p "| `" line)
           collect (subseq line 3 (position #\` line :start 3))))
 
-(test who-checks-nothing-is-explained
+(test each-function-without-checks-is-explained
   (let ((hot (loop for file in (source-files)
                    when (member (source-name file) (hot-files) :test #'string=)
                      append (hot-functions file)))
@@ -220,7 +220,7 @@ it.")
 
 ;;; The command line
 
-(test who-asks-for-an-unknown-suite-is-told-the-known-ones
+(test a-user-that-asks-for-an-unknown-suite-is-told-the-known-ones
   (handler-case (progn (find-suite "nonsense") (fail "It was found."))
     (unknown-suite (condition)
       (dolist (name '("nonsense" "architecture" "conformance/cookies"))

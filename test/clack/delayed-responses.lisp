@@ -98,7 +98,7 @@ come."
       (loop repeat 2
             do (is (= 200 (response-status (exchange connection "/" :method :head))))))))
 
-(define-server-test who-does-not-close-has-written-all
+(define-server-test an-application-that-does-not-close-has-written-all
   (with-clack (environment (lambda (responder)
                              (funcall (funcall responder '(200 ())) "abc"))
                            :response-timeout 1/10)
@@ -142,7 +142,7 @@ come."
         (is (equal '(handler:response-over handler:response-over handler:response-over)
                    (recorded errors)))))))
 
-(define-server-test who-leaves-amid-a-long-response-harms-nobody
+(define-server-test a-client-that-leaves-amid-a-long-response-harms-nobody
   (let ((written (make-gate "the writer to give up")))
     (with-clack (environment
                  (if (equal "/long" (getf environment :path-info))

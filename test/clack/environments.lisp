@@ -94,7 +94,7 @@
   (is (equal '("[::1]" 80) (host-of "[::1]")))
   (is (equal '("[::1]" 5000) (host-of "[::1]:5000"))))
 
-(define-server-test who-names-no-server-has-asked-for-our-end
+(define-server-test a-client-that-names-no-server-has-asked-for-our-end
   (let ((seen nil))
     (with-clack (environment (progn (setf seen environment)
                                     (text-response "seen")))

@@ -63,7 +63,7 @@
        (progn ,@body)
        (skip "On this Lisp files are sent by way of memory, and always whole.")))
 
-(define-server-test who-has-a-file-already-is-told-so
+(define-server-test a-client-that-has-a-file-already-is-told-so
   (where-files-are-descriptors ()
     (with-served-file ((test-octets 100))
       (let* ((first (ask "/"))

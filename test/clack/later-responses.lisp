@@ -55,7 +55,7 @@ values of FORM are recorded in GIVEN."
                  (is (equal text (response-text answer))))
                (is (equal "word" (exchange-text connection "/word")) "The connection is used again.")))))
 
-(define-server-test who-answers-a-client-that-ends-amid-its-content-is-told-nothing
+(define-server-test an-application-that-answers-a-client-that-ends-amid-its-content-is-told-nothing
   (with-later (given :max-early-octets 0)
       (handler-case (funcall responder '(200 () ("nobody's")))
         (error (condition) condition))
@@ -87,7 +87,7 @@ values of FORM are recorded in GIVEN."
       (dolist (connection connections)
         (is (equal "later" (response-text (read-response connection))))))))
 
-(define-server-test who-answers-before-the-function-has-returned-is-heard
+(define-server-test an-application-that-answers-before-the-function-has-returned-is-heard
   (with-later (given) (elsewhere responder (text-response "early"))
     (with-connection (connection)
       (loop repeat 2 do (is (equal "early" (exchange-text connection "/"))))
@@ -212,7 +212,7 @@ values of FORM are recorded in GIVEN."
                (is (equal "word" (exchange-text connection "/word")) "The connection is used again."))
       (is (= 2 (getf (server-figure :expired-by) :deferred)) "Each counts once."))))
 
-(define-server-test who-is-not-answered-in-time-gets-504
+(define-server-test a-client-that-is-not-answered-in-time-gets-504
   (with-later (given :response-timeout 1/10) responder
     (with-connection (connection)
       (dolist (number '(0 1))
@@ -233,7 +233,7 @@ values of FORM are recorded in GIVEN."
       (funcall (nth-given given) (text-response "at last"))
       (is (equal "at last" (response-text (read-response connection)))))))
 
-(define-server-test who-fails-without-an-answer-is-answered-500
+(define-server-test an-application-that-fails-without-an-answer-is-answered-500
   (with-later (given) (progn (record given responder)
                              (error "It has failed."))
     (with-connection (connection)
@@ -337,7 +337,8 @@ values of FORM are recorded in GIVEN."
             (is (equal "later" (response-text (read-response connection))))
             (is-true (closed-by-server-p connection))))))))
 
-(define-server-test (who-has-lost-octets-of-a-body-may-answer-later :needs :calls-by-name)
+(define-server-test (an-application-that-has-lost-octets-of-a-body-may-answer-later
+                     :needs :calls-by-name)
   (let ((left-p nil))
     (with-function (handler::keep-taken (original body start end)
                      (unless (shiftf left-p t)

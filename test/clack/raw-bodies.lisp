@@ -183,7 +183,7 @@ on, and not from a file."
                                                                :chunks (list (request-octets "/inner")))))
       (is (equal "/next" (exchange-text connection "/next"))))))
 
-(define-server-test who-waits-to-send-content-is-told-when-it-is-read
+(define-server-test a-client-that-waits-to-send-content-is-told-when-it-is-read
   (with-clack (environment (text-response (decode (read-octets-of (getf environment :raw-body) 10))))
     (with-connection (connection)
       (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 4" :crlf
@@ -215,7 +215,7 @@ on, and not from a file."
       (send connection "b")
       (is-true (received-p connection (format nil "b~C~C" #\Return #\Newline))))))
 
-(define-server-test who-waits-to-send-content-that-nobody-reads-is-answered
+(define-server-test a-client-that-waits-to-send-content-that-nobody-reads-is-answered
   (with-clack (environment (text-response "No, thanks."))
     (let ((answer (ask-raw "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 4" :crlf
                            "Expect: 100-continue" :crlf :crlf)))
@@ -233,7 +233,7 @@ on, and not from a file."
         (is (equalp "close" (response-header response "connection"))))
       (is-true (closed-by-server-p connection)))))
 
-(define-server-test who-leaves-amid-content-is-no-failure-of-the-application
+(define-server-test a-client-that-leaves-amid-content-is-no-failure-of-the-application
   (let ((begun (make-recorder)) (cut (make-recorder)))
     (with-function (server:note-event (original exchange event)
                      (when (eq :reply-cut event)
@@ -265,7 +265,8 @@ on, and not from a file."
       (is-true (eventually ("the memory to be given back")
                  (= reserved (engine:client-memory-reserved)))))))
 
-(define-server-test (who-is-destroyed-while-he-ends-his-turn-still-ends-it :needs (:deferred-ends :calls-by-name))
+(define-server-test (a-thread-that-is-destroyed-while-it-ends-its-turn-still-ends-it
+                     :needs (:deferred-ends :calls-by-name))
   (let ((first-p t))
     (with-function (handler::end-reading-turn (original body)
                      (when (shiftf first-p nil)
@@ -278,7 +279,7 @@ on, and not from a file."
           (is (= 200 (response-status (exchange connection "/" :method :post :chunks '("abc" "de")))))
           (is (null first-p)))))))
 
-(define-server-test who-handles-an-error-of-reading-may-read-again-and-answer
+(define-server-test an-application-that-handles-an-error-of-reading-may-read-again-and-answer
   (dolist (answer '(nil t))
     (let ((read (make-recorder)))
       (with-clack (environment (let ((body (getf environment :raw-body)))
@@ -317,7 +318,8 @@ on, and not from a file."
         (is (= 200 (response-status (exchange connection "/" :method :post :chunks '("abc" "de")))))
         (is (equal "abcde" read))))))
 
-(define-server-test (who-reads-amid-his-own-reading-does-not-wait-for-himself :needs :calls-by-name)
+(define-server-test (a-thread-that-reads-amid-its-own-reading-does-not-wait-for-itself
+                     :needs :calls-by-name)
   (with-clack (environment (let ((body (getf environment :raw-body)))
                              (with-function (handler::prepare-window (original body count)
                                               (read-byte body)
@@ -327,7 +329,8 @@ on, and not from a file."
       (is (= 500 (response-status (exchange connection "/" :method :post :chunks '("abc" "de"))))))
     (is (search "is being read by this thread" (clack-log)))))
 
-(define-server-test (who-reads-while-another-thread-does-waits-for-its-turn :needs :calls-by-name)
+(define-server-test (a-thread-that-reads-while-another-thread-does-waits-for-its-turn
+                     :needs :calls-by-name)
   (let ((reading (make-gate "the first to read")) (go-on (make-gate "leave to go on")) (order (make-recorder)))
     (with-function (handler::prepare-window (original body count)
                      (unless (open-p reading)
@@ -351,7 +354,8 @@ on, and not from a file."
     (is (equal '(:first :second) (recorded order)))))
 
 ;; As by a time limit of the application's own.
-(define-server-test (who-reads-on-after-reading-was-left-is-told-so-and-his-client-gets-500 :needs :our-http)
+(define-server-test (an-application-that-reads-on-where-it-left-is-told-so-and-its-client-gets-500
+                     :needs :our-http)
   (dolist (framing '("Content-Length: 2" "Transfer-Encoding: chunked"))
     (let ((first-p t))
       (with-function (server:invite-content (original content)
@@ -369,7 +373,8 @@ on, and not from a file."
           (is (null first-p))
           (is (search "Not all of the content was read" (clack-log))))))))
 
-(define-server-test (who-leaves-reading-before-all-is-kept-reads-no-body-with-a-hole :needs :calls-by-name)
+(define-server-test (an-application-that-leaves-reading-before-all-is-kept-reads-no-body-with-a-hole
+                     :needs :calls-by-name)
   (dolist (request (list (list :content (test-octets 200000)) '(:chunks ("abc" "de"))))
     (let ((first-p t))
       (with-function (handler::keep-taken (original body start end)
@@ -386,7 +391,8 @@ on, and not from a file."
             (is (= 500 (response-status (read-response connection)))))
           (is (null first-p)))))))
 
-(define-server-test (who-leaves-reading-a-file-again-reads-the-right-octets-later :needs :our-http)
+(define-server-test (an-application-that-leaves-reading-a-file-again-reads-the-right-octets-later
+                     :needs :our-http)
   (let ((content (test-octets 300000)) (left-p nil))
     (with-globals ((handler:*raw-body-memory* 1000))
       (with-function (platform:read-file-octets (original file position octets start end)
@@ -405,7 +411,8 @@ on, and not from a file."
           (is-true left-p)
           (is (equalp (list (subseq content 299999) t content) value)))))))
 
-(define-server-test (who-leaves-reading-amid-it-reads-the-same-again :needs :our-http)
+(define-server-test (an-application-that-leaves-reading-amid-it-reads-the-same-again
+                     :needs :our-http)
   (let ((content (test-octets 500000)) (pieces 0))
     (with-globals ((handler:*raw-body-memory* 1000))
       (with-function (handler::octets-there (original body wanted)
@@ -418,7 +425,8 @@ on, and not from a file."
                          (list (file-position body) (read-octets-of body 500000))))
           (is (equalp (list 0 content) value)))))))
 
-(define-server-test (who-leaves-reading-while-the-body-goes-to-a-file-has-what-was-read :needs (:our-http :calls-by-name))
+(define-server-test (an-application-that-leaves-while-the-body-goes-to-a-file-has-what-was-read
+                     :needs (:our-http :calls-by-name))
   (let ((content (test-octets 200000)) (left-p nil))
     (with-globals ((handler:*raw-body-memory* 100000))
       (with-function (handler::leave-window (original body)
@@ -435,7 +443,8 @@ on, and not from a file."
           (is (equal "same" (ask-text "/" :method :post :content content)))
           (is-true left-p))))))
 
-(define-server-test (who-leaves-reading-characters-amid-it-reads-the-same-again :needs :our-http)
+(define-server-test (an-application-that-leaves-reading-characters-amid-it-reads-the-same-again
+                     :needs :our-http)
   (dolist (read (list #'read-line (lambda (body) (read-sequence (make-string 10) body))))
     (let ((reads 0))
       (with-function (handler::octets-there (original body wanted)
@@ -453,7 +462,7 @@ on, and not from a file."
 
 ;;; Clients that are slow
 
-(define-server-test (who-sends-content-slowly-holds-a-share-of-the-threads-of-clack
+(define-server-test (a-client-that-sends-content-slowly-holds-a-share-of-the-threads-of-clack
                      :needs :counted-waits)
   (with-clack (environment (progn (read-octets-of (getf environment :raw-body) 50000)
                                   (text-response "read"))

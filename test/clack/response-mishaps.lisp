@@ -16,7 +16,7 @@
 
 ;;; Begun elsewhere, and never sent
 
-(define-server-test who-has-begun-to-write-for-a-function-that-fails-is-told
+(define-server-test an-application-that-has-begun-to-write-for-a-function-that-fails-is-told
   (with-later (given) (progn (record given (begun-elsewhere responder))
                              (error "It has failed."))
     (with-connection (connection)
@@ -26,7 +26,7 @@
     (eventually ("the connection to end") (zerop (server-figure :open)))
     (is (= 2 (server-figure :served)) "Each request counts once.")))
 
-(define-server-test who-has-begun-to-write-over-a-connection-that-is-taken-over-is-told
+(define-server-test a-writer-over-a-connection-that-is-taken-over-is-told
   (with-later (given) (let ((writer (begun-elsewhere responder))
                             (io (getf environment :clack.io)))
                         (handler::write-to-clack-socket io (octets "mine") nil)
@@ -37,7 +37,8 @@
     (eventually ("the connection to end") (zerop (server-figure :open)))
     (is (= 1 (server-figure :served)))))
 
-(define-server-test (who-begins-to-write-for-a-client-that-is-gone-is-told :needs :parking)
+(define-server-test (an-application-that-begins-to-write-for-a-client-that-is-gone-is-told
+                     :needs :parking)
   (with-later (given) responder
     (dolist (end '(disconnect reset))
       (setf (recorder-entries given) '())
@@ -63,16 +64,16 @@ then evaluates BODY."
          (is (eq 'handler:client-left (write-much-to (begun-elsewhere (nth-given given))))))
        ,@body)))
 
-(define-server-test who-begins-to-write-what-cannot-be-sent-is-told
+(define-server-test an-application-that-begins-to-write-what-cannot-be-sent-is-told
   (told-of-failure (connection (error 'server:descriptor-broken :stream nil))
     (is-true (closed-by-server-p connection))))
 
-(define-server-test who-begins-to-write-what-fails-to-begin-is-told
+(define-server-test an-application-that-begins-to-write-what-fails-to-begin-is-told
   (told-of-failure (connection (error "It has failed."))
     (is (= 500 (response-status (read-response connection))))
     (is (equal "word" (exchange-text connection "/word")))))
 
-(define-server-test who-waits-for-a-function-that-waits-for-him-is-let-go
+(define-server-test an-application-that-waits-for-a-function-that-waits-for-him-is-let-go
   (with-later (given :response-timeout 1/4) (write-much-to (begun-elsewhere responder))
     (with-connection (connection)
       (send-request connection "/")
@@ -82,7 +83,7 @@ then evaluates BODY."
 
 ;;; The function's own writer
 
-(define-server-test who-writes-within-the-function-is-told-that-the-client-has-left
+(define-server-test an-application-that-writes-within-the-function-is-told-that-the-client-has-left
   (let ((told (make-recorder)))
     (with-later (given) (let ((writer (funcall responder '(200 ()))))
                           (handler-case (loop (funcall writer (make-string 100000 :initial-element #\x)))
@@ -149,7 +150,7 @@ end, where the write timeout is SECONDS."
   "A response that cannot be sent."
   (list 200 (list :x-own (format nil "a~%b")) '("never")))
 
-(define-server-test who-cannot-answer-may-answer-otherwise
+(define-server-test an-application-that-cannot-answer-may-answer-otherwise
   (with-later (given) (loop for response in (list (injecting-response) (butlast (injecting-response)) (text-response "otherwise"))
                             collect (handler-case (funcall responder response)
                                       (error (condition) (type-of condition))))
@@ -159,7 +160,7 @@ end, where the write timeout is SECONDS."
       (is (equal '(http:invalid-header http:invalid-header nil) (nth-given given)))
       (is (equal "word" (exchange-text connection "/word"))))))
 
-(define-server-test who-has-failed-to-answer-within-the-function-may-do-it-later
+(define-server-test an-application-that-has-failed-to-answer-within-the-function-may-do-it-later
   (with-later (given :response-timeout 1/4) (progn (ignore-errors (funcall responder (injecting-response)))
                                                    responder)
     (with-connection (connection)
@@ -169,7 +170,7 @@ end, where the write timeout is SECONDS."
       (is (= 504 (response-status (exchange connection "/"))) "Or never.")
       (is (equal "word" (exchange-text connection "/word"))))))
 
-(define-server-test who-answers-a-client-that-has-left-is-not-disturbed
+(define-server-test an-application-that-answers-a-client-that-has-left-is-not-disturbed
   (let ((gate (make-gate "the client to leave")) (told (make-recorder)))
     (with-later (given) (progn (await gate)
                                (record told (handler-case (funcall (funcall responder '(200 ())) "more")
@@ -230,7 +231,7 @@ end, where the write timeout is SECONDS."
             (is (= 1 (length heard)))
             (is (equal (princ-to-string (first heard)) (response-text (read-response connection))))))))))
 
-(define-server-test who-writes-within-the-function-where-the-head-could-not-be-sent-is-told
+(define-server-test a-writer-within-the-function-whose-head-could-not-be-sent-is-told
   (with-function (handler::begin-written (original written)
                    (declare (ignore original written))
                    (error 'server:descriptor-broken :stream nil))

@@ -142,7 +142,7 @@ RESPONSE gets for REQUEST."
       (exchange connection "/" :version "HTTP/1.0")
       (is-true (closed-by-server-p connection)))))
 
-(define-server-test who-wants-no-kept-connections-gets-none
+(define-server-test a-client-that-wants-no-kept-connections-gets-none
   (with-clack (environment (text-response "x") :persistent-connections-p nil)
     (with-connection (connection)
       (is (equalp "close" (response-header (exchange connection "/") "connection")))

@@ -5,7 +5,8 @@
 
 (in-suite clack/socket-mishaps)
 
-(define-server-test (who-sends-too-long-a-close-frame-ends-like-everybody :needs :noticed-leaving)
+(define-server-test (a-client-that-sends-too-long-a-close-frame-ends-like-everybody
+                     :needs :noticed-leaving)
   ;; RFC 6455, section 5.5: a control frame has 125 octets at most.  The program says nothing to it,
   ;; nor closes.
   (let ((frames (make-recorder)))
@@ -208,7 +209,8 @@
       (eventually ("the connection to end") (zerop (server-figure :open)))
       (is (equal "plain" (ask-text "/"))))))
 
-(define-server-test (who-ends-in-a-callback-leaves-those-of-others-to-others :needs (:parking :deferred-ends))
+(define-server-test (a-thread-that-ends-in-a-callback-leaves-those-of-others-to-others
+                     :needs (:parking :deferred-ends))
   (let ((io nil) (caller nil) (inside (make-gate)) (called (make-gate)))
     (with-clack (environment (lambda (responder)
                                (declare (ignore responder))

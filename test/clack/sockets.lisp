@@ -205,7 +205,7 @@ after the other."
         (is (equal "mine" (decode (ask-raw (request-octets "/")))))))
     (is (equal '(handler:response-over) (recorded errors)))))
 
-(define-server-test who-only-listens-may-still-answer
+(define-server-test an-application-that-only-listens-may-still-answer
   (with-clack (environment (progn (handler::set-clack-socket-callback (lambda (octets &key start end)
                                                               (list octets start end))
                                                             (io-of environment))
@@ -213,7 +213,7 @@ after the other."
     (with-connection (connection)
       (loop repeat 2 do (is (equal "answered" (exchange-text connection "/")))))))
 
-(define-server-test who-listens-has-taken-the-connection-over
+(define-server-test an-application-that-listens-has-taken-the-connection-over
   (let ((io nil))
     (with-clack (environment (lambda (responder)
                                (declare (ignore responder))
@@ -226,7 +226,7 @@ after the other."
         (send connection "more")
         (is (equalp (octets "more") (receive-many connection 4)))))))
 
-(define-server-test who-listens-later-gets-what-has-come
+(define-server-test an-application-that-listens-later-gets-what-has-come
   (let ((io nil) (got (make-recorder)))
     (with-clack (environment (lambda (responder)
                                (declare (ignore responder))
@@ -266,14 +266,15 @@ after the other."
         (signals handler::program-socket-over (handler::close-clack-socket io))
         (is (equal "answered" (exchange-text connection "/")))))))
 
-(define-server-test who-fails-before-a-takeover-is-answered-500
+(define-server-test an-application-that-fails-before-a-takeover-is-answered-500
   (with-clack (environment (progn (handler::set-clack-socket-callback (lambda (octets &key start end)
                                                               (list octets start end))
                                                             (io-of environment))
                                   (error "It fails.")))
     (is (= 500 (response-status (ask "/"))))))
 
-(define-server-test (who-writes-to-anothers-connection-that-has-ended-fails-with-500 :needs :noticed-leaving)
+(define-server-test (an-application-that-writes-to-anothers-connection-that-has-ended-fails-with-500
+                     :needs :noticed-leaving)
   (let ((io nil))
     (with-clack (environment (cond ((equal "/ws" (getf environment :path-info))
                                     (lambda (responder)
@@ -296,13 +297,13 @@ after the other."
       (is (= 500 (response-status (ask "/later"))))
       (is (search "The connection has ended." (clack-log))))))
 
-(define-server-test who-takes-over-a-connection-whose-content-may-follow-fails-with-500
+(define-server-test taking-over-a-connection-whose-content-may-follow-fails-with-500
   (with-clack (environment (progn (handler::write-to-clack-socket (io-of environment) (octets "taken") nil)
                                   (text-response "answered")))
     (is (= 500 (response-status (ask "/" :method :post :content "content"))))
     (is (search "The connection cannot be taken over." (clack-log)))))
 
-(define-server-test who-fails-after-a-takeover-ends-the-connection
+(define-server-test an-application-that-fails-after-a-takeover-ends-the-connection
   (with-clack (environment (lambda (responder)
                              (declare (ignore responder))
                              (begin-speaking environment #'identity)
@@ -388,7 +389,7 @@ after the other."
         (open-gate gate)
         (is (string= "second" (hear-text talk)))))))
 
-(define-server-test who-reads-nothing-is-read-no-more
+(define-server-test a-client-that-reads-nothing-is-read-no-more
   ;; Each frame has an answer that is as long as what may wait; the client does not take any.  The
   ;; system takes some ten million octets on its way.
   (let ((answered (make-recorder))
@@ -403,7 +404,7 @@ after the other."
               do (receive-many (talk-connection talk) (+ 10 (length answer))))
         (eventually ("all to be answered") (= 60 (recorded-count answered)))))))
 
-(define-server-test who-takes-nothing-loses-the-connection
+(define-server-test a-client-that-takes-nothing-loses-the-connection
   (if (platform:readiness-supported-p)
       (let ((result nil))
         (with-clack (environment
@@ -432,7 +433,7 @@ after the other."
                     ,@arguments)
        ,@body)))
 
-(define-server-test who-closes-in-order-is-told-so-once
+(define-server-test an-application-that-closes-in-order-is-told-so-once
   (with-recorded-kinds (kinds)
     (loop repeat 10
           do (with-talk (talk)
@@ -444,7 +445,7 @@ after the other."
     (is (= 20 (recorded-count kinds)))
     (is (= 10 (recorded-count kinds '(:close 4000))))))
 
-(define-server-test who-only-answers-a-close-frame-is-told-again
+(define-server-test an-application-that-only-answers-a-close-frame-is-told-again
   ;; As websocket-driver does, which closes when it gets the second.
   (with-globals ((server::*close-answer-seconds* 3600))
     (let ((codes (make-recorder)))
@@ -461,7 +462,7 @@ after the other."
         (eventually ("the end to be told again") (= 2 (recorded-count codes)))
         (is (equal '(4000 4000) (recorded codes)))))))
 
-(define-server-test who-has-closed-is-called-no-more
+(define-server-test an-application-that-has-closed-is-called-no-more
   (let ((frames (make-recorder)))
     (with-speaker (environment frame (progn (record frames (frame-told frame))
                                             (write-close (io-of environment) 3000)
@@ -483,7 +484,7 @@ after the other."
     (is (equal '(:text (:close 1006)) (recorded kinds)))
     (is (equal "plain" (ask-text "/")))))
 
-(define-server-test who-closes-first-gets-the-clients-answer-before-its-callback
+(define-server-test an-application-that-closes-first-gets-the-clients-answer-before-its-callback
   (let ((calls (make-recorder)))
     (with-speaker (environment frame
                                (let ((kind (first (frame-told frame)))
@@ -517,7 +518,7 @@ after the other."
     (is (equal '(1006) (recorded codes)))
     (is (not called-p))))
 
-(define-server-test who-does-not-answer-a-close-frame-is-not-waited-for-long
+(define-server-test a-client-that-does-not-answer-a-close-frame-is-not-waited-for-long
   (let ((called (make-gate "the callback to be called")))
     (with-globals ((server::*close-answer-seconds* 1/10))
       (with-speaker (environment frame (when (eq :text (first (frame-told frame)))
@@ -528,7 +529,7 @@ after the other."
           (is (equal '(:end) (hear talk))))
         (await called)))))
 
-(define-server-test who-fails-the-connection-does-not-wait
+(define-server-test an-application-that-fails-the-connection-does-not-wait
   (with-globals ((server::*close-answer-seconds* 3600))
     (with-speaker (environment frame (write-close (io-of environment) 1002))
       (with-talk (talk)
@@ -536,7 +537,7 @@ after the other."
         (is (eql 1002 (hear-close talk)))
         (is (equal '(:end) (hear talk)))))))
 
-(define-server-test who-closes-after-a-close-frame-waits-for-the-clients-answer
+(define-server-test an-application-that-closes-after-a-close-frame-waits-for-the-clients-answer
   (with-speaker (environment frame (progn (write-close (io-of environment) 3000)
                                           (handler::close-clack-socket (io-of environment))))
     (with-talk (talk)
@@ -600,7 +601,7 @@ after the other."
       (is (eql 1011 (hear-close talk))))
     (is (equal "plain" (ask-text "/")))))
 
-(define-server-test who-writes-when-the-client-has-left-is-told
+(define-server-test an-application-that-writes-when-the-client-has-left-is-told
   (let ((io nil))
     (with-speaker (environment frame (if io
                                          nil ; the end
@@ -612,7 +613,7 @@ after the other."
                       (handler-case (progn (write-frame io :text "lost") nil)
                         (handler::program-socket-over () :over))))))))
 
-(define-server-test who-answers-pings-is-pinged-again
+(define-server-test a-client-that-answers-pings-is-pinged-again
   (with-globals ((handler:*websocket-ping-seconds* 1/10)
                  (handler:*websocket-idle-seconds* 60)) ; so that nobody is too slow for it
     (with-echoing ()

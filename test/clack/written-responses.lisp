@@ -109,7 +109,7 @@
                          always (= 1000 (count (char text start) text :start start :end (+ start 1000))))))
         (is (equal "word" (exchange-text connection "/word")))))))
 
-(define-server-test (who-is-destroyed-while-he-ends-his-turn-to-write-still-ends-it
+(define-server-test (a-thread-that-is-destroyed-while-it-ends-its-turn-to-write-still-ends-it
                      :needs (:deferred-ends :calls-by-name))
   (let ((first-p t))
     (with-function (handler::end-turn (original written)
@@ -150,7 +150,7 @@
         (is (equal "end" (chunk-text connection)))
         (is (null (read-chunk connection)))))))
 
-(define-server-test who-holds-content-back-is-not-waited-for-when-the-response-has-begun
+(define-server-test a-client-that-holds-content-back-is-not-waited-for-when-the-response-has-begun
   (with-later (given) (funcall responder '(200 ()))
     (with-connection (connection)
       (send connection (octets "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 5" :crlf
@@ -161,7 +161,7 @@
 
 ;;; Slow clients
 
-(define-server-test who-writes-waits-for-a-slow-client
+(define-server-test an-application-that-writes-waits-for-a-slow-client
   (with-later (given :write-timeout 60) (funcall responder '(200 ()))
     (with-open-connection (connection (small-connection))
       (send-request connection "/")
@@ -185,7 +185,7 @@
         (task-result writing)
         (is (equal "word" (exchange-text connection "/word")))))))
 
-(define-server-test who-writes-more-than-may-wait-returns-when-half-of-that-was-taken
+(define-server-test a-writer-of-more-than-may-wait-returns-when-half-of-that-was-taken
   (with-later (given :write-timeout 60) (funcall responder '(200 ()))
     (with-open-connection (connection (small-connection))
       (send-request connection "/")
@@ -199,7 +199,7 @@
         (elsewhere writer nil :close t)
         (is (null (read-chunk connection)))))))
 
-(define-server-test who-writes-in-the-function-waits-for-no-longer-than-the-client-takes-nothing
+(define-server-test a-writer-in-the-function-waits-for-no-longer-than-the-client-takes-nothing
   (with-clack (environment (lambda (responder)
                              (let ((writer (funcall responder '(200 ()))))
                                (loop for start from 0 below *large-size* by 50000
@@ -212,7 +212,8 @@
       (is (equalp *large-answer* (response-body (read-response connection)))))))
 
 ;; As a handler of a time limit does.
-(define-server-test (who-writes-amid-a-write-of-his-own-thread-does-not-wait-for-himself :needs :our-http)
+(define-server-test (a-thread-that-writes-amid-a-write-of-its-own-thread-does-not-wait-for-itself
+                     :needs :our-http)
   (let ((nested '()))
     (with-function (server:send-unsent (original io)
                      (loop while nested
@@ -230,7 +231,8 @@
           (is (equal "the end" (chunk-text connection)))
           (is (null (read-chunk connection))))))))
 
-(define-server-test (who-writes-amid-reading-of-his-own-thread-does-not-wait-for-himself-either :needs :our-http)
+(define-server-test (a-thread-that-writes-amid-its-own-reading-does-not-wait-for-itself-either
+                     :needs :our-http)
   (let ((nested nil))
     (with-function (server:invite-content (original content)
                      (when nested
@@ -278,7 +280,8 @@
 
 ;;; Clients that leave, and functions that fail
 
-(define-server-test (who-writes-for-a-client-that-has-left-is-told :needs :noticed-leaving)
+(define-server-test (an-application-that-writes-for-a-client-that-has-left-is-told
+                     :needs :noticed-leaving)
   (with-later (given) (funcall responder '(200 ()))
     (dolist (end '(disconnect reset))
       (setf (recorder-entries given) '())
@@ -296,7 +299,7 @@
     (is (zerop (server-figure :failed)))
     (is (equal "" (clack-log)))))
 
-(define-server-test who-waits-for-a-client-that-leaves-is-woken-up
+(define-server-test an-application-that-waits-for-a-client-that-leaves-is-woken-up
   (with-later (given :write-timeout 60) (funcall responder '(200 ()))
     (let ((connection (small-connection)))
       (send-request connection "/")

@@ -32,7 +32,7 @@ threads."
 
 ;;; What a worker does next
 
-(define-server-test who-is-free-takes-the-oldest-who-is-queued
+(define-server-test a-worker-that-is-free-takes-the-oldest-client-that-is-queued
   (with-still-engine (engine :thread-limit 1 :accept-limit 9)
     (destructuring-bind (first second) (queue-connections engine 2)
       (let ((worker (still-worker engine)))
@@ -71,14 +71,14 @@ threads."
         (is (eq :accept (engine::next-step engine acceptor)))
         (is (= 3 (statistic engine :threads)))))))
 
-(define-server-test who-is-beyond-a-lowered-limit-accepts-where-nobody-else-does
+(define-server-test a-worker-that-is-beyond-a-lowered-limit-accepts-where-nobody-else-does
   (with-still-engine (engine :thread-limit 2 :accept-limit 60)
     (queue-connections engine 1)
     (let ((workers (loop repeat 2 collect (still-worker engine :serving))))
       (engine:resize-pool engine :thread-limit 1)
       (is (eq :accept (engine::next-step engine (first workers)))))))
 
-(define-server-test who-is-free-waits-where-too-few-do-and-ends-where-enough-do
+(define-server-test a-worker-that-is-free-waits-where-too-few-do-and-ends-where-enough-do
   (with-still-engine (engine :standby 2)
     (let ((workers (loop repeat 3 collect (still-worker engine :serving))))
       (is (equal '(:accept :accept :end)
@@ -96,7 +96,7 @@ threads."
 
 ;;; What becomes of who comes
 
-(define-server-test who-comes-is-served-queued-or-refused-and-counted
+(define-server-test a-client-that-comes-is-served-queued-or-refused-and-counted
   (with-still-engine (engine :thread-limit 1 :accept-limit 3)
     (let ((worker (still-worker engine :waiting))
           (acceptor (still-worker engine :waiting))
@@ -116,7 +116,7 @@ threads."
       (loop for (name value) in '((:accepted 4) (:open 3) (:queued 2) (:refused 1) (:busy 1))
             do (is (eql value (statistic engine name)) "~A" name)))))
 
-(define-server-test (who-cannot-accept-backs-off-unless-the-network-is-in-trouble
+(define-server-test (a-worker-that-cannot-accept-backs-off-unless-the-network-is-in-trouble
                      :needs :calls-by-name)
   (with-still-engine (engine)
     (loop for (trouble times) in `((,(exhausted) 1)
@@ -128,7 +128,7 @@ threads."
                  (is (null (engine::accept-or-back-off engine (still-worker engine :waiting)))))
                (is (= times count) "~A" trouble)))))
 
-(define-server-test who-comes-when-the-engine-stops-is-late
+(define-server-test a-client-that-comes-when-the-engine-stops-is-late
   (with-still-engine (engine)
     (setf (engine::engine-phase engine) :stopping)
     (let ((socket (connect-fake *listener*)))
@@ -158,7 +158,7 @@ threads."
   (declare (ignore connection))
   (error "Not released."))
 
-(define-server-test who-cannot-be-told-that-it-is-refused-is-closed-and-counted
+(define-server-test a-client-that-cannot-be-told-that-it-is-refused-is-closed-and-counted
   (with-still-engine (engine)
     (change-class *service* 'failing-service)
     (let ((refused (fake-connection)) (served (fake-connection)))
@@ -172,7 +172,7 @@ threads."
 
 ;;; Overload and drains
 
-(define-server-test who-has-just-become-idle-is-spared-in-overload
+(define-server-test a-client-that-has-just-become-idle-is-spared-in-overload
   (with-still-engine (engine)
     (let ((worker (still-worker engine :keep-alive)))
       (is (not (engine::idle-too-long-p worker)))

@@ -70,7 +70,7 @@ overdue at NOW."
 
 ;;; A worker may own a connection and lose its processor before it begins to serve it.
 
-(define-server-test who-sent-before-its-deadline-is-not-shut-down-when-a-worker-has-just-come-to-own-it
+(define-server-test a-client-that-sent-before-its-deadline-is-not-shut-down-by-a-worker-that-comes-late
   (with-overdue-connection (engine connection client now)
     (send client "x")
     (await-input-at-rest connection)
@@ -86,7 +86,7 @@ overdue at NOW."
     (engine::serve-connection engine (engine::make-pool-worker engine 1) connection)
     (is (equal "x" (decode (read-octets client 1))))))
 
-(define-server-test who-is-served-has-a-deadline-though-it-was-left-to-workers
+(define-server-test a-client-that-is-served-has-a-deadline-though-it-was-left-to-workers
   (with-overdue-connection (engine connection client now)
     (send client "x")
     (await-input-at-rest connection)
@@ -105,7 +105,7 @@ overdue at NOW."
   (engine:enqueue (engine:connection-queue connection)
                   (list (engine:make-octets-part (octets "rest")))))
 
-(define-server-test who-takes-none-of-its-answer-is-shut-down-though-a-worker-has-just-come-to-own-it
+(define-server-test a-client-that-takes-nothing-is-shut-down-though-a-worker-has-just-come-to-own-it
   (with-overdue-connection (engine connection client now)
     (leave-rest connection)
     (is (engine::become-owner connection nil))
@@ -134,7 +134,7 @@ ends CONNECTION; NIL when it does not within two minutes."
         when (engine::gone-p connection)
           return passed))
 
-(define-server-test who-takes-octets-at-once-and-then-none-has-its-time-once
+(define-server-test a-client-that-takes-octets-at-once-and-then-none-has-its-time-once
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)))
       (with-unsent-octets (unsent 1000)
@@ -143,7 +143,7 @@ ends CONNECTION; NIL when it does not within two minutes."
         (is (<= 16000 (or (end-of-writing engine connection now) 0) 18000))
         (is (= 1 (getf (statistic engine :expired-by) :write)))))))
 
-(define-server-test who-takes-an-octet-now-and-then-is-not-ended
+(define-server-test a-client-that-takes-an-octet-now-and-then-is-not-ended
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)) (looks 0))
       (with-function (platform:unsent-octets (original descriptor)
@@ -152,13 +152,13 @@ ends CONNECTION; NIL when it does not within two minutes."
         (begin-to-write engine connection 16 now)
         (is (null (end-of-writing engine connection now)))))))
 
-(define-server-test who-has-no-limit-of-time-is-never-ended
+(define-server-test a-client-that-has-no-limit-of-time-is-never-ended
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)))
       (begin-to-write engine connection nil now)
       (is (null (end-of-writing engine connection now))))))
 
-(define-server-test who-takes-octets-is-not-shut-down-when-a-worker-has-just-come-to-own-it
+(define-server-test a-client-that-takes-octets-is-not-shut-down-when-a-worker-has-just-come-to-own-it
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)))
       (with-unsent-octets (unsent 1000)
@@ -173,7 +173,7 @@ ends CONNECTION; NIL when it does not within two minutes."
         (engine::time-out-if-due engine connection (+ now 5000))
         (is (= 1 (statistic engine :expired)))))))
 
-(define-server-test who-takes-none-of-its-answer-is-closed-though-more-has-come
+(define-server-test a-client-that-takes-none-of-its-answer-is-closed-though-more-has-come
   (with-overdue-connection (engine connection client now)
     (leave-rest connection)
     (send client "x")
@@ -184,7 +184,7 @@ ends CONNECTION; NIL when it does not within two minutes."
 (defun give-notice-of (engine text)
   (setf (slot-value (engine:engine-service engine) 'notice) text))
 
-(define-server-test who-is-told-why-may-still-read-it
+(define-server-test a-client-that-is-told-why-may-still-read-it
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)))
       (give-notice-of engine "late")
@@ -207,7 +207,7 @@ ends CONNECTION; NIL when it does not within two minutes."
       (is (engine::gone-p connection))
       (is (equal "" (decode (receive-rest client)))))))
 
-(define-server-test who-has-been-told-good-bye-is-told-nothing-more
+(define-server-test a-client-that-has-been-told-good-bye-is-told-nothing-more
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)))
       (give-notice-of engine "late")
@@ -218,7 +218,7 @@ ends CONNECTION; NIL when it does not within two minutes."
       (is (engine::gone-p connection))
       (is (equal "" (decode (receive-rest client)))))))
 
-(define-server-test who-reads-nothing-but-keeps-sending-meets-the-write-deadline
+(define-server-test a-client-that-reads-nothing-but-keeps-sending-meets-the-write-deadline
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine #'large-answers :write-seconds 1/2)
       (with-connection (slow *port*)
@@ -310,7 +310,7 @@ ends CONNECTION; NIL when it does not within two minutes."
     (engine::time-out-if-due engine connection (+ now 10000))
     (is (engine::gone-p connection) "Nothing more has come.")))
 
-(define-server-test who-sends-while-all-workers-are-held-is-served-after-its-deadline
+(define-server-test a-client-that-sends-while-all-workers-are-held-is-served-after-its-deadline
   (with-globals ((engine::*tick* 1/100))
     (with-gated-engine (engine gate connections 2 :standby 1 :thread-limit 1 :idle-seconds 1)
       (destructuring-bind (held waiting) connections
@@ -355,7 +355,7 @@ ends CONNECTION; NIL when it does not within two minutes."
           "Its request is served.")
       (is (null (engine::take-event engine))))))
 
-(define-server-test who-is-being-answered-when-room-is-made-gets-all-of-it
+(define-server-test a-client-that-is-being-answered-when-room-is-made-gets-all-of-it
   (with-connections-at-rest (engine connections clients 2)
     (destructuring-bind (slow lingering) connections
       (dolist (connection connections)
@@ -381,7 +381,7 @@ ends CONNECTION; NIL when it does not within two minutes."
     (is (notany #'engine::gone-p (subseq connections 0 4)))
     (is (every #'engine::gone-p (subseq connections 4)))))
 
-(define-server-test who-sends-the-rest-of-a-request-gives-way-after-those-who-idle
+(define-server-test a-client-that-sends-the-rest-of-a-request-gives-way-after-idle-ones
   (with-connections-at-rest (engine connections clients 20)
     (loop for connection in connections
           for (kind seconds) in (append '((:body 1) (:pause 2) (:body 3) (:pause 4))
@@ -395,7 +395,7 @@ ends CONNECTION; NIL when it does not within two minutes."
     (engine::evict-idle-connections engine)
     (is (every #'engine::gone-p connections) "Or slow senders would lock others out.")))
 
-(define-server-test who-is-about-to-be-parked-amid-a-request-is-not-shut-down
+(define-server-test a-client-that-is-about-to-be-parked-amid-a-request-is-not-shut-down
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)))
       (dolist (kind '(:body :pause))

@@ -43,7 +43,7 @@ nothing."
     (take-all engine)
     (is (null (told-now engine)))))
 
-(define-server-test who-waits-is-woken-once-until-somebody-comes
+(define-server-test a-worker-that-waits-is-woken-once-until-somebody-comes
   (with-resting-engine (engine)
     (pretend-to-wait engine)
     (engine::queue-events engine (list 1))
@@ -73,7 +73,7 @@ nothing."
     (is (eq :wakeup (told-now engine)))
     (is (equal '(1) (take-all engine)))))
 
-(define-server-test who-takes-one-of-several-wakes-another
+(define-server-test a-worker-that-takes-one-of-several-wakes-another
   (with-resting-engine (engine)
     (engine::queue-events engine (list 1 2))
     (pretend-to-wait engine)

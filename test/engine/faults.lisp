@@ -71,7 +71,8 @@
           (is (eq :ended (engine::worker-state worker)))
           (wait-for-statistic engine :standby 2))))))
 
-(define-server-test (who-dies-amid-the-making-of-workers-makes-them-or-gives-them-back :needs :deferred-ends)
+(define-server-test (a-thread-that-dies-amid-the-making-of-workers-makes-them-or-gives-them-back
+                     :needs :deferred-ends)
   (let* (*listener* *service* (launched '())
          (engine (make-engine (constantly :close) :standby 3)))
     (setf (engine::engine-phase engine) :running
@@ -175,7 +176,7 @@
         (open-gate gate)
         (is (closed-p (connect-fake *listener*)))))))
 
-(define-server-test who-is-queued-is-served-when-a-worker-was-destroyed-and-all-others-wait
+(define-server-test a-client-that-is-queued-is-served-when-a-worker-was-destroyed-and-all-others-wait
   (let ((served (make-recorder)))
     (with-running-engine (engine (lambda (socket)
                                    (record served (cons socket (bt:current-thread)))
@@ -214,7 +215,7 @@
         (is (= 1 (getf (statistic engine :expired-by) :handshake)))
         (setf (engine::worker-connection (first (engine::engine-workers engine))) nil)))))
 
-(define-server-test who-is-to-be-served-at-its-deadline-is-left-to-its-worker
+(define-server-test a-client-that-is-to-be-served-at-its-deadline-is-left-to-its-worker
   (with-running-engine (engine (constantly :close))
     (let* ((socket (make-instance 'fake-socket))
            (connection (engine::make-connection socket))

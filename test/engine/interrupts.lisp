@@ -121,7 +121,8 @@ returns how many there are."
 
 ;;; Clients that never pause
 
-(define-server-test (who-never-pauses-lets-others-and-timers-have-their-turn :needs :parking)
+(define-server-test (a-client-that-never-pauses-lets-others-and-timers-have-their-turn
+                     :needs :parking)
   (let ((floods 0) (turns (make-recorder)) (held (make-gate)) (gate (make-gate)))
     (with-globals ((engine::*processors* 1))
       (with-ready-engine (engine (lambda (char)
@@ -161,10 +162,10 @@ workers is parked, and not taken for idle."
       (is-true (find :queued (engine::unanswered-connections engine)
                      :key (lambda (plist) (getf plist :state)))))))
 
-(define-server-test (who-waits-for-its-next-turn-is-not-idle :needs :parking)
+(define-server-test (a-client-that-waits-for-its-next-turn-is-not-idle :needs :parking)
   (check-queued-is-not-idle #'engine::queue-for-next-turn))
 
-(define-server-test (who-is-left-to-workers-by-a-visitor-is-not-idle :needs :parking)
+(define-server-test (a-client-that-is-left-to-workers-by-a-visitor-is-not-idle :needs :parking)
   (check-queued-is-not-idle (lambda (engine connection)
                               (engine::end-resumption engine connection :again))))
 

@@ -79,7 +79,7 @@ that has found a worker missing just now."
     (is (= 1 (missing 0 1 1 1)))
     (is (= 0 (missing 0 2 1 1)))))
 
-(define-server-test who-was-blocked-lately-is-forgotten-by-a-sixteenth-at-each-look
+(define-server-test a-worker-that-was-blocked-lately-is-forgotten-by-a-sixteenth-at-each-look
   (is (equal '(30 28 26 24 22 20)
              (loop repeat 6
                    for lately = 32 then most
@@ -99,7 +99,7 @@ look is to tell."
         (engine::look-at-workers engine controller tick))
     (values (loop for (nil value) on look by #'cddr collect value) suspect-p)))
 
-(define-server-test who-is-on-a-request-at-two-looks-and-sleeps-is-blocked
+(define-server-test a-worker-that-is-on-a-request-at-two-looks-and-sleeps-is-blocked
   (with-still-pool (engine controller)
     (destructuring-bind (free young old) (pretend-workers engine 3 :active)
       (declare (ignore free))
@@ -139,7 +139,7 @@ look is to tell."
           (is (= 2 asked) "None is in doubt.")))
       (forget-workers engine))))
 
-(define-server-test who-computes-for-long-counts-as-blocked-and-not-before
+(define-server-test a-worker-that-computes-for-long-counts-as-blocked-and-not-before
   (with-still-pool (engine controller)
     (let ((run-time 1000) (worker (first (pretend-workers engine 1 :active))))
       (setf (engine::ready-worker-stamp worker) 1)
@@ -155,7 +155,7 @@ look is to tell."
             (is (= 0 (blocked 104)) "That is another request."))))
       (forget-workers engine))))
 
-(define-server-test who-has-no-processor-is-asleep-where-the-system-does-not-tell
+(define-server-test a-worker-that-has-no-processor-is-asleep-where-the-system-does-not-tell
   (with-still-pool (engine controller)
     (let ((run-time 1000) (worker (first (pretend-workers engine 1 :active))))
       (setf (engine::ready-worker-stamp worker) 1)
@@ -207,7 +207,7 @@ look is to tell."
       (setf (engine::pool-state-excess pool) 2)
       (is (equal '(t t nil) (loop repeat 3 collect (engine::one-of-excess-p pool)))))))
 
-(define-server-test who-is-beyond-a-lowered-limit-is-to-be-suspended
+(define-server-test a-worker-that-is-beyond-a-lowered-limit-is-to-be-suspended
   (with-still-pool (engine controller)
     (let ((pool (engine::engine-pool-state engine)))
       (flet ((excess (limit before)
@@ -224,7 +224,7 @@ look is to tell."
         (is (= 2 (excess nil 2)))
         (forget-workers engine)))))
 
-(define-server-test who-has-left-the-pool-is-not-resumed
+(define-server-test a-worker-that-has-left-the-pool-is-not-resumed
   (with-still-pool (engine controller)
     (let ((worker (first (pretend-workers engine 1 :suspended))))
       (setf (engine::engine-suspended engine) (list worker))

@@ -36,7 +36,7 @@
     the-ready-engine-keeps-to-its-maximum-and-serves-everybody
     threads-return-to-the-floor
     ready-workers-destroyed-from-outside-are-replaced
-    who-finds-as-many-served-or-waiting-as-may-be-is-refused
+    a-client-that-finds-as-many-served-or-waiting-as-may-be-is-refused
     handlers-that-block-leave-what-was-told-with-them-to-others
     a-slow-reader-holds-no-worker
     after-a-rest-blocked-handlers-hold-up-nobody

@@ -91,7 +91,7 @@ reported more of it meanwhile."
 
 ;;; Peers that never end
 
-(define-server-test who-keeps-sending-after-the-last-answer-is-cut-off
+(define-server-test a-client-that-keeps-sending-after-the-last-answer-is-cut-off
   (with-ready-engine (engine (lambda (char) (case char (#\c :close))))
     (with-connection (connection *port*)
       (send connection "c" (test-octets 100000))

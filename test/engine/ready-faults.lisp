@@ -335,7 +335,7 @@ NUMBER."
     (is (= 1 (statistic engine :refused)))
     (is (zerop (statistic engine :open)))))
 
-(define-server-test who-was-accepted-first-is-served-though-accepting-the-second-fails
+(define-server-test a-client-that-was-accepted-first-is-served-though-accepting-the-second-fails
   (where-supported
    (with-globals ((engine::*processors* 4))
      (with-ready-engine (engine (constantly nil) :standby 4)
@@ -346,7 +346,7 @@ NUMBER."
            (is (equal "x" (exchange-octets connection "x"))))
          (is (plusp (statistic engine :failed))))))))
 
-(define-server-test who-is-refused-by-a-program-that-unwinds-is-closed
+(define-server-test a-client-that-is-refused-by-a-program-that-unwinds-is-closed
   (with-resting-engine (engine)
     (with-descriptor (descriptor client)
       (with-function (engine:refuse (original service connection) (throw 'unwound nil))

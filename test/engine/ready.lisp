@@ -213,7 +213,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
       (is (= 1 (statistic engine :expired)))
       (is (= 1 (getf (statistic engine :expired-by) :idle))))))
 
-(define-server-test who-is-late-may-be-told-so
+(define-server-test a-client-that-is-late-may-be-told-so
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine (constantly nil) :idle-seconds 1/5 :notice "late")
       (with-connection (connection *port*)
@@ -222,7 +222,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
         (is (= 1 (statistic engine :expired))))
       (wait-for-statistic engine :open 0))))
 
-(define-server-test who-is-late-is-told-although-it-speaks-on
+(define-server-test a-client-that-is-late-is-told-although-it-speaks-on
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine (lambda (char) (declare (ignore char)) :park)
                                :idle-seconds 1/5 :notice "late")
@@ -264,7 +264,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
         (is (equal "x" (exchange-octets connection "x"))))
       (is (zerop (statistic engine :refused))))))
 
-(define-server-test who-finds-as-many-served-or-waiting-as-may-be-is-refused
+(define-server-test a-client-that-finds-as-many-served-or-waiting-as-may-be-is-refused
   (with-gated-engine (engine gate busy 2 :thread-limit 2 :accept-limit 3)
     (with-connections (idle 4 *port*)
       (dolist (connection idle)

@@ -165,7 +165,8 @@
       (wait-for-statistic engine :busy 6)
       (is (= 1 (length (error-notes *service*)))))))
 
-(define-server-test (who-dies-amid-the-making-of-a-sentinel-leaves-that-to-others :needs :deferred-ends)
+(define-server-test (a-thread-that-dies-amid-the-making-of-a-sentinel-leaves-that-to-others
+                     :needs :deferred-ends)
   (dolist (name '(engine::replace-sentinel-p engine::start-sentinel))
     (let* (*listener* *service* (made 0)
            (engine (make-engine (constantly :close))))

@@ -92,7 +92,7 @@
     (wait-for-statistic engine :open 0)
     (is (zerop (statistic engine :failed)))))
 
-(define-server-test who-reads-nothing-is-ended-by-the-write-deadline
+(define-server-test a-client-that-reads-nothing-is-ended-by-the-write-deadline
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine #'large-answers :write-seconds 1/5)
       (with-connection (slow *port*)
@@ -199,7 +199,7 @@ while the peer may go on."
                  (not (engine:taker-given-up-p ,queue now))))
           ,@body)))))
 
-(define-server-test who-takes-nothing-has-its-time-and-who-takes-some-has-it-again
+(define-server-test a-client-that-takes-nothing-has-its-time-and-has-it-again-when-it-takes-some
   (with-taker (look unsent queue)
     (is-true (look 0))
     (is-true (look 9999))
@@ -208,14 +208,14 @@ while the peer may go on."
     (is-true (look 19999))
     (is-false (look 20000))))
 
-(define-server-test who-takes-fewer-octets-than-the-least-rate-is-given-up-after-a-time-of-grace
+(define-server-test a-client-that-takes-fewer-octets-than-the-least-rate-is-given-up-after-a-time-of-grace
   (with-taker (look unsent queue)
     (loop for now from 0 to 19000 by 1000
           do (is-true (look now))
              (decf unsent))
     (is-false (look 20200))))
 
-(define-server-test who-takes-what-was-put-behind-it-meanwhile-counts-as-one-who-takes
+(define-server-test a-client-that-takes-octets-put-behind-its-answer-counts-as-one-that-takes
   (with-taker (look unsent queue)
     (loop for now from 0 to 100000 by 5000
           do (is-true (look now))

@@ -139,7 +139,7 @@
     (with-globals ((engine::*drain-seconds* 1000))
       (is (null (task-result (stop-softly engine)))))))
 
-(define-server-test who-stops-softly-while-another-does-cuts-nothing-off
+(define-server-test a-program-that-stops-softly-while-another-does-cuts-nothing-off
   (with-globals ((engine::*drain-seconds* 10))
     (with-gated-engine (engine gate connections 6 :standby 1 :thread-limit 1)
       (send (first connections) "w")

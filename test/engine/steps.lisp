@@ -72,7 +72,7 @@ CLIENTS in the same order."
   (declare (ignore connection resuming-p))
   :park)
 
-(define-server-test who-lingers-has-a-time-and-a-number-of-octets
+(define-server-test a-client-that-lingers-has-a-time-and-a-number-of-octets
   (with-connections-at-rest (engine connections clients 2)
     (destructuring-bind (first second) connections
       (let ((now (platform:milliseconds)))
@@ -161,7 +161,7 @@ CLIENTS in the same order."
     (is (= (1- (expt 2 30)) (engine::next-generation table)))
     (is (zerop (engine::next-generation table)))))
 
-(define-server-test who-is-told-of-an-owned-connection-leaves-it-and-its-owner-looks-again
+(define-server-test a-worker-that-is-told-of-an-owned-connection-leaves-it-and-its-owner-looks-again
   (with-connection-at-rest (engine connection client)
     (let ((token (engine::connection-token connection)))
       (is (null (engine::own-connection engine token)))
@@ -171,7 +171,7 @@ CLIENTS in the same order."
       (is (eq connection (engine::own-connection engine token)))
       (is (not (engine::read-closed-p connection))))))
 
-(define-server-test who-stops-or-drains-parks-nobody
+(define-server-test an-engine-that-stops-or-drains-parks-nobody
   (with-connections-at-rest (engine connections clients 2)
     (destructuring-bind (served late) connections
       (let ((worker (engine::make-pool-worker engine 1)))
@@ -268,7 +268,7 @@ that away and then does what ENDING does, and that nobody is told of it."
     (is (= 1 (recorded-count (fake-notes *service*))))
     (is (notany #'engine::worker-connection (engine::engine-workers engine)))))
 
-(define-server-test who-is-served-is-not-idle
+(define-server-test a-client-that-is-served-is-not-idle
   (with-globals ((engine::*tick* 1/100))
     (with-gated-engine (engine gate connections 1 :idle-seconds 1/5)
       (let ((connection (first connections)))
@@ -365,7 +365,7 @@ which is DESCRIPTOR."
              (engine::note-accepted engine)
              (is (eq left (engine::engine-accept-trouble engine))))))
 
-(define-server-test who-is-accepted-ends-the-trouble-with-accepting
+(define-server-test a-client-that-is-accepted-ends-the-trouble-with-accepting
   (with-resting-engine (engine)
     (platform:set-non-blocking (engine::engine-listener-descriptor engine))
     (setf (engine::engine-accept-trouble engine) 'engine::accept-failed)
@@ -413,7 +413,7 @@ and notes it, before what was seen is noted."
                                        (declare (ignorable ,descriptor))
                                        ,@body)))
 
-(define-server-test who-comes-as-trouble-with-accepting-ends-is-accepted-though-another-could-not
+(define-server-test a-client-that-comes-as-trouble-with-accepting-ends-is-accepted-though-another-could-not
   (with-a-failed-accept-beside (engine descriptor)
     (is (equal '(nil t) (multiple-value-list (engine::take-connection engine nil)))
         "It is tried again.")

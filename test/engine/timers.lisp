@@ -214,7 +214,7 @@ octet."
       (is (>= (- called begun) 20000))
       (is (= 1 (timer-statistic engine :run))))))
 
-(define-server-test who-is-first-is-called-first-whoever-came-first
+(define-server-test the-timer-that-is-due-first-is-called-first-whichever-came-first
   (with-each-engine (engine)
     (let ((gate (make-gate)))
       (engine:schedule engine 1000 (constantly nil))
@@ -432,7 +432,8 @@ octet."
                    (is (zerop (getf counts :failed)))
                    (is (null (engine:accounting-problems engine)))))))))
 
-(define-server-test (who-sets-the-alarm-sets-it-again-when-others-want-it-earlier :needs :calls-by-name)
+(define-server-test (the-thread-that-sets-the-alarm-sets-it-again-when-others-want-it-earlier
+                     :needs :calls-by-name)
   (with-running-engine (engine (constantly :close))
     (let ((moments (make-recorder)) (first-p t))
       (with-function (engine::set-alarm-clock (original engine moment)

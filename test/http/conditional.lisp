@@ -31,7 +31,7 @@
   (is (eq :proceed (decided :get "If-Modified-Since" (http:imf-fixdate 1))))
   (is (eq :proceed (decided :post "If-Modified-Since" (http:imf-fixdate 0)))))
 
-(test who-has-one-of-the-listed-tags-need-not-get-it-again
+(test a-client-that-has-one-of-the-listed-tags-need-not-get-it-again
   (is (eq :not-modified (decided :get "If-None-Match" "\"a\"")))
   (is (eq :not-modified (decided :head "If-None-Match" "\"b\", W/\"a\" ,\"c\"")))
   (is (eq :not-modified (decided :get "If-None-Match" "*")))
@@ -39,7 +39,7 @@
   (is (eq :proceed (decided :get "If-None-Match" "a")))
   (is (eq :failed (decided :put "If-None-Match" "*"))))
 
-(test who-wants-a-listed-tag-only-gets-no-other
+(test a-client-that-wants-a-listed-tag-only-gets-no-other
   (is (eq :proceed (decided :get "If-Match" "\"b\",\"a\"")))
   (is (eq :proceed (decided :get "If-Match" "*")))
   (is (eq :failed (decided :get "If-Match" "\"b\"")))

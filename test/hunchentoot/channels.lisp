@@ -55,7 +55,8 @@ of events."
         (is (null (read-chunk connection))))
       (is (string= "word" (exchange-text connection "/word"))))))
 
-(define-server-test (who-is-unsubscribed-while-he-subscribes-leaves-nothing :needs :our-engine)
+(define-server-test (a-client-that-is-unsubscribed-while-it-subscribes-leaves-nothing
+                     :needs :our-engine)
   (serving-events (streams channel) ()
     (with-connection (connection)
       (send-request connection "/plain")
@@ -127,7 +128,7 @@ of events."
       (recycling:publish channel "anybody?")
       (zerop (recycling:channel-size channel)))))
 
-(define-server-test (who-speaks-the-old-protocol-subscribes-too :needs :our-engine)
+(define-server-test (a-client-that-speaks-the-old-protocol-subscribes-too :needs :our-engine)
   (serving-events (streams channel) ()
     (with-connections (connections 2)
       (is-true (subscribed-p (first connections) channel 1))
@@ -186,7 +187,7 @@ of events."
         (eventually ("room") (= 1 (recycling:publish channel "seen again")))
         (is-true (task-result reading))))))
 
-(define-server-test (who-is-unsubscribed-gets-nothing-more :needs :our-engine)
+(define-server-test (a-client-that-is-unsubscribed-gets-nothing-more :needs :our-engine)
   (serving-events (streams channel) ()
     (with-connections (connections 2)
       (subscribe-each connections channel)
@@ -199,7 +200,7 @@ of events."
         (recycling:send-event first "alone")
         (is (string= "alone" (next-event (first connections))))))))
 
-(define-server-test (who-comes-and-goes-leaves-nothing-behind :needs :our-engine)
+(define-server-test (a-client-that-comes-and-goes-leaves-nothing-behind :needs :our-engine)
   (serving-events (streams channel) ()
     (with-connection (connection)
       (is-true (subscribed-p connection channel 1))
@@ -222,7 +223,7 @@ of events."
   "True when what comes next on CONNECTION, a stream of events, is a comment."
   (string= (in-lines ":" "") (decode (read-chunk connection))))
 
-(define-server-test (who-is-silent-for-long-gets-comments :needs :our-engine)
+(define-server-test (a-client-that-is-silent-for-long-gets-comments :needs :our-engine)
   (with-globals ((recycling:*heartbeat-seconds* 1/20))
     (serving-events (streams channel) ()
       (with-connection (connection)
@@ -231,7 +232,8 @@ of events."
               do (is-true (next-comment-p connection)))))))
 
 ;; The timer does not come amid the test: the test is the timer.
-(define-server-test (who-got-something-gets-no-comment-until-it-is-silent :needs :our-engine)
+(define-server-test (a-client-that-got-something-gets-no-comment-until-it-is-silent
+                     :needs :our-engine)
   (with-globals ((recycling:*heartbeat-seconds* 1000))
     (serving-events (streams channel) ()
       (with-connections (connections 2)
@@ -338,7 +340,7 @@ of events."
                 always (loop repeat 5 always (equal "tick" (next-event connection)))))
       (is (string= "word" (ask-text "/word"))))))
 
-(define-server-test (who-is-dropped-by-several-publishers-counts-once :needs :parking)
+(define-server-test (a-client-that-is-dropped-by-several-publishers-counts-once :needs :parking)
   (let ((channel (recycling:make-channel)))
     (serving (:write-timeout 600)
         (("/" (recycling:defer-reply (reply)

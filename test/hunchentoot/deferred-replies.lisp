@@ -92,7 +92,7 @@ recorded in REPLIES, a variable, and answers /word and ROUTES."
                                (complete replies "later")
                                (decode (octets (response-body (read-response connection)))))))))))
 
-(define-server-test (who-asks-for-the-head-gets-the-head :needs :our-engine)
+(define-server-test (a-client-that-asks-for-the-head-gets-the-head :needs :our-engine)
   (serving-deferred (replies) ()
     (with-connection (connection)
       (send-request connection "/" :method :head)
@@ -102,7 +102,8 @@ recorded in REPLIES, a variable, and answers /word and ROUTES."
         (is (string= "5" (response-header response "content-length"))))
       (is (string= "word" (exchange-text connection "/word"))))))
 
-(define-server-test (who-wants-the-connection-closed-gets-his-reply-and-the-end :needs :our-engine)
+(define-server-test (a-client-that-wants-the-connection-closed-gets-its-reply-and-the-end
+                     :needs :our-engine)
   (serving-deferred (replies) ()
     (dolist (keys '((:headers (("Connection" . "close"))) (:version "HTTP/1.0")))
       (with-connection (connection)
@@ -156,7 +157,7 @@ with the text first."
            (platform:join-thread (bt:make-thread (lambda () (recycling:complete-reply ,reply "first"))) 10)
            ,@body)))))
 
-(define-server-test (who-is-destroyed-before-he-completes-a-reply-leaves-that-to-others
+(define-server-test (a-thread-that-is-destroyed-before-it-completes-a-reply-leaves-that-to-others
                      :needs (:our-engine :deferred-ends :calls-by-name))
   (let ((first-p t))
     (with-function (server::claim-deferred-response (original deferred-response)
@@ -168,7 +169,7 @@ with the text first."
         (is-true (recycling:complete-reply reply "second"))
         (is (equal "second" (response-text (read-response connection))))))))
 
-(define-server-test (who-is-destroyed-while-a-reply-is-given-has-completed-it
+(define-server-test (a-thread-that-is-destroyed-while-a-reply-is-given-has-completed-it
                      :needs (:our-engine :deferred-ends :calls-by-name))
   (let ((first-p t))
     (with-function (server::give-and-resume (original deferred-response answer)
@@ -320,7 +321,8 @@ with the text first."
 
 ;;; Handlers that fail
 
-(define-server-test (who-leaves-the-handler-before-the-reply-is-complete-answers-500 :needs :our-engine)
+(define-server-test (a-handler-that-leaves-the-handler-before-the-reply-is-complete-answers-500
+                     :needs :our-engine)
   (let ((replies (make-recorder)))
     (serving () (("/error" (recycling:defer-reply (reply) (record replies reply))
                            (error "It fails."))
@@ -339,7 +341,7 @@ with the text first."
                  (is (null (recycling:complete-reply (nth-reply replies number) "too late"))))
         (is (string= "word" (exchange-text connection "/word")))))))
 
-(define-server-test (who-fails-after-the-reply-is-complete-is-logged :needs :our-engine)
+(define-server-test (a-handler-that-fails-after-the-reply-is-complete-is-logged :needs :our-engine)
   (let ((log (make-string-output-stream)))
     (serving (:message-log-destination log)
         (("/" (recycling:defer-reply (reply) (recycling:complete-reply reply "fine"))
@@ -351,7 +353,8 @@ with the text first."
   "Whether a thread of this Lisp that waits can be destroyed."
   (uiop:featurep :sbcl))
 
-(define-server-test (who-is-destroyed-in-the-handler-leaves-no-reply-pending :needs :our-engine)
+(define-server-test (a-handler-that-is-destroyed-in-the-handler-leaves-no-reply-pending
+                     :needs :our-engine)
   (if (not (destroyable-p))
       (skip "Threads of this Lisp end in their own ways.")
       (let ((replies (make-recorder)) (abandoned (make-recorder)) (gate (make-gate)))
@@ -391,7 +394,7 @@ with the text first."
       (is (zerop (figure :failed)))
       (is (string= "word" (ask-text "/word"))))))
 
-(define-server-test (who-only-sends-no-more-still-gets-his-reply :needs :our-engine)
+(define-server-test (a-client-that-only-sends-no-more-still-gets-its-reply :needs :our-engine)
   (serving-deferred (replies) ()
     (with-connection (connection)
       (send-request connection "/")
@@ -431,7 +434,7 @@ with the text first."
                    (is (zerop (recorded-count served)) "Nobody is there for the next reply."))))
       (is (zerop (figure :failed))))))
 
-(define-server-test (who-leaves-while-the-rest-of-his-request-is-awaited-is-told-of
+(define-server-test (the-program-learns-of-a-client-that-leaves-while-the-rest-of-its-request-is-awaited
                      :needs (:our-engine :noticed-leaving))
   (let ((replies (make-recorder)) (told (make-recorder)) (entered (make-gate)))
     (serving (:max-early-octets 0)
@@ -537,7 +540,8 @@ with the text first."
             (= 1 (figure :served) (getf (recycling:stats first) :served)))
           (is (= 1 (figure :served))))))))
 
-(define-server-test (who-throws-through-a-completion-leaves-nothing-behind :needs :our-engine)
+(define-server-test (a-thread-that-throws-through-a-completion-leaves-nothing-behind
+                     :needs :our-engine)
   (serving-deferred (replies) ()
     (with-connection (connection)
       (send-request connection "/")
@@ -681,7 +685,7 @@ its refusal, or :ERROR."
                                       (http:protocol-error (condition) (http:protocol-error-status condition))
                                       (error () :error))))))))
 
-(define-server-test (who-reads-refused-content-in-another-thread-is-told-and-the-reply-is-the-programs
+(define-server-test (a-thread-that-reads-refused-content-in-another-thread-is-told-and-the-reply-is-the-programs
                      :needs :our-content)
   (let ((told (make-recorder)))
     (serving (:max-raw-octets 1000 :max-form-octets 1000)
@@ -724,7 +728,8 @@ its refusal, or :ERROR."
                (is (equal (list what what) (recorded told)))
                (setf (recorder-entries told) '())))))
 
-(define-server-test (who-reads-refused-content-again-gets-the-same-status-counted-once :needs :our-content)
+(define-server-test (a-thread-that-reads-refused-content-again-gets-the-same-status-counted-once
+                     :needs :our-content)
   (serving (:max-raw-octets 1000 :max-form-octets 1000)
       (("/form" (unwind-protect (hunchentoot:post-parameters*)
                   (hunchentoot:post-parameters*)))
@@ -738,7 +743,8 @@ its refusal, or :ERROR."
           do (is (= 413 (response-status (ask path :method :post :content-type type :content content))))
              (is (= count (getf (figure :rejected-by-status) 413))))))
 
-(define-server-test (who-reads-refused-content-of-another-request-does-not-answer-his-own-by-that :needs :our-content)
+(define-server-test (a-thread-that-reads-refused-content-of-another-request-does-not-answer-its-own-by-that
+                     :needs :our-content)
   (let ((replies (make-recorder)) (told (make-recorder)) (gate (make-gate)))
     (serving (:max-raw-octets 1000 :max-early-octets 0)
         (("/" (recycling:defer-reply (reply)
@@ -836,7 +842,7 @@ its refusal, or :ERROR."
           (complete replies "later")
           (is (string= "later" (response-text (read-response connection)))))))))
 
-(define-server-test (who-waits-to-be-asked-for-content-is-answered :needs :our-engine)
+(define-server-test (a-client-that-waits-to-be-asked-for-content-is-answered :needs :our-engine)
   (serving-deferred (replies) ()
     (with-connection (connection)
       (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 1000" :crlf
@@ -1048,7 +1054,7 @@ its refusal, or :ERROR."
                      (is (string= "later" (response-text (read-response connection))) "~A" mixin)
                      (is (string= "word" (exchange-text connection "/word")) "~A" mixin))))))))
 
-(define-server-test (who-takes-the-connection-away-answers-himself :needs :our-engine)
+(define-server-test (a-handler-that-takes-the-connection-away-answers-itself :needs :our-engine)
   (let ((replies (make-recorder)) (stream nil))
     (serving (:mixin 'departing)
         (("/" (recycling:defer-reply (reply) (record replies reply))

@@ -160,7 +160,8 @@
       (end-sending connection)
       (is-true (closed-by-server-p connection)))))
 
-(define-server-test (who-announces-much-and-sends-little-takes-little-memory :needs :parking)
+(define-server-test (a-client-that-announces-much-and-sends-little-takes-little-memory
+                     :needs :parking)
   (serving-content ()
     (let ((before (engine:client-memory-reserved)))
       (with-connection (connection)
@@ -256,7 +257,8 @@
       (send connection "b")
       (is (string= (counted (octets "ab")) (response-text (read-response connection)))))))
 
-(define-server-test (who-is-found-too-late-when-octets-come-is-counted-too :needs :parking)
+(define-server-test (a-client-that-is-found-too-late-when-octets-come-is-counted-too
+                     :needs :parking)
   (serving-content (:content-grace 0 :read-timeout 60)
     (with-connection (connection)
       (send connection (post-head "/" "Content-Length: 5") "a")
@@ -282,7 +284,7 @@
         (send connection (post-head "/" "Content-Length: 5") "a")
         (is (= 408 (response-status (read-response connection))))))))
 
-(define-server-test (who-pauses-may-be-answered-before-the-end :needs :parking)
+(define-server-test (a-client-that-pauses-may-be-answered-before-the-end :needs :parking)
   (with-globals ((server::*pause-milliseconds* 10)
                  (server::*most-unfinished* 1))
     (let ((started (make-gate "the handler to see the first octet")))
@@ -306,7 +308,8 @@
         (eventually ("nothing to be unfinished")
           (zerop (platform:counter-count server::*unfinished*)))))))
 
-(define-server-test (who-pauses-while-others-are-served-is-served-after-them :needs :parking)
+(define-server-test (a-client-that-pauses-while-others-are-served-is-served-after-them
+                     :needs :parking)
   (let ((asked (make-gate "the client to have paused"))
         (places server::*unfinished*))
     (with-globals ((server::*pause-milliseconds* 10)
@@ -324,7 +327,8 @@
             (is (string= (shown 97) (response-text (read-response connection))))))))))
 
 ;; The reply has been sent then, but a worker waits for what the handler left.
-(define-server-test (who-has-its-answer-before-the-end-has-a-place-until-its-content-has-come :needs :parking)
+(define-server-test (a-client-that-has-its-answer-before-the-end-has-a-place-until-its-content-has-come
+                     :needs :parking)
   (let ((asked (make-recorder)))
     (with-globals ((server::*pause-milliseconds* 10)
                    (server::*most-unfinished* 1))
@@ -346,7 +350,7 @@
           (eventually ("the connections to be closed") (zerop (figure :open)))
           (is (zerop (platform:counter-count server::*unfinished*))))))))
 
-(define-server-test (who-has-all-of-its-content-gives-its-place-up :needs :parking)
+(define-server-test (a-client-that-has-all-of-its-content-gives-its-place-up :needs :parking)
   (let ((replies (make-recorder)) (begun (make-gate "the handler to see the first octet")))
     (with-globals ((server::*pause-milliseconds* 10)
                    (server::*most-unfinished* 1))
@@ -365,7 +369,8 @@
           (recycling:complete-reply (first (recorded replies)) "later")
           (is (string= "later" (response-text (read-response connection)))))))))
 
-(define-server-test (who-takes-the-connection-away-may-read-content-later :needs :parking)
+(define-server-test (a-handler-that-takes-the-connection-away-may-read-content-later
+                     :needs :parking)
   (with-globals ((server::*body-buffer-memory* 1000) (server::*plenty* 0))
     (let ((kept nil)
           (before (engine:client-memory-reserved)))
@@ -407,7 +412,7 @@
         (send connection "ab")
         (is (string= "ab" (response-text (read-response connection))))))))
 
-(define-server-test (who-reads-content-in-a-handler-waits-no-longer-than-the-least-rate-allows
+(define-server-test (a-handler-that-reads-content-in-a-handler-waits-no-longer-than-the-least-rate-allows
                      :needs :our-http)
   (serving-content (:max-early-octets 0 :content-grace 1 :read-timeout 60)
     (with-connection (connection)
@@ -524,7 +529,8 @@
           (is-true (closed-by-server-p connection)))))))
 
 ;; As by a time limit of the handler's own.
-(define-server-test (who-reads-on-where-reading-was-left-gets-no-part-for-the-whole :needs (:our-http :calls-by-name))
+(define-server-test (a-handler-that-reads-on-where-reading-was-left-gets-no-part-for-the-whole
+                     :needs (:our-http :calls-by-name))
   (dolist (content '("text" "a=b" "--x"))
     (let* ((type (cond ((string= content "a=b") "application/x-www-form-urlencoded")
                        ((string= content "--x") "multipart/form-data; boundary=x")

@@ -20,7 +20,8 @@
       (try-to-send connection (request-octets "/"))
       (is-true (closed-by-server-p connection)))))
 
-(define-server-test (who-has-begun-no-request-is-not-told-that-it-took-too-long :needs :parking)
+(define-server-test (a-client-that-has-begun-no-request-is-not-told-that-it-took-too-long
+                     :needs :parking)
   (serving (:read-timeout 1) (("/" "Hey!"))
     (loop for (parts status) in '((("") nil) ((:crlf) nil) ((:crlf "GET / HT") 408)
                                   (("GET / HTTP/1.1" :crlf "Ho") 408))
@@ -95,7 +96,8 @@
         (is (= 408 (response-status (read-response connection))))
         (task-result sender)))))
 
-(define-server-test (who-is-granted-another-protocol-may-talk-on-as-content :needs :our-http)
+(define-server-test (a-client-that-is-granted-another-protocol-may-talk-on-as-content
+                     :needs :our-http)
   (serving () (("/" (setf (hunchentoot:return-code*) 101
                           (hunchentoot:header-out :upgrade) "talk"
                           (hunchentoot:header-out :connection) "Upgrade")
@@ -298,7 +300,8 @@ records requests that were none."
                 (send other second-2)
                 (is (string= "second" (response-text (read-response other))))))))))))
 
-(define-server-test (who-closes-the-content-of-a-request-that-has-none-closes-nobody-elses :needs :our-http)
+(define-server-test (a-handler-that-closes-the-content-of-a-request-that-has-none-closes-nobody-elses
+                     :needs :our-http)
   (serving () (("/" (let ((stream (hunchentoot:raw-post-data :want-stream t)))
                       (prog1 (shown (read-byte stream nil))
                         (close stream)))))
@@ -311,7 +314,7 @@ records requests that were none."
 
 ;;; Content that a handler has asked for is its own to read
 
-(define-server-test (who-has-the-stream-of-content-may-read-all-of-it-after-the-head-of-its-reply
+(define-server-test (a-handler-that-has-the-stream-of-content-may-read-all-of-it-after-the-head-of-its-reply
                      :needs :our-http)
   (let ((begun (make-gate "the head of the reply")))
     (with-globals ((recycling::*unasked-limit* 10))
@@ -331,7 +334,8 @@ records requests that were none."
               (is (null (response-header response "connection")))))
           (is-true (read-response (progn (send-request connection "/other") connection))))))))
 
-(define-server-test (who-has-the-stream-of-content-and-answers-is-heard-before-that-comes :needs :our-http)
+(define-server-test (a-handler-that-has-the-stream-of-content-and-answers-is-heard-before-that-comes
+                     :needs :our-http)
   (serving (:max-early-octets 0)
       (("/" (hunchentoot:raw-post-data :want-stream t) "answer"))
     (with-connection (connection)

@@ -26,7 +26,7 @@
         do (dolist (each words)
              (is (eq kind (kind-of-words each)) "~S" each))))
 
-(test who-took-too-long-in-a-handshake-is-counted-elsewhere
+(test a-client-that-took-too-long-in-a-handshake-is-counted-elsewhere
   (is (eq :expired (server:handshake-failure-kind (make-condition 'server:stream-timeout :stream nil))))
   (let ((taskmaster (taskmaster)))
     (server:note-failed-handshake taskmaster (make-condition 'server:stream-timeout :stream nil))

@@ -39,7 +39,7 @@ besides ROUTES, by an acceptor made of INITARGS."
       (is (string/= tag (tag-of "/file")))
       (is (string= "other" (ask-text "/file"))))))
 
-(define-server-test (who-has-a-file-is-told-so :needs :our-http)
+(define-server-test (a-client-that-has-a-file-is-told-so :needs :our-http)
   (serving-file ((octets "text")) (path)
     (let* ((tag (tag-of "/file"))
            (response (asked-with "If-None-Match" (format nil "\"other\", ~A" tag))))

@@ -127,7 +127,8 @@ connection's."))
 
 ;;; None at all
 
-(define-server-test (who-speaks-plain-http-to-a-tls-port-is-told-so :needs (:parking :tls))
+(define-server-test (a-client-that-speaks-plain-http-to-a-tls-port-is-told-so
+                     :needs (:parking :tls))
   (serving-tls ()
     (let ((answer (decode (ask-raw "GET /yo HTTP/1.1" :crlf "Host: localhost" :crlf :crlf))))
       (is (uiop:string-prefix-p "HTTP/1.1 400 " answer))

@@ -34,14 +34,16 @@ longer than a test waits for anything."
                  (is (= status (response-status (read-response connection))))
                  (check-that-more-may-come connection))))))
 
-(define-server-test (who-has-not-said-that-it-sends-no-more-is-not-reset :needs :our-engine)
+(define-server-test (a-client-that-has-not-said-that-it-sends-no-more-is-not-reset
+                     :needs :our-engine)
   (with-patient-closing
     (serving (:persistent-connections-p nil) (("/" "body"))
       (with-connection (connection)
         (is (equal "body" (exchange-text connection "/")))
         (check-that-more-may-come connection)))))
 
-(define-server-test (who-has-said-that-it-sends-no-more-is-closed-at-once :needs :our-engine)
+(define-server-test (a-client-that-has-said-that-it-sends-no-more-is-closed-at-once
+                     :needs :our-engine)
   (with-patient-closing
     (serving () (("/" (hunchentoot:raw-post-data) "body"))
       (dolist (keys '((:headers (("Connection" . "close")))
@@ -55,7 +57,7 @@ longer than a test waits for anything."
           (eventually ((format nil "the connection of ~S to be closed" keys))
             (and (zerop (figure :open)) (zerop (figure :busy)))))))))
 
-(define-server-test (who-has-sent-more-than-it-has-said-is-not-reset
+(define-server-test (a-client-that-has-sent-more-than-it-has-said-is-not-reset
                      :needs (:our-engine :known-read-ahead))
   (with-patient-closing
     (serving () (("/" "body"))

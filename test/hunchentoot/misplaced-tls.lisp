@@ -7,7 +7,8 @@
   (coerce '(22 3 1 0 5 1 0 0 1 3) 'octet-vector)
   "What begins as a TLS connection does.")
 
-(define-server-test (who-speaks-tls-to-a-plain-port-is-not-answered-in-text :needs :our-engine)
+(define-server-test (a-client-that-speaks-tls-to-a-plain-port-is-not-answered-in-text
+                     :needs :our-engine)
   (with-messages (messages)
     (serving () (("/yo" "Hey!"))
       (dolist (octets (list *client-hello* (subseq *client-hello* 0 1) (subseq *client-hello* 0 2)))

@@ -41,7 +41,8 @@
       (is (eq second (hunchentoot:start second)) "The taskmaster is free again.")
       (hunchentoot:stop second))))
 
-(define-server-test (who-does-not-run-has-no-power-over-who-does :needs :our-engine)
+(define-server-test (a-taskmaster-that-does-not-run-has-no-power-over-one-that-does
+                     :needs :our-engine)
   (with-shared-taskmaster (first second)
     (hunchentoot:stop second)
     (recycling:abandon-acceptor second)

@@ -52,7 +52,8 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
                (is (string= "word" (exchange-text connection "/word")) "The connection is used again.")))
     (eventually ("all to be counted") (= 4 (figure :served)))))
 
-(define-server-test (who-speaks-the-old-protocol-gets-a-stream-to-the-end :needs :our-engine)
+(define-server-test (a-client-that-speaks-the-old-protocol-gets-a-stream-to-the-end
+                     :needs :our-engine)
   (serving-streams (streams) ()
     (with-connection (connection)
       (let ((stream (asked-stream connection streams :version "HTTP/1.0")))
@@ -122,7 +123,7 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
         (is (= 1000000 (length (receive-many connection 1000000))))
         (is (string= "word" (exchange-text connection "/word")))))))
 
-(define-server-test (who-asks-for-the-head-of-a-stream-gets-that :needs :our-engine)
+(define-server-test (a-client-that-asks-for-the-head-of-a-stream-gets-that :needs :our-engine)
   (let ((events (make-recorder)) (written (make-recorder)))
     (serving () (("/" (recycling:defer-reply (reply)
                         (let ((stream (recycling:start-event-stream reply)))
@@ -151,7 +152,7 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
       (is (= 500 (response-status (exchange connection "/"))))
       (is (string= "word" (exchange-text connection "/word"))))))
 
-(define-server-test (who-cannot-start-a-stream-can-still-fail :needs :our-engine)
+(define-server-test (a-handler-that-cannot-start-a-stream-can-still-fail :needs :our-engine)
   (serving-deferred (replies) ()
     (with-connection (connection)
       (send-request connection "/")
@@ -201,7 +202,8 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
 
 ;;; Clients that take their time
 
-(define-server-test (who-reads-nothing-holds-no-thread-and-no-more-than-the-mark :needs :parking)
+(define-server-test (a-client-that-reads-nothing-holds-no-thread-and-no-more-than-the-mark
+                     :needs :parking)
   (serving-streams (streams :high-water-mark 100000)
       (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1))
     (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
@@ -269,7 +271,7 @@ then closes it."
       (is (zerop (figure :failed))))
     (is (search "The callback fails." (get-output-stream-string log)))))
 
-(define-server-test (who-waits-for-room-gets-it :needs :our-engine)
+(define-server-test (a-writer-that-waits-for-room-gets-it :needs :our-engine)
   (serving-streams (streams :high-water-mark 20000) ()
     (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
       (let* ((stream (asked-stream connection streams))
@@ -281,7 +283,7 @@ then closes it."
         (is-true (large-stream-p connection))
         (is-true (task-result writing))))))
 
-(define-server-test (who-would-wait-for-himself-is-told-so :needs :our-engine)
+(define-server-test (a-writer-that-would-wait-for-itself-is-told-so :needs :our-engine)
   (let ((streams (make-recorder)))
     (serving () (("/" (recycling:defer-reply (reply)
                         (let ((stream (recycling:start-stream reply :high-water-mark 10)))
@@ -327,7 +329,8 @@ then closes it."
         (recycling:close-outgoing stream)
         (eventually ("the connection to end") (zerop (figure :open)))))))
 
-(define-server-test (who-only-sends-no-more-gets-a-stream-that-was-closed-and-what-is-behind :needs :our-engine)
+(define-server-test (a-client-that-only-sends-no-more-gets-a-stream-that-was-closed-and-what-is-behind
+                     :needs :our-engine)
   (let ((all (make-string 1000000 :initial-element #\x)))
     (serving () (("/" (recycling:defer-reply (reply)
                         (let ((stream (recycling:start-stream reply)))
@@ -359,7 +362,8 @@ then closes it."
       (is (= 500 (response-status (exchange connection "/"))))
       (is (string= "word" (exchange-text connection "/word"))))))
 
-(define-server-test (who-writes-to-a-client-that-has-left-is-told :needs (:our-engine :noticed-leaving))
+(define-server-test (a-writer-that-writes-to-a-client-that-has-left-is-told
+                     :needs (:our-engine :noticed-leaving))
   (serving-streams (streams) ()
     (let* ((connection (connect))
            (stream (asked-stream connection streams)))
@@ -373,7 +377,7 @@ then closes it."
       (is (null (recycling:close-outgoing stream)))
       (is (zerop (figure :failed))))))
 
-(define-server-test (who-waits-for-a-client-that-leaves-is-woken :needs :our-engine)
+(define-server-test (a-writer-that-waits-for-a-client-that-leaves-is-woken :needs :our-engine)
   (serving-streams (streams :high-water-mark 1000) (:write-timeout 60)
     (let* ((connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
            (stream (asked-stream connection streams))
@@ -419,7 +423,7 @@ called once, when END, a function of the stream and of the client's connection, 
                              (declare (ignore stream))
                              (reset connection))))
 
-(define-server-test (who-is-dropped-is-told-before-he-may-write :needs :parking)
+(define-server-test (a-writer-that-is-dropped-is-told-before-it-may-write :needs :parking)
   (check-who-is-told-first (lambda (stream connection)
                              (declare (ignore connection))
                              (let ((channel (recycling:make-channel)))
@@ -427,7 +431,8 @@ called once, when END, a function of the stream and of the client's connection, 
                                (loop until (zerop (recycling:publish channel "too much")))
                                (is (zerop (recycling:channel-size channel)))))))
 
-(define-server-test (who-ends-his-half-still-gets-a-stream-whose-writer-was-told :needs (:our-engine :noticed-leaving))
+(define-server-test (a-client-that-ends-its-half-still-gets-a-stream-whose-writer-was-told
+                     :needs (:our-engine :noticed-leaving))
   (let ((told (make-recorder)) (called (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t)) :high-water-mark 1000) ()
       (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
@@ -452,7 +457,8 @@ called once, when END, a function of the stream and of the client's connection, 
         (is (null (recycling:outgoing-open-p stream)))
         (is (null (recycling:write-outgoing stream "in vain")))))))
 
-(define-server-test (who-closes-a-stream-when-he-is-told-is-not-called-for-ever :needs :parking)
+(define-server-test (a-writer-that-closes-a-stream-when-it-is-told-is-not-called-for-ever
+                     :needs :parking)
   (let ((told (make-recorder)) (steps (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t))) ()
       (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
@@ -465,7 +471,8 @@ called once, when END, a function of the stream and of the client's connection, 
           ;; The system may have taken more a little later, so that there was room.
           (is (> 10 (recorded-count steps))))))))
 
-(define-server-test (who-has-closed-a-stream-that-has-room-is-not-called-when-his-client-has-left :needs :parking)
+(define-server-test (a-writer-that-has-closed-a-stream-that-has-room-is-not-called-when-its-client-has-left
+                     :needs :parking)
   (let ((told (make-recorder)) (steps (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t))) ()
       (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
@@ -479,7 +486,7 @@ called once, when END, a function of the stream and of the client's connection, 
           (write-on stream steps told)
           (is (zerop (recorded-count steps))))))))
 
-(define-server-test (who-waits-for-room-may-have-a-lock-that-who-is-told-of-the-end-wants
+(define-server-test (a-writer-that-waits-for-room-may-have-a-lock-that-the-callback-at-the-end-wants
                      :needs (:our-engine :noticed-leaving)) ; elsewhere no write has a time limit
   (let ((lock (bt:make-lock "a program's")) (stream nil) (results (make-recorder)))
     (flet ((told ()
@@ -495,7 +502,7 @@ called once, when END, a function of the stream and of the client's connection, 
           (is (equal '(nil) (recorded results)))
           (eventually ("the connection to end") (zerop (figure :open))))))))
 
-(define-server-test (who-writes-to-what-he-has-closed-is-told :needs :our-engine)
+(define-server-test (a-writer-that-writes-to-what-it-has-closed-is-told :needs :our-engine)
   (serving-streams (streams :on-abandon (lambda () (error "Nobody has left."))) ()
     (with-connection (connection)
       (let ((stream (asked-stream connection streams)))

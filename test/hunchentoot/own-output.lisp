@@ -166,7 +166,8 @@
       (is (not (search "late" text)))
       (is (last-chunk-p text)))))
 
-(define-server-test (who-asks-twice-for-a-head-keeps-no-connection-that-is-to-be-closed :needs :our-http)
+(define-server-test (a-handler-that-asks-twice-for-a-head-keeps-no-connection-that-is-to-be-closed
+                     :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) 0)
                     (hunchentoot:send-headers)
                     (hunchentoot:send-headers)))

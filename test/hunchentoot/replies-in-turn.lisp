@@ -3,7 +3,8 @@
 (def-suite* replies-in-turn :in acceptors
   :description "Requests that follow each other on a connection, and the replies to them, in order.")
 
-(define-server-test (who-sends-on-while-a-reply-is-awaited-is-served-after-it :needs (:our-http :parking))
+(define-server-test (a-client-that-sends-on-while-a-reply-is-awaited-is-served-after-it
+                     :needs (:our-http :parking))
   (serving-deferred (replies) ()
     (with-connection (connection)
       (is (string= "word" (exchange-text connection "/word")))
@@ -18,7 +19,8 @@
                (is (string= "first" (response-text (read-response connection))))
                (is (string= "word" (response-text (read-response connection))))))))
 
-(define-server-test (who-sends-on-behind-a-reply-that-does-not-come-in-time-is-served :needs (:our-http :parking))
+(define-server-test (a-client-that-sends-on-behind-a-reply-that-does-not-come-in-time-is-served
+                     :needs (:our-http :parking))
   (let ((replies (make-recorder)))
     (serving () (("/" (recycling:defer-reply (reply :timeout 1/2) (record replies reply)))
                  ("/word" "word"))

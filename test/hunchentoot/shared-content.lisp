@@ -65,7 +65,7 @@ ROUTES, a list of paths and functions, by what the function returns in another t
                    (is (string= "helloworld" (response-text (read-response connection))))
                    (setf (recorder-entries begun) '())))))))
 
-(define-server-test (who-reads-a-request-without-content-in-another-thread-gets-what-the-handler-gets
+(define-server-test (a-thread-that-reads-a-request-without-content-in-another-thread-gets-what-the-handler-gets
                      :needs :our-engine)
   (flet ((what-there-is ()
            (format nil "~S ~S ~S" (hunchentoot:raw-post-data) (hunchentoot:post-parameters*)
@@ -126,7 +126,8 @@ ROUTES, a list of paths and functions, by what the function returns in another t
                              finally (return (response-text response)))))))
         (is (equal '(:error :error :error) (recorded told)))))))
 
-(define-server-test (who-reads-when-the-request-is-over-is-told-so :needs (:our-content :noticed-leaving))
+(define-server-test (a-thread-that-reads-when-the-request-is-over-is-told-so
+                     :needs (:our-content :noticed-leaving))
   (let ((replies (make-recorder))
         (before (engine:client-memory-reserved)))
     (serving () (("/" (recycling:defer-reply (reply) (record replies reply))))

@@ -43,7 +43,7 @@ under /word, and ROUTES."
         (is (large-reply-p slower))
         (is (string= "word" (exchange-text slow "/word")))))))
 
-(define-server-test (who-reads-a-large-reply-slowly-gets-all-of-it :needs :our-http)
+(define-server-test (a-client-that-reads-a-large-reply-slowly-gets-all-of-it :needs :our-http)
   (with-routes (("/large" *large-answer*))
     (is-true (call-at-pace
               (lambda (seconds pause)

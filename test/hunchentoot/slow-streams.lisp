@@ -28,7 +28,8 @@ calls PAUSE."
                           (null (mismatch *large-answer* chunk :start1 start :end1 end)))
                finally (return (and (null chunk) (= start *large-size*)))))))
 
-(define-server-test (who-reads-nothing-of-a-stream-holds-a-thread-for-one-write-timeout :needs :our-http)
+(define-server-test (a-client-that-reads-nothing-of-a-stream-holds-a-thread-for-one-write-timeout
+                     :needs :our-http)
   (let ((failures (make-recorder)))
     (with-routes (("/stream" (handler-bind ((error (lambda (condition)
                                                      (record failures (type-of condition)))))
@@ -47,7 +48,7 @@ calls PAUSE."
           (dolist (connection connections)
             (is (< (length (receive-many connection *large-size*)) *large-size*))))))))
 
-(define-server-test (who-reads-a-stream-slowly-gets-all-of-it :needs :our-http)
+(define-server-test (a-client-that-reads-a-stream-slowly-gets-all-of-it :needs :our-http)
   (with-routes (("/stream" (stream-large-answer)))
     (is-true (call-at-pace
               (lambda (seconds pause)   ; four times the write timeout, in all
@@ -99,7 +100,8 @@ calls PAUSE."
 
 ;;; Time limits of a handler's own
 
-(define-server-test (who-leaves-amid-a-write-and-writes-on-breaks-no-chunk :needs :our-http)
+(define-server-test (a-handler-that-leaves-amid-a-write-and-writes-on-breaks-no-chunk
+                     :needs :our-http)
   (let ((armed-p nil))
     (with-routes (("/" (let ((stream (hunchentoot:send-headers)))
                          (setf armed-p t)
@@ -119,7 +121,8 @@ calls PAUSE."
             (loop repeat 2
                   do (is (string= "first second" (exchange-text connection "/"))))))))))
 
-(define-server-test (who-leaves-before-its-head-is-sent-ends-the-connection :needs :our-http)
+(define-server-test (a-handler-that-leaves-before-its-head-is-sent-ends-the-connection
+                     :needs :our-http)
   (with-routes (("/" (catch 'late
                        (hunchentoot:send-headers))
                      "late"))

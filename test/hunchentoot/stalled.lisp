@@ -23,7 +23,7 @@ stall at the same time."
            do (apply #'begin-post connection ,target content))
      ,@body))
 
-(define-server-test (who-stalls-amid-content-is-told-so :needs :our-http)
+(define-server-test (a-client-that-stalls-amid-content-is-told-so :needs :our-http)
   (let ((runs (make-recorder)))
     (serving (:read-timeout 1)
         (("/raw" (hunchentoot:raw-post-data) (record runs :raw))
@@ -44,7 +44,7 @@ stall at the same time."
                    (is-true (closed-by-server-p connection)))))
       (is (null (recorded runs))))))
 
-(define-server-test (who-stalls-is-waited-for-once :needs :our-http)
+(define-server-test (a-client-that-stalls-is-waited-for-once :needs :our-http)
   ;; The reply comes after one wait; a second one would hold the connection for as long again.
   (serving (:read-timeout 3) (("/" (hunchentoot:raw-post-data)))
     (with-stalling-posts (connections)
@@ -56,7 +56,8 @@ stall at the same time."
         (is (< (- (get-internal-real-time) answered)
                (* 2 internal-time-units-per-second)))))))
 
-(define-server-test (who-stalls-amid-content-that-nobody-wants-gets-the-reply :needs :our-http)
+(define-server-test (a-client-that-stalls-amid-content-that-nobody-wants-gets-the-reply
+                     :needs :our-http)
   (serving (:read-timeout 1) (("/" "unwanted"))
     (with-stalling-posts (connections)
       (dolist (connection connections)
@@ -239,7 +240,8 @@ stall at the same time."
 
 ;;; Left amid reading
 
-(define-server-test (who-leaves-amid-reading-content-has-no-request-after-it :needs :our-http)
+(define-server-test (a-handler-that-leaves-amid-reading-content-has-no-request-after-it
+                     :needs :our-http)
   (let ((runs (make-recorder)) (reading-p nil))
     (with-routes (("/leave" (let ((content (hunchentoot:raw-post-data :want-stream t)))
                               (setf reading-p t)

@@ -67,7 +67,7 @@ new one, and after a reply."
                (poll (lambda () (zerop (figure :busy))) 1/10))
       (is (= 400 (response-status (read-response connection)))))))
 
-(define-server-test (who-sent-empty-lines-only-is-told-nothing :needs :our-http)
+(define-server-test (a-client-that-sent-empty-lines-only-is-told-nothing :needs :our-http)
   (serving (:read-timeout 1/2 :write-timeout 1/2) ()
     (with-connection (connection)
       (send connection :crlf)

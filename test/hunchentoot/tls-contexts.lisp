@@ -61,7 +61,7 @@ to a new directory, where there is a certificate for localhost already."
                (is-true (served-p output))))
     (is (search "NoALPNnegotiated" (talk-by-openssl)))))
 
-(define-server-test (who-offers-only-other-protocols-is-told-so :needs :our-engine)
+(define-server-test (a-client-that-offers-only-other-protocols-is-told-so :needs :our-engine)
   (serving-https (directory)
     (dolist (offered '("h2" "http/1.1x" "http/1"))
       (let ((output (talk-by-openssl "-alpn" offered)))

@@ -108,7 +108,7 @@ and the stream that withholds them."
           count (and (= 1 (cffi:foreign-funcall "SSL_key_update" :pointer handle :int 1 :int))
                      (= 1 (cffi:foreign-funcall "SSL_do_handshake" :pointer handle :int))))))
 
-(define-server-test (who-asks-for-keys-and-does-not-read-is-answered-when-it-reads
+(define-server-test (a-client-that-asks-for-keys-and-does-not-read-is-answered-when-it-reads
                      :needs (:parking :tls-client))
   "OpenSSL reads no further before it could send what it was asked for."
   (with-routes (("/word" "word"))

@@ -119,7 +119,7 @@
   "How many TLS connections of servers OpenSSL has; NIL where we do not drive it."
   (and (uiop:featurep '(:and :sbcl :linux :64-bit)) (platform:tls-session-count)))
 
-(define-server-test (who-breaks-off-over-tls-is-no-failure :needs :our-engine)
+(define-server-test (a-client-that-breaks-off-over-tls-is-no-failure :needs :our-engine)
   (let ((entered (make-gate)) (release (make-gate)))
     (with-routes (("/held" (open-gate entered) (await release) "held"))
       (serving-tls ()
@@ -141,7 +141,7 @@
           (is (search "400" (read-everything stream)))
           (is (not (poll (lambda () (octets-refused-p connection)) 1/5))))))))
 
-(define-server-test (who-leaves-over-tls-breaks-no-pipe :needs :our-http)
+(define-server-test (a-client-that-leaves-over-tls-breaks-no-pipe :needs :our-http)
   (let ((entered (make-gate)) (release (make-gate)) (signals 0))
     (with-routes (("/held" (let ((stream (hunchentoot:send-headers)))
                              (open-gate entered)

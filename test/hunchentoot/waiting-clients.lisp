@@ -30,7 +30,8 @@ get \"next\" from TARGET."
   (dolist (connection connections)
     (send connection (post-head target framing) "a")))
 
-(define-server-test (who-sends-content-slowly-holds-a-share-of-the-threads :needs :our-http)
+(define-server-test (a-client-that-sends-content-slowly-holds-a-share-of-the-threads
+                     :needs :our-http)
   (dolist (target '("/whole" "/stream"))
     (serving-waits ()
       (with-connections (connections *slow-client-count*)
@@ -41,7 +42,8 @@ get \"next\" from TARGET."
         (dolist (connection (remove-if-not #'readable-p connections))
           (is (= 408 (response-status (read-response connection)))))))))
 
-(define-server-test (who-was-asked-for-content-and-is-silent-holds-a-share-of-the-threads :needs :our-http)
+(define-server-test (a-client-that-was-asked-for-content-and-is-silent-holds-a-share-of-the-threads
+                     :needs :our-http)
   (serving-waits (:max-early-octets 1000)
     (with-connections (connections *slow-client-count*)
       (dolist (connection connections)
@@ -54,7 +56,8 @@ get \"next\" from TARGET."
       (dolist (connection (remove-if-not #'readable-p connections))
         (is (= 408 (response-status (read-response connection))))))))
 
-(define-server-test (who-takes-a-streamed-reply-slowly-holds-a-share-of-the-threads :needs :our-http)
+(define-server-test (a-client-that-takes-a-streamed-reply-slowly-holds-a-share-of-the-threads
+                     :needs :our-http)
   (serving-waits ()
     (with-connections (connections *slow-client-count*)
       (dolist (connection connections)
@@ -115,7 +118,8 @@ get \"next\" from TARGET."
           (send own "abc")
           (is (string= (shown 3) (response-text (read-response own)))))))))
 
-(define-server-test (who-talks-another-protocol-is-waited-for-without-limit :needs :our-http)
+(define-server-test (a-client-that-talks-another-protocol-is-waited-for-without-limit
+                     :needs :our-http)
   (serving (:mixin 'talkative :request-class 'talk-request
             :taskmaster (taskmaster :standby-thread-count 6 :max-thread-count 6 :max-waiting-count 1))
       (("/talk" (grant-talk)))
@@ -126,7 +130,8 @@ get \"next\" from TARGET."
           (send connection (message "still here"))
           (is (string= "still here" (heard connection))))))))
 
-(define-server-test (who-waits-to-be-asked-for-content-is-held-while-too-many-are-waited-for :needs :parking)
+(define-server-test (a-client-that-waits-to-be-asked-for-content-is-held-while-too-many-are-waited-for
+                     :needs :parking)
   (serving (:taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 4 :max-waiting-count 1)
             :read-timeout 60)
       (("/" (hunchentoot:raw-post-data :force-text t)))
@@ -153,7 +158,7 @@ get \"next\" from TARGET."
 
 ;;; The least rate at which a reply is taken
 
-(define-server-test (who-takes-a-reply-too-slowly-is-given-up :needs :parking)
+(define-server-test (a-client-that-takes-a-reply-too-slowly-is-given-up :needs :parking)
   (dolist (target '("/whole" "/streamed"))
     (serving (:write-timeout 60 :min-reply-rate 1000000000 :reply-grace 1)
         (("/whole" *large-answer*)

@@ -7,7 +7,7 @@
 ;;; What a slow machine does late must not decide: a client that is to stay has a minute, and one
 ;;; that is to count as gone says all that it has to say at once.
 
-(define-server-test (who-is-silent-is-pinged-and-who-answers-stays :needs :our-engine)
+(define-server-test (a-silent-client-is-pinged-and-stays-when-it-answers :needs :our-engine)
   (serving-pushes (socket (:ping-seconds 1/10 :idle-seconds 60 :on-text 'echo-text))
     (with-talk (talk)
       (loop repeat 8
@@ -16,7 +16,7 @@
       (tell talk "here")
       (is (string= "here" (second (hear-kind talk :text)))))))
 
-(define-server-test (who-does-not-answer-pings-counts-as-gone :needs :our-engine)
+(define-server-test (a-client-that-does-not-answer-pings-counts-as-gone :needs :our-engine)
   (let ((ends (make-recorder)))
     (serving-websocket (:ping-seconds 1/10 :idle-seconds 1/4 :on-close (record-end ends)) ()
       (with-talk (talk :more (subseq (frame :text "half") 0 4))
@@ -56,7 +56,8 @@
           (is (string= text (second (hear-kind talk :text)))))
         (is (eq :ping (first (hear talk))))))))
 
-(define-server-test (who-answers-a-ping-while-its-worker-is-late-stays :needs (:our-engine :calls-by-name))
+(define-server-test (a-client-that-answers-a-ping-while-its-worker-is-late-stays
+                     :needs (:our-engine :calls-by-name))
   (if *parking-p*
       (skip "A worker that has a deadline to look after reads first.")
       (let ((late-p t)
@@ -82,7 +83,7 @@
 NIL."
   (server::%make-websocket nil nil nil (server:make-shared-queue 100) nil nil nil nil ping idle 0))
 
-(test who-is-pinged-late-has-the-time-that-others-have-from-when-the-ping-has-left
+(test a-client-that-is-pinged-late-has-the-time-that-others-have-from-when-the-ping-has-left
   (let ((socket (silent-websocket 100 500))
         (io (server::make-io nil)))
     (is (eql 100 (server::ping-moment socket)))
@@ -104,7 +105,7 @@ NIL."
         (server::keep-time socket end)
         (is (eq :gone (server::websocket-state socket)))))))
 
-(define-server-test (who-had-no-chance-to-answer-a-ping-is-not-gone :needs :parking)
+(define-server-test (a-client-that-had-no-chance-to-answer-a-ping-is-not-gone :needs :parking)
   (let ((ends (make-recorder)) (idle (/ *patience* 8))) ; nine tenths of it are the client's, to answer
     (serving-pushes (socket (:ping-seconds (/ idle 10) :idle-seconds idle
                              :on-text 'echo-text :on-close (record-end ends)))
@@ -183,7 +184,7 @@ NIL."
         (task-result flood)
         (is (end-talk talk))))))
 
-(define-server-test (who-never-pauses-still-gets-what-others-send :needs :our-engine)
+(define-server-test (a-client-that-never-pauses-still-gets-messages-of-others :needs :our-engine)
   (let ((stopped nil))
     (serving-pushes (socket ())
       (with-talk (talk)
@@ -363,7 +364,7 @@ interrupt."
       (setf over-p t)
       (task-result interrupting))))
 
-(define-server-test (who-is-interrupted-while-it-sends-neither-cuts-a-frame-nor-keeps-the-right-to-send
+(define-server-test (a-thread-that-is-interrupted-while-it-sends-neither-cuts-a-frame-nor-keeps-the-right-to-send
                      :needs (:our-engine :parking))
   (let ((texts 3000))
     (serving-websocket (:on-text (lambda (socket text)

@@ -51,7 +51,7 @@
       (is (equalp (list :pong (octets "ping")) (hear talk)))
       (is (string= "fragments" (hear-text talk))))))
 
-(define-server-test (who-breaks-a-rule-is-told-which :needs :our-engine)
+(define-server-test (a-client-that-breaks-a-rule-is-told-which :needs :our-engine)
   (serving-echoes (ends)
     (loop for (code . octets) in (list (cons 1002 (make-frame 1 (octets "bare") :mask nil))
                                        (cons 1002 (make-frame 3 (octets "opcode")))
@@ -174,7 +174,7 @@
                (is (equal '(:end) (hear talk)))))
     (apply #'await-end ends (make-list 20 :initial-element 4000))))
 
-(define-server-test (who-leaves-without-a-word-counts-as-gone :needs :our-engine)
+(define-server-test (a-client-that-leaves-without-a-word-counts-as-gone :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
       (end-sending (talk-connection talk))
@@ -186,7 +186,7 @@
       (reset (talk-connection talk)))
     (await-end ends 1006 1006)))
 
-(define-server-test (who-does-not-answer-a-close-is-closed :needs :our-engine)
+(define-server-test (a-client-that-does-not-answer-a-close-is-closed :needs :our-engine)
   (with-globals ((server::*closing-seconds* 1/5))
     (serving-pushes (socket (:ping-seconds nil :idle-seconds nil))
       (with-talk (talk)
@@ -329,7 +329,7 @@
           (task-result stop))
         (await-end ends 1001)))))
 
-(define-server-test (who-abandons-the-acceptor-tells-the-end-once :needs :our-engine)
+(define-server-test (a-program-that-abandons-the-acceptor-tells-the-end-once :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
       ;; Its worker may have sent the handshake, and not have begun with the WebSocket.

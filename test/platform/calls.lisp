@@ -160,7 +160,7 @@ server has not read, and the server waits for CLIENT without a limit."
        (let ((,closing (in-background ("closing") (platform:close-gently ,server))))
          ,@body))))
 
-(define-server-test who-is-closed-gently-sees-the-end-and-has-time-to-end-too
+(define-server-test a-client-that-is-closed-gently-sees-the-end-and-has-time-to-end-too
   (with-slow-closing (server client closing)
     (is (closed-by-server-p client) "The client sees the end at once.")
     (is (not (poll (lambda () (task-done-p closing)) 1/5)) "The client may send more.")
@@ -176,7 +176,7 @@ server has not read, and the server waits for CLIENT without a limit."
     (platform:close-socket server)
     (is (null (platform:shut-down server :io)))))
 
-(define-server-test who-is-silent-after-the-last-answer-is-not-waited-for-for-long
+(define-server-test a-client-that-is-silent-after-the-last-answer-is-not-waited-for-for-long
   (with-globals ((platform::*discard-seconds* *patience*))
     (with-accepted (server client)
       (send client "x")
@@ -246,7 +246,7 @@ server has not read, and the server waits for CLIENT without a limit."
            (platform:close-descriptor descriptor)
            nil))))
 
-(define-server-test who-has-no-room-for-another-client-answers-all-the-same
+(define-server-test a-program-that-has-no-room-for-another-client-answers-all-the-same
   (where-supported
    (with-directory (directory)
      (let* ((path (uiop:native-namestring (merge-pathnames "socket" directory)))
@@ -294,7 +294,7 @@ server has not read, and the server waits for CLIENT without a limit."
       (send client "x")
       (is (eql 3 (platform:await-ready poller (patient-milliseconds)))))))
 
-(define-server-test who-waits-for-input-is-not-told-of-room-for-output
+(define-server-test a-worker-that-waits-for-input-is-not-told-of-room-for-output
   (with-poller (poller)
     (with-descriptor (descriptor client)
       (platform:watch poller descriptor 1)

@@ -218,7 +218,7 @@ of the tests' client.  SERVER is a usocket even if the platform would return a d
         (task-result closing)
         (is (not (platform:socket-open-p server)))))))
 
-(define-server-test who-is-closed-unread-gets-what-was-said-and-is-not-waited-for
+(define-server-test a-client-that-is-closed-unread-gets-what-was-said-and-is-not-waited-for
   (with-globals ((platform::*discard-seconds* (* 2 *patience*))
                  (platform::*discard-pause* (* 2 *patience*)))
     (with-accepted (server client)
@@ -294,7 +294,7 @@ closed."
     (is (integerp before))
     (eventually ("time to pass") (> (platform:milliseconds) before))))
 
-(define-server-test who-joins-a-thread-learns-whether-it-has-ended
+(define-server-test a-thread-that-joins-a-thread-learns-whether-it-has-ended
   (let* ((gate (make-gate))
          (thread (bt:make-thread (lambda () (await gate)))))
     (is (not (platform:join-thread thread 1/100)))

@@ -65,7 +65,7 @@
                                     (lambda () (pop periods)))))
     (is (equal '(600) periods))))
 
-(test who-waits-once-looks-at-the-rest-itself
+(test a-thread-that-waits-once-looks-at-the-rest-itself
   (let ((lock (bt:make-lock "waiting")) (changed (bt:make-condition-variable)))
     (is (eq :needed (platform:wait-once (constantly :needed) changed lock 600)))
     (platform:wait-once (constantly nil) changed lock 1/100)

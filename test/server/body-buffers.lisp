@@ -114,7 +114,7 @@
         (is-true (server::body-buffer-file body-buffer))
         (is (equalp (test-octets 500) (read-from-body-buffer body-buffer 1000)))))))
 
-(define-server-test (who-asks-for-more-octets-than-the-heap-has-gets-none :needs :parking)
+(define-server-test (a-reader-that-asks-for-more-octets-than-the-heap-has-gets-none :needs :parking)
   (let ((*error-output* (make-broadcast-stream)))
     (is (null (server::octets-if-room (platform:heap-octets)))))
   (is (= 5 (length (server::octets-if-room 5)))))

@@ -149,7 +149,7 @@ worker buffers."
     (end-sending client)
     (is (zerop (server::drop-input io 3)))))
 
-(define-server-test who-waits-too-long-for-a-peer-is-told
+(define-server-test a-reader-that-waits-too-long-for-a-peer-is-told
   (with-io (io stream client)
     (platform:limit-waits stream 1/100)
     (signals server:stream-timeout (read-byte stream))
@@ -185,7 +185,7 @@ worker buffers."
 
 ;;; The end
 
-(define-server-test who-closes-a-stream-ends-the-connection-and-leaves-the-descriptor-open
+(define-server-test a-writer-that-closes-a-stream-ends-the-connection-and-leaves-the-descriptor-open
   (with-io (io stream client)
     (let ((descriptor (server:io-descriptor io)))
       (write-byte 1 stream)
@@ -198,7 +198,7 @@ worker buffers."
       (is (zerop (platform:receive-octets descriptor (octets ".") 0 1))
           "The engine has still to close it."))))
 
-(define-server-test who-aborts-a-stream-sends-nothing-more
+(define-server-test a-writer-that-aborts-a-stream-sends-nothing-more
   (with-io (io stream client)
     (write-byte 1 stream)
     (is (close stream :abort t))

@@ -30,7 +30,7 @@
       (is (null (octet-difference large (receive-many client (length large)))))
       (task-result writer))))
 
-(define-server-test who-waits-for-its-peer-sends-first-what-it-has-written
+(define-server-test a-writer-that-waits-for-its-peer-sends-first-what-it-has-written
   (with-io (io stream client)
     (flet ((answer ()
              (in-background ("client")

@@ -73,7 +73,7 @@
       (signals http:protocol-error (read-byte content nil))
       (signals http:protocol-error (read-up-to content 5)))))
 
-(define-server-test who-reads-on-where-reading-was-left-is-told-so
+(define-server-test a-reader-that-reads-on-where-reading-was-left-is-told-so
   (with-io (io stream client)
     (dolist (content (list (content-of-length stream 5) (chunked io)))
       (catch 'out
@@ -112,7 +112,7 @@
       (is-true (server:drop-content content 100)))
     (is (eql (char-code #\k) (read-byte stream)))))
 
-(define-server-test (who-leaves-listen-amid-it-may-have-lost-octets :needs :our-http)
+(define-server-test (a-reader-that-leaves-listen-amid-it-may-have-lost-octets :needs :our-http)
   (with-io (io stream client)
     (dolist (make (list (lambda (invite) (content-of-length stream 5 :invite invite))
                         (lambda (invite) (chunked io :invite invite))))
@@ -131,7 +131,8 @@
         (loop repeat 2
               do (signals http:protocol-error (all-content content 3)))))))
 
-(define-server-test (who-reads-on-where-reading-all-was-left-is-told-so :needs :calls-by-name)
+(define-server-test (a-reader-that-reads-on-where-reading-all-was-left-is-told-so
+                     :needs :calls-by-name)
   (let ((left-p nil))
     (with-function (server::first-octets (original content octets count)
                      (unless (shiftf left-p t)
@@ -145,7 +146,8 @@
           (is-true left-p)
           (signals server:content-left (all-content content)))))))
 
-(define-server-test (who-reads-on-where-the-connection-has-broken-is-told-so :needs :our-http)
+(define-server-test (a-reader-that-reads-on-where-the-connection-has-broken-is-told-so
+                     :needs :our-http)
   (dolist (chunked-p '(nil t))
     (with-io (io stream client)
       (let ((content (if chunked-p (chunked io) (content-of-length stream 5))))

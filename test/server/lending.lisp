@@ -148,7 +148,7 @@ returns the Lisp's own stream beside it, as a program that asks for that gets it
 
 ;;; The end
 
-(define-server-test who-closes-lent-ends-the-buffered-connection
+(define-server-test a-program-that-closes-lent-ends-the-buffered-connection
   (with-lending (lend io stream client)
     (let ((lent (lend)))
       (is (server:lent-open-p io))

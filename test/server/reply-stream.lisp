@@ -116,7 +116,7 @@ gets; then the last, with CONTENT bound to what was read."
         (server:end-reply reply)
         (is (null (octet-difference (octets "four" large "abc") content)))))))
 
-(define-server-test who-leaves-a-large-chunk-unfinished-ends-the-connection
+(define-server-test a-writer-that-leaves-a-large-chunk-unfinished-ends-the-connection
   (with-reply-stream (reply :chunked io client)
     (with-function (server::await-taker (original io) (throw 'leave :left))
       (is (eq :left (catch 'leave (write-sequence (test-octets 9000000) reply)))))
@@ -145,7 +145,7 @@ gets; then the last, with CONTENT bound to what was read."
     (is (string= "abc" (decode (read-octets client 3))))
     (is (not (readable-p client)))))
 
-(define-server-test who-writes-less-than-was-announced-is-found-out
+(define-server-test a-writer-that-writes-less-than-was-announced-is-found-out
   (with-reply-stream (reply 3 io client)
     (write-sequence (octets "ab") reply)
     (is (not (server:end-reply reply)))
@@ -197,7 +197,7 @@ gets; then the last, with CONTENT bound to what was read."
     (finish-output reply)
     (is (string= "abc" (decode (read-octets client 3))))))
 
-(define-server-test who-closes-the-stream-of-a-reply-ends-both
+(define-server-test a-writer-that-closes-the-stream-of-a-reply-ends-both
   (with-reply-stream (reply :chunked io client)
     (write-byte 97 reply)
     (is (open-stream-p reply))
@@ -208,7 +208,7 @@ gets; then the last, with CONTENT bound to what was read."
     (is (not (close reply)) "It is closed already.")
     (signals error (write-byte 98 reply) (finish-output reply))))
 
-(define-server-test who-aborts-the-stream-of-a-reply-leaves-it-without-end
+(define-server-test a-writer-that-aborts-the-stream-of-a-reply-leaves-it-without-end
   (with-reply-stream (reply :chunked io client)
     (write-byte 97 reply)
     (finish-output reply)
@@ -375,7 +375,7 @@ as STEPS say, one after the other, whenever it is asked.  Then there is room."
       (is (= (+ 1000 100 1600) clock))
       (is (not (open-stream-p stream))))))
 
-(define-server-test who-does-not-know-what-the-kernel-holds-waits-once
+(define-server-test a-writer-that-does-not-know-what-the-kernel-holds-waits-once
   (with-io (io stream client)
     (engine:limit-taking (server:io-queue io) 16/10)
     (with-slow-kernel (clock '(900) (make-list 20 :initial-element -22))

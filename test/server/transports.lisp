@@ -125,7 +125,7 @@ stream."
              (finishes (close (server:io-stream io)))
              (is (null (scripted-written stream))))))
 
-(test who-listens-to-a-stream-waits-for-nothing
+(test a-reader-that-listens-to-a-stream-waits-for-nothing
   (is (server:input-waiting-p (scripted-io "a")))
   (is (not (server:input-waiting-p (scripted-io))))
   (is (server:input-waiting-p (scripted-io (make-condition 'simple-error)))))
@@ -139,7 +139,7 @@ stream."
 (defmethod server::transport-awaits ((transport halting-transport))
   :output)
 
-(define-server-test (who-reads-waits-for-what-the-transport-waits-for :needs :our-http)
+(define-server-test (a-reader-that-reads-waits-for-what-the-transport-waits-for :needs :our-http)
   (with-io (io stream client)
     (let ((carried (server::make-io nil (make-halting-transport stream io))))
       (setf (server::io-milliseconds io) (* 1000 *patience*))

@@ -98,7 +98,8 @@ protocol."))
           (is-true (or (string= "" answer)
                        (search " 408 " answer))))))))
 
-(define-server-test (who-stalls-amid-such-a-line-holds-no-thread-for-ever :needs :our-engine)
+(define-server-test (a-client-that-stalls-amid-such-a-line-holds-no-thread-for-ever
+                     :needs :our-engine)
   (with-globals ((*proxy-lines* (make-recorder)))
     (serving (:mixin 'behind-a-proxy :read-timeout 1/2 :write-timeout 1/2) (("/" "body"))
       (with-connection (connection)
@@ -128,7 +129,8 @@ protocol."))
          (finish-output stream))
     (ignore-errors (usocket:socket-close socket))))
 
-(define-server-test (who-stalls-in-another-protocol-holds-no-thread-for-ever :needs :our-engine)
+(define-server-test (a-client-that-stalls-in-another-protocol-holds-no-thread-for-ever
+                     :needs :our-engine)
   (serving (:mixin 'answering-lines :read-timeout 1/2 :write-timeout 1/2) ()
     (with-connection (connection)
       (send connection "hel")

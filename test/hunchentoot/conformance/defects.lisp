@@ -163,7 +163,7 @@ has closed it."
         (is (= 408 (response-status (read-response connection))))))
     (is (string= "served" (ask-text "/")))))
 
-(define-server-test (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free
+(define-server-test (a-client-that-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free
                      :needs :parking)
   (let ((first-gate (make-gate)) (second-gate (make-gate)))
     (serving (:read-timeout 1
@@ -193,7 +193,7 @@ has closed it."
               (open-gate second-gate)
               (is (string= "served" (response-text (read-response late)))))))))))
 
-(define-server-test (who-has-asked-nothing-is-told-nothing :needs :our-reader)
+(define-server-test (a-client-that-has-asked-nothing-is-told-nothing :needs :our-reader)
   (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
     (dolist (beginning (list (octets) (octets :crlf :crlf)))
       (with-connection (connection)
