@@ -13,7 +13,7 @@
 ;;;; it ends.  One worker a look suspends itself while no worker waits and more than that run.
 ;;;;
 ;;;; Three facts come from the system, because without each of them the rule was measured to do
-;;;; worse (see docs/measurements.md, "One rule for the pool"):
+;;;; worse (see docs/decisions.md, "One rule for the pool"):
 ;;;;
 ;;;;   fact                              asked                       without it
 ;;;;   does this thread sleep, or wait   about one worker a look,    a thread that was denied a
