@@ -70,7 +70,7 @@ overdue at NOW."
 
 ;;; A worker may own a connection and lose its processor before it begins to serve it.
 
-(define-server-test a-client-that-sent-before-its-deadline-is-not-shut-down-by-a-worker-that-comes-late
+(define-server-test a-client-that-sent-in-time-stays-though-a-worker-has-just-come-to-own-it
   (with-overdue-connection (engine connection client now)
     (send client "x")
     (await-input-at-rest connection)
@@ -158,7 +158,7 @@ ends CONNECTION; NIL when it does not within two minutes."
       (begin-to-write engine connection nil now)
       (is (null (end-of-writing engine connection now))))))
 
-(define-server-test a-client-that-takes-octets-is-not-shut-down-when-a-worker-has-just-come-to-own-it
+(define-server-test a-client-that-takes-octets-stays-though-a-worker-has-just-come-to-own-it
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)))
       (with-unsent-octets (unsent 1000)

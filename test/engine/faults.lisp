@@ -176,7 +176,7 @@
         (open-gate gate)
         (is (closed-p (connect-fake *listener*)))))))
 
-(define-server-test a-client-that-is-queued-is-served-when-a-worker-was-destroyed-and-all-others-wait
+(define-server-test a-queued-client-is-served-when-a-worker-was-destroyed-and-all-others-wait
   (let ((served (make-recorder)))
     (with-running-engine (engine (lambda (socket)
                                    (record served (cons socket (bt:current-thread)))

@@ -77,7 +77,7 @@
       (is (fake-closed queued))
       (is (= 2 (statistic engine :served))))))
 
-(define-server-test a-client-that-waits-to-be-accepted-is-served-by-a-soft-stop-though-no-worker-may-serve
+(define-server-test a-client-not-yet-accepted-is-served-by-a-soft-stop-though-no-worker-may-serve
   (with-requests-in-progress (engine 1 release :thread-limit 1)
     (let ((sockets (loop repeat 5 collect (connect-fake *listener*)))
           (stopping (in-background ("stop") (engine:stop-engine engine :soft t))))

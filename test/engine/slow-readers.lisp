@@ -208,7 +208,7 @@ while the peer may go on."
     (is-true (look 19999))
     (is-false (look 20000))))
 
-(define-server-test a-client-that-takes-fewer-octets-than-the-least-rate-is-given-up-after-a-time-of-grace
+(define-server-test a-client-below-the-least-rate-is-given-up-after-a-time-of-grace
   (with-taker (look unsent queue)
     (loop for now from 0 to 19000 by 1000
           do (is-true (look now))

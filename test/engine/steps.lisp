@@ -413,7 +413,7 @@ and notes it, before what was seen is noted."
                                        (declare (ignorable ,descriptor))
                                        ,@body)))
 
-(define-server-test a-client-that-comes-as-trouble-with-accepting-ends-is-accepted-though-another-could-not
+(define-server-test a-client-is-accepted-as-trouble-with-accepting-ends-though-another-could-not
   (with-a-failed-accept-beside (engine descriptor)
     (is (equal '(nil t) (multiple-value-list (engine::take-connection engine nil)))
         "It is tried again.")

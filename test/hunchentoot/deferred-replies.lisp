@@ -434,7 +434,7 @@ with the text first."
                    (is (zerop (recorded-count served)) "Nobody is there for the next reply."))))
       (is (zerop (figure :failed))))))
 
-(define-server-test (the-program-learns-of-a-client-that-leaves-while-the-rest-of-its-request-is-awaited
+(define-server-test (the-program-learns-of-a-client-that-leaves-amid-its-request
                      :needs (:our-engine :noticed-leaving))
   (let ((replies (make-recorder)) (told (make-recorder)) (entered (make-gate)))
     (serving (:max-early-octets 0)
@@ -685,7 +685,7 @@ its refusal, or :ERROR."
                                       (http:protocol-error (condition) (http:protocol-error-status condition))
                                       (error () :error))))))))
 
-(define-server-test (a-thread-that-reads-refused-content-in-another-thread-is-told-and-the-reply-is-the-programs
+(define-server-test (another-thread-that-reads-refused-content-is-told-and-the-reply-is-the-programs
                      :needs :our-content)
   (let ((told (make-recorder)))
     (serving (:max-raw-octets 1000 :max-form-octets 1000)
@@ -743,7 +743,7 @@ its refusal, or :ERROR."
           do (is (= 413 (response-status (ask path :method :post :content-type type :content content))))
              (is (= count (getf (figure :rejected-by-status) 413))))))
 
-(define-server-test (a-thread-that-reads-refused-content-of-another-request-does-not-answer-its-own-by-that
+(define-server-test (reading-refused-content-of-another-request-does-not-answer-ones-own
                      :needs :our-content)
   (let ((replies (make-recorder)) (told (make-recorder)) (gate (make-gate)))
     (serving (:max-raw-octets 1000 :max-early-octets 0)

@@ -327,7 +327,7 @@
             (is (string= (shown 97) (response-text (read-response connection))))))))))
 
 ;; The reply has been sent then, but a worker waits for what the handler left.
-(define-server-test (a-client-that-has-its-answer-before-the-end-has-a-place-until-its-content-has-come
+(define-server-test (a-client-with-an-early-answer-has-a-place-until-its-content-has-come
                      :needs :parking)
   (let ((asked (make-recorder)))
     (with-globals ((server::*pause-milliseconds* 10)
@@ -412,7 +412,7 @@
         (send connection "ab")
         (is (string= "ab" (response-text (read-response connection))))))))
 
-(define-server-test (a-handler-that-reads-content-in-a-handler-waits-no-longer-than-the-least-rate-allows
+(define-server-test (a-handler-that-reads-content-waits-no-longer-than-the-least-rate-allows
                      :needs :our-http)
   (serving-content (:max-early-octets 0 :content-grace 1 :read-timeout 60)
     (with-connection (connection)

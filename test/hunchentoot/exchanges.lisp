@@ -300,7 +300,7 @@ records requests that were none."
                 (send other second-2)
                 (is (string= "second" (response-text (read-response other))))))))))))
 
-(define-server-test (a-handler-that-closes-the-content-of-a-request-that-has-none-closes-nobody-elses
+(define-server-test (a-handler-that-closes-content-it-does-not-have-closes-no-other
                      :needs :our-http)
   (serving () (("/" (let ((stream (hunchentoot:raw-post-data :want-stream t)))
                       (prog1 (shown (read-byte stream nil))
@@ -314,7 +314,7 @@ records requests that were none."
 
 ;;; Content that a handler has asked for is its own to read
 
-(define-server-test (a-handler-that-has-the-stream-of-content-may-read-all-of-it-after-the-head-of-its-reply
+(define-server-test (a-handler-may-read-the-stream-of-content-after-the-head-of-its-reply
                      :needs :our-http)
   (let ((begun (make-gate "the head of the reply")))
     (with-globals ((recycling::*unasked-limit* 10))

@@ -329,7 +329,7 @@ then closes it."
         (recycling:close-outgoing stream)
         (eventually ("the connection to end") (zerop (figure :open)))))))
 
-(define-server-test (a-client-that-only-sends-no-more-gets-a-stream-that-was-closed-and-what-is-behind
+(define-server-test (a-client-that-only-sends-no-more-gets-a-closed-stream-and-what-is-behind
                      :needs :our-engine)
   (let ((all (make-string 1000000 :initial-element #\x)))
     (serving () (("/" (recycling:defer-reply (reply)
@@ -471,7 +471,7 @@ called once, when END, a function of the stream and of the client's connection, 
           ;; The system may have taken more a little later, so that there was room.
           (is (> 10 (recorded-count steps))))))))
 
-(define-server-test (a-writer-that-has-closed-a-stream-that-has-room-is-not-called-when-its-client-has-left
+(define-server-test (a-writer-of-a-closed-stream-is-not-called-when-its-client-has-left
                      :needs :parking)
   (let ((told (make-recorder)) (steps (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t))) ()

@@ -65,7 +65,7 @@ ROUTES, a list of paths and functions, by what the function returns in another t
                    (is (string= "helloworld" (response-text (read-response connection))))
                    (setf (recorder-entries begun) '())))))))
 
-(define-server-test (a-thread-that-reads-a-request-without-content-in-another-thread-gets-what-the-handler-gets
+(define-server-test (another-thread-reads-of-a-request-without-content-as-the-handler-does
                      :needs :our-engine)
   (flet ((what-there-is ()
            (format nil "~S ~S ~S" (hunchentoot:raw-post-data) (hunchentoot:post-parameters*)

@@ -130,7 +130,7 @@ get \"next\" from TARGET."
           (send connection (message "still here"))
           (is (string= "still here" (heard connection))))))))
 
-(define-server-test (a-client-that-waits-to-be-asked-for-content-is-held-while-too-many-are-waited-for
+(define-server-test (a-client-is-not-asked-for-content-while-too-many-are-waited-for
                      :needs :parking)
   (serving (:taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 4 :max-waiting-count 1)
             :read-timeout 60)

@@ -364,7 +364,7 @@ interrupt."
       (setf over-p t)
       (task-result interrupting))))
 
-(define-server-test (a-thread-that-is-interrupted-while-it-sends-neither-cuts-a-frame-nor-keeps-the-right-to-send
+(define-server-test (an-interrupted-sender-neither-cuts-a-frame-nor-keeps-the-right-to-send
                      :needs (:our-engine :parking))
   (let ((texts 3000))
     (serving-websocket (:on-text (lambda (socket text)

@@ -163,7 +163,7 @@ has closed it."
         (is (= 408 (response-status (read-response connection))))))
     (is (string= "served" (ask-text "/")))))
 
-(define-server-test (a-client-that-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free
+(define-server-test (a-client-whose-head-came-in-time-is-served-when-a-worker-is-free
                      :needs :parking)
   (let ((first-gate (make-gate)) (second-gate (make-gate)))
     (serving (:read-timeout 1
