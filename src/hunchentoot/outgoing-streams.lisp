@@ -187,8 +187,8 @@ True when there is some."
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when STREAM, an OUTGOING-STREAM, has room: at once if it
-has room now, else when the client has taken everything, or half of the high-water mark in one go,
-or has left.  Any thread may make the call, so FUNCTION must not wait.  If STREAM is over and
+has room now, else when a send has left at most half of the high-water mark, when a slow client has
+taken everything, or when the client has left.  Any thread may make the call, so FUNCTION must not wait.  If STREAM is over and
 :ON-ABANDON was called, FUNCTION is never called, since a program that writes and asks in turns
 would not end."
   (let ((shared-queue (outgoing-stream-shared-queue stream)))

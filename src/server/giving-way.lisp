@@ -1,21 +1,21 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Memory that is reserved for what a connection has sent, and that waits for more without a
-;;;; worker.  When there is no memory left for the next one, the engine takes some back from those
-;;;; that have it for longest:
+;;;; A connection that waits for more input without a worker keeps memory for its earlier input.
+;;;; When no memory is left for another one, the engine takes some back from those that have kept
+;;;; theirs for longest:
 ;;;;
-;;;;   the connection waits with                     and then
-;;;;   a part of a head                              is answered 503, and closed
-;;;;   requests of its next turn                     is closed
-;;;;   a part of content in memory                   has it in a file; where there can be none, or the head has more, is
-;;;;                                                 answered 503, and closed
-;;;;   requests behind one whose reply comes later   loses them, and is closed after that reply
-;;;;   a large request whose reply comes later       is answered 503; where it is a stream that has begun, closed
-;;;;   a part of a message of a WebSocket            is closed
+;;;;   the connection keeps                          action
+;;;;   a part of a head                              answer 503, and close
+;;;;   requests for its next turn                    close
+;;;;   a part of content in memory                   move it to a file; where that fails, or the
+;;;;                                                 head takes more, answer 503, and close
+;;;;   requests behind a deferred reply              drop them, and close after that reply
+;;;;   a large request with a deferred reply         answer 503; close a stream that has begun
+;;;;   a part of a message of a WebSocket            close
 
 (defgeneric suspended-exchange-keeps-since (suspended-exchange io)
-  (:documentation "Since when memory is reserved for what has come for SUSPENDED-EXCHANGE, or NIL,
-over IO, in MILLISECONDS; NIL when none is.")
+  (:documentation "The time, in MILLISECONDS, since which memory is reserved for the input of
+SUSPENDED-EXCHANGE, or NIL, over IO; NIL when none is reserved.")
   (:method (suspended-exchange io)
     (declare (ignore suspended-exchange))
     (and (plusp (io-reserved io))
@@ -47,19 +47,18 @@ over IO, in MILLISECONDS; NIL when none is.")
            (suspended-exchange-keeps-since (http-suspended-exchange http) io)))))
 
 (defun drop-kept-input (io &optional (more 0))
-  "Drops what IO has received and not read, and releases the memory that is reserved for it, but for
-MORE octets."
+  "Drops the unread input of IO, and reduces its reservation to MORE octets."
   (setf (io-kept io) 0
         (io-start io) (io-end io))
   (lend-no-buffers io)
   (release-input io more))
 
 (defgeneric give-input-up (suspended-exchange io)
-  (:documentation "Releases the memory that is reserved for what has come for SUSPENDED-EXCHANGE
-over IO.  Returns what RELEASE-KEPT-INPUT does.")
+  (:documentation "Releases the memory for the input of SUSPENDED-EXCHANGE over IO.  Returns the
+same as RELEASE-KEPT-INPUT.")
   (:method (suspended-exchange io)
     (declare (ignore suspended-exchange io))
-    :close)                             ; what was read of the head is told, and then released
+    :close)                             ; the head so far is logged, and then released
   (:method ((socket websocket) io)
     (close-account (websocket-memory socket))
     (drop-kept-input io)
@@ -70,7 +69,7 @@ over IO.  Returns what RELEASE-KEPT-INPUT does.")
            ;; The next request has lost its beginning.
            (note-event (deferred-response-exchange deferred-response) :close)
            :park)
-          ;; Its memory is released when a worker has seen to it.
+          ;; Its memory is released when a worker has ended it.
           ((evict-deferred-response deferred-response)
            (resume deferred-response)
            :park)

@@ -1,7 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Where an application listens: what its connections have for a name, and what is told where
-;;;; nobody can listen.
+;;;; The listening address of an application, and errors that name it.
 
 (define-condition cannot-listen ()
   ((address :initarg :address :reader refused-address)
@@ -12,7 +11,7 @@
                      (refused-port condition)
                      (refused-address condition)
                      (refusal-reason condition))))
-  (:documentation "Tells, mixed into what usocket signals, which says nothing, where nobody can
+  (:documentation "A mixin for the conditions of usocket, which do not say where the server cannot
 listen."))
 
 (defmacro define-listening-errors (table &body rows)
@@ -33,8 +32,8 @@ one, and its reason."
   (usocket:unknown-error listening-failed nil))
 
 (defun tell-where (address port condition)
-  "Signals CONDITION, because of which nobody can listen on ADDRESS, a string or NIL for all, and
-PORT, as one of its class that names the place.  Returns where there is none."
+  "Signals CONDITION, for which the server cannot listen on ADDRESS, a string or NIL for all, and
+PORT, as an error of its class that names the place.  Returns if there is no class for it."
   (destructuring-bind (&optional class subclass reason)
       (assoc-if (lambda (class) (typep condition class)) *listening-errors*)
     (when (and class (not (typep condition 'cannot-listen)))
@@ -45,7 +44,7 @@ PORT, as one of its class that names the place.  Returns where there is none."
                (list :real-error (usocket::usocket-real-error condition)))))))
 
 (defun sole-name (listener)
-  "Address and port of LISTENER, in a list; NIL where it listens on all addresses."
+  "The address and the port of LISTENER, in a list; NIL where it listens on all addresses."
   (let ((name (multiple-value-list (local-name listener))))
     (unless (member (first name) '("0.0.0.0" "::") :test #'string=)
       name)))

@@ -7,14 +7,18 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
         #:hunchentoot-recycling-taskmaster.http
         #:hunchentoot-recycling-taskmaster.engine)
   (:import-from #:hunchentoot-recycling-taskmaster.websocket
-                #:make-message-decoder #:decode-message #:encode-frame #:encode-close #:+abnormal-end+ #:+going-away+
-                #:frame-extent #:frame-payload-size #:whole-frame-p #:control-frame-p #:continuation-frame-p
+                #:make-message-decoder #:decode-message #:encode-frame #:encode-close
+                #:+abnormal-end+ #:+going-away+
+                #:frame-extent #:frame-payload-size #:whole-frame-p #:control-frame-p
+                #:continuation-frame-p
                 #:final-frame-p #:text-frame-p
-                #:close-frame-payload #:close-payload #:close-payload-code #:client-close-frame #:failure-code-p
+                #:close-frame-payload #:close-payload #:close-payload-code #:client-close-frame
+                #:failure-code-p
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
-   #:make-free-list #:take-from-free-list #:put-on-free-list #:call-with-worker-buffers #:call-with-borrowed-worker-buffers #:call-with-spare-worker-buffers
+   #:make-free-list #:take-from-free-list #:put-on-free-list #:call-with-worker-buffers
+   #:call-with-borrowed-worker-buffers #:call-with-spare-worker-buffers
    ;; streams
    #:descriptor-stream #:make-descriptor-stream #:stream-io
    ;; buffered connections
@@ -35,7 +39,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
    #:note-rejected
    ;; their arguments
-   #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types #:check-timer #:check-is-timer
+   #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
+   #:check-timer #:check-is-timer
    #:port-number #:seconds #:address #:changed-limits
    #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings
    ;; where they listen
@@ -45,7 +50,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:tell #:tell-of-refusal #:tell-of-failed-handshake
    #:*rare-control* #:make-throttle
    ;; links
-   #:http-connection #:make-http-connection #:http-base #:http-io #:http-stream #:http-content #:http-remote #:http-local
+   #:http-connection #:make-http-connection #:http-base #:http-io #:http-stream #:http-content
+   #:http-remote #:http-local
    #:http-address #:socket-io #:connection-usocket
    #:exchange-http #:current-head #:current-http-connection
    ;; a connection's life
@@ -53,29 +59,42 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:give-away #:leave-to-program
    #:next-request-missing #:end-content
    ;; exchanges
-   #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine #:exchange-kind #:exchange-head
+   #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
+   #:exchange-kind #:exchange-head
    #:exchange-content
    #:exchange-protocol #:note-event #:exchange-access #:exchange-deferred-response
    ;; what goes on without a worker
-   #:http-suspended-exchange #:suspended-exchange #:suspended-exchange-application #:suspended-exchange-engine #:suspended-exchange-connection
+   #:http-suspended-exchange #:suspended-exchange #:suspended-exchange-application
+   #:suspended-exchange-engine #:suspended-exchange-connection
    #:abandon #:resume
-   #:deferred-response #:make-deferred-response #:deferred-response-exchange #:deferred-response-context #:deferred-response-shared-queue #:deferred-response-endless-p #:deferred-response-left-p
-   #:deferred-response-unsent-p #:deferred-response-over-p #:deferred-response-answer #:deferred-response-on-leaving
-   #:deferred-response-owner #:answer-deferred-response #:call-to-answer #:withdraw-deferred-response #:take-answer #:reopen-deferred-response
+   #:deferred-response #:make-deferred-response #:deferred-response-exchange
+   #:deferred-response-context #:deferred-response-shared-queue #:deferred-response-endless-p
+   #:deferred-response-left-p
+   #:deferred-response-unsent-p #:deferred-response-over-p #:deferred-response-answer
+   #:deferred-response-on-leaving
+   #:deferred-response-owner #:answer-deferred-response #:call-to-answer
+   #:withdraw-deferred-response #:take-answer #:reopen-deferred-response
    #:already-answered #:client-left #:client-left-within-p #:streamed-answer
    #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
-   #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p #:put-in-websocket #:resume-websocket
+   #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p
+   #:put-in-websocket #:resume-websocket
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
    #:exchange-upgrade
    #:make-program-socket #:begin-to-speak #:take-sending-back #:end-websocket #:fail-program-socket
-   #:program-socket-reader #:listen-to-program-socket #:program-socket-over #:program-socket-over-socket
-   #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket #:finish-program-socket
-   #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced #:silent-again-p
-   #:shared-queue #:make-shared-queue #:put-in-shared-queue #:full-p #:queued-p #:shared-queue-over-p #:shared-queue-shut-p #:shared-queue-broken-p #:close-shared-queue #:drop-shared-queue #:end-shared-queue
+   #:program-socket-reader #:listen-to-program-socket #:program-socket-over
+   #:program-socket-over-socket
+   #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket
+   #:finish-program-socket
+   #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced
+   #:silent-again-p
+   #:shared-queue #:make-shared-queue #:put-in-shared-queue #:full-p #:queued-p
+   #:shared-queue-over-p #:shared-queue-shut-p #:shared-queue-broken-p #:close-shared-queue
+   #:drop-shared-queue #:end-shared-queue
    #:call-when-room #:await-room #:send-queued
    ;; requests
    #:take-parser #:return-parser #:read-head #:drop-head
-   #:content #:content-io #:content-size #:content-invite #:content-readable-p #:content-left #:check-content #:keeping-content #:lose-rest #:invite-content #:drop-content
+   #:content #:content-io #:content-size #:content-invite #:content-readable-p #:content-left
+   #:check-content #:keeping-content #:lose-rest #:invite-content #:drop-content
    #:refuse-content #:keep-reply-from #:read-all-content
    #:reserve-memory #:reserve-plentiful-memory #:release-memory
    #:content-limits #:share-content #:content-shared-p #:end-taking #:with-content-turn
@@ -90,7 +109,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:*known-files* #:*settled-seconds* #:version-size #:version-date #:version-tag
    #:call-with-file #:append-file #:settle-range
    ;; replies that handlers stream
-   #:reply-stream #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
+   #:reply-stream #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream
+   #:reply-stream-inner #:write-encoded #:push-output #:end-reply
    #:whole-or-broken
    #:content-too-long
    ;; lines

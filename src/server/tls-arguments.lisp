@@ -1,12 +1,13 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What the arguments of applications that speak TLS may be, and which one a mistake in their
-;;;; files is blamed on.  The names are those of Hunchentoot's acceptors, and of ours.
+;;;; The TLS arguments of applications: their types, and the argument to blame for a mistake in a
+;;;; file.  The names are those of Hunchentoot's acceptors, and of ours.
 
 ;;; Files
 
 (defun pem-labels (pathname)
-  "What the file PATHNAME has in PEM, as its lines say that begin something (RFC 7468, section 2)."
+  "The labels in the PEM file PATHNAME, a list of strings, from its lines BEGIN (RFC 7468, section
+2)."
   (with-open-file (stream pathname :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
     (loop with mark = "-----BEGIN "
           for line = (read-line stream nil)
@@ -15,25 +16,26 @@
             collect (subseq line (+ (search mark line) (length mark))))))
 
 (defun existing-file-p (pathname)
-  ;; PROBE-FILE signals an error for a name that no file can have, and on SBCL when the file
-  ;; disappears during the call, as when it is replaced.
+  ;; PROBE-FILE signals an error for a name that no file can have, and on SBCL if the file is
+  ;; replaced during the call.
   (let ((found (ignore-errors (probe-file pathname))))
     (and found (pathname-name found) t)))
 
 (defun forbidden-p (pathname)
-  "True when the system says that this process may not read the file PATHNAME, or search a folder on
-the way to it."
+  "True when the system does not let this process read the file PATHNAME, or search a folder on the
+way to it."
   (handler-case (progn (close (open pathname :element-type '(unsigned-byte 8)))
                        nil)
-    (error (condition)                  ; whose class does not tell, on any Lisp
+    (error (condition)                  ; its class does not show the reason, on any Lisp
       (and (search "ermission denied" (princ-to-string condition)) t))))
 
 (defparameter *forbidden-words*
-  "may not be read by this process: see mode and owner of the file and of the folders above it"
+  "The mistake in a file for which FORBIDDEN-P is true."
   "What is wrong with a file that FORBIDDEN-P is true for.")
 
 (defun check-pem-file (name pathname wanted)
-  "Checks that PATHNAME, the argument NAME, is a file in PEM that has a WANTED."
+  "Checks that PATHNAME, the value of the argument NAME, is a PEM file with a label that contains
+WANTED."
   (flet ((refuse-it (reason)
            (unfit name ", ~S, ~A" pathname reason)))
     (unless (typep pathname '(or string pathname))
@@ -53,13 +55,13 @@ the way to it."
                                         labels))))))))
 
 (defun check-pair (certificate-name certificate-file key-name key-file)
-  "Checks CERTIFICATE-FILE and KEY-FILE, which the arguments of those names have."
+  "Checks CERTIFICATE-FILE and KEY-FILE, the values of the arguments CERTIFICATE-NAME and KEY-NAME."
   (check-pem-file certificate-name certificate-file "CERTIFICATE")
   (check-pem-file key-name key-file "PRIVATE KEY"))
 
 (defun absolute-file (file)
-  "FILE, a pathname designator, for a process whose directory may change; links in it are not
-followed."
+  "FILE, a pathname designator, as an absolute pathname that stays correct when the process changes
+its directory.  Links are not followed."
   (uiop:ensure-absolute-pathname (uiop:physicalize-pathname (pathname file))
                                  #'uiop:get-pathname-defaults))
 
@@ -91,7 +93,8 @@ followed."
 (defparameter *tls-argument-types*
   '((:ssl-privatekey-password (or null string) "a string, or NIL" :secret)
     (:ssl-certificates further-certificates
-     "a list of lists of a certificate's file, its private key's file, and optionally a password" :secret)
+     "a list of lists of a certificate's file, its private key's file, and optionally a password"
+     :secret)
     (:ssl-minimum-protocol (member :tls-1.2 :tls-1.3) ":TLS-1.2 or :TLS-1.3")
     (:ssl-ciphers (or null string) "a string as OpenSSL has them, or NIL")
     (:ssl-client-ca-file (or null string pathname) "a file in PEM format, or NIL")
@@ -99,13 +102,13 @@ followed."
      ":REQUIRED, :OPTIONAL, :REQUEST or NIL")
     (:ssl-kernel-tls boolean "T or NIL")
     (:ssl-ticket-key-files list-of-files "a list of files"))
-  "Arguments besides the files of the certificate and its key, as CHECK-ARGUMENT-TYPES has them.")
+  "The arguments besides the files of the certificate and its key, as for CHECK-ARGUMENT-TYPES.")
 
 ;;; All settings, as a plist of arguments
 
 (defparameter *tls-arguments*
   (list* :ssl-certificate-file :ssl-privatekey-file (mapcar #'first *tls-argument-types*))
-  "The names of the arguments that say what TLS connections are made of.")
+  "The names of all TLS arguments.")
 
 (defun check-tls-settings (settings)
   "Checks SETTINGS, a plist, as far as that is possible without OpenSSL."
@@ -119,15 +122,15 @@ followed."
            (check-pem-file :ssl-client-ca-file ssl-client-ca-file "CERTIFICATE"))
           ((member ssl-verify-client '(:required :optional))
            (unfit :ssl-verify-client
-                  ", ~S, needs SSL-CLIENT-CA-FILE, with the certificates of who issues those of clients"
+                  ", ~S, needs SSL-CLIENT-CA-FILE, with the issuers of the clients' certificates"
                   ssl-verify-client)))))
 
-;;; Ciphers of TLS 1.3 have names of their own (RFC 8446, section B.4), and OpenSSL a list of its
-;;; own for them.
+;;; The ciphers of TLS 1.3 have names of their own (RFC 8446, section B.4), and OpenSSL has a list
+;;; of its own for them.
 
 (defun cipher-names (names suites-p)
-  "Those in NAMES, a string or NIL, that are suites of TLS 1.3, if SUITES-P, else the others: a
-string, or NIL for none."
+  "The names in NAMES, a string or NIL, that are suites of TLS 1.3 if SUITES-P, otherwise the
+others: a string, or NIL for none."
   (let ((found (remove-if (lambda (name)
                             (not (eq suites-p (uiop:string-prefix-p "TLS_" name))))
                           (uiop:split-string (or names "") :separator ":, "))))
@@ -137,7 +140,7 @@ string, or NIL for none."
 ;;; The context of settings
 
 (defun blame (mistake)
-  "The name of the argument that is to be blamed for MISTAKE."
+  "The name of the argument to blame for MISTAKE."
   (let ((index (tls-mistake-index mistake)))
     (if (and index (plusp index))
         :ssl-certificates
@@ -150,15 +153,17 @@ string, or NIL for none."
           (:ticket-key-files :ssl-ticket-key-files)))))
 
 (defun context-of-settings (settings ticket-keys)
-  "A context as SETTINGS, a plist of all *TLS-ARGUMENTS*, want it, with TICKET-KEYS, see
-MAKE-TLS-CONTEXT, where they name no files; and a list of warnings.  Signals UNFIT-ARGUMENT."
+  "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  TICKET-KEYS are as for
+MAKE-TLS-CONTEXT, and used if SETTINGS names no files of them.  The second value is a list of
+warnings.  Signals UNFIT-ARGUMENT."
   (check-tls-settings settings)
   (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
                          ssl-certificates ssl-minimum-protocol ssl-ciphers ssl-client-ca-file
                          ssl-verify-client ssl-kernel-tls ssl-ticket-key-files)
       settings
     (handler-case
-        (make-tls-context (cons (list ssl-certificate-file ssl-privatekey-file ssl-privatekey-password)
+        (make-tls-context (cons (list ssl-certificate-file ssl-privatekey-file
+                                      ssl-privatekey-password)
                                 ssl-certificates)
                           :minimum-protocol ssl-minimum-protocol
                           :ciphers (cipher-names ssl-ciphers nil)
@@ -171,4 +176,5 @@ MAKE-TLS-CONTEXT, where they name no files; and a list of warnings.  Signals UNF
                           ;; A wait for octets on the socket misses those that OpenSSL has read.
                           :read-ahead (readiness-supported-p))
       (tls-mistake (mistake)
-        (unfit (blame mistake) "~@[, ~S,~] ~A" (tls-mistake-value mistake) (tls-mistake-reason mistake))))))
+        (unfit (blame mistake) "~@[, ~S,~] ~A"
+               (tls-mistake-value mistake) (tls-mistake-reason mistake))))))

@@ -1,22 +1,24 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Arguments of an application that make no sense.
+;;;; Checks of the arguments of an application.
 
 (define-condition unfit-argument (recycling-error)
   ((name :initarg :name :reader unfit-argument-name)
    (words :initarg :words :reader unfit-argument-words))
   (:report (lambda (condition stream)
-             (format stream "~A~A." (unfit-argument-name condition) (unfit-argument-words condition))))
-  (:documentation "An argument of an application makes no sense, or not with another."))
+             (format stream "~A~A."
+                     (unfit-argument-name condition) (unfit-argument-words condition))))
+  (:documentation "Signalled when the value of an argument is not valid, alone or together with
+another."))
 
 (setf (documentation 'unfit-argument-name 'function)
-      "The keyword of the argument that UNFIT-ARGUMENT is about."
+      "The keyword of the argument of UNFIT-ARGUMENT."
       (documentation 'unfit-argument-words 'function)
-      "What is wrong, of an UNFIT-ARGUMENT: a string that follows the name, without a full stop.")
+      "The mistake of UNFIT-ARGUMENT: a string that follows the name, without a full stop.")
 
 (defun unfit (name control &rest arguments)
-  "Signals UNFIT-ARGUMENT for the argument NAME, a keyword: CONTROL, a string, and ARGUMENTS say,
-for FORMAT, what follows the name in a sentence."
+  "Signals UNFIT-ARGUMENT for the argument NAME, a keyword.  CONTROL, a string, and ARGUMENTS make
+the text after the name, as for FORMAT."
   (error 'unfit-argument :name name
                          :words (let ((*print-pretty* nil)) ; on one line
                                   (apply #'format nil control arguments))))
@@ -40,17 +42,18 @@ for FORMAT, what follows the name in a sentence."
     (:content-timeout :content-seconds limits-content-seconds)
     (:min-reply-rate :reply-rate limits-reply-rate)
     (:reply-grace :reply-grace limits-reply-grace))
-  "What an application calls each limit, what MAKE-LIMITS calls it, and its reader.")
+  "For each limit, its name as an argument of an application, its name for MAKE-LIMITS, and its
+reader.")
 
 (defparameter *limits-of-content*
   '(:max-body-octets :max-raw-octets :max-form-octets :max-field-count :max-file-count)
-  "The limits that may be larger than any memory, or NIL.")
+  "The limits that may exceed any memory, or be NIL.")
 
 (defconstant +thousand-years+ (* 1000 366 24 60 60)
-  "The seconds that a deadline may be away at most.")
+  "The longest time until a deadline, in seconds.")
 
 (deftype whole-seconds ()
-  "As many as a deadline may be away."
+  "An integer of seconds until a deadline."
   `(integer 0 ,+thousand-years+))
 
 (defparameter *limits-of-time*
@@ -63,11 +66,10 @@ for FORMAT, what follows the name in a sentence."
     (:min-reply-rate (or null (and index (integer 1)))
      "an integer of octets a second above 0, or NIL for no limit")
     (:reply-grace whole-seconds "an integer of seconds, not negative, and within reason"))
-  "The limits on how content comes and replies are taken, their types, and what these are in
-words.")
+  "The limits on the pace of content and replies, with their types, and these in words.")
 
 (defun limit-type (name)
-  "What the limit NAME may be: a type, and that in words."
+  "The type of the limit NAME, and the type in words, in a list."
   (cond ((rest (assoc name *limits-of-time*)))
         ((member name *limits-of-content*)
          '((or null content-size) "an integer from 0 below 2^60, or NIL for no limit"))
@@ -75,14 +77,14 @@ words.")
          '((and index (integer 1)) "an integer above 0, and within reason"))))
 
 (defun check-limit (name value)
-  "VALUE, if the limit NAME may have it.  Signals UNFIT-ARGUMENT otherwise."
+  "VALUE, if it is valid for the limit NAME.  Signals UNFIT-ARGUMENT otherwise."
   (destructuring-bind (type words) (limit-type name)
     (unless (typep value type)
       (unfit name " must be ~A, not ~S" words value)))
   value)
 
 (defun changed-limits (limits initargs)
-  "LIMITS with those changed that the plist INITARGS names.  Signals UNFIT-ARGUMENT."
+  "A copy of LIMITS with the changes in the plist INITARGS.  Signals UNFIT-ARGUMENT."
   (apply #'make-limits
          (loop for (name key reader) in *limit-initargs*
                for value = (getf initargs name (funcall reader limits))
@@ -92,15 +94,15 @@ words.")
 ;;; Types
 
 (deftype port-number ()
-  "A port of TCP; 0 for any that is free."
+  "A TCP port; 0 for any free one."
   '(integer 0 65535))
 
 (deftype seconds ()
-  "As many as a deadline may be away, or NIL for no limit."
+  "A real number of seconds until a deadline, or NIL for no limit."
   `(or null (real 0 ,+thousand-years+)))
 
 (defun address-p (value)
-  "True when VALUE is what usocket takes for an address: a string, octets of IPv4 or IPv6, or NIL."
+  "True when usocket accepts VALUE as an address: a string, octets of IPv4 or IPv6, or NIL."
   (typecase value
     (null t)
     (string (plusp (length value)))
@@ -108,17 +110,17 @@ words.")
                  (every (lambda (element) (typep element 'octet)) value)))))
 
 (deftype address ()
-  "What usocket takes for an address, or NIL for all."
+  "An address for usocket, or NIL for all."
   '(satisfies address-p))
 
 (defun fits-p (value type)
   "True when VALUE is of TYPE."
   (handler-case (typep value type)
-    (arithmetic-error () nil)))         ; by a float that is no number, which nobody can compare
+    (arithmetic-error () nil)))         ; the float is not a number
 
 (defun check-argument-types (initargs types)
-  "Checks what there is in INITARGS, a plist, of the arguments in TYPES: a list of lists of a name,
-a type, that in words, and optionally true where the value is a secret.  Signals UNFIT-ARGUMENT."
+  "Checks the arguments in INITARGS, a plist, that TYPES names: a list of lists of a name, a type,
+the type in words, and optionally true where the value is a secret.  Signals UNFIT-ARGUMENT."
   (loop with unknown = '#:unknown
         for (name type words secret-p) in types
         for value = (getf initargs name unknown)

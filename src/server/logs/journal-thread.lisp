@@ -1,45 +1,47 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The thread of a journal, which writes what has gathered; see journal.lisp for its phases.
+;;;; The thread of a journal, which writes the gathered lines; see journal.lisp for its phases.
 
 (defun await-lines (journal)
-  "Waits until it is time to write: for a line as long as it takes, and then for more, for a while."
+  "Waits until it is time to write: without limit for the first line, and then for at most
+*FLUSH-SECONDS* for more."
   (flet ((something-p ()
            (or (eq :ending (journal-phase journal))
                (plusp (journal-lines journal))
-               (plusp (journal-batch-lines journal)))) ; that could not be written
+               (plusp (journal-batch-lines journal)))) ; a batch that could not be written
          (urgent-p ()
            (or (eq :ending (journal-phase journal))
-               (and (zerop (journal-batch-lines journal)) ; else it is tried again after a while
+               (and (zerop (journal-batch-lines journal)) ; otherwise the next try comes later
                     (or (journal-urgent-p journal)
-                    (> (output-fill (journal-gathered journal)) *batch-octets*))))))
+                        (> (output-fill (journal-gathered journal)) *batch-octets*))))))
     (await-journal journal (journal-wanted journal) nil #'something-p)
     (await-journal journal (journal-wanted journal) *flush-seconds* #'urgent-p)))
 
 (defun end-when-asked (journal written-p)
-  "True when JOURNAL is to end and has nothing more to write, or could not write it, as WRITTEN-P
-says: what is left then is for the next start."
+  "Ends JOURNAL if that was asked for, and no line is left or the last write has failed, as
+WRITTEN-P says.  True when it has ended.  Lines that are left then wait for the next start."
   (with-journal (journal)
     (when (and (eq :ending (journal-phase journal))
                (or (not written-p) (zerop (journal-lines journal))))
       (leave-journal journal))))
 
 (defun tell-what-is-left (journal)
-  "Tells of the lines that JOURNAL, which has ended, could not write."
+  "Complains about the lines that JOURNAL, which has ended, could not write."
   (let ((kept (with-journal (journal) (journal-kept journal))))
     (when (plusp kept)
       (funcall (journal-complain journal) :error "~A did not take the last ~D line~:P."
                (journal-destination journal) kept))))
 
 (defun leave-journal (journal)
-  "Makes whoever appends a line to JOURNAL write it.  Under the lock."
+  "Makes each thread that appends a line to JOURNAL write it from now on.  The caller holds the
+lock."
   (setf (journal-phase journal) :off)
   (bt:condition-notify (journal-done journal))
   t)
 
 (defun survive-interrupts (journal function)
-  "Calls FUNCTION in the thread of JOURNAL where that can be interrupted, and returns its value.  An
-error of an interrupt is told, and ends no more than that: NIL then."
+  "Calls FUNCTION in the thread of JOURNAL, open to interrupts, and returns its value.  If an
+interrupt signals an error, complains about it and returns NIL."
   (handler-case (interruptibly (funcall function))
     (serious-condition (condition)
       (funcall (journal-complain journal) :error "An interrupt of the thread of a log failed: ~A"
@@ -47,7 +49,7 @@ error of an interrupt is told, and ends no more than that: NIL then."
       nil)))
 
 (defun keep-journal (journal &aux (ended-p nil))
-  "The life of the thread of JOURNAL."
+  "The main function of the thread of JOURNAL."
   (deferring-interrupts
     (unwind-protect-whole
         (progn
@@ -63,18 +65,18 @@ error of an interrupt is told, and ends no more than that: NIL then."
       (unless ended-p                   ; destroyed, as all threads are when a Lisp exits
         (with-journal (journal)
           (leave-journal journal))
-        ;; Where it was destroyed amid a write, the destination may be one that takes nothing.
+        ;; If it was destroyed during a write, the destination may be one that blocks.
         (unless (journal-broken-p journal)
           (survive-interrupts journal (lambda () (flush-journal journal))))))))
 
 (defun start-journal (journal)
-  "Lets a thread write the lines of JOURNAL.  Does nothing when there is one; where none can be
-made, lines are written by who appends them; and so are those for a string stream, which always
-takes them, and may not be used by two threads."
+  "Starts a thread that writes the lines of JOURNAL, unless there is one.  If no thread can be made,
+each thread writes the lines that it appends.  The same holds for a string stream, which never
+blocks, and must not be used by two threads."
   (when (and (not (typep (journal-sink journal) 'string-stream))
              (with-journal (journal)
                (when (eq :off (shiftf (journal-phase journal) :running))
-                 (setf (journal-thread journal) nil) ; one that was destroyed, or not waited for
+                 (setf (journal-thread journal) nil) ; an old one, destroyed or still ending
                  t)))
     (handler-case (call-making-thread (lambda ()
                                         (bt:make-thread (lambda () (keep-journal journal))
@@ -86,12 +88,12 @@ takes them, and may not be used by two threads."
                  (journal-name journal) condition))
       (:no-error (thread)
         (declare (ignore thread))
-        ;; From here on its cleanup forms run, whatever becomes of it.
+        ;; From here on its cleanup forms run, even if it is destroyed.
         (await-journal journal (journal-done journal) 1 (lambda () (journal-thread journal)))))))
 
 (defun stop-journal (journal seconds)
-  "Has the thread of JOURNAL write what it was given so far and end, and waits for that up to
-SECONDS, a real.  NIL when it takes longer: it will end later.  Does nothing when there is none."
+  "Has the thread of JOURNAL write its lines and end, and waits for that up to SECONDS, a real.  NIL
+when it takes longer: the thread ends later.  Does nothing when there is no thread."
   (with-journal (journal)
     (when (eq :running (journal-phase journal))
       (setf (journal-phase journal) :ending)
@@ -102,11 +104,11 @@ SECONDS, a real.  NIL when it takes longer: it will end later.  Does nothing whe
       (let ((thread (with-journal (journal) (shiftf (journal-thread journal) nil))))
         (or (null thread)
             (eq thread (bt:current-thread))
-            ;; One that was destroyed still writes what is left.
+            ;; A destroyed thread still writes the lines that are left.
             (join-thread thread (/ (milliseconds-left end) 1000)))))))
 
 (defparameter *log-patience* 5
-  "For how many seconds, a real, END-JOURNAL waits for the last lines to be written.")
+  "How many seconds, a real, END-JOURNAL waits until the last lines were written.")
 
 (defun end-journal (journal)
   "Stops JOURNAL as STOP-JOURNAL does, and complains when its destination takes too long."

@@ -1,11 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Lines for a journal, made in an OUTPUT: text in UTF-8, with what could end a line escaped,
-;;;; and JSON.
+;;;; Lines for a journal, composed in an OUTPUT: text in UTF-8, with line ends escaped, and JSON.
 
 (defmacro with-line ((line) &body body)
   "Evaluates BODY with LINE bound to an empty OUTPUT that belongs to the worker."
-  `(let ((,line (reset-output (if *worker-buffers* (worker-buffers-line *worker-buffers*) (make-output)))))
+  `(let ((,line (reset-output (if *worker-buffers*
+                                  (worker-buffers-line *worker-buffers*)
+                                  (make-output)))))
      ,@body))
 
 (defun end-line (line)
@@ -26,25 +27,23 @@ SPECIAL-P is false, and SPECIAL for each other character, which is at END."
            while (< ,end ,size) do ,special)))
 
 (defun encode-run (line text start end)
+  "Appends TEXT from START to END to LINE."
   (encode-string line (if (and (zerop start) (= end (length text)))
                           text
                           (subseq text start end))
                  :utf-8))
 
-;;; What may not stand in a line as it is.
+;;; Escaping
 ;;;
-;;; One function, ENCODE-ESCAPED, writes whatever a client may have sent into either log.  A
-;;; character that
-;;; could end a line, move the cursor of a terminal, or hide what stands beside it, becomes \x
-;;; and two
-;;; hexadecimal digits, or \u and four; a quotation mark, a reverse solidus or a bracket too
-;;; where the format of the
-;;; line gives it a meaning.  Other characters beyond ASCII are left as they are: the logs are in
-;;; UTF-8.
+;;; One function, ENCODE-ESCAPED, writes all text that a client may have sent to either log.  A
+;;; character that could end a line, move the cursor of a terminal, or hide its neighbours, becomes
+;;; \x and two hexadecimal digits, or \u and four.  So does a quotation mark, a reverse solidus or a
+;;; bracket that would have a meaning in the format of the line.  Other characters beyond ASCII stay
+;;; as they are: the logs are in UTF-8.
 
 (declaim (inline invisible-p))
 (defun invisible-p (char)
-  "True of a control character (C0, DEL, C1), and of one that separates lines or changes the
+  "True of a control character (C0, DEL, C1), and of a character that separates lines or changes the
 direction of text."
   (let ((code (char-code char)))
     (or (< code 32)
@@ -63,7 +62,7 @@ direction of text."
   (or (quoted-special-p char) (char= char #\() (char= char #\)) (char= char #\[) (char= char #\])))
 
 (defun argument-special-p (char)
-  "True of a character that is escaped in what a client has sent, amid a sentence."
+  "True of a character that is escaped in text of a client within a sentence."
   (or (quoted-special-p char) (char= char #\')))
 
 (defun free-special-p (char)
@@ -71,15 +70,15 @@ direction of text."
   (and (invisible-p char) (char/= char #\Tab)))
 
 (defun escape (char)
+  "The escape sequence for CHAR."
   (let ((code (char-code char)))
     (format nil (if (< code 256) "\\x~2,'0X" "\\u~4,'0X") code)))
 
 (defun encode-escaped (line string &optional (where :quoted))
-  "Appends STRING to LINE, an OUTPUT, in UTF-8, with what must not stand there as it is
-escaped.  WHERE is :QUOTED,
-between quotation marks; :BRACKETED, a field without them, in or beside brackets; :ARGUMENT,
-amid a sentence, perhaps
-between apostrophes; or :FREE, where a line has no structure but its end, and may have tabs."
+  "Appends STRING to LINE, an OUTPUT, in UTF-8, with special characters escaped.  WHERE is :QUOTED,
+between quotation marks; :BRACKETED, a field without them, in or beside brackets; :ARGUMENT, within
+a sentence, perhaps between apostrophes; or :FREE, where a line has no structure but its end, and
+may have tabs."
   (declare #.*plain-policy*)
   (let ((text (coerce string 'text)))
     (declare (type text text))
@@ -96,15 +95,15 @@ between apostrophes; or :FREE, where a line has no structure but its end, and ma
 ;;; Lines for people and their tools
 
 (defun printed (value)
+  "VALUE as PRINC prints it in base 10."
   (if (and (keywordp value) (eq :upcase *print-case*))
       (symbol-name value)
       (let ((*print-base* 10) (*print-radix* nil))
         (princ-to-string value))))
 
 (defun encode-printed (line value &optional (where :quoted))
-  "Appends VALUE to LINE as PRINC prints it in base 10, escaped as ENCODE-ESCAPED does for
-WHERE: whatever a
-client sends, one line stays one line, and a field one field."
+  "Appends VALUE to LINE as PRINC prints it in base 10, escaped for WHERE as ENCODE-ESCAPED does.
+So one line stays one line, and a field one field, in spite of anything that a client sends."
   (declare #.*plain-policy*)
   (typecase value
     (string (encode-escaped line value where))
@@ -115,7 +114,7 @@ client sends, one line stays one line, and a field one field."
 
 (declaim (inline escaped-in-json-p))
 (defun escaped-in-json-p (char)
-  ;; Section 7 demands it of quotation mark, reverse solidus, and the characters below 32.
+  ;; Section 7 requires it for quotation mark, reverse solidus, and the characters below 32.
   (quoted-special-p char))
 
 (defun json-escape (char)
@@ -136,7 +135,7 @@ client sends, one line stays one line, and a field one field."
 
 (defun json-name (name)
   "The octets for NAME, a keyword, in a JSON object, with the colon: :USER-AGENT is user_agent.
-Kept with NAME."
+They are kept on the property list of NAME."
   (or (get name 'json-name)
       (let ((text (format nil "\"~A\":" (substitute #\_ #\- (string-downcase name)))))
         (setf (get name 'json-name) (map 'octets #'char-code text)))))

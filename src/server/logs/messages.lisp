@@ -1,15 +1,15 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A message for people who run a server: what it says, in lines of which a client can forge none.
+;;;; Messages for administrators.  A client cannot forge a line of one.
 
 (defparameter *text-limit* 500
-  "How many characters of a text that a client may have sent a message has.")
+  "The length, in characters, to which text of a client in a message is cut.")
 
 (defparameter *report-limit* 10000
-  "How many characters of a backtrace a message has that a client can cause.")
+  "The length, in characters, to which a backtrace in a message is cut, if clients can cause it.")
 
 (defun shortened (text limit)
-  "TEXT, a string, or its first LIMIT characters and how many more there are."
+  "TEXT, a string; if longer than LIMIT, its first LIMIT characters and the number of the others."
   (if (> (length text) limit)
       (format nil "~A... (~D more characters)" (subseq text 0 limit) (- (length text) limit))
       text))
@@ -21,24 +21,24 @@
     (utf-8-text (output-octets line) 0 (output-fill line))))
 
 (defun client-text (argument)
-  "ARGUMENT of a message that a client can cause, as it stands there: on one line, and no more than
-a part of it."
+  "ARGUMENT of a message that a client can cause, in the form for the message: on one line, and
+cut."
   (typecase argument
     (string (escaped-text (shortened argument *text-limit*) :argument))
     (condition (substitute #\Space #\Newline (shortened (princ-to-string argument) *text-limit*)))
     (t argument)))
 
 (defun report-text (argument)
-  "ARGUMENT of a message about an error, a condition or its backtrace, as it stands there."
+  "ARGUMENT of a message about an error, a condition or its backtrace, in the form for the message."
   (typecase argument
     (string (shortened argument *report-limit*))
     (condition (shortened (princ-to-string argument) *text-limit*))
     (t argument)))
 
 (defun message-text (control arguments &optional treat)
-  "The text of a message that CONTROL and ARGUMENTS, for FORMAT, make, with each argument as the
-function TREAT, if any, has it.  Never signals an error: what fails is most often the report of a
-condition, and then its type is told."
+  "The text of a message of CONTROL and ARGUMENTS, as for FORMAT, after a call of TREAT, if any, on
+each argument.  Never signals an error: most often the report of a condition fails, and then the
+text has its type."
   (flet ((text (arguments)
            (handler-case (apply #'format nil control arguments)
              (serious-condition () nil)))
@@ -52,8 +52,8 @@ condition, and then its type is told."
         (format nil "A message could not be made of ~S." control))))
 
 (defun counted-text (throttle control arguments treat)
-  "The text of a message as MESSAGE-TEXT makes it of CONTROL, ARGUMENTS and TREAT, after how many
-there were of its kind since the last one; NIL where THROTTLE says that it is one too many."
+  "The text of a message as MESSAGE-TEXT makes it of CONTROL, ARGUMENTS and TREAT, with the number
+of its kind since the last one; NIL where THROTTLE suppresses it."
   (let ((count (count-message throttle control arguments)))
     (when count
       (format nil "~@[~D since the last message; the last one: ~]~A" (and (> count 1) count)
@@ -61,8 +61,8 @@ there were of its kind since the last one; NIL where THROTTLE says that it is on
 
 (defun encode-message (line head text)
   "Appends HEAD and TEXT, strings, to LINE, an OUTPUT, with the end of the line.  Each further line
-of TEXT begins with two spaces, so that none looks like a message of its own; control characters
-are escaped."
+of TEXT begins with two spaces, so that it does not look like a message.  Control characters are
+escaped."
   (encode-string line head :utf-8)
   (loop for start = 0 then (1+ end)
         for end = (position #\Newline text :start start)

@@ -1,14 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Turns: one thread at a time writes to a destination, in the whole process, whichever server
-;;;; it writes for.  No lock is held meanwhile.
+;;;; Turns let one thread at a time write to a destination, in the whole process, for any server.
+;;;; No lock is held during a write.
 ;;;;
-;;;; A turn exists while threads have it or wait for it.  All of *TURNS*, and of each turn, changes
-;;;; under *TURNS-LOCK*, which is held for a few instructions.
+;;;; A turn exists while threads have it or wait for it.  *TURNS*, and the slots of each turn,
+;;;; change under *TURNS-LOCK*, which is held for a few instructions.
 
 (defparameter *flush-seconds* 1/2
-  "After how many seconds, a real, what has gathered in a journal is written; and how often a thread
-that waits for its turn looks for it.")
+  "How many seconds, a real, the lines of a journal may gather before they are written; also how
+often a thread that waits for its turn checks for it.")
 
 (defvar *turns* '()
   "The turns that threads have or wait for, a list.")
@@ -23,7 +23,7 @@ that waits for its turn looks for it.")
   (ended (bt:make-condition-variable) :read-only t))
 
 (defun sink-of (destination)
-  "Where that ends up which is written to DESTINATION, a pathname designator or a stream: several
+  "The final destination of output to DESTINATION, a pathname designator or a stream: several
 streams may stand for another one."
   (loop
     (typecase destination
@@ -36,7 +36,7 @@ streams may stand for another one."
       (t (return destination)))))
 
 (defun join-turn (sink)
-  "The turn for SINK, of which the caller is a user from now on."
+  "The turn for SINK.  The caller is one of its users from now on."
   (with-lock-briefly (*turns-lock*)
     (let ((turn (or (find sink *turns* :key #'turn-sink :test #'equal)
                     (let ((new (make-turn sink)))
@@ -46,24 +46,26 @@ streams may stand for another one."
       turn)))
 
 (defun leave-turn (turn)
+  "Ends the use of TURN by the caller."
   (with-lock-briefly (*turns-lock*)
     (when (zerop (decf (turn-users turn)))
       (setf *turns* (remove turn *turns*)))))
 
 (defun take-turn (turn)
-  "True when no thread had TURN, and now the caller has it."
+  "Gives TURN to the caller if no thread has it.  True when it did."
   (with-lock-briefly (*turns-lock*)
     (unless (turn-writer turn)
       (setf (turn-writer turn) (bt:current-thread)))))
 
 (defun end-turn (turn)
+  "Takes TURN from the caller, and notifies a thread that waits for it."
   (with-lock-briefly (*turns-lock*)
     (setf (turn-writer turn) nil)
     (bt:condition-notify (turn-ended turn))))
 
 (defun call-with-turn (sink function)
-  "Calls FUNCTION while no other thread writes to SINK.  Where the caller has the turn already, as a
-stream may that itself has something for a log, it keeps it."
+  "Calls FUNCTION while no other thread writes to SINK.  If the caller has the turn already, it
+keeps it: a stream may itself write to a log."
   (with-acquired (turn (join-turn sink) (leave-turn turn))
     (if (eq (turn-writer turn) (bt:current-thread))
         (funcall function)

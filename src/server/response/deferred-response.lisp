@@ -1,24 +1,25 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A reply that comes later.  Any thread may have it; whoever owns the connection sends it.
+;;;; A deferred response: a reply that comes later.  Any thread may give the answer; the owner of
+;;;; the connection sends it.
 ;;;;
-;;;;   state        event                                    becomes      and
-;;;;   :PENDING     ANSWER-DEFERRED-RESPONSE                 :ANSWERED    the connection is visited
-;;;;                its deadline has passed (owner)          :EXPIRED     the owner answers that it came too late
-;;;;                the connection is closed                 :GONE        its client counts as gone
-;;;;                its memory is wanted                     :EXPIRED     the owner answers that there is none
-;;;;                its handler has failed                   :EXPIRED     the handler's worker answers that
-;;;;   :ANSWERED    an owner comes                           :DONE        the owner sends the answer
-;;;;                the connection is closed                 :GONE        its client counts as gone
-;;;;                ANSWER-DEFERRED-RESPONSE                 -            an error: it was answered before
-;;;;   :DONE        ANSWER-DEFERRED-RESPONSE                 -            an error: it was answered before
-;;;;                its answer could not be sent (handler)   :PENDING     it may be answered once more
-;;;;   :EXPIRED     ANSWER-DEFERRED-RESPONSE, once           -            nothing: nobody waits for it
-;;;;   :GONE        ANSWER-DEFERRED-RESPONSE, once           -            nothing: nobody waits for it
+;;;;   state        event                                  becomes      action
+;;;;   :PENDING     ANSWER-DEFERRED-RESPONSE               :ANSWERED    the connection is resumed
+;;;;                its deadline has passed (owner)        :EXPIRED     the owner answers: too late
+;;;;                the connection is closed               :GONE        its client counts as gone
+;;;;                its memory is wanted                   :EXPIRED     the owner answers: no memory
+;;;;                its handler has failed                 :EXPIRED     the handler's worker answers
+;;;;   :ANSWERED    an owner comes                         :DONE        the owner sends the answer
+;;;;                the connection is closed               :GONE        its client counts as gone
+;;;;                ANSWER-DEFERRED-RESPONSE               -            ALREADY-ANSWERED
+;;;;   :DONE        ANSWER-DEFERRED-RESPONSE               -            ALREADY-ANSWERED
+;;;;                its answer could not be sent (handler)   :PENDING     it may be answered again
+;;;;   :EXPIRED     ANSWER-DEFERRED-RESPONSE, once         -            none: the answer is dropped
+;;;;   :GONE        ANSWER-DEFERRED-RESPONSE, once         -            none: the answer is dropped
 ;;;;
-;;;; An answer may be a stream: then its shared send queue goes on, and the state is :DONE when that
-;;;; has ended.  The peer's leaving changes no state: a client that has only ended its half of the
-;;;; connection still gets its answer.  It is told once.  A connection that its client has reset is
+;;;; An answer may be a stream.  Then its shared queue is sent until it has ended, in the state
+;;;; :DONE.  The client's leaving changes no state: a client that has only closed its sending side
+;;;; still gets its answer.  ON-LEAVING is called once.  A connection that the client has reset is
 ;;;; closed at once.
 
 (define-record (deferred-response (:include suspended-exchange)
@@ -32,61 +33,60 @@
   "A reply that comes later."
   (exchange nil :read-only t
    :documentation "The exchange whose reply DEFERRED-RESPONSE is.")
-  (memory 0 :type index :read-only t)   ; that its request keeps, in octets
-  (evicted-p nil)                       ; others want that, so that it is not to wait any longer
+  (memory 0 :type index :read-only t)   ; the memory of its request, in octets
+  (evicted-p nil) ; other clients need that memory: it must not wait any longer
   (end nil :type (or null fixnum) :read-only t) ; its deadline, in MILLISECONDS
   (on-leaving nil
    :documentation "NIL, or the function without arguments that is called when the client of
-DEFERRED-RESPONSE leaves before it was answered; at the end it is one that does nothing, since the
-other may refer to much.")
+DEFERRED-RESPONSE leaves before it was answered.  At the end it is replaced by a function that does
+nothing, since it may refer to much memory.")
   (owner (bt:current-thread)
-   :documentation "The thread that is in the handler of DEFERRED-RESPONSE, or goes on with it; NIL
-while nobody does.")
+   :documentation "The thread that runs the handler of DEFERRED-RESPONSE, or continues it; NIL while
+there is none.")
   (lock (bt:make-lock "deferred response") :read-only t)
   (state :pending :type (member :pending :answered :done :expired :gone))
   (answer nil
-   :documentation "What SEND-DEFERRED-RESPONSE gets for DEFERRED-RESPONSE; NIL before there is an
-answer, and after that was begun.")
+   :documentation "The answer for SEND-DEFERRED-RESPONSE; NIL before there is one, and once its
+sending has begun.")
   ;; A thread has called ANSWER-DEFERRED-RESPONSE, or is calling it.
   (claimed-p nil)
-  ;; An owner of the connection has looked for the answer, in vain.
+  ;; An owner of the connection has looked for the answer before it came.
   (awaited-p nil)
   (left-p nil
    :documentation "True when the client of DEFERRED-RESPONSE has left, as far as that is known.")
-  (keeper nil)                          ; a condition variable, where a worker keeps the connection
-  (resumed-p nil)                       ; and has something to do
+  (keeper nil)                          ; a condition variable, if a worker keeps the connection
+  (resumed-p nil)                       ; that worker has something to do
   (shared-queue nil
    :documentation "The shared send queue of DEFERRED-RESPONSE; NIL unless its answer is a stream.")
   (endless-p nil
-   :documentation "True when the answer of DEFERRED-RESPONSE is a stream that nobody ends, and which
-ends when its engine stops.")
+   :documentation "True when the answer of DEFERRED-RESPONSE is a stream without an end of its own,
+which ends when its engine stops.")
   (context nil
-   :documentation "What the application keeps for DEFERRED-RESPONSE, any object; NIL at first."))
+   :documentation "Any object that the application keeps for DEFERRED-RESPONSE; NIL at first."))
 
 (setf (documentation 'make-deferred-response 'function)
-      "A new deferred response for EXCHANGE: of its APPLICATION, on its CONNECTION of its ENGINE;
-its request takes MEMORY.  The answer is to come by END, in MILLISECONDS, or NIL for never;
-ON-LEAVING, NIL or a function without arguments, is called once when the client leaves before.")
+      "A new deferred response for EXCHANGE.  APPLICATION, ENGINE, CONNECTION and MEMORY follow from
+that.  The answer must come by END, in MILLISECONDS, or NIL for never.  ON-LEAVING, NIL or a
+function without arguments, is called once if the client leaves before.")
 
 (define-record (streamed-answer (:include opaque) (:constructor nil) (:copier nil))
-  "An answer of a deferred response that is a stream: what any thread may write."
+  "An answer of a deferred response that is a stream, to which any thread may write."
   (deferred-response nil :read-only t)
   (shared-queue nil :read-only t
-   :documentation "The shared send queue that STREAMED-ANSWER leaves by."))
+   :documentation "The shared queue of STREAMED-ANSWER."))
 
 (define-condition already-answered (recycling-error)
   ()
   (:report "The reply was completed before.")
-  (:documentation "Signalled to who completes a deferred reply for the second time."))
+  (:documentation "Signalled to the caller that completes a deferred reply for the second time."))
 
 (defmacro with-deferred-response ((deferred-response) &body body)
-  "Evaluates BODY, which is short and waits for nothing, while no other thread touches
-DEFERRED-RESPONSE."
+  "Evaluates BODY, which is short and does not wait, while no other thread uses DEFERRED-RESPONSE."
   `(with-lock-briefly ((deferred-response-lock ,deferred-response))
      ,@body))
 
 (defun deferred-response-pending-p (deferred-response)
-  "True while DEFERRED-RESPONSE has no answer, and somebody waits for one."
+  "True while DEFERRED-RESPONSE has no answer, and its client waits for one."
   (eq :pending (deferred-response-state deferred-response)))
 
 (defun deferred-response-unsent-p (deferred-response)
@@ -94,38 +94,41 @@ DEFERRED-RESPONSE."
   (and (member (deferred-response-state deferred-response) '(:pending :answered)) t))
 
 (defun deferred-response-over-p (deferred-response)
-  "True when nobody waits for the answer of DEFERRED-RESPONSE any more, and it has none."
+  "True when DEFERRED-RESPONSE has no answer, and its client does not wait for one any more."
   (and (member (deferred-response-state deferred-response) '(:expired :gone)) t))
 
 (define-condition client-left (recycling-error)
   ((within-p :initarg :within-p :initform nil :reader client-left-within-p
-             :documentation "True when the thread that serves the request of the client was told."))
+             :documentation "True when it was signalled in the thread that serves the request of the
+client."))
   (:report "Nobody takes it: the client has left, or has all that it gets.")
-  (:documentation "Signalled to the caller that writes what no client will get: the client has left
-or takes nothing in time, the server was stopped, or the stream was closed or has ended.  Where an
-:ON-ABANDON of the reply is told of the leaving, it is not signalled for that."))
+  (:documentation "Signalled to the caller that writes octets that the client will not get: the
+client has left or takes none in time, the server was stopped, or the stream was closed or has
+ended.  It is not signalled for the client's leaving if the reply has an :ON-ABANDON, which is
+called instead."))
 
 (setf (documentation 'client-left-within-p 'function)
       "True when CLIENT-LEFT was signalled in the thread that serves the request of the client.")
 
-;;; Who has the answer
+;;; The thread that answers
 
 (defun answer-deferred-response (deferred-response answer)
-  "Makes ANSWER, which SEND-DEFERRED-RESPONSE understands, that of DEFERRED-RESPONSE, and has it
-sent.  True when somebody still waits for it.  Signals ALREADY-ANSWERED."
+  "Gives DEFERRED-RESPONSE the answer ANSWER, of a kind that SEND-DEFERRED-RESPONSE understands, and
+has it sent.  True when the client still waits for it.  Signals ALREADY-ANSWERED."
   (flet ((answer () answer))
     (declare (dynamic-extent #'answer))
     (call-to-answer deferred-response #'answer)))
 
 (defun call-to-answer (deferred-response function)
-  "Like ANSWER-DEFERRED-RESPONSE; the answer is what FUNCTION returns, which is called only where
-there was none before.  If FUNCTION exits non-locally, DEFERRED-RESPONSE can be answered once more."
+  "Like ANSWER-DEFERRED-RESPONSE; the answer is the result of FUNCTION, which is called only if
+there was no answer before.  If FUNCTION exits non-locally, DEFERRED-RESPONSE can be answered
+again."
   (let ((answer nil) (returned-p nil) (awaited-p nil))
-    ;; A thread that is destroyed between two of these steps would leave DEFERRED-RESPONSE to
-    ;; nobody.
+    ;; If the thread were destroyed between two of these steps, no other could answer.
     (with-acquired (claimed-p (claim-deferred-response deferred-response)
                               (cond ((not claimed-p))
-                                    (returned-p (setf awaited-p (give-and-resume deferred-response answer)))
+                                    (returned-p
+                                     (setf awaited-p (give-and-resume deferred-response answer)))
                                     (t (setf (deferred-response-claimed-p deferred-response) nil))))
       (unless claimed-p
         (error 'already-answered))
@@ -134,22 +137,22 @@ there was none before.  If FUNCTION exits non-locally, DEFERRED-RESPONSE can be 
     awaited-p))
 
 (defun claim-deferred-response (deferred-response)
-  "Lets the caller alone answer DEFERRED-RESPONSE.  NIL where it is answered, or another thread does
-that."
+  "Reserves the right to answer DEFERRED-RESPONSE for the caller.  NIL where it was answered, or
+another thread has that right."
   (with-deferred-response (deferred-response)
     (unless (deferred-response-claimed-p deferred-response)
       (setf (deferred-response-claimed-p deferred-response) t))))
 
 (defun give-and-resume (deferred-response answer)
-  "Does what GIVE-ANSWER does, and has the answer sent.  True when somebody still waits for it."
+  "Gives DEFERRED-RESPONSE its ANSWER, and has it sent.  True when the client still waits for it."
   (ecase (give-answer deferred-response answer)
     (:awaited (resume deferred-response) t)
     (:early t)
     (:late nil)))
 
 (defun give-answer (deferred-response answer)
-  "Makes ANSWER that of DEFERRED-RESPONSE, if it is pending.  Returns :AWAITED if its connection
-waits for that; :EARLY where its owner has yet to look; :LATE where nobody will."
+  "Stores ANSWER in DEFERRED-RESPONSE, if it is pending.  Returns :AWAITED if its connection waits
+for that; :EARLY if its owner has yet to look; :LATE if it was not pending."
   (with-deferred-response (deferred-response)
     (cond ((not (eq :pending (deferred-response-state deferred-response)))
            :late)
@@ -159,16 +162,15 @@ waits for that; :EARLY where its owner has yet to look; :LATE where nobody will.
            (if (deferred-response-awaited-p deferred-response) :awaited :early)))))
 
 (defun withdraw-deferred-response (deferred-response)
-  "Makes DEFERRED-RESPONSE one that nobody waits for, unless it has an answer.  True when it had
-none."
+  "Makes DEFERRED-RESPONSE drop any later answer, unless it has one.  True when it had none."
   (with-deferred-response (deferred-response)
     (when (eq :pending (deferred-response-state deferred-response))
       (setf (deferred-response-state deferred-response) :expired)
       t)))
 
 (defun evict-deferred-response (deferred-response)
-  "Has DEFERRED-RESPONSE, if its answer is still to come, be one that nobody waits for when it is
-continued next: true then.  NIL where it was evicted before, or is a stream."
+  "Makes the next continuation of DEFERRED-RESPONSE end it for want of memory, if its answer is
+still to come: true then.  NIL where it was evicted before, or is a stream."
   (with-deferred-response (deferred-response)
     (and (not (shiftf (deferred-response-evicted-p deferred-response) t))
          (deferred-response-unsent-p deferred-response))))
@@ -177,25 +179,27 @@ continued next: true then.  NIL where it was evicted before, or is a stream."
   (deferred-response-memory deferred-response))
 
 (defmethod resume ((deferred-response deferred-response))
-  ;; Set before its owner looks for an answer.
+  ;; KEEPER is set before the owner looks for an answer.
   (let ((keeper (deferred-response-keeper deferred-response)))
     (if keeper
         (with-deferred-response (deferred-response)
           (setf (deferred-response-resumed-p deferred-response) t)
           (bt:condition-notify keeper))
-        (resume-connection (suspended-exchange-engine deferred-response) (suspended-exchange-connection deferred-response)))))
+        (resume-connection (suspended-exchange-engine deferred-response)
+                           (suspended-exchange-connection deferred-response)))))
 
 ;;; The client's leaving
 
 (defun take-on-leaving (deferred-response)
-  "Notes that the client of DEFERRED-RESPONSE is gone.  Returns the function by which who wanted to
-know is to be told, once; or NIL."
+  "Notes that the client of DEFERRED-RESPONSE is gone.  Returns the ON-LEAVING function the first
+time, otherwise NIL."
   (with-deferred-response (deferred-response)
     (unless (shiftf (deferred-response-left-p deferred-response) t)
       (deferred-response-on-leaving deferred-response))))
 
 (defun tell-of-leaving (deferred-response function)
-  "Calls FUNCTION, of TAKE-ON-LEAVING for DEFERRED-RESPONSE, if it is one."
+  "Calls FUNCTION, the result of TAKE-ON-LEAVING for DEFERRED-RESPONSE, unless it is NIL.  Logs an
+error."
   (when function
     (handler-case (funcall function)
       (error (condition)
@@ -203,7 +207,8 @@ know is to be told, once; or NIL."
                      "What was to be done for a client's leaving failed: ~A" condition)))))
 
 (defun note-leaving (deferred-response)
-  "Notes that the client of DEFERRED-RESPONSE is gone, and tells who wanted to know, once."
+  "Notes that the client of DEFERRED-RESPONSE is gone, and calls its ON-LEAVING function the first
+time."
   (tell-of-leaving deferred-response (take-on-leaving deferred-response)))
 
 (defmethod over-at-once-p ((deferred-response deferred-response))
@@ -211,15 +216,17 @@ know is to be told, once; or NIL."
     (and shared-queue (shared-queue-broken-p shared-queue))))
 
 (defun break-stream (deferred-response shared-queue)
-  "Ends SHARED-QUEUE, of DEFERRED-RESPONSE, whose client does not get all.  Who waits for room is
-woken, and may have a lock that who is told of the leaving wants; functions that wait for room are
-called when that one was told."
-  (with-acquired (function (take-on-leaving deferred-response) (tell-of-leaving deferred-response function))
-    (end-shared-queue shared-queue (lambda () (tell-of-leaving deferred-response (shiftf function nil))))))
+  "Ends SHARED-QUEUE, of DEFERRED-RESPONSE, whose client does not get the rest.  Wakes threads that
+wait for room first: one of them may hold a lock that the ON-LEAVING function needs.  Calls that
+function next, and then the functions that wait for room."
+  (with-acquired (function (take-on-leaving deferred-response)
+                           (tell-of-leaving deferred-response function))
+    (end-shared-queue shared-queue
+                      (lambda () (tell-of-leaving deferred-response (shiftf function nil))))))
 
 (defun give-deferred-response-up (deferred-response)
-  "Lets nobody answer DEFERRED-RESPONSE any more.  Returns its answer, if that was not begun, and
-whether it was taken."
+  "Makes DEFERRED-RESPONSE drop any later answer.  Returns its answer, if the sending of that has
+not begun, and whether an owner has taken it."
   (with-deferred-response (deferred-response)
     (values (deferred-response-answer deferred-response)
             (or (eq :done (deferred-response-state deferred-response))
@@ -228,17 +235,18 @@ whether it was taken."
 (defmethod abandon ((deferred-response deferred-response))
   (multiple-value-bind (answer taken-p) (give-deferred-response-up deferred-response)
     (let ((shared-queue (or (deferred-response-shared-queue deferred-response)
-                            (and (streamed-answer-p answer) (streamed-answer-shared-queue answer)))))
-      (unwind-protect                   ; a program may end its thread amid that
+                            (and (streamed-answer-p answer)
+                                 (streamed-answer-shared-queue answer)))))
+      (unwind-protect                   ; a program may end the thread halfway
            (cond (shared-queue (break-stream deferred-response shared-queue))
                  ((not taken-p) (note-leaving deferred-response)))
         (drop-deferred (suspended-exchange-application deferred-response) deferred-response)
         (finish-deferred-response deferred-response)))))
 
 (defun finish-deferred-response (deferred-response)
-  "Forgets what programs gave to DEFERRED-RESPONSE, which is over: it may refer to those who have
-the reply, and these to DEFERRED-RESPONSE.  Programs may keep that for ever: so it forgets the
-strings of its request, too, whose memory counts no more."
+  "Drops the references of DEFERRED-RESPONSE, which is over, to objects of programs: they may refer
+to each other.  A program may keep DEFERRED-RESPONSE for ever, so the strings of its request, whose
+memory is not counted any more, are dropped, too."
   (let ((head (exchange-head (deferred-response-exchange deferred-response))))
     (setf (deferred-response-on-leaving deferred-response)
           (and (deferred-response-on-leaving deferred-response) #'do-nothing)
@@ -252,8 +260,8 @@ strings of its request, too, whose memory counts no more."
   nil)
 
 (defun end-deferred-response (deferred-response)
-  "Ends DEFERRED-RESPONSE, whose handler was left, and which nobody continues: where it was not
-answered, it is not going to be."
+  "Ends DEFERRED-RESPONSE, whose handler has exited, and which nothing continues.  If it was not
+answered, it will not be."
   (if (deferred-response-unsent-p deferred-response)
       (abandon deferred-response)
       (finish-deferred-response deferred-response)))
@@ -270,29 +278,29 @@ for that."
              (deferred-response-shared-queue deferred-response))
          t)))
 
-;;; Who owns the connection
+;;; The owner of the connection
 
 (defgeneric send-deferred-response (application deferred-response answer)
-  (:documentation "Has APPLICATION send ANSWER, the reply of the exchange of DEFERRED-RESPONSE,
-which was waiting for it: as it was given; :EXPIRED when none has come in time, or :EVICTED when
-other clients want the memory.  Does not wait.  Returns what SERVE does; :DEFERRED when the answer
-is a STREAMED-ANSWER whose head was written, and whose shared send queue is now that of
-DEFERRED-RESPONSE."))
+  (:documentation "Has APPLICATION send the reply of DEFERRED-RESPONSE.  ANSWER is the one that was
+given; :EXPIRED when none has come in time, or :EVICTED when other clients need the memory.  Does
+not wait.  Returns an outcome as SERVE does.  Returns :DEFERRED when ANSWER is a STREAMED-ANSWER:
+then its head was written, and its shared queue is that of DEFERRED-RESPONSE."))
 
 (defgeneric end-stream (application deferred-response shared-queue)
-  (:documentation "Has APPLICATION end the reply of DEFERRED-RESPONSE, a stream all of which was
-sent from SHARED-QUEUE.  Returns what SERVE does."))
+  (:documentation "Has APPLICATION end the reply of DEFERRED-RESPONSE, a stream whose SHARED-QUEUE
+was sent wholly.  Returns an outcome as SERVE does."))
 
 (defgeneric drop-deferred (application deferred-response)
-  (:documentation "Has APPLICATION let go of what it keeps for DEFERRED-RESPONSE, whose connection
-is about to be closed.")
+  (:documentation "Has APPLICATION release its state for DEFERRED-RESPONSE, whose connection is
+about to be closed.")
   (:method (application deferred-response)
     (declare (ignore application deferred-response))
     nil))
 
 (defun take-answer (deferred-response)
-  "What DEFERRED-RESPONSE is to be resumed with, and true; NIL as long as that is to come.
-DEFERRED-RESPONSE has it until it was begun: who takes it may be destroyed before."
+  "The answer with which DEFERRED-RESPONSE continues, and true; NIL while that is to come.
+DEFERRED-RESPONSE keeps the answer until its sending has begun: the thread that takes it may be
+destroyed before."
   (with-deferred-response (deferred-response)
     (case (deferred-response-state deferred-response)
       (:answered
@@ -307,8 +315,8 @@ DEFERRED-RESPONSE has it until it was begun: who takes it may be destroyed befor
               nil))))))
 
 (defun reopen-deferred-response (deferred-response)
-  "Lets DEFERRED-RESPONSE be answered once more, whose answer the current thread has taken, and
-could not send.  What it returns does not matter."
+  "Allows another answer to DEFERRED-RESPONSE, whose answer the current thread has taken and could
+not send.  The result has no meaning."
   (with-deferred-response (deferred-response)
     (when (eq :done (deferred-response-state deferred-response))
       (setf (deferred-response-state deferred-response) :pending
@@ -343,8 +351,8 @@ could not send.  What it returns does not matter."
                  (await-answer deferred-response)))))))
 
 (defun client-unreachable-p (deferred-response)
-  "True when the client of DEFERRED-RESPONSE has left, and would not get the answer: it has not only
-ended its half."
+  "True when the client of DEFERRED-RESPONSE has left and cannot get the answer: it has not only
+closed its sending side."
   (and (client-left-p deferred-response)
        (connection-failed-p deferred-response)))
 
@@ -358,38 +366,44 @@ ended its half."
   "Lets the connection of DEFERRED-RESPONSE wait for its answer."
   (when (client-left-p deferred-response)
     (note-leaving deferred-response))
-  (unless (deferred-response-keeper deferred-response) ; who sees to it by itself
-    (serve-at (suspended-exchange-engine deferred-response) (suspended-exchange-connection deferred-response) (deferred-response-end deferred-response)))
+  (unless (deferred-response-keeper deferred-response) ; a worker that keeps it watches the time
+    (serve-at (suspended-exchange-engine deferred-response)
+              (suspended-exchange-connection deferred-response)
+              (deferred-response-end deferred-response)))
   :deferred)
 
 (defun begin-answer (deferred-response http answer)
-  (let ((outcome (send-deferred-response (suspended-exchange-application deferred-response) deferred-response answer)))
-    (cond ((deferred-response-shared-queue deferred-response)
-           (setf (deferred-response-answer deferred-response) nil) ; it is begun
-           (continue-stream deferred-response (deferred-response-shared-queue deferred-response) http))
+  "Sends ANSWER of DEFERRED-RESPONSE over HTTP.  Returns an outcome as SERVE does."
+  (let* ((outcome (send-deferred-response (suspended-exchange-application deferred-response)
+                                          deferred-response answer))
+         (shared-queue (deferred-response-shared-queue deferred-response)))
+    (cond (shared-queue
+           (setf (deferred-response-answer deferred-response) nil) ; its sending has begun
+           (continue-stream deferred-response shared-queue http))
           (t
            (setf (http-suspended-exchange http) nil)
            (finish-deferred-response deferred-response)
            outcome))))
 
 (defun ends-with-engine-p (deferred-response)
-  "True when the stream of DEFERRED-RESPONSE is to end, since its engine stops, however gently."
+  "True when the stream of DEFERRED-RESPONSE must end because its engine stops, even softly."
   (and (deferred-response-endless-p deferred-response)
        (not (running-p (suspended-exchange-engine deferred-response)))))
 
 (defun continue-stream (deferred-response shared-queue http)
-  "Sends what the client takes now of the stream of DEFERRED-RESPONSE, over HTTP."
-  ;; A client that has only ended its half gets the rest; for others sending fails.
+  "Sends as much of the stream of DEFERRED-RESPONSE as the client takes now over HTTP."
+  ;; A client that has only closed its sending side gets the rest; for others sending fails.
   (when (and (not (shared-queue-shut-p shared-queue))
              (client-left-p deferred-response))
     (if (deferred-response-on-leaving deferred-response)
         (note-leaving deferred-response)
-        (break-stream deferred-response shared-queue))) ; nobody else would end it
+        (break-stream deferred-response shared-queue))) ; no other code would end it
   (when (ends-with-engine-p deferred-response)
     (close-shared-queue shared-queue))
   (let ((sent-p (and (not (shared-queue-broken-p shared-queue))
                      (send-queued shared-queue (http-io http)))))
-    ;; It may be broken by now; the worker that closes the connection abandons DEFERRED-RESPONSE.
+    ;; It may be broken by now.  Then the worker that closes the connection abandons
+    ;; DEFERRED-RESPONSE.
     (cond ((shared-queue-broken-p shared-queue) :broken)
           ((not sent-p) :deferred)
           (t

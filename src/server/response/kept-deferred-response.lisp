@@ -1,15 +1,16 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A reply that comes later, where a worker keeps the connection meanwhile: where there is no
-;;;; poller, or a program reads the connection itself.  Who answers notifies the worker, which does
-;;;; all that an owner does.
+;;;; A deferred reply whose connection a worker keeps meanwhile, since there is no poller, or a
+;;;; program reads the connection itself.  The thread that answers notifies the worker, which acts
+;;;; as the owner.
 
 (defparameter *keeping-seconds* 1/2
-  "How often a worker that keeps a connection, for an answer that comes later, looks whether its
-client has left or its engine stops.")
+  "How often a worker that keeps a connection for a deferred reply checks whether the client has
+left or the engine stops.")
 
 (defmethod keep-suspended-exchange ((deferred-response deferred-response) http)
-  "Waits until DEFERRED-RESPONSE was answered over HTTP.  :CLOSE when the engine stops before."
+  "Waits until DEFERRED-RESPONSE was answered and sent over HTTP.  Returns :CLOSE when the engine
+stops before."
   (setf (deferred-response-keeper deferred-response) (bt:make-condition-variable))
   (unwind-protect-whole
       (loop
@@ -19,19 +20,20 @@ client has left or its engine stops.")
           (cond ((null (io-unsent (http-io http)))
                  (unless (resumed-in-time-p deferred-response)
                    (return :close)))
-                ((not (send-rest (http-io http)))   ; then who waits for room is told
+                ((not (send-rest (http-io http))) ; then abandoning wakes threads that wait for room
                  (return :broken)))))
     (abandon-suspended-exchange http)))
 
 (defun resumed-in-time-p (deferred-response)
-  "Waits until DEFERRED-RESPONSE is visited, its deadline has passed, or its client has left.  NIL
+  "Waits until DEFERRED-RESPONSE is resumed, its deadline has passed, or its client has left.  NIL
 when its engine stops before."
   (loop
-    (let* ((end (and (deferred-response-pending-p deferred-response) ; a stream has none
+    (let* ((end (and (deferred-response-pending-p deferred-response) ; a stream has no deadline
                      (deferred-response-end deferred-response)))
            (left (and end (/ (max 1 (milliseconds-left end)) 1000))))
       (when (wait-until (lambda () (shiftf (deferred-response-resumed-p deferred-response) nil))
-                        (deferred-response-keeper deferred-response) (deferred-response-lock deferred-response)
+                        (deferred-response-keeper deferred-response)
+                        (deferred-response-lock deferred-response)
                         (if left (min left *keeping-seconds*) *keeping-seconds*)
                         nil)
         (return t))

@@ -1,45 +1,44 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What is known of files that are sent, from the system's cache to the socket, and how they get
-;;;; into a reply.
+;;;; A cache of facts about files that are sent, and the way of a file into a reply.
 
 (defparameter *file-copy-limit* (* 32 1024)
-  "Files of up to so many octets are read behind the head of the reply, and leave with it by one
-call; larger ones are left to the system to send.  See docs/decisions.md.")
+  "Files of at most so many octets are read into the reply, behind its head, and sent with it by one
+system call.  The system sends larger ones from its cache.  See docs/decisions.md.")
 
 (defparameter *settled-seconds* 2
-  "After how many seconds the time of a file is trusted to change with it: the system's clock for
-files stands still for milliseconds at a time.")
+  "How many seconds after a change the time of a file is trusted to identify its content: the clock
+of the file system stands still for milliseconds at a time.")
 
-;;; What is known of files
+;;; The cache
 
 (defstruct (version (:include opaque))
   "The state in which a file was found."
   (size 0 :type index :read-only t)
-  (seconds 0 :type integer :read-only t) ; when it changed, a universal time
+  (seconds 0 :type integer :read-only t) ; the time of the change, a universal time
   (nanoseconds 0 :type integer :read-only t)
   (date "" :type string :read-only t)   ; the same, as HTTP writes it
   (tag "" :type string :read-only t)
   (settled-p nil :read-only t))         ; the next change will have another time
 
 (defstruct (known-file (:include opaque) (:constructor make-known-file (pathname name)))
-  "What need not be found out again about a file, however often it is sent."
+  "The cached facts about a file."
   (pathname nil :type pathname :read-only t)
-  (name nil :type (or null string) :read-only t) ; the system's
-  (version nil :type (or null version))) ; when it was sent last, if that had settled
+  (name nil :type (or null string) :read-only t) ; as the system calls it
+  (version nil :type (or null version))) ; of the last time that it was sent, if settled
 
 (setf (documentation 'version-size 'function)
       "How many octets VERSION, the state in which a file was found, has."
       (documentation 'version-date 'function)
-      "When VERSION was written, a string as HTTP has it (RFC 9110, section 5.6.7)."
+      "The time of the change to VERSION, a string as HTTP writes it (RFC 9110, section 5.6.7)."
       (documentation 'version-tag 'function)
       "The entity tag of VERSION, a string (RFC 9110, section 8.8.3).")
 
 (defparameter *known-name-limit* 1024
-  "Files with longer names are not remembered.")
+  "Files with longer names, in characters, are not cached.")
 
 (defvar *known-files* (make-array 1024 :initial-element nil)
-  "Each in the place that its pathname hashes to, until another takes that.")
+  "The cache: each KNOWN-FILE is at the hash of its pathname until another one takes that place.")
 
 (defun known-file (pathname)
   "The KNOWN-FILE for PATHNAME, a designator."
@@ -59,7 +58,8 @@ files stands still for milliseconds at a time.")
           new))))
 
 (defun version-of (known file)
-  "The version of the KNOWN file, which is open as the descriptor FILE; NIL for no regular file."
+  "The current version of KNOWN, a KNOWN-FILE, which is open as the descriptor FILE; NIL for
+anything but a regular file."
   (multiple-value-bind (size seconds nanoseconds) (file-facts file)
     (when size
       (let ((version (known-file-version known)))
@@ -71,6 +71,7 @@ files stands still for milliseconds at a time.")
             (find-version known size seconds nanoseconds))))))
 
 (defun find-version (known size seconds nanoseconds)
+  "A new version of KNOWN, cached when it has settled."
   (let* ((settled-p (>= (- (current-second) seconds) *settled-seconds*))
          (version (make-version :size size :seconds seconds :nanoseconds nanoseconds
                                 :date (imf-fixdate seconds) :settled-p settled-p
@@ -82,15 +83,14 @@ files stands still for milliseconds at a time.")
 ;;; Into a reply
 
 (defun close-unless-left (part http)
-  "Closes the file of PART, if any, unless some of it is left to be sent over HTTP: then it is the
-buffered connection's."
+  "Closes the file of PART, if any, unless the queue of HTTP has some of it, and owns the file."
   (unless (or (null part)
               (member part (io-unsent (http-io http))))
     (drop-parts (list part))))
 
 (defun call-with-file (pathname http function)
-  "Calls FUNCTION of the file PATHNAME, a FILE-PART that is sent over HTTP, and of its VERSION.  NIL
-where that is no regular file that can be read."
+  "Calls FUNCTION with a FILE-PART of the file PATHNAME, to be sent over HTTP, and its VERSION.  NIL
+where that is no readable regular file."
   (let* ((known (known-file pathname))
          (name (known-file-name known)))
     (with-acquired (part (and name (open-file-part name)) (close-unless-left part http))
@@ -100,8 +100,8 @@ where that is no regular file that can be read."
           t)))))
 
 (defun append-file (reply part)
-  "Appends PART, of a file, to REPLY where it is small; else returns it, to be sent by itself.
-Signals an error when the file has not as many octets any more."
+  "Appends the octets of PART, of a file, to REPLY where they are few; otherwise returns PART, to be
+sent by itself.  Signals an error when the file has become shorter."
   (let* ((position (part-position part))
          (size (- (part-end part) position)))
     (cond ((> size *file-copy-limit*) part)
@@ -113,8 +113,8 @@ Signals an error when the file has not as many octets any more."
            (error "A file became shorter while it was read.")))))
 
 (defun range-of-file (head tag version)
-  "The first and the last octet of the VERSION of a file, with the entity TAG, that the request HEAD
-asks for; NIL when that is all (RFC 9110, section 14.2)."
+  "The positions of the first and the last octet that the request HEAD asks for of VERSION, with the
+entity TAG; NIL for all (RFC 9110, section 14.2)."
   (let ((range (head-header head :range)))
     (and range
          (plusp (version-size version))
@@ -123,9 +123,9 @@ asks for; NIL when that is all (RFC 9110, section 14.2)."
          (parse-range range (version-size version)))))
 
 (defun settle-range (part version head status tag)
-  "Makes PART what the request HEAD wants of the VERSION of its file, with the entity TAG, where the
-reply has STATUS otherwise.  Returns the status; and, where that is now 206, or 416 as there is no
-such range, the text of Content-Range and the first and the last octet (RFC 9110, section 14)."
+  "Restricts PART to the range that the request HEAD asks for of VERSION, with the entity TAG, if
+STATUS is 200.  Returns the status; and, if that is now 206, or 416 since there is no such range,
+the text of Content-Range and the positions of the first and the last octet (RFC 9110, section 14)."
   (let ((size (version-size version)))
     (multiple-value-bind (first last) (and (eql 200 status) (range-of-file head tag version))
       (cond ((null first)

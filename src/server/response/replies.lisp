@@ -3,25 +3,27 @@
 ;;;; Whole replies.
 
 (defun current-second ()
-  "The universal time, which the Date of a reply tells."
+  "The universal time, for the header Date of a reply."
   (get-universal-time))
 
 (defmacro with-reply ((reply) &body body)
   "Evaluates BODY with REPLY bound to an empty OUTPUT that belongs to the worker."
-  `(let ((,reply (reset-output (if *worker-buffers* (worker-buffers-reply *worker-buffers*) (make-output)))))
+  `(let ((,reply (reset-output (if *worker-buffers*
+                                   (worker-buffers-reply *worker-buffers*)
+                                   (make-output)))))
      ,@body))
 
 (defun send-reply (io reply &optional body)
-  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to IO, without waiting: what
-its descriptor does not take is queued, so that nobody may change BODY afterwards; the octets of
-REPLY are given away then."
-  (send-output io)                      ; what was written to it before
+  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to IO, without waiting.  Octets
+that the descriptor does not accept are queued: then REPLY gives its vector away, and BODY must not
+change any more."
+  (send-output io)                      ; octets that were written before
   (sending-wholly (io)
     (let* ((fill (output-fill reply))
            (sent (if body
                      0
                      (max 0 (send io (output-octets reply) 0 fill)))))
-      (unless (= sent fill)             ; as it is with almost every reply
+      (unless (= sent fill)             ; almost every reply is sent wholly here
         (enqueue (io-queue io)
                  (cons (make-octets-part (output-octets reply) sent fill)
                        (typecase body
@@ -34,7 +36,7 @@ REPLY are given away then."
 
 (defun encode-last-text (reply status headers text &optional second)
   "Appends the last answer of a connection to REPLY: with STATUS, HEADERS, an alist, and TEXT, of
-characters of ASCII; dated SECOND, a universal time, unless that is NIL."
+ASCII characters; dated SECOND, a universal time, unless that is NIL."
   (encode-head reply status
                `((:connection . "close")
                  ,@headers
@@ -44,7 +46,7 @@ characters of ASCII; dated SECOND, a universal time, unless that is NIL."
   (encode-string reply text :latin-1))
 
 (defun encode-refusal (reply refusal)
-  "Appends the answer with the status and the reason of REFUSAL to REPLY."
+  "Appends an answer with the status and the reason of REFUSAL to REPLY."
   (encode-last-text reply (protocol-error-status refusal) '() (protocol-error-reason refusal)
                     (current-second)))
 
@@ -55,25 +57,25 @@ characters of ASCII; dated SECOND, a universal time, unless that is NIL."
     (send-reply io reply)))
 
 (defun send-refusal-at-once (io refusal)
-  "Like SEND-REFUSAL, but waits for nobody: what the descriptor of IO does not take now is not
-sent.  True when some of it was."
+  "Like SEND-REFUSAL, but drops the octets that the descriptor of IO does not accept now.  True when
+some were sent."
   (with-reply (reply)
     (encode-refusal reply refusal)
     (plusp (send io (output-octets reply) 0 (output-fill reply)))))
 
 (defun send-continue (io)
-  "Tells the peer of IO to send the content that it held back (RFC 9110, section 10.1.1)."
+  "Asks the peer of IO for the content that it holds back (RFC 9110, section 10.1.1)."
   (with-reply (reply)
     (encode-continue reply)
     (send-reply io reply)))
 
-;;; What a reply says of its connection
+;;; The connection headers of a reply
 
 (defvar *keep-alive* '(nil . nil)
-  "The seconds for which connections were last said to be kept, and the words; replaced whole.")
+  "The last timeout for Keep-Alive in seconds, and its text; replaced as a whole.")
 
 (defun keep-alive-of (seconds)
-  "What the header Keep-Alive says of SECONDS."
+  "The value of the header Keep-Alive for SECONDS."
   (let ((known *keep-alive*))
     (unless (eql seconds (car known))
       (setf known (cons seconds (format nil "timeout=~D" seconds)))
@@ -89,20 +91,20 @@ sent.  True when some of it was."
        t))
 
 (defun reply-event (status kept-p)
-  "What it is for the connection, an event that NEXT-STATE knows, to send a reply with STATUS, after
-which the connection may be used again if KEPT-P."
+  "The event, for NEXT-STATE, of sending a reply with STATUS.  KEPT-P says whether the connection
+may be used again after it."
   (cond ((eql 101 status) :switch)
         (kept-p :reply)
         (t :last-reply)))
 
 (defun connection-headers (exchange event seconds)
-  "The values of the headers Connection and Keep-Alive, strings or NIL, that the reply of EXCHANGE,
-whose sending is EVENT, should have if it has none.  SECONDS is for how long the connection is kept,
-a real, or NIL for no limit."
+  "The default values of the headers Connection and Keep-Alive, strings or NIL, for the reply of
+EXCHANGE, whose sending is EVENT.  SECONDS is for how long the connection is kept, a real, or NIL
+for no limit."
   (let ((state (next-state (exchange-protocol exchange) event))
         (head (exchange-head exchange)))
     (cond ((eq :switch event)
-           (values nil nil))            ; what is to be said of the new protocol, the program says
+           (values nil nil))            ; the program sets the headers of the new protocol
           ((not (persists-p state))
            (values "Close" nil))
           ((and seconds
@@ -113,20 +115,19 @@ a real, or NIL for no limit."
            (values nil nil)))))
 
 (defun content-wanted-p (method status)
-  "True when a client that has asked by METHOD, a keyword or a string, gets the content of a reply
-with STATUS
-(RFC 9110, section 6.4.1)."
+  "True when a reply with STATUS to a request by METHOD, a keyword or a string, has content (RFC
+9110, section 6.4.1)."
   (and (body-allowed-p status)
        (not (eq :head method))))
 
 ;;; Overload
 
 (defparameter *retry-seconds* 1
-  "What a refused client is told to wait before it tries again, an integer of seconds.")
+  "The value of Retry-After for a refused client, an integer of seconds.")
 
 (defun send-busy (socket)
   "Answers SOCKET, a connection for which there is no room, that the server is busy (RFC 9110,
-section 15.6.4).  Waits a second at most."
+section 15.6.4).  Waits for at most a second."
   (let ((reply (make-output)))
     (encode-last-text reply 503 `((:retry-after . ,*retry-seconds*))
                       "The server is busy.  Please try again in a moment.")

@@ -1,26 +1,26 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The stream to which a handler writes the content of its reply, after the head.
+;;;; A reply stream: a handler writes the content of its reply to it, after the head.
 ;;;;
-;;;;   framing     the content                                 what is written
-;;;;   :CHUNKED    ends with the last chunk                    becomes chunks
-;;;;   a number    has so many octets more                     leaves as it is; more is an error
-;;;;   :PLAIN      ends with the connection, or is of another  leaves as it is
+;;;;   framing     the content                                 octets that are written
+;;;;   :CHUNKED    ends with the last chunk                    become chunks
+;;;;   a number    has so many octets more                     are sent unchanged; more are an error
+;;;;   :PLAIN      ends with the connection, or is of another  are sent unchanged
 ;;;;               protocol
-;;;;   :NONE       there is none                               is dropped
-;;;;   NIL         has ended                                   is the business of the stream beneath
+;;;;   :NONE       does not exist                              are dropped
+;;;;   NIL         has ended                                   go to the stream beneath
 ;;;;
-;;;; Chunks are made where they leave from, in the buffer of the buffered connection, and are whole
-;;;; at any time: so who reads on, and sends first what was written, need not know of them.  What is
-;;;; written without being flushed becomes one chunk, as long as the buffer has room.
+;;;; Chunks are composed in the output buffer of the connection.  Each is complete at any time, so
+;;;; that a read, which sends the output first, may come between two writes.  Writes without a flush
+;;;; between them share one chunk, as long as the buffer has room.
 
 (defstruct (reply-content (:include opaque) (:constructor make-reply-content (io framing))
                           (:copier nil))
-  "The content of one reply, as far as it was written."
+  "The state of the content of one reply."
   (io nil :type io :read-only t)
   (framing :plain :type (or (member :chunked :plain :none nil) content-size))
-  ;; The last chunk in the buffer of the buffered connection: where it begins, how many octets it
-  ;; has, and where it ends; unless the buffer ends there, too, it has left.
+  ;; The last chunk in the output buffer: where it begins, its number of octets, and where it ends.
+  ;; If the buffer ends elsewhere, that chunk was sent.
   (chunk-start 0 :type index)
   (chunk-size 0 :type index)
   (chunk-end 0 :type index))
@@ -30,30 +30,30 @@
                         trivial-gray-streams:trivial-gray-stream-mixin)
   ((content :initarg :content :reader reply-stream-content)
    (inner :initarg :inner :reader reply-stream-inner
-          :documentation "The stream of the connection, from which everybody reads."))
-  (:documentation "Octets of the content of one reply."))
+          :documentation "The stream of the connection, for reading."))
+  (:documentation "A stream for the octets of the content of one reply."))
 
 (setf (documentation 'reply-stream-inner 'function)
-      "The stream of octets behind REPLY-STREAM, from which a program may go on to read.")
+      "The stream of octets behind REPLY-STREAM, from which a program may read.")
 
 (defun make-reply-stream (io inner framing)
   "A stream for the content of a reply over IO, whose head was written, on the stream INNER.
-FRAMING is :CHUNKED, :PLAIN, :NONE or the number of octets that the content will have."
+FRAMING is :CHUNKED, :PLAIN, :NONE or the number of octets of the content."
   (make-instance 'reply-stream :content (make-reply-content io framing) :inner inner))
 
 (define-condition content-too-long (stream-error)
   ()
   (:report "More was written than the Content-Length of the reply has announced.")
-  (:documentation "A handler has written more than it has announced; what was announced is sent."))
+  (:documentation "Signalled when a handler writes more than it has announced; the announced octets
+are sent."))
 
 ;;; Framing
 
 (defun framing-of-stream (method status length chunked-p)
-  "How the content is framed that is written piece by piece for a reply with STATUS to a request by
-METHOD: as MAKE-REPLY-STREAM has it; and what the head says of it, a number of octets, :CHUNKED, or
-NIL for nothing.  LENGTH is the number of octets, or NIL where nobody knows; CHUNKED-P says whether
-it may come in chunks then
-(RFC 9112, section 6)."
+  "The framing, as for MAKE-REPLY-STREAM, of streamed content for a reply with STATUS to a request
+by METHOD; and what the head says of it: a number of octets, :CHUNKED, or NIL for nothing.  LENGTH
+is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks are allowed (RFC
+9112, section 6)."
   (let ((said (and (body-allowed-p status)
                    (or length (and chunked-p :chunked)))))
     (values (cond ((eql 101 status) :plain)
@@ -65,8 +65,8 @@ it may come in chunks then
 
 (declaim (inline last-chunk))
 (defun last-chunk (content)
-  "Where the chunk with which the buffer of CONTENT ends begins, and its size; 0 when it is still to
-begin."
+  "The position and the size of the chunk at the end of the output buffer of CONTENT; the size is 0
+when none has begun."
   (let ((fill (io-fill (reply-content-io content))))
     (if (and (= fill (reply-content-chunk-end content))
              (plusp (reply-content-chunk-size content)))
@@ -80,8 +80,8 @@ begin."
       (chunk-room size (- (length buffer) start)))))
 
 (defun await-room-in-chunk (content)
-  "How many octets more, at least one, fit into the last chunk of CONTENT, after room was made for
-them."
+  "How many octets more, at least one, fit into the last chunk of CONTENT.  Makes room if
+necessary."
   (let ((room (room-in-chunk content)))
     (cond ((plusp room) room)
           (t
@@ -90,7 +90,7 @@ them."
 
 (defun lengthen-last-chunk (content count)
   "Makes the last chunk of CONTENT, or a new one, longer by COUNT octets, for which there is room.
-Returns the buffer, and where in it the caller is to put these."
+Returns the buffer and the position for these octets."
   (let* ((io (reply-content-io content))
          (buffer (io-output io)))
     (multiple-value-bind (start size) (last-chunk content)
@@ -102,6 +102,7 @@ Returns the buffer, and where in it the caller is to put these."
         (values buffer position)))))
 
 (defun write-small-chunks (content octets start end)
+  "Writes OCTETS from START to END to CONTENT as parts of chunks in the output buffer."
   (loop while (< start end)
         do (let ((count (min (- end start) (await-room-in-chunk content))))
              (uninterruptibly
@@ -110,21 +111,21 @@ Returns the buffer, and where in it the caller is to put these."
              (incf start count))))
 
 (defun write-octet-in-chunk (content octet)
+  "Writes OCTET to CONTENT as a part of a chunk in the output buffer."
   (await-room-in-chunk content)
   (uninterruptibly
     (multiple-value-bind (buffer position) (lengthen-last-chunk content 1)
       (setf (aref buffer position) octet))))
 
 (defun write-encoded (io output)
-  "Writes the octets of OUTPUT, which are of no use in part, to IO; what its peer does not take now
-is kept."
+  "Writes the octets of OUTPUT, which are of no use in part, to IO, with backpressure."
   (whole-or-broken (io)
     (write-with-backpressure io (output-octets output) 0 (output-fill output))))
 
 (defun write-large-chunk (content octets start end)
-  "Writes OCTETS from START to END as one chunk."
+  "Writes OCTETS from START to END to CONTENT as one chunk."
   (let ((io (reply-content-io content)))
-    (setf (reply-content-chunk-size content) 0) ; there is none that could be lengthened
+    (setf (reply-content-chunk-size content) 0) ; no chunk can be lengthened now
     (with-reply (line)
       (encode-chunk-start line (- end start))
       (whole-or-broken (io)
@@ -134,6 +135,7 @@ is kept."
         (write-encoded io line)))))
 
 (defun write-chunked (content octets start end)
+  "Writes OCTETS from START to END to CONTENT in chunks."
   (check-range octets start end)
   (if (> (- end start) +output-size+)
       (write-large-chunk content octets start end)
@@ -183,6 +185,7 @@ is kept."
   octet)
 
 (defun flush-reply (stream)
+  "Sends as much of the output of STREAM as the client takes now."
   (let ((content (reply-stream-content stream)))
     (if (reply-content-framing content)
         (push-output (reply-content-io content))
@@ -196,25 +199,25 @@ is kept."
   (flush-reply stream))
 
 (defmethod trivial-gray-streams:stream-clear-output ((stream reply-stream))
-  ;; What was written may have left, and the head may still be in the buffer.
+  ;; Octets may have been sent already, and the head may still be in the buffer.
   nil)
 
 ;;; The end
 
 (defun note-sent-beside (stream shared-queue)
-  "Notes that the content of STREAM, a REPLY-STREAM, was sent to its buffered connection from
-SHARED-QUEUE, as much of it as was put in."
+  "Notes that content of STREAM, a REPLY-STREAM, was sent from SHARED-QUEUE: sets the rest of the
+announced length."
   (when (shared-queue-announced shared-queue)
-    (setf (reply-content-framing (reply-stream-content stream)) (shared-queue-announced shared-queue))))
+    (setf (reply-content-framing (reply-stream-content stream))
+          (shared-queue-announced shared-queue))))
 
 (defun framed (octets framing)
-  "OCTETS, which nobody changes any more, as they leave under FRAMING, that of a REPLY-STREAM."
+  "OCTETS, which must not change any more, in the form that FRAMING, of a REPLY-STREAM, requires."
   (if (eq :chunked framing) (chunk-of octets) octets))
 
 (defun end-reply (stream)
-  "Ends the content that was written to STREAM, a REPLY-STREAM, if it has not ended yet; what the
-peer does not take now is queued.  True when it is whole: none is missing of what the head has
-announced."
+  "Ends the content of STREAM, a REPLY-STREAM, if it has not ended yet.  Octets that the peer does
+not take now are queued.  True when the content has its announced length."
   (let* ((content (reply-stream-content stream))
          (io (reply-content-io content))
          (framing (reply-content-framing content)))
@@ -234,7 +237,7 @@ announced."
   (setf (reply-content-framing (reply-stream-content stream)) nil)
   (close (reply-stream-inner stream) :abort abort))
 
-;;; What is not of the reply
+;;; The other methods of a stream
 
 (defmethod stream-element-type ((stream reply-stream))
   '(unsigned-byte 8))

@@ -1,74 +1,74 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A send queue into which any thread puts octets for a client, up to a high-water mark.  From
-;;;; its first octet on, which leaves behind what its connection had to send before, it is the
-;;;; connection's.
+;;;; A shared queue: a send queue into which any thread puts octets for a client, up to a high-water
+;;;; mark.  It becomes the send queue of the connection when its first octets are sent, behind those
+;;;; that waited there.
 ;;;;
-;;;;   octets are     in          and who moves them on
+;;;;   octets are     in          and are moved on by
 ;;;;   put in         INCOMING    any thread, under the lock
-;;;;   taken          PARTS       the owner of the connection, or a thread that has the right to send
-;;;;                              from it: small vectors together, to be sent now
-;;;;   not sent       PARTS       the owner, or the engine, when the socket takes more
+;;;;   taken          PARTS       the owner of the connection, or a thread that has the send
+;;;;                              permission: small vectors together, to be sent now
+;;;;   not accepted   PARTS       the owner, or the engine, when the socket accepts more
 ;;;;
-;;;;   phase     what was said               PUT-IN-SHARED-QUEUE            the owner of the connection
-;;;;   :OPEN     nothing                     takes octets up to the mark    sends them
-;;;;   :ENDING   that all was put in         does not take any              sends the rest, and then ends it
-;;;;   :DROPPED  that its peer is too slow   refuses any, as if full        ends it, and the connection
-;;;;   :ENDED    the connection is gone      does not take any              has none
+;;;;   phase     meaning                PUT-IN-SHARED-QUEUE           the owner of the connection
+;;;;   :OPEN     more may come          accepts octets up to MARK     sends them
+;;;;   :ENDING   no more will come      accepts none                  sends the rest, then ends it
+;;;;   :DROPPED  the peer is too slow   refuses all, as if full       ends it, and the connection
+;;;;   :ENDED    the connection is gone accepts none                  does not exist
 ;;;;
-;;;; Invariants: SIZE octets were put in and not sent, as far as the owner has told.  A thread
-;;;; that has found it above the mark is told of room once, when no more than half the mark is
-;;;; left.  Vectors that were put in are never changed: many queues may share them.  The lock is
-;;;; not held while something is sent.  The functions of programs are called without it, and what
-;;;; one of them signals reaches nobody else.
+;;;; Invariants: SIZE octets were put in and not sent, as of the last NOTE-UNSENT.  The queue is
+;;;; full when SIZE exceeds MARK.  After each send by the owner, NOTE-UNSENT wakes threads and calls
+;;;; functions that wait for room, if at most half of MARK is left.  Vectors that were put in never
+;;;; change, so that many queues may share them.  The lock is not held during a send, nor during a
+;;;; call of a program's function; an error in that affects no other.
 
-(defstruct (shared-queue (:include send-queue) (:constructor make-shared-queue (mark &key engine announced))
+(defstruct (shared-queue (:include send-queue)
+                         (:constructor make-shared-queue (mark &key engine announced))
                          (:copier nil))
-  "A SEND-QUEUE for what any thread has for a client; MARK is how many octets may wait."
+  "A SEND-QUEUE into which any thread puts octets for a client.  It is full when more than MARK
+octets wait."
   (mark 0 :type index :read-only t)
-  (engine nil :read-only t)             ; which is told of functions that fail
-  (announced nil :type (or null unsigned-byte)) ; octets that may still be put in, if known
+  (engine nil :read-only t)             ; its log gets errors of functions
+  (announced nil :type (or null unsigned-byte)) ; octets that may still be put in, if limited
   (lock (bt:make-lock "shared send queue") :read-only t)
   (phase :open :type (member :open :ending :dropped :ended))
-  (incoming '() :type list)             ; vectors, the last first
+  (incoming '() :type list)             ; vectors, newest first
   (size 0 :type fixnum)
-  (silent-p nil :type boolean)          ; was nothing put in since SILENT-AGAIN-P was asked?
+  (silent-p nil :type boolean)          ; nothing was put in since the last SILENT-AGAIN-P
   (on-room '() :type list)              ; functions without arguments, each called once
-  (on-end '() :type list)               ; such functions, called when it has ended
-  (changed nil))                        ; a condition variable, where somebody has waited for room
+  (on-end '() :type list)               ; likewise, called when it has ended
+  (changed nil))                        ; a condition variable, once a thread has waited for room
 
 (setf (documentation 'make-shared-queue 'function)
-      "A new, empty shared send queue in which MARK octets, an integer, may wait.  ANNOUNCED is how
-many may be put in altogether, an integer, or NIL for any number; ENGINE, or NIL, is where the
-failure of a program's function is logged."
+      "A new, empty shared queue, which is full when more than MARK octets, an integer, wait.
+ANNOUNCED is how many octets may be put in altogether, an integer, or NIL for any number.  ENGINE,
+or NIL, logs errors of functions of programs."
       (documentation 'shared-queue-announced 'function)
       "How many octets may still be put into SHARED-QUEUE, an integer; NIL for any number.")
 
 (defmacro with-shared-queue ((shared-queue) &body body)
-  "Evaluates BODY, which is short and waits for nothing, while no other thread touches
-SHARED-QUEUE."
+  "Evaluates BODY, which is short and does not wait, while no other thread uses SHARED-QUEUE."
   `(with-lock-briefly ((shared-queue-lock ,shared-queue))
      ,@body))
 
 (defun full-p (shared-queue)
-  "True when more octets than its mark says are in SHARED-QUEUE, or it is to be ended since they
-were."
+  "True when more than MARK octets are in SHARED-QUEUE, or it is to be ended because they were."
   (or (> (shared-queue-size shared-queue) (shared-queue-mark shared-queue))
       (eq :dropped (shared-queue-phase shared-queue))))
 
 (defun queued-p (shared-queue)
-  "True when something was put into SHARED-QUEUE that its owner has not taken."
+  "True when octets were put into SHARED-QUEUE, and its owner has not taken them."
   (and (shared-queue-incoming shared-queue) t))
 
 (defun shared-queue-shut-p (shared-queue)
-  "True when SHARED-QUEUE takes nothing any more, however much room there is."
+  "True when SHARED-QUEUE accepts no octets any more, however much room there is."
   (and (member (shared-queue-phase shared-queue) '(:ending :ended)) t))
 
 (defun put-in-shared-queue (shared-queue octets &optional however-full-p)
-  "Puts OCTETS, a vector that nobody changes any more, into SHARED-QUEUE.  Returns :ROOM when more
-may follow, :FULL when these are more than may wait, so that nobody should go on before there is
-room; or, where it has not taken them, :REFUSED because it was full before, unless HOWEVER-FULL-P,
-:OVER because it has ended, and :TOO-LONG because fewer were announced."
+  "Puts OCTETS, a vector that must not change any more, into SHARED-QUEUE.  Returns :ROOM when more
+may follow, or :FULL when the caller should wait for room before the next call.  Otherwise it has
+not accepted them, and returns :REFUSED because it was full, unless HOWEVER-FULL-P; :OVER because it
+has ended; or :TOO-LONG because fewer octets were announced."
   (with-shared-queue (shared-queue)
     (cond ((shared-queue-shut-p shared-queue) :over)
           ((and (full-p shared-queue) (not however-full-p)) :refused)
@@ -84,50 +84,49 @@ room; or, where it has not taken them, :REFUSED because it was full before, unle
            (if (full-p shared-queue) :full :room)))))
 
 (defun silent-again-p (shared-queue)
-  "True when nothing was put into SHARED-QUEUE since this was asked before."
+  "True when no octets were put into SHARED-QUEUE since the last call."
   (with-shared-queue (shared-queue)
     (shiftf (shared-queue-silent-p shared-queue) t)))
 
 (defun shared-queue-over-p (shared-queue)
-  "True when nothing can be put into SHARED-QUEUE any more."
+  "True when SHARED-QUEUE accepts no octets any more."
   (not (eq :open (shared-queue-phase shared-queue))))
 
 (defun shared-queue-ended-p (shared-queue)
-  "True when SHARED-QUEUE has ended, and what was in it is dropped."
+  "True when SHARED-QUEUE has ended, and its octets were dropped."
   (eq :ended (shared-queue-phase shared-queue)))
 
 (defun close-shared-queue (shared-queue)
-  "Lets nobody put anything into SHARED-QUEUE any more; what is in it is still sent.  True for the
-first who does so."
+  "Makes SHARED-QUEUE accept no more octets; those in it are still sent.  True for the first call."
   (with-shared-queue (shared-queue)
     (when (eq :open (shared-queue-phase shared-queue))
       (setf (shared-queue-phase shared-queue) :ending))))
 
 (defun drop-shared-queue (shared-queue)
-  "Has SHARED-QUEUE, whose peer is too slow, ended with its connection, which the caller visits
-next: those who wait for room learn of that from a worker, and not in the caller, who may have locks
-of theirs."
+  "Has SHARED-QUEUE, whose peer is too slow, ended with its connection, which the caller resumes
+next.  A worker informs the threads that wait for room, not the caller, which may hold locks that
+these threads need."
   (with-shared-queue (shared-queue)
     (when (eq :open (shared-queue-phase shared-queue))
       (setf (shared-queue-phase shared-queue) :dropped))))
 
 (defun shared-queue-broken-p (shared-queue)
-  "True when SHARED-QUEUE has ended, or is to, and what is in it is dropped."
+  "True when SHARED-QUEUE has ended, or will end, and its octets are dropped."
   (and (member (shared-queue-phase shared-queue) '(:dropped :ended)) t))
 
 (defun end-shared-queue (shared-queue &optional first)
-  "Drops what SHARED-QUEUE has: nobody will send it.  Wakes who waits for room; FIRST, a function
-without arguments or NIL, is called before the functions of programs that do."
+  "Ends SHARED-QUEUE and drops its octets.  Wakes the threads that wait for room; then calls FIRST,
+a function without arguments or NIL, and then the functions of programs that wait for room."
   (with-acquired (functions (end-of-shared-queue shared-queue) (call-all shared-queue functions))
     (when first
       (funcall first))
-    ;; Where one exits non-locally, the others are called all the same.
+    ;; If one exits non-locally, the others are called all the same.
     (loop while functions
           do (call-noting shared-queue (pop functions)))))
 
 (defun end-of-shared-queue (shared-queue)
-  "Ends SHARED-QUEUE, and calls who wants to know of that.  Returns the functions of those who wait
-for room, the caller's to call.  The caller cannot be interrupted."
+  "Ends SHARED-QUEUE, and calls the functions in ON-END.  Returns the functions that wait for room,
+for the caller to call.  The caller cannot be interrupted."
   (multiple-value-bind (takers functions)
       (with-shared-queue (shared-queue)
         (setf (shared-queue-phase shared-queue) :ended
@@ -138,7 +137,7 @@ for room, the caller's to call.  The caller cannot be interrupted."
     takers))
 
 (defun call-noting (shared-queue function)
-  "Calls FUNCTION, which a program gave to SHARED-QUEUE.  An error is logged."
+  "Calls FUNCTION, which a program gave to SHARED-QUEUE.  Logs an error."
   (handler-case (funcall function)
     (error (condition)
       (when (shared-queue-engine shared-queue)
@@ -151,8 +150,8 @@ for room, the caller's to call.  The caller cannot be interrupted."
     (call-noting shared-queue function)))
 
 (defun call-when-over (shared-queue function)
-  "Calls FUNCTION, without arguments, which waits for nothing and is not interrupted, once, in any
-thread, when SHARED-QUEUE has ended; at once if it has by now."
+  "Calls FUNCTION, which has no arguments, does not wait and is not interrupted, once, in any
+thread, when SHARED-QUEUE has ended; at once if it has ended already."
   (uninterruptibly
     (when (with-shared-queue (shared-queue)
             (cond ((eq :ended (shared-queue-phase shared-queue)) t)
@@ -160,13 +159,15 @@ thread, when SHARED-QUEUE has ended; at once if it has by now."
       (call-noting shared-queue function))))
 
 (defun forget-when-over (shared-queue function)
-  "Lets FUNCTION, of CALL-WHEN-OVER for SHARED-QUEUE, not be called any more."
+  "Removes FUNCTION, an argument of an earlier CALL-WHEN-OVER, from SHARED-QUEUE."
   (with-shared-queue (shared-queue)
-    (setf (shared-queue-on-end shared-queue) (remove function (shared-queue-on-end shared-queue) :test #'eq))))
+    (setf (shared-queue-on-end shared-queue)
+          (remove function (shared-queue-on-end shared-queue) :test #'eq))))
 
 (defun call-when-room (shared-queue function)
-  "Calls FUNCTION, without arguments, once, in any thread, when SHARED-QUEUE has room, or has ended;
-at once if it has by now."
+  "Calls FUNCTION, which has no arguments, once, in any thread.  Calls it at once if SHARED-QUEUE is
+not full, or has ended; otherwise after a send by the owner that leaves at most half of its mark, or
+when it has ended."
   (unless (with-shared-queue (shared-queue)
             (when (and (full-p shared-queue) (not (eq :ended (shared-queue-phase shared-queue))))
               (push function (shared-queue-on-room shared-queue))
@@ -174,8 +175,8 @@ at once if it has by now."
     (call-all shared-queue (list function))))
 
 (defun await-room (shared-queue seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until SHARED-QUEUE has room or has ended.  True
-when it has."
+  "Waits up to SECONDS, a real or NIL for no limit, until SHARED-QUEUE is not full or has ended.
+True when it is so."
   (let ((changed (with-shared-queue (shared-queue)
                    (or (shared-queue-changed shared-queue)
                        (setf (shared-queue-changed shared-queue) (bt:make-condition-variable))))))
@@ -183,11 +184,10 @@ when it has."
                   (or (not (full-p shared-queue)) (eq :ended (shared-queue-phase shared-queue))))
                 changed (shared-queue-lock shared-queue) seconds 1/4)))
 
-;;; For the owner of the connection
+;;; The owner of the connection
 
 (defconstant +most-joined+ (* 16 1024)
-  "How many octets of several vectors are copied into one at most, to leave by one call of the
-system.")
+  "Several vectors are copied into one of at most so many octets, to be sent by one system call.")
 
 (defun joined-octets (vectors count)
   "The COUNT octets of VECTORS, a list of one or more, in one vector."
@@ -200,15 +200,15 @@ system.")
           (incf fill (length (the octets vector)))))))
 
 (defun octets-of (vectors)
-  "How many octets VECTORS, a list, have."
+  "The total number of octets of VECTORS, a list."
   (let ((size 0))
     (declare (type index size))
     (dolist (octets vectors size)
       (incf size (length (the octets octets))))))
 
 (defun parts-of (vectors)
-  "Parts of the octets of VECTORS, of which the last is first, in the order in which they leave:
-small ones together."
+  "Parts for the octets of VECTORS, newest first, in the order of sending.  Small vectors share a
+part."
   (let ((parts '()) (joined '()) (count 0))
     (declare (type index count))
     (flet ((end-part ()
@@ -224,31 +224,35 @@ small ones together."
     parts))
 
 (defun take-incoming (shared-queue)
-  "What was put into SHARED-QUEUE and not taken before, a list of vectors, the last first; and as
-second value true when nothing will follow them."
+  "Removes and returns the vectors that were put into SHARED-QUEUE, a list, newest first.  The
+second value is true when no more will follow."
   (with-shared-queue (shared-queue)
     (values (shiftf (shared-queue-incoming shared-queue) '())
             (not (eq :open (shared-queue-phase shared-queue))))))
 
 (defun note-unsent (shared-queue)
-  "Notes how much of SHARED-QUEUE was not sent yet; and tells of room, if there is some."
+  "Updates the size of SHARED-QUEUE after a send.  If at most half of its mark is left, wakes and
+calls those that wait for room."
   (let ((unsent (queued-octets shared-queue)))
-    (call-all shared-queue (with-shared-queue (shared-queue)
-                             (setf (shared-queue-size shared-queue)
-                                   (+ unsent (octets-of (shared-queue-incoming shared-queue))))
-                             (when (and (<= (shared-queue-size shared-queue) (ash (shared-queue-mark shared-queue) -1))
-                                        (not (full-p shared-queue))) ; as it is where it was dropped
-                               (take-takers shared-queue))))))
+    (call-all shared-queue
+              (with-shared-queue (shared-queue)
+                (setf (shared-queue-size shared-queue)
+                      (+ unsent (octets-of (shared-queue-incoming shared-queue))))
+                (when (and (<= (shared-queue-size shared-queue)
+                               (ash (shared-queue-mark shared-queue) -1))
+                           (not (full-p shared-queue))) ; a dropped one is full
+                  (take-takers shared-queue))))))
 
 (defun take-takers (shared-queue)
-  "A list of the functions that are to be told of room in SHARED-QUEUE, in the order in which they
-came, after a thread was woken that waits for it.  Under the lock."
+  "Wakes the thread that waits for room in SHARED-QUEUE.  Removes and returns the functions that
+wait for room, oldest first.  The caller holds the lock."
   (when (shared-queue-changed shared-queue)
     (bt:condition-notify (shared-queue-changed shared-queue)))
   (reverse (shiftf (shared-queue-on-room shared-queue) '())))
 
 (defun use-queue (io shared-queue)
-  "Makes SHARED-QUEUE the send queue of IO and its connection: what that has there leaves first."
+  "Makes SHARED-QUEUE the send queue of IO and its connection.  The octets of the former queue are
+sent first."
   (let* ((base (io-base io))
          (connection (io-connection base))
          (queue (io-queue io)))
@@ -264,10 +268,10 @@ came, after a thread was woken that waits for it.  Under the lock."
           (setf (connection-queue connection) shared-queue))))))
 
 (defun send-incoming (shared-queue io more-p)
-  "Sends what the peer of IO takes now of SHARED-QUEUE, its queue, and of what was put in.  MORE-P
-is as in FLUSH-IO.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
+  "Sends as much of SHARED-QUEUE, the queue of IO, as the peer takes now.  MORE-P is as in FLUSH-IO.
+True when no more octets will follow.  Signals DESCRIPTOR-BROKEN."
   (let ((engine-sends-p (engine-sends-p io)))
-    (unless engine-sends-p              ; a program has a stream beside it, or all of it
+    (unless engine-sends-p              ; a program has a stream beside it, or the whole connection
       (send-output io))
     (prog1 (uninterruptibly
              (multiple-value-bind (vectors last-p) (take-incoming shared-queue)
@@ -278,16 +282,15 @@ is as in FLUSH-IO.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
             (t (send-unsent io))))))
 
 (defun nothing-to-send-p (shared-queue)
-  "True when all that was put into SHARED-QUEUE was sent, and more may be put in.  Who just puts
-something in has it sent afterwards."
+  "True when all octets of SHARED-QUEUE were sent, and more may be put in.  A thread that puts some
+in at this moment has them sent afterwards."
   (and (eq :open (shared-queue-phase shared-queue))
        (not (queued-p shared-queue))    ; nor a vector without octets
        (zerop (shared-queue-size shared-queue))))
 
 (defun send-queued (shared-queue io &key more-p)
-  "Sends what the peer of IO takes now of what was put into SHARED-QUEUE, its queue from now on.
-MORE-P is as in FLUSH-IO.  True when all of it was sent, and nothing will follow.  Signals
-DESCRIPTOR-BROKEN."
+  "Makes SHARED-QUEUE the queue of IO, and sends as much of it as the peer takes now.  MORE-P is as
+in FLUSH-IO.  True when all of it was sent, and no more will follow.  Signals DESCRIPTOR-BROKEN."
   (unless (nothing-to-send-p shared-queue)
     (use-queue io shared-queue)
     (let ((last-p (send-incoming shared-queue io more-p)))

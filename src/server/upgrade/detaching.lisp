@@ -1,20 +1,20 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Connections that a program takes away.
+;;;; Detaching: a program takes a connection away.
 
 (defun give-away (application connection http)
-  "Leaves the socket of CONNECTION, with HTTP, to a program under APPLICATION; returns what is to
-become of the connection."
+  "Leaves the socket of CONNECTION, with HTTP, to a program under APPLICATION.  Returns the outcome
+for CONNECTION."
   (let ((base (http-base http)))
     (pace-io (http-io http) nil nil)
-    (abandon-body-prefetch http)        ; who leaves a request by a non-local exit has not
+    (abandon-body-prefetch http)        ; a non-local exit out of the request has not done so
     (cond ((null base)
            (setf (connection-outcome connection) :detached))
           ((null (io-descriptor base)) :close)
           ((encrypted-p application)
            (finish-output (http-stream http))
-           ;; OpenSSL has the number of the descriptor, so it must be that.  Once it is the
-           ;; program's, it may be another connection's at any moment.
+           ;; OpenSSL has the number of the descriptor, so the program must get this one.  From then
+           ;; on that number may at any moment be that of another connection.
            (uninterruptibly
              (detach (worker-engine *worker*) connection)
              (setf (connection-outcome connection) :detached)
@@ -30,16 +30,15 @@ become of the connection."
                :close)))))
 
 (defun end-when-forgotten (base)
-  "Has the TLS connection on BASE, which a program has taken away, ended when that has forgotten
-it."
+  "Registers a finalizer that ends the TLS session on BASE, which a program has taken away."
   (let ((transport (and (io-encrypted base) (io-transport (io-encrypted base)))))
     (when transport
       (end-transport-when-forgotten transport (io-stream base)))))
 
 (defun leave-to-program (connection io)
-  "Leaves the streams of CONNECTION, with IO, to the program; returns what is to become of the
-connection: its own descriptor is closed, but nobody says good-bye."
-  ;; So it is also if what follows fails.
+  "Leaves the streams of CONNECTION, with IO, to the program.  Returns the outcome for CONNECTION:
+its own descriptor is closed, without a farewell."
+  ;; This outcome holds also if one of the next steps fails.
   (setf (connection-outcome connection) :broken)
   (leave-to-lent io)
   (setf (connection-data connection) nil

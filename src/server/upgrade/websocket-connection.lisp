@@ -1,22 +1,22 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A WebSocket over a connection: the protocol is the business of the layer websocket/; here its
-;;;; octets come in and go out, without a worker between two messages.
+;;;; A WebSocket over a connection.  The layer websocket/ has the protocol; this file moves its
+;;;; octets in and out, without a worker between two messages.
 ;;;;
-;;;;   the owner of the connection finds        and
-;;;;   messages                                 calls ON-MESSAGE for each, in their order, and waits for it
-;;;;   a ping                                   sends a pong, unless too much is on its way already
-;;;;   a close frame                            sends one too, and closes the connection when that has left
-;;;;   a failure                                sends a close frame with its code, and closes likewise
-;;;;   the end                                  closes the connection
-;;;;   nothing for PING-SECONDS                 sends a ping
-;;;;   nothing for IDLE-SECONDS                 closes the connection, unless a ping is still to leave, or has just
-;;;;                                            done so
-;;;;   no close frame for *CLOSING-SECONDS*     closes the connection
+;;;;   the owner of the connection finds        action
+;;;;   messages                                 call ON-MESSAGE for each, in their order, and wait
+;;;;   a ping                                   send a pong, unless too much waits to be sent
+;;;;   a close frame                            answer with one, and close when that was sent
+;;;;   a failure                                send a close frame with its code, and close likewise
+;;;;   the end                                  close the connection
+;;;;   nothing for PING-SECONDS                 send a ping
+;;;;   nothing for IDLE-SECONDS                 close the connection, unless a ping is still to be
+;;;;                                            sent, or was sent just now
+;;;;   no close frame for *CLOSING-SECONDS*     close the connection
 ;;;;   after it has sent one
-;;;;   its engine stops                         sends a close frame with code 1001
+;;;;   its engine stops                         send a close frame with code 1001
 ;;;;
-;;;; Input is not read while the client does not take what was sent.  ON-CLOSE is called once.
+;;;; Input is not read while the client does not take the output.  ON-CLOSE is called once.
 
 (defmethod continue-over ((socket websocket) http resuming-p)
   (setf (websocket-owner socket) (bt:current-thread)
@@ -26,7 +26,7 @@
 
 (defun continue-websocket (socket io resuming-p)
   (say-going-away socket)
-  (let* ((now (milliseconds))           ; what comes later is read before it is missed
+  (let* ((now (milliseconds)) ; before reading: later octets are read before their deadline
          (more-p (and (not resuming-p)
                       (prog1 (receive-messages socket io)
                         (keep-time socket now))))
@@ -41,12 +41,12 @@
            :deferred))))
 
 (defconstant +input-turn+ 64
-  "After how many messages, or buffers of input, of a WebSocket its owner turns to what else is
-ready.")
+  "After so many messages, or buffers of input, of a WebSocket, its owner serves other connections
+that are ready.")
 
 (defun receive-messages (socket io)
-  "Handles the messages of SOCKET that have come over IO.  True when more may have come, but its
-turn is over."
+  "Handles the messages of SOCKET that have come over IO.  True when its turn is over although more
+may have come."
   (let ((turns +input-turn+))
     (loop while (and (reads-on-p socket) (null (io-unsent io)))
           do (when (minusp (decf turns))
@@ -68,7 +68,7 @@ turn is over."
                   (return nil)))))))
 
 (defgeneric reads-on-p (socket)
-  (:documentation "True when what comes for SOCKET is to be read.")
+  (:documentation "True when input for SOCKET is to be read.")
   (:method ((socket websocket))
     (receiving-p (websocket-state socket))))
 
@@ -78,26 +78,25 @@ turn is over."
     (end-websocket socket)))
 
 (defun nothing-new-p (socket io)
-  "True when all that has come for SOCKET over IO was read, so that there will be an event of what
-comes next.  The end of the client's half may have come with the last of it, and no event of its
-own."
+  "True when all input of SOCKET over IO was read, so that an event will announce the next.  The
+client's end may have come with the last octets, without an event of its own."
   (and (io-all-read-p io)
        (not (peer-left-p socket))))
 
 (defun send-waiting (socket io)
-  "Sends what the client of SOCKET takes now over IO, if there is something for it."
+  "Sends as many octets in the shared queue of SOCKET as the client takes now over IO."
   (when (queued-p (websocket-shared-queue socket))
     (send-queued (websocket-shared-queue socket) io)))
 
 (defgeneric handle-input (socket io)
-  (:documentation "Handles what comes next for SOCKET in the input of IO."))
+  (:documentation "Handles the next part of the input of IO for SOCKET."))
 
 (defmethod handle-input ((socket websocket) io)
   "Handles the next event, if that is whole."
   (multiple-value-bind (kind end value more)
       (decode-message (websocket-decoder socket) (io-input io) (io-start io) (io-end io))
     (setf (io-start io) end)
-    (lend-no-buffers io)                ; what handles it may take long
+    (lend-no-buffers io)                ; the handler may take long
     (ecase kind
       ((nil :pong))
       (:ping (put-in-websocket socket (encode-frame :pong value)))
@@ -111,13 +110,15 @@ own."
 (defun call-on-message (socket io kind message)
   (when (sending-p (websocket-state socket))
     (handler-case (call-in-burst socket io
-                                 (lambda () (funcall (websocket-on-message socket) socket kind message)))
+                                 (lambda ()
+                                   (funcall (websocket-on-message socket) socket kind message)))
       (serious-condition (condition)       ; also of an exhausted stack
-        (log-message (suspended-exchange-engine socket) :error "A WebSocket's handler failed: ~A" condition)
+        (log-message (suspended-exchange-engine socket) :error
+                     "A WebSocket's handler failed: ~A" condition)
         (close-websocket-with socket 1011 "The server failed.")))))
 
 (defun note-close (socket step code reason)
-  "Notes STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, of SOCKET, and answers with a close
+  "Applies STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, to SOCKET, and answers with a close
 frame if one is owed."
   (reduce-account (websocket-memory socket) 0)
   (with-websocket (socket)
@@ -127,17 +128,19 @@ frame if one is owed."
     (step-websocket socket step)
     (when (close-owed-p (websocket-state socket))
       (step-websocket socket :send-close)
-      (put-in-shared-queue (websocket-shared-queue socket) (encode-close code (if (eq :fail step) reason "")) :however-full))
+      (put-in-shared-queue (websocket-shared-queue socket)
+                           (encode-close code (if (eq :fail step) reason ""))
+                           :however-full))
     (when (over-p (websocket-state socket))
       (close-shared-queue (websocket-shared-queue socket)))))
 
 ;;; Time
 ;;;
-;;; Who is not pinged in time, since too much was on its way to him, or his worker was late, does
-;;; not count as gone: first the ping leaves, and he has then as much time as others have.
+;;; A client whose ping is late, since too many octets waited or its worker was late, does not count
+;;; as gone.  The ping is sent first, and then the client has as much time as others.
 
 (defun ping-moment (socket)
-  "When a ping is to be sent to SOCKET, in MILLISECONDS; NIL for never."
+  "The time of the next ping to SOCKET, in MILLISECONDS; NIL for never."
   (let ((ping (websocket-ping-milliseconds socket)))
     (and ping
          (null (websocket-pinged socket))
@@ -145,7 +148,7 @@ frame if one is owed."
          (+ (websocket-heard socket) ping))))
 
 (defun idle-moment (socket)
-  "When the client of SOCKET counts as gone, in MILLISECONDS; NIL for never."
+  "The time at which the client of SOCKET counts as gone, in MILLISECONDS; NIL for never."
   (let ((ping (websocket-ping-milliseconds socket))
         (idle (websocket-idle-milliseconds socket))
         (heard (websocket-heard socket))
@@ -156,28 +159,30 @@ frame if one is owed."
           (t nil))))
 
 (defun end-moment (socket)
-  "When SOCKET is to be closed, in MILLISECONDS; NIL for never."
+  "The time at which SOCKET is to be closed, in MILLISECONDS; NIL for never."
   (earlier (websocket-closing-end socket) (idle-moment socket)))
 
 (defun keep-time (socket now)
-  "Does for SOCKET what was due at NOW, in MILLISECONDS; what had come by then was read."
+  "Closes or pings SOCKET if that was due at NOW, in MILLISECONDS.  The input that had come by then
+was read."
   (flet ((due-p (moment) (and moment (>= now moment))))
     (cond ((due-p (end-moment socket))
            (end-websocket socket))
           ((and (due-p (ping-moment socket))
-                (member (put-in-websocket socket (encode-frame :ping (make-octets 0))) '(:room :full)))
+                (member (put-in-websocket socket (encode-frame :ping (make-octets 0)))
+                        '(:room :full)))
            (setf (websocket-pinged socket) :put)))))
 
 (defun note-ping-sent (socket io)
-  "Notes when a ping that was put into SOCKET has left over IO, if it has."
+  "Records the time when a ping in the queue of SOCKET was sent over IO."
   (when (and (eq :put (websocket-pinged socket))
              (null (io-unsent io))
              (not (queued-p (websocket-shared-queue socket))))
     (setf (websocket-pinged socket) (milliseconds))))
 
 (defun settle-websocket-deadline (socket io)
-  "Lets SOCKET be continued when something is due; but while something is unsent, its client has
-the time that it takes."
+  "Has SOCKET continued when its next moment comes.  While octets are unsent, the write timeout
+applies instead."
   (serve-at (suspended-exchange-engine socket) (suspended-exchange-connection socket)
             (and (null (io-unsent io))
                  (earlier (end-moment socket) (ping-moment socket)))))
@@ -201,8 +206,8 @@ the time that it takes."
                        "What was to be done for the end of a WebSocket failed: ~A" condition))))))
 
 (defun say-farewell (socket)
-  "Tells the client of SOCKET, whose connection the caller owns and closes next, if its engine
-stops, unless octets that would have to go before are left."
+  "Sends the client of SOCKET, whose connection the caller owns and closes next, a close frame if
+its engine stops, unless other octets would have to be sent before."
   (setf (websocket-owner socket) (bt:current-thread))
   (let ((io (websocket-io socket)))
     (when (and (io-open-p io)
@@ -212,9 +217,10 @@ stops, unless octets that would have to go before are left."
 ;;; Where a worker keeps the connection
 
 (defparameter *websocket-look-seconds* 1/20
-  "How often a worker that keeps a WebSocket looks whether somebody has something to be sent.")
+  "How often a worker that keeps a WebSocket checks for octets to send.")
 
 (defun wait-a-little ()
+  "Waits for *WEBSOCKET-LOOK-SECONDS*."
   (let ((lock (bt:make-lock "nobody's")))
     (wait-until (constantly nil) (bt:make-condition-variable) lock *websocket-look-seconds* nil)))
 
@@ -232,8 +238,9 @@ stops, unless octets that would have to go before are left."
           (unless (serving-p (suspended-exchange-engine socket))
             (return :close))
           (cond ((not (reads-on-p socket))
-                 (wait-a-little))       ; what has come stays where it is
+                 (wait-a-little))       ; its input stays in the system
                 ((and (not (input-waiting-p io))
-                      (await-input (connection-handle connection) :until (end-after *websocket-look-seconds*)))
+                      (await-input (connection-handle connection)
+                                   :until (end-after *websocket-look-seconds*)))
                  (note-socket-ready (io-transport io)))))
       (abandon-suspended-exchange http))))
