@@ -21,7 +21,8 @@ one, and its reason."
      ,@(loop for (class subclass) in rows
              collect `(define-condition ,subclass (cannot-listen ,class) ()))
      (defparameter ,table ',rows
-       "What usocket signals when nobody can listen, what is signalled then, and why.")))
+       "For each error of usocket: the subclass of it that is signalled instead, and the reason in
+words.")))
 
 (define-listening-errors *listening-errors*
   (usocket:address-in-use-error port-taken "something else listens there")

@@ -101,7 +101,7 @@ function without arguments, is called once if the client leaves before.")
   ((within-p :initarg :within-p :initform nil :reader client-left-within-p
              :documentation "True when it was signalled in the thread that serves the request of the
 client."))
-  (:report "Nobody takes it: the client has left, or has all that it gets.")
+  (:report "The client gets no more octets: it has left, or the reply has ended.")
   (:documentation "Signalled to the caller that writes octets that the client will not get: the
 client has left or takes none in time, the server was stopped, or the stream was closed or has
 ended.  It is not signalled for the client's leaving if the reply has an :ON-ABANDON, which is

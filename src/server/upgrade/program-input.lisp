@@ -1,35 +1,38 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What comes over a connection over which a program speaks by itself, and its end.
+;;;; The input of a connection over which a program speaks by itself, and its end.
 ;;;;
-;;;;   the owner of the connection finds       and, where it speaks the WebSocket protocol
-;;;;   a frame that is not whole               keeps what has come
-;;;;   a frame                                 calls the program with it
-;;;;   a frame, or a message, that is too long sends a close frame with code 1009, and takes no more
-;;;;   no memory for it                        likewise with code 1013
-;;;;   a close frame                           calls the program with it, once it has noted it; the connection ends when
-;;;;                                           the program has answered, or after *CLOSE-ANSWER-SECONDS*
-;;;;   that the engine stops                   sends a close frame with code 1001
-;;;;   that the program has failed             sends a close frame with code 1011, and calls it no more
-;;;;   the end                                 closes the connection
+;;;;   the owner finds, for the WebSocket protocol  action
+;;;;   a part of a frame                            keep it
+;;;;   a frame                                      call the program with it
+;;;;   a frame, or a message, that is too long      send a close frame with code 1009,
+;;;;                                                and read no more
+;;;;   a frame, and no memory for it                likewise with code 1013
+;;;;   a close frame                                note it, and call the program with it; close
+;;;;                                                when the program has answered, or after
+;;;;                                                *CLOSE-ANSWER-SECONDS*
+;;;;   the engine stops                             send a close frame with code 1001
+;;;;   the program has failed                       send a close frame with code 1011, and do
+;;;;                                                not call it again
+;;;;   the end                                      close the connection
 ;;;;
-;;;; Where it does not, the program is called with octets as they come, and at the end the
-;;;; connection is closed when all was sent.  Input is not read while the client does not take what
-;;;; was sent, nor while the program has no function for it.
+;;;; For other protocols, the program is called with octets as they come.  At the end the connection
+;;;; is closed when all output was sent.  Input is not read while the client does not take the
+;;;; output, nor while the program has no function for it.
 ;;;;
-;;;; Who speaks the WebSocket protocol and has not closed the connection itself is told of its end
-;;;; by a close frame, as if it had come from the client: that one's code, or what the server has
-;;;; sent, or 1006 where neither has sent one.  There are libraries that answer the first one, and
-;;;; close when they get the next: so they get two, the client's counted.
+;;;; A program that speaks the WebSocket protocol, and has not closed the connection itself, gets a
+;;;; close frame at the end, as if from the client.  It has the code of the client's close frame, or
+;;;; of the server's, or 1006 if there was none.  Some libraries answer the first close frame, and
+;;;; close at the next one: so they get two, the client's included.
 
 ;;; Frames
 
 (defun too-long-p (socket size)
-  "True when a frame, or a message, of SIZE octets of payload is longer than SOCKET takes."
+  "True when SIZE octets of payload, of a frame or a message, are more than SOCKET accepts."
   (> size (program-socket-most-octets socket)))
 
 (defun refuse-input (socket io code reason)
-  "Ends SOCKET with CODE and REASON, since what its client sends over IO is not taken."
+  "Ends SOCKET with CODE and REASON: its input over IO is refused."
   (setf (io-start io) (io-end io)
         (program-socket-held socket) nil
         (program-socket-fill socket) 0)
@@ -40,19 +43,23 @@
       (step-websocket socket :send-close)
       (setf (websocket-code socket) code
             (websocket-reason socket) reason)
-      (put-in-shared-queue (program-socket-shared-queue socket) (encode-close code reason) :however-full)))
+      (put-in-shared-queue (program-socket-shared-queue socket)
+                           (encode-close code reason)
+                           :however-full)))
   (close-shared-queue (program-socket-shared-queue socket)))
 
 (defun hold-input (socket io extent exact-p)
-  "Moves what IO has of a frame of EXTENT octets, or more unless EXACT-P, to what is HELD of SOCKET.
-NIL where there is no memory."
+  "Moves input of IO, of a frame of EXTENT octets, or more unless EXACT-P, to the HELD octets of
+SOCKET.  NIL where there is no memory."
   (let* ((fill (program-socket-fill socket))
          (held (program-socket-held socket))
          (count (min (- extent fill) (- (io-end io) (io-start io))))
          (size (+ fill count)))
     (when (or (null held) (< (length held) size))
       (let ((grown-size (if exact-p (min extent (max 64 (* 2 size))) 14)))
-        (unless (reserve-for-account (websocket-memory socket) (- grown-size (length held)) *waiting-share*)
+        (unless (reserve-for-account (websocket-memory socket)
+                                     (- grown-size (length held))
+                                     *waiting-share*)
           (return-from hold-input nil))
         (let ((grown (make-octets grown-size)))
           (when held
@@ -63,14 +70,14 @@ NIL where there is no memory."
     (setf (program-socket-fill socket) size)))
 
 (defun take-held (socket extent)
-  "The frame of EXTENT octets that is HELD of SOCKET, which holds nothing then."
+  "Removes and returns the HELD octets of SOCKET, a frame of EXTENT octets."
   (let ((held (shiftf (program-socket-held socket) nil)))
     (setf (program-socket-fill socket) 0)
     (if (= extent (length held)) held (subseq held 0 extent))))
 
 (defun take-frame (socket io)
-  "The next frame of SOCKET, in a vector of its own, if it has come whole; NIL if it has not, and
-:TOO-LONG or :NO-MEMORY if it will not be taken."
+  "The next frame of SOCKET, in a new vector, if it has come wholly over IO; otherwise NIL, or
+:TOO-LONG or :NO-MEMORY if it is refused."
   (loop
     (multiple-value-bind (extent exact-p head)
         (if (program-socket-held socket)
@@ -89,7 +96,7 @@ NIL where there is no memory."
             ((not (hold-input socket io extent exact-p)) (return :no-memory))))))
 
 (defun count-in-message (socket frame)
-  "Counts FRAME as one of the message that SOCKET receives, unless it is a control frame."
+  "Adds FRAME to the size of the message that SOCKET receives, unless it is a control frame."
   (cond ((control-frame-p frame))
         ((continuation-frame-p frame)
          (incf (program-socket-message-size socket) (frame-payload-size frame)))
@@ -98,25 +105,26 @@ NIL where there is no memory."
                (program-socket-text-p socket) (text-frame-p frame)))))
 
 (defun memory-for-frame (socket frame)
-  "How much memory is to be reserved for SOCKET while its program has FRAME, in octets: for what
-libraries keep of a message that has not ended, and for what they make of one that has."
+  "How many octets of memory to reserve for SOCKET while its program handles FRAME: for the parts
+that a library keeps of an unfinished message, and for the object that it makes of a finished one."
   (let ((size (program-socket-message-size socket))
         (memory (websocket-memory socket)))
     (cond ((control-frame-p frame) 0)
           ((not (final-frame-p frame)) size)
-          ((zerop (account-size memory)) 0) ; it came whole, as most do
-          ((program-socket-text-p socket) (* 5 size)) ; and a string
+          ((zerop (account-size memory)) 0) ; it came in one piece, as most do
+          ((program-socket-text-p socket) (* 5 size)) ; octets and a string
           (t (* 2 size)))))
 
 (defun reserve-for-frame (socket frame)
-  "Reserves memory for what the program of SOCKET does with FRAME.  NIL where there is none."
+  "Reserves memory for the use of FRAME by the program of SOCKET.  NIL where there is none."
   (let ((more (- (memory-for-frame socket frame) (account-size (websocket-memory socket)))))
     (or (not (plusp more))
-        (reserve-for-account (websocket-memory socket) more (if (final-frame-p frame) 1 *waiting-share*)))))
+        (reserve-for-account (websocket-memory socket) more
+                             (if (final-frame-p frame) 1 *waiting-share*)))))
 
 (defun release-for-frame (socket frame)
-  "Releases what was reserved for SOCKET, whose program was called with FRAME, but for a message
-that has not ended."
+  "Releases the reservation of SOCKET for FRAME, with which its program was called, except for an
+unfinished message."
   (when (and (final-frame-p frame) (not (control-frame-p frame)))
     (setf (program-socket-message-size socket) 0))
   (reduce-account (websocket-memory socket) (program-socket-message-size socket)))
@@ -132,13 +140,13 @@ that has not ended."
       (call-program socket (lambda () (funcall reader octets :start 0 :end (length octets)))))))
 
 (defun hand-to-program (socket io octets)
-  "Calls the program of SOCKET with OCTETS, that have come over IO."
+  "Calls the program of SOCKET with OCTETS, which have come over IO."
   (lend-no-buffers io)                  ; it may take long
   (send-waiting socket io)
   (call-in-burst socket io (lambda () (tell-program socket octets))))
 
 (defun call-telling (socket function)
-  "Calls FUNCTION, which tells the program of SOCKET of its end."
+  "Calls FUNCTION, which informs the program of SOCKET about its end."
   (setf (program-socket-teller socket) (bt:current-thread))
   (incf (program-socket-told socket))
   (unwind-protect (funcall function)
@@ -146,19 +154,20 @@ that has not ended."
           (program-socket-held-p socket) nil)))
 
 (defun hand-close-over (socket io frame payload)
-  "Does what is to be done for FRAME, a close frame with PAYLOAD, that has come for SOCKET over IO."
+  "Handles FRAME, a close frame with PAYLOAD, which has come for SOCKET over IO."
   (with-websocket (socket)
     (when (receiving-p (websocket-state socket))
       (step-websocket socket :receive-close))
     (setf (program-socket-farewell socket) payload
           (websocket-code socket) (close-payload-code payload)
-          (websocket-closing-end socket) (+ (milliseconds) (as-milliseconds *close-answer-seconds*))))
+          (websocket-closing-end socket)
+          (+ (milliseconds) (as-milliseconds *close-answer-seconds*))))
   (call-telling socket (lambda () (hand-to-program socket io frame)))
   (when (over-p (websocket-state socket))
     (close-shared-queue (program-socket-shared-queue socket))))
 
 (defun hand-frame-over (socket io frame)
-  "Calls the program of SOCKET with FRAME, that has come over IO."
+  "Calls the program of SOCKET with FRAME, which has come over IO."
   (unwind-protect
        (let ((payload (close-frame-payload frame)))
          (if payload
@@ -167,7 +176,7 @@ that has not ended."
     (release-for-frame socket frame)))
 
 (defun handle-frame (socket io frame)
-  "Handles FRAME, of TAKE-FRAME of SOCKET and IO, but not NIL."
+  "Handles FRAME, a result of TAKE-FRAME for SOCKET and IO other than NIL."
   (flet ((refuse-as-too-long ()
            (refuse-input socket io 1009 "A message is larger than this server takes."))
          (refuse-for-memory ()
@@ -206,7 +215,8 @@ that has not ended."
   (cond ((not resuming-p)
          (setf (program-socket-worker-wanted-p socket) nil)
          (loop for outcome = (continue-speaking socket http nil)
-               for called-p = (and (member outcome '(:deferred :again)) (written-called-p socket http))
+               for called-p = (and (member outcome '(:deferred :again))
+                                   (written-called-p socket http))
                while (and called-p (eq :deferred outcome))
                finally (return outcome)))
         ((program-socket-worker-wanted-p socket)
@@ -224,15 +234,15 @@ that has not ended."
     (setf (websocket-owner socket) nil)))
 
 (defun written-called-p (socket http)
-  "Calls what the program wanted called when SOCKET has sent what it has by now; true if there was
-anything."
+  "Calls the functions of the program that are due after a send to SOCKET over HTTP; true if there
+were any."
   (when (program-socket-written socket)
     (setf (websocket-owner socket) (bt:current-thread))
     (unwind-protect (call-lending-value socket (http-io http) #'call-written)
       (setf (websocket-owner socket) nil))))
 
 (defun call-lending-value (socket io function)
-  "Like CALL-LENDING, of FUNCTION with SOCKET; returns its value."
+  "Calls FUNCTION with SOCKET as CALL-LENDING does, and returns its value."
   (let ((value nil))
     (call-lending socket io (lambda () (setf value (funcall function socket))))
     value))
@@ -245,7 +255,7 @@ anything."
 ;;; The end
 
 (defun tell-of-end (socket)
-  "Tells the program of SOCKET, which speaks the WebSocket protocol, that it has ended."
+  "Informs the program of SOCKET, which speaks the WebSocket protocol, about its end."
   (let* ((said-p (farewell-said-p socket))
          (payload (or (program-socket-farewell socket)
                       (close-payload (websocket-code socket) (websocket-reason socket)))))
@@ -267,10 +277,10 @@ anything."
   (call-written socket))
 
 (defmethod abandon ((socket program-socket))
-  ;; Its thread was destroyed in the program's function.
+  ;; Its thread may have been destroyed in a function of the program.
   (take-sending-back socket)
   (unwind-protect (end-with-program socket)
-    (end-websocket socket)              ; where the program has ended the thread
+    (end-websocket socket)              ; the program may have ended the thread
     (with-websocket (socket) (take-buffered socket))
     (setf (program-socket-reader socket) nil
           (program-socket-held socket) nil)

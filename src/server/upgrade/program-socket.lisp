@@ -1,27 +1,27 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A connection over which a program speaks by itself: the WebSocket protocol, by a library of its
-;;;; own, or any other.  It writes whatever it likes, from any thread, and is called with what
-;;;; comes; no worker waits for that.  What is done with what comes, and at the end, is in
-;;;; program-input.lisp.
+;;;; A program socket: a connection over which a program speaks by itself, with a WebSocket library
+;;;; of its own or in another protocol.  It writes octets from any thread, and is called with the
+;;;; input; no worker waits for that.  program-input.lisp has the input and the end.
 ;;;;
-;;;; Where the request was one for a WebSocket, close frames are noticed in both directions, so that
-;;;; the TCP connection ends as RFC 6455 has it (websocket-state.lisp).  What the program writes is
+;;;; If the request was for a WebSocket, the server notices close frames in both directions, so that
+;;;; the TCP connection ends as RFC 6455 requires (websocket-state.lisp).  Output of the program:
 ;;;;
-;;;;   in the state       a close frame                          anything else
+;;;;   state              a close frame                          other octets
 ;;;;   :OPEN              sent; the client's is awaited, unless  sent
-;;;;                      its code tells of a failure
+;;;;                      the code is that of a failure
 ;;;;   :CLOSED-BY-CLIENT  sent; then the connection ends         dropped
 ;;;;   :CLOSING, :CLOSED  dropped                                dropped
-;;;;   :GONE              dropped, if a close frame was sent     likewise
-;;;;                      or has come; else an error
+;;;;   :GONE              dropped if a close frame was sent or   likewise
+;;;;                      received; otherwise an error
 ;;;;
-;;;; Where it was not, all is sent until the program has closed the connection; then it is an error.
+;;;; For other protocols, all is sent until the program has closed the connection; then it is an
+;;;; error.
 ;;;;
-;;;; Invariants: PUT octets were put into the shared send queue by the program, and those up to PUT
-;;;; less its size were sent, as far as is known.  A function that the program has given with what
-;;;; it wrote is called once that was sent, without a lock, one at a time; one given with a close
-;;;; frame not before the program was told of the end, while HELD-P.
+;;;; Invariants: the program has put PUT octets into the shared queue, and all but the size of that
+;;;; were sent, as far as is known.  A function that the program gives with its octets is called
+;;;; once after they were sent, without a lock, one at a time.  A function that it gives with a
+;;;; close frame waits, while HELD-P, until the program was informed about the end.
 
 (defparameter *close-answer-seconds* 2
   "How many seconds a client has to answer a close frame of a program.")
@@ -36,9 +36,8 @@
   (most-octets 0 :type unsigned-byte :read-only t) ; of payload, of a message and of a frame
   (ping nil :read-only t)               ; PING-MILLISECONDS while pings may be sent
   (reader nil
-   :documentation "The program's function that is called with what comes for PROGRAM-SOCKET, or
-NIL.")
-  ;; To read octets that came before there was a READER, or to call functions in WRITTEN.
+   :documentation "The function of the program for the input of PROGRAM-SOCKET, or NIL.")
+  ;; A worker must read octets that came before there was a READER, or call functions in WRITTEN.
   (worker-wanted-p nil)
   (held nil :type (or null octets))     ; of a frame that has not come whole, FILL octets
   (fill 0 :type index)
@@ -65,19 +64,22 @@ NIL.")
                                "The connection has ended."
                                "The connection cannot be taken over.")
                            stream)))
-  (:documentation "A program writes to a connection that has ended, or to whose client it took too
-long; or to one that it cannot take over, or not any more."))
+  (:documentation "Signalled to a program that writes to a connection that has ended, or whose
+client was too slow; or that takes over a connection where that is not possible, or not any more."))
 
 (setf (documentation 'program-socket-over-socket 'function)
       "The PROGRAM-SOCKET of a PROGRAM-SOCKET-OVER; NIL where the connection cannot become one.")
 
-(defun make-program-socket (exchange frames-p &key (most-octets (* 1024 1024)) ping-seconds idle-seconds)
-  "A PROGRAM-SOCKET over the connection of EXCHANGE, which the program speaks over from now on: the
-WebSocket protocol if FRAMES-P.  A message may have MOST-OCTETS then, an integer.  PING-SECONDS is
-after how many without anything from the client a ping is sent, and IDLE-SECONDS after how many it
-counts as gone, reals; NIL for never."
+(defun make-program-socket (exchange frames-p
+                            &key (most-octets (* 1024 1024)) ping-seconds idle-seconds)
+  "A PROGRAM-SOCKET on the connection of EXCHANGE, over which the program speaks from now on; in the
+WebSocket protocol if FRAMES-P.  Then a message has at most MOST-OCTETS, an integer.  After
+PING-SECONDS without input a ping is sent, and after IDLE-SECONDS the client counts as gone; reals,
+or NIL for never."
   (let ((socket (%make-program-socket
-                 (exchange-application exchange) (exchange-engine exchange) (exchange-connection exchange)
+                 (exchange-application exchange)
+                 (exchange-engine exchange)
+                 (exchange-connection exchange)
                  (make-shared-queue *high-water-mark* :engine (exchange-engine exchange))
                  frames-p most-octets (and frames-p (as-milliseconds ping-seconds))
                  (as-milliseconds idle-seconds) (milliseconds))))
@@ -85,16 +87,16 @@ counts as gone, reals; NIL for never."
     socket))
 
 (defun begin-to-speak (socket http)
-  "Makes HTTP, which has the request that the current thread serves, one over which SOCKET goes on:
-what the program writes from now on is sent at once."
+  "Makes SOCKET the suspended exchange of HTTP, whose request the current thread serves.  From now
+on, output of the program is sent at once."
   (setf (http-suspended-exchange http) socket)
   (when (lendable-p (http-io http))
     (lend-sending socket)))
 
-;;; Functions that are called when something was sent
+;;; Functions to call after a send
 
 (defun due-p (socket entry)
-  "True when ENTRY, of what is WRITTEN of SOCKET, is to be called."
+  "True when ENTRY, of the list WRITTEN of SOCKET, is to be called."
   (destructuring-bind (position kind function) entry
     (declare (ignore function))
     (let* ((shared-queue (program-socket-shared-queue socket))
@@ -107,25 +109,26 @@ what the program writes from now on is sent at once."
                          (eq (bt:current-thread) (program-socket-teller socket)))))))))
 
 (defun become-caller-p (socket)
-  "Makes the current thread the one that calls what is WRITTEN of SOCKET; NIL where another one
-does, or it does so already."
+  "Makes the current thread the caller of the functions in WRITTEN of SOCKET.  NIL if there is a
+caller already, perhaps the same thread."
   (with-websocket (socket)
     (unless (program-socket-caller socket)
       (setf (program-socket-caller socket) (bt:current-thread)))))
 
 (defun next-written (socket)
-  "The next function of SOCKET that is to be called, which is forgotten then; NIL where there is
-none, and the caller is no longer who calls them."
+  "Removes and returns the next function of SOCKET that is due.  If there is none, returns NIL, and
+the current thread is not the caller any more."
   (with-websocket (socket)
     (let ((entry (find-if (lambda (entry) (due-p socket entry)) (program-socket-written socket))))
-      (setf (program-socket-written socket) (remove entry (program-socket-written socket) :test #'eq))
+      (setf (program-socket-written socket)
+            (remove entry (program-socket-written socket) :test #'eq))
       (unless entry
         (setf (program-socket-caller socket) nil))
       (third entry))))
 
 (defun leave-calling (socket)
-  "Lets others call what is WRITTEN of SOCKET if the current thread still does, as where one of the
-functions has ended that; who has put more in meanwhile has left it to it."
+  "Ends the current thread's role as the caller for SOCKET, if one of the functions has exited
+non-locally.  A worker calls the others, on which other threads rely."
   (when (with-websocket (socket)
           (when (eq (bt:current-thread) (program-socket-caller socket))
             (setf (program-socket-caller socket) nil)
@@ -134,7 +137,7 @@ functions has ended that; who has put more in meanwhile has left it to it."
     (resume socket)))
 
 (defun call-written (socket)
-  "Calls the functions of SOCKET that are to be called by now.  True if there were any."
+  "Calls the functions of SOCKET that are due.  True if there were any."
   (when (program-socket-written socket)
     (with-acquired (caller-p (become-caller-p socket) (when caller-p (leave-calling socket)))
       (when caller-p
@@ -145,14 +148,15 @@ functions has ended that; who has put more in meanwhile has left it to it."
               finally (return (plusp count)))))))
 
 (defun call-program (socket function)
-  "Calls FUNCTION, a program's, without arguments.  If that fails, SOCKET ends."
+  "Calls FUNCTION, of a program, without arguments.  A failure ends SOCKET."
   (handler-case (funcall function)
     (serious-condition (condition)      ; also of an exhausted stack
       (fail-program-socket socket condition))))
 
 (defun fail-program-socket (socket condition)
-  "Ends SOCKET, since the program has failed with CONDITION."
-  (log-message (suspended-exchange-engine socket) :error "What speaks over a connection failed: ~A" condition)
+  "Ends SOCKET because its program has failed with CONDITION."
+  (log-message (suspended-exchange-engine socket) :error
+               "What speaks over a connection failed: ~A" condition)
   (count-failure (suspended-exchange-engine socket))
   (setf (program-socket-failed-p socket) t)
   (unless (and (program-socket-frames-p socket)
@@ -163,13 +167,15 @@ functions has ended that; who has put more in meanwhile has left it to it."
 ;;; Writing
 
 (defun note-close-written (socket payload)
-  "Notes that a close frame with PAYLOAD was put into SOCKET.  Under the lock."
+  "Notes that a close frame with PAYLOAD was put into the queue of SOCKET.  The caller holds the
+lock."
   (when (eq :open (websocket-state socket))
     (let ((code (close-payload-code payload)))
       (setf (program-socket-held-p socket) t
             (program-socket-farewell socket) payload
             (websocket-code socket) code
-            (websocket-closing-end socket) (+ (milliseconds) (as-milliseconds *close-answer-seconds*)))
+            (websocket-closing-end socket)
+            (+ (milliseconds) (as-milliseconds *close-answer-seconds*)))
       (when (failure-code-p code)
         (step-websocket socket :fail))))
   (step-websocket socket :send-close)
@@ -177,27 +183,28 @@ functions has ended that; who has put more in meanwhile has left it to it."
     (close-shared-queue (program-socket-shared-queue socket))))
 
 (defun put-close (socket octets payload)
-  "Puts OCTETS, a close frame with PAYLOAD, into SOCKET, if one may be sent.  Under the lock."
+  "Puts OCTETS, a close frame with PAYLOAD, into the queue of SOCKET, if one may be sent.  The
+caller holds the lock."
   (when (or (sending-p (websocket-state socket)) (close-owed-p (websocket-state socket)))
     (put-in-shared-queue (program-socket-shared-queue socket) octets :however-full)
     (note-close-written socket payload)
     :room))
 
 (defun farewell-said-p (socket)
-  "True when a close frame of SOCKET was sent, or has come."
+  "True when a close frame of SOCKET was sent or received."
   (or (program-socket-farewell socket)
       (/= +abnormal-end+ (websocket-code socket))))
 
 (defun ends-at-boundary-p (octets)
-  "True when a frame may follow OCTETS: they are one, or end a head of HTTP."
+  "True when a frame may follow OCTETS: they are a frame, or end with the head of an HTTP response."
   (let ((length (length octets)))
     (or (and (<= 4 length)
              (equalp #(13 10 13 10) (subseq octets (- length 4))))
         (whole-frame-p octets))))
 
 (defun put-octets (socket octets)
-  "Puts OCTETS into the shared send queue of SOCKET, if there are any.  Returns what PUT-WRITTEN
-does.  Under the lock."
+  "Puts OCTETS, if any, into the shared queue of SOCKET.  Returns the same as PUT-WRITTEN.  The
+caller holds the lock."
   (let* ((shared-queue (program-socket-shared-queue socket))
          (result (cond ((plusp (length octets)) (put-in-shared-queue shared-queue octets))
                        ((shared-queue-over-p shared-queue) :over)
@@ -207,8 +214,8 @@ does.  Under the lock."
         result)))
 
 (defun put-frames (socket octets)
-  "Puts OCTETS into SOCKET, which speaks the WebSocket protocol.  Returns what PUT-WRITTEN does.
-Under the lock."
+  "Puts OCTETS into the queue of SOCKET, which speaks the WebSocket protocol.  Returns the same as
+PUT-WRITTEN.  The caller holds the lock."
   (let ((payload (close-frame-payload octets)))
     (cond ((and payload (put-close socket octets payload)))
           ((not (sending-p (websocket-state socket)))
@@ -220,15 +227,16 @@ Under the lock."
            (put-octets socket octets)))))
 
 (defun note-callback (socket callback kind)
-  "Has CALLBACK, of KIND, called when all was sent that is in SOCKET.  Under the lock."
+  "Has CALLBACK, of KIND, called when all octets in the queue of SOCKET were sent.  The caller holds
+the lock."
   (setf (program-socket-written socket)
         (append (program-socket-written socket)
                 (list (list (program-socket-put socket) kind callback)))))
 
 (defun put-written (socket octets callback)
-  "Puts OCTETS, which nobody changes any more, into SOCKET; CALLBACK, a function or NIL, is called
-when they were sent.  Returns what PUT-IN-SHARED-QUEUE does; :DROPPED where a close frame was sent
-before."
+  "Puts OCTETS, which must not change any more, into the queue of SOCKET.  CALLBACK, a function or
+NIL, is called when they were sent.  Returns the same as PUT-IN-SHARED-QUEUE, or :DROPPED if a close
+frame was sent before."
   (with-websocket (socket)
     (let ((result (if (program-socket-frames-p socket)
                       (put-frames socket octets)
@@ -241,9 +249,9 @@ before."
       result)))
 
 (defun write-to-program-socket (socket octets &optional callback)
-  "Has OCTETS, a vector that nobody changes any more, sent to SOCKET; CALLBACK, a function without
-arguments or NIL, is called in some thread when the system has taken them.  Any thread may write;
-while too much is on its way to the client it waits, at most for the write timeout.  Signals
+  "Sends OCTETS, a vector that must not change any more, to SOCKET.  CALLBACK, a function without
+arguments or NIL, is called in any thread when the system has accepted them.  Any thread may call
+this.  It waits while the queue is full, for at most the write timeout.  Signals
 PROGRAM-SOCKET-OVER."
   (loop
     (ecase (put-written socket octets callback)
@@ -253,14 +261,15 @@ PROGRAM-SOCKET-OVER."
        (return))
       (:refused
        (resume-websocket socket)
-       (unless (await-room-in-websocket socket (or (write-seconds (suspended-exchange-application socket)) t))
+       (unless (await-room-in-websocket
+                socket (or (write-seconds (suspended-exchange-application socket)) t))
          (end-websocket socket)
          (resume socket)))
       (:over (error 'program-socket-over :socket socket)))))
 
 (defun buffer-for-program-socket (socket octets)
-  "Keeps OCTETS, a vector that nobody changes any more, for FLUSH-PROGRAM-SOCKET; drops it where
-SOCKET has ended.  Flushes once more than *HIGH-WATER-MARK* octets are kept, and may then wait and
+  "Keeps OCTETS, a vector that must not change any more, for FLUSH-PROGRAM-SOCKET; drops it if
+SOCKET has ended.  Flushes when more than *HIGH-WATER-MARK* octets are kept; then it may wait and
 signal as WRITE-TO-PROGRAM-SOCKET does."
   (when (with-websocket (socket)
           (unless (shared-queue-over-p (program-socket-shared-queue socket))
@@ -269,13 +278,13 @@ signal as WRITE-TO-PROGRAM-SOCKET does."
     (flush-program-socket socket)))
 
 (defun take-buffered (socket)
-  "The pieces that SOCKET keeps for a flush, the last first; from now on it keeps none.  Under the
+  "Removes and returns the pieces that SOCKET keeps for a flush, newest first.  The caller holds the
 lock."
   (setf (program-socket-buffered-size socket) 0)
   (shiftf (program-socket-buffered socket) '()))
 
 (defun flush-program-socket (socket &optional callback)
-  "Has all that was buffered for SOCKET sent, as WRITE-TO-PROGRAM-SOCKET does; CALLBACK as there."
+  "Sends all kept pieces of SOCKET as WRITE-TO-PROGRAM-SOCKET does, with CALLBACK."
   (let ((parts (with-websocket (socket) (take-buffered socket))))
     (write-to-program-socket socket
                              (if parts
@@ -284,12 +293,11 @@ lock."
                              callback)))
 
 (defun finish-program-socket (socket)
-  "Closes SOCKET when all that was written to it was sent; where a close frame was sent, when the
-client has answered, but after *CLOSE-ANSWER-SECONDS* at the latest.  The program is not called any
-more."
+  "Closes SOCKET when all its output was sent.  If that had a close frame, waits for the answer of
+the client, but for at most *CLOSE-ANSWER-SECONDS*.  The program is not called any more."
   (when (program-socket-buffered socket)
     (handler-case (flush-program-socket socket)
-      (program-socket-over () nil)))    ; as at its end, which closes it anyhow
+      (program-socket-over () nil)))    ; its end closes it anyway
   (with-websocket (socket)
     (setf (program-socket-finished-p socket) t)
     (unless (eq :closing (websocket-state socket))
@@ -297,9 +305,9 @@ more."
   (resume-websocket socket))
 
 (defun listen-to-program-socket (socket function)
-  "Lets FUNCTION, of octets and :START and :END, be called by a worker with what comes for SOCKET:
-with a frame where it speaks the WebSocket protocol, else with any number of octets; in their order,
-one call at a time.  NIL: what comes is left to the system."
+  "Has a worker call FUNCTION with the input of SOCKET, a vector of octets and :START and :END: with
+one frame in the WebSocket protocol, otherwise with any number of octets; in order, one call at a
+time.  With NIL, input stays in the system."
   (setf (program-socket-reader socket) function)
   (unless (owned-websocket-p socket)
     (setf (program-socket-worker-wanted-p socket) t)

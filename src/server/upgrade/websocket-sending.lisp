@@ -144,7 +144,7 @@ is empty, or another thread sends it."
            (unless (queued-p (websocket-shared-queue socket))
              (return t)))
           (t
-           ;; One look: it may become :FREE meanwhile, and who sends then has to have it.
+           ;; Read RELAY once: it may become :FREE in the meantime, and then the loop must go on.
            (case (websocket-relay socket)
              (:taken (return t))
              ((nil) (return nil)))))))
