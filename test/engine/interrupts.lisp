@@ -194,7 +194,7 @@ workers is parked, and not taken for idle."
   (with-ready-engine (engine (constantly nil))
     (flet ((exchange ()
              (with-connection (connection *port*)
-               (send connection "x")
+               (try-to-send connection "x")
                (receive-rest connection)))) ; it may be closed before it is served
       (with-function (platform:watch (original poller descriptor token &optional output-p) -28)
         (loop repeat 2 do (exchange))
