@@ -108,12 +108,13 @@ that of *SERVER*, and closes them afterwards."
 included, which a reset is too."))
 
 (defmethod readable-p ((connection connection) &optional (seconds 0))
-  (or (handler-case (listen (connection-stream connection))
-        (error () t))
-      ;; A signal may cut the wait short, hence the loop.
-      (loop with deadline = (deadline-after seconds)
-            thereis (await-octets (connection-socket connection) (seconds-until deadline))
-            until (zerop (seconds-until deadline)))))
+  (handler-case
+      (or (listen (connection-stream connection))
+          ;; A signal may cut the wait short, hence the loop.
+          (loop with deadline = (deadline-after seconds)
+                thereis (await-octets (connection-socket connection) (seconds-until deadline))
+                until (zerop (seconds-until deadline))))
+    (error () t)))                      ; both ways of waiting signal a reset
 
 (defgeneric next-octet (connection)
   (:documentation "The next octet from CONNECTION; NIL at its end, which a reset is too.  Signals
