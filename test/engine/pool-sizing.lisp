@@ -261,6 +261,43 @@ look is to tell."
       (is (= 0 (made 3)))
       (forget-workers engine))))
 
+;;; The limit was lowered to 3 once, under load, and 60 went on to serve: each was suspended when it
+;;; became free, and resumed at the next look.
+(define-server-test suspended-workers-beyond-the-limit-are-not-resumed
+  (with-still-pool (engine controller)
+    (setf (engine::engine-suspended engine) (pretend-workers engine 4 :suspended))
+    (pretend-to-serve (pretend-workers engine 2 :active))
+    (setf (engine:engine-thread-limit engine) 3)
+    (engine::add-workers engine controller 4)
+    (is (= 3 (engine::worker-count engine :active)))
+    (setf (engine:engine-thread-limit engine) 1)
+    (engine::add-workers engine controller 4)
+    (is (= 3 (engine::worker-count engine :active)))
+    (setf (engine:engine-thread-limit engine) nil)
+    (with-function (engine::launch-all (original engine workers) nil)
+      (engine::add-workers engine controller 4))
+    (is (= 6 (engine::worker-count engine :active)))
+    (forget-workers engine)))
+
+(define-server-test a-limit-that-was-lowered-under-load-is-kept
+  (with-gated-engine (engine gate connections 10)
+    (send-each connections "w")
+    (wait-for-statistic engine :busy 10)
+    (engine:resize-pool engine :standby 1 :thread-limit 3)
+    (open-gate gate)
+    (expect-each connections "w")
+    (eventually ("the workers beyond the limit to be suspended")
+      (<= (engine::worker-count engine :active) 3))
+    (let ((again (make-gate)) (tick (engine::pool-state-tick (engine::engine-pool-state engine))))
+      (setf gate again)
+      (send-each connections "w")
+      (wait-for-statistic engine :busy 3)
+      (eventually ("the sentinel to look for some time")
+        (> (engine::pool-state-tick (engine::engine-pool-state engine)) (+ tick 100)))
+      (is (= 3 (statistic engine :busy)))
+      (open-gate again)
+      (expect-each connections "w"))))
+
 (define-server-test the-sentinel-accepts-the-overflow-where-no-worker-may
   (with-still-pool (engine controller)
     (let ((kept (make-recorder)))
@@ -338,6 +375,21 @@ look is to tell."
       (is (= 1 (engine::pool-state-excess (engine::engine-pool-state engine))))
       (is (= 1 (recorded-count kept)))
       (forget-workers engine))))
+
+(define-server-test a-worker-that-is-missing-and-may-not-be-added-needs-no-close-looks
+  (with-still-pool (engine controller :processors 1)
+    (pretend-to-serve (pretend-workers engine 2 :active))
+    (setf (engine:engine-accept-limit engine) :unlimited)
+    (with-function (engine::asleep-p (original worker) t)
+      (setf (engine::pool-state-tick (engine::engine-pool-state engine)) 9)
+      (is (eq :needed (adjust-recorded engine controller)))
+      (setf (engine:engine-thread-limit engine) 3)
+      (is (eq :needed (adjust-recorded engine controller)))
+      (setf (engine:engine-thread-limit engine) 2)
+      (is (eq :busy (adjust-recorded engine controller)))
+      (setf (engine:engine-thread-limit engine) 1)
+      (is (eq :busy (adjust-recorded engine controller))))
+    (forget-workers engine)))
 
 ;;; Each decision is counted
 

@@ -187,14 +187,20 @@ is true if some workers seem blocked and the next look is to decide."
 
 ;;; Fewer
 
+(defun places-left (engine)
+  "How many more workers of ENGINE may take events; below 0 if its thread limit was lowered and more
+than that do."
+  (let ((limit (engine-thread-limit engine)))
+    (if limit
+        (- limit (worker-count engine :active :starting))
+        most-positive-fixnum)))
+
 (defun apply-thread-limit (engine pool controller)
   "Has the workers suspended that exceed the thread limit of ENGINE, after it was lowered."
-  (let ((limit (engine-thread-limit engine)))
-    (when limit
-      (let ((excess (- (worker-count engine :active :starting) limit)))
-        (when (> excess (pool-state-excess pool))
-          (count-decision controller :limit)
-          (setf (pool-state-excess pool) excess))))))
+  (let ((excess (- (places-left engine))))
+    (when (> excess (pool-state-excess pool))
+      (count-decision controller :limit)
+      (setf (pool-state-excess pool) excess))))
 
 ;;; More
 
@@ -206,8 +212,10 @@ is true if some workers seem blocked and the next look is to decide."
           collect (reserve-worker engine))))
 
 (defun add-workers (engine controller count)
-  "Has COUNT more workers of ENGINE wait on the ready set: suspended ones first, then new ones."
-  (let ((resumed (resume-workers engine count)))
+  "Has COUNT more workers of ENGINE wait on the ready set, or as many as its thread limit allows:
+suspended ones first, then new ones."
+  ;; After the limit was lowered, more workers are suspended than may be resumed.
+  (let ((resumed (resume-workers engine (max 0 (min count (places-left engine))))))
     (when (plusp resumed)
       (count-decision controller :resume))
     (when (< resumed count)
@@ -230,8 +238,8 @@ limited."
 
 (defun adjust-pool (engine controller)
   "Looks at the workers of ENGINE, and adds or suspends workers as SIZE-POOL says.  Returns
-:NEEDED if a worker was missing or seemed blocked, :BUSY if no worker waits or some are blocked,
-else NIL."
+:NEEDED if a worker is missing that may be added, or one seemed blocked; :BUSY if no worker waits or
+some are blocked; else NIL."
   (let* ((pool (engine-pool-state engine))
          (tick (incf (pool-state-tick pool)))
          (floor (pool-state-floor pool)))
@@ -250,8 +258,8 @@ else NIL."
         (when (plusp missing)
           (add-workers engine controller missing)
           (accept-overflow engine controller))
-        (cond ((or (plusp missing) suspect-p) :needed)
-              ((or (plusp lately) (not (somebody-waits-p engine))) :busy))))))
+        (cond ((or suspect-p (and (plusp missing) (plusp (places-left engine)))) :needed)
+              ((or (plusp missing) (plusp lately) (not (somebody-waits-p engine))) :busy))))))
 
 ;;; How long to rest
 
