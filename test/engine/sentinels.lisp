@@ -21,6 +21,18 @@
           (exchange-octets connection "x")
           (is (closed-by-server-p connection) "Deadlines count again."))))))
 
+(define-server-test (a-destroyed-sentinel-has-a-successor-though-the-worker-that-it-called-dies-too :needs :parking)
+  (with-globals ((engine::*poll-milliseconds* 100000)) ; or the others would look around by themselves
+    (with-ready-engine (engine (constantly nil) :standby 3)
+      (let ((sentinel (sentinel-of engine)))
+        (with-function (engine::request-sentinel (original engine) nil)
+          (platform:destroy-thread sentinel)
+          (eventually ("its end") (not (bt:thread-alive-p sentinel))))
+        (platform:destroy-thread (engine::worker-thread (first (engine::engine-workers engine))))
+        (successor engine sentinel)
+        (with-connection (connection *port*)
+          (is (equal "x" (exchange-octets connection "x"))))))))
+
 (define-server-test (a-destroyed-sentinel-has-a-successor-though-who-waits-is-suspended :needs :parking)
   (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
     (let ((gate (make-gate)))

@@ -89,6 +89,14 @@ at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true
         (let ((thread (sentinel-thread sentinel)))
           (and thread (not (bt:thread-alive-p thread)))))))
 
+(defun call-for-sentinel (engine)
+  "Has a worker of ENGINE make the next sentinel if the last one died.  Called by a worker that ends:
+it may be the one that was to do so, and no thread that dies makes another."
+  (when (with-engine (engine)
+          (when (and (serving-p engine) (lost-sentinel-p engine))
+            (setf (sentinel-lost-p (engine-sentinel engine)) t)))
+    (request-sentinel engine)))
+
 (defun replace-sentinel-p (engine)
   "True if the caller is to make a sentinel of ENGINE, which counts from now on."
   (let ((sentinel (engine-sentinel engine)))

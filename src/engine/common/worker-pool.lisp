@@ -102,6 +102,7 @@ clean up.  Called with the lock held.")
                 (unless (eq (worker-state worker) :ended) ; the launcher died, and gave it back
                   (setf (worker-thread worker) (bt:current-thread))))
           (call-as-worker (engine-service engine) (lambda () (worker-loop engine worker))))
+      (call-for-sentinel engine)
       (with-engine (engine)
         (retire worker))
       (release-resources-when-empty engine))))
