@@ -30,8 +30,8 @@ way to it."
       (and (search "ermission denied" (princ-to-string condition)) t))))
 
 (defparameter *forbidden-words*
-  "The mistake in a file for which FORBIDDEN-P is true."
-  "What is wrong with a file that FORBIDDEN-P is true for.")
+  "may not be read by this process: see mode and owner of the file and of the folders above it"
+  "The mistake in a file for which FORBIDDEN-P is true.")
 
 (defun check-pem-file (name pathname wanted)
   "Checks that PATHNAME, the value of the argument NAME, is a PEM file with a label that contains
