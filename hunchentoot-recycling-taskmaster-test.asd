@@ -35,6 +35,7 @@
                   :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
    (:file "run")                        ; the entry point
    (:file "architecture")
+   (:file "public-names")
    (:module "base"
     :components ((:file "policies")
                  (:file "unwinding")))

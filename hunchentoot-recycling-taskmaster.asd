@@ -193,6 +193,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
     :serial t
     :components
     ((:file "package")
+     (:file "reply-conditions")         ; that programs meet
      (:module "logs"                    ; what is told to people who run a server
       :serial t
       :components ((:file "log-throttle") ; what is told seldom, however often it happens

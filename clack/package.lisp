@@ -9,6 +9,10 @@
         #:hunchentoot-recycling-taskmaster.server)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export #:run #:stop #:clack-server #:server-address #:server-port #:server-statistics
-           #:unfit-argument #:*raw-body-memory*
+           #:*raw-body-memory*
            #:*websocket-octets* #:*websocket-ping-seconds* #:*websocket-idle-seconds*
-           #:response-over #:client-left #:run-after #:cancel-timer))
+           #:run-after #:cancel-timer
+           ;; conditions
+           #:recycling-error #:client-left #:response-over #:program-socket-over
+           #:content-too-long #:content-left #:protocol-error #:invalid-header
+           #:unfit-argument #:unfit-response #:stop-from-worker))

@@ -20,10 +20,10 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:content-received-early-p
    ;; replies that come later
    #:defer-reply #:deferred-reply #:deferred-reply-p #:*default-reply-timeout* #:complete-reply #:fail-reply
-   #:reply-abandoned-p #:call-with-reply-context #:with-reply-context #:cannot-defer #:already-answered
+   #:reply-abandoned-p #:call-with-reply-context #:with-reply-context #:already-answered
    #:start-stream #:outgoing-stream #:outgoing-stream-p #:write-outgoing #:call-when-writable #:close-outgoing
-   #:outgoing-open-p #:client-left #:stream-full
-   #:start-event-stream #:send-event #:send-comment #:last-event-id #:*heartbeat-seconds* #:malformed-event
+   #:outgoing-open-p
+   #:start-event-stream #:send-event #:send-comment #:last-event-id #:*heartbeat-seconds*
    #:channel #:channel-p #:make-channel #:channel-size #:channel-skipped #:channel-dropped #:subscribe #:unsubscribe #:publish
    #:upgrade-to-websocket #:websocket #:websocket-p #:websocket-open-p #:send-text #:send-binary #:close-websocket
    #:stats #:list-connections #:reopen-logs #:reload-certificates
@@ -32,6 +32,9 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:client-certificate-failure #:client-certificate-subject #:client-certificate-issuer
    #:client-certificate-serial-number #:client-certificate-not-before #:client-certificate-not-after
    #:client-certificate-fingerprint #:client-certificate-octets #:client-certificate-pem
-   #:abandon-acceptor #:recycling-taskmaster-corrupted-error #:retry
+   #:abandon-acceptor #:retry
    #:run-after #:cancel-timer
-   #:stop-from-worker))
+   ;; conditions
+   #:recycling-error #:client-left #:cannot-defer #:stream-full #:content-too-long #:content-left
+   #:protocol-error #:invalid-header #:malformed-event #:reply-failed #:upload-not-stored
+   #:stop-from-worker #:recycling-taskmaster-corrupted-error))

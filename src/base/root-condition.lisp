@@ -2,4 +2,4 @@
 
 (define-condition recycling-error (error)
   ()
-  (:documentation "The root of all errors that this library defines and signals."))
+  (:documentation "The root of all conditions that this library defines and signals."))

@@ -25,13 +25,6 @@ for no limit.")
   (headers '() :read-only t)
   (content-type nil :read-only t))
 
-(define-condition cannot-defer (recycling-error)
-  ((reason :initarg :reason :reader cannot-defer-reason))
-  (:report (lambda (condition stream)
-             (format stream "This reply cannot be deferred: ~A." (cannot-defer-reason condition))))
-  (:documentation "Signalled by DEFER-REPLY where there is no request, or where its reply has begun
-or was deferred before."))
-
 (define-condition reply-failed (recycling-error)
   ((reason :initarg :reason :reader reply-failed-reason))
   (:report (lambda (condition stream)

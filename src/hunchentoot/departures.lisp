@@ -10,7 +10,7 @@
                                      ((condition ,condition))
                                    "Does nothing, since the client has caused CONDITION."
                                    nil)))))
-  (define-departures descriptor-broken stream-timeout protocol-error client-left))
+  (define-departures client-left protocol-error))
 
 (defmethod hunchentoot:maybe-invoke-debugger ((condition end-of-file))
   "Does nothing where the content of a request ends too early."

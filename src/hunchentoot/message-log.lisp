@@ -25,7 +25,7 @@
 more of its reply.  That is no error of the program."
   (let ((condition (cause-of argument)))
     (typecase condition
-      ((or descriptor-broken stream-timeout) t)
+      (client-left t)
       (end-of-file (typep (ignore-errors (stream-error-stream condition)) 'content)))))
 
 (defun tell-departure (acceptor)

@@ -21,12 +21,6 @@ announced length."
 (setf (documentation 'outgoing-stream-p 'function)
       "True when OBJECT, the argument, is an OUTGOING-STREAM; see START-STREAM.")
 
-(define-condition stream-full (recycling-error)
-  ()
-  (:report "More than its high-water mark is on its way to the client already.")
-  (:documentation "Signalled by a write to a stream when an earlier write has returned NIL and the
-client has taken nothing since."))
-
 (defun start-stream (reply &key status headers content-type (high-water-mark *high-water-mark*))
   "Makes REPLY, which DEFER-REPLY has deferred, a stream.  Returns an OUTGOING-STREAM;
 WRITE-OUTGOING writes to it and CLOSE-OUTGOING ends it, in any thread.  Returns NIL when the client

@@ -2,7 +2,7 @@
 
 ;;;; The listening address of an application, and errors that name it.
 
-(define-condition cannot-listen ()
+(define-condition cannot-listen (recycling-error)
   ((address :initarg :address :reader refused-address)
    (port :initarg :port :reader refused-port)
    (reason :initarg :reason :reader refusal-reason))

@@ -17,6 +17,9 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
+   ;; conditions of replies
+   #:client-left #:client-left-within-p #:cannot-defer #:cannot-defer-reason #:stream-full
+   #:content-too-long
    #:make-free-list #:take-from-free-list #:put-on-free-list #:call-with-worker-buffers
    #:call-with-borrowed-worker-buffers #:call-with-spare-worker-buffers
    ;; streams
@@ -74,7 +77,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:deferred-response-on-leaving
    #:deferred-response-owner #:answer-deferred-response #:call-to-answer
    #:withdraw-deferred-response #:take-answer #:reopen-deferred-response
-   #:already-answered #:client-left #:client-left-within-p #:streamed-answer
+   #:already-answered #:streamed-answer
    #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
    #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p
    #:put-in-websocket #:resume-websocket
@@ -112,7 +115,6 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:reply-stream #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream
    #:reply-stream-inner #:write-encoded #:push-output #:end-reply
    #:whole-or-broken
-   #:content-too-long
    ;; lines
    #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line
    #:client-text #:report-text #:message-text #:counted-text #:encoded-message

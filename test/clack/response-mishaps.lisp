@@ -157,7 +157,7 @@ end, where the write timeout is SECONDS."
     (with-connection (connection)
       (loop repeat 2
             do (is (equal "otherwise" (exchange-text connection "/"))))
-      (is (equal '(http:invalid-header http:invalid-header nil) (nth-given given)))
+      (is (equal '(handler:invalid-header handler:invalid-header nil) (nth-given given)))
       (is (equal "word" (exchange-text connection "/word"))))))
 
 (define-server-test an-application-that-has-failed-to-answer-within-the-function-may-do-it-later

@@ -262,8 +262,8 @@ after the other."
                                     (text-response "answered")))
       (with-connection (connection)
         (is (equal "answered" (exchange-text connection "/")))
-        (signals handler::program-socket-over (handler::write-to-clack-socket io (octets "more") nil))
-        (signals handler::program-socket-over (handler::close-clack-socket io))
+        (signals handler:program-socket-over (handler::write-to-clack-socket io (octets "more") nil))
+        (signals handler:program-socket-over (handler::close-clack-socket io))
         (is (equal "answered" (exchange-text connection "/")))))))
 
 (define-server-test an-application-that-fails-before-a-takeover-is-answered-500
@@ -413,7 +413,7 @@ after the other."
                        (begin-speaking environment #'identity)
                        (setf result (handler-case
                                         (loop (write-frame (io-of environment) :binary (test-octets 300000)))
-                                      (handler::program-socket-over () :over))))
+                                      (handler:program-socket-over () :over))))
                      :write-timeout 1/2)
           (with-talk (talk)
             (eventually ("the application to be told") result)
@@ -611,7 +611,7 @@ after the other."
         (eventually ("the application to listen") io))
       (is (eq :over (eventually ("writing to fail")
                       (handler-case (progn (write-frame io :text "lost") nil)
-                        (handler::program-socket-over () :over))))))))
+                        (handler:program-socket-over () :over))))))))
 
 (define-server-test a-client-that-answers-pings-is-pinged-again
   (with-globals ((handler:*websocket-ping-seconds* 1/10)

@@ -84,7 +84,7 @@
       (send-request connection "/")
       (let ((writer (nth-given given)))
         (elsewhere writer "abc")
-        (is (eq 'server:content-too-long (elsewhere writer "defg")))
+        (is (eq 'handler:content-too-long (elsewhere writer "defg")))
         (elsewhere writer "def" :close t))
       (is (equal "abcdef" (response-text (read-response connection))))
       (send-request connection "/")

@@ -26,7 +26,7 @@
       (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
         (is (uiop:string-suffix-p text "body"))
         (is (= 1 (count-of "HTTP/1.1 " text)) "What is too much is not taken for another reply."))
-      (is (equal '(server:content-too-long) (recorded failures))))))
+      (is (equal '(recycling:content-too-long) (recorded failures))))))
 
 (define-server-test (a-handler-that-writes-less-than-it-announced-ends-the-connection :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) 10)

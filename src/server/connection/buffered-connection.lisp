@@ -107,13 +107,13 @@ of 32 KiB.  A vector of 16 KiB plus header takes a whole page, and half of that 
                  (setf (worker-buffers-output *worker-buffers*) buffer)
                  (put-on-free-list *output-buffers* buffer)))))
 
-(define-condition stream-timeout (stream-error)
+(define-condition stream-timeout (client-left stream-error)
   ()
   (:report (lambda (condition stream)
              (format stream "The peer of ~A took too long." (stream-error-stream condition))))
   (:documentation "Reading or writing took longer than it may."))
 
-(define-condition descriptor-broken (stream-error)
+(define-condition descriptor-broken (client-left stream-error)
   ((number :initarg :number :initform nil :reader broken-number))
   (:report (lambda (condition stream)
              (format stream "~A is ~:[closed~;broken: error number ~:*~D~]."

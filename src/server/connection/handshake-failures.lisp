@@ -2,7 +2,7 @@
 
 ;;;; Kinds of failed TLS handshakes, as an administrator would tell them apart.
 
-(define-condition handshake-failed (error)
+(define-condition handshake-failed (recycling-error)
   ((reason :initarg :reason :initform nil :reader handshake-failure-reason))
   (:report (lambda (condition stream)
              (format stream "A TLS handshake failed: ~:[the client is gone~;~:*~A~]."

@@ -97,19 +97,6 @@ function without arguments, is called once if the client leaves before.")
   "True when DEFERRED-RESPONSE has no answer, and its client does not wait for one any more."
   (and (member (deferred-response-state deferred-response) '(:expired :gone)) t))
 
-(define-condition client-left (recycling-error)
-  ((within-p :initarg :within-p :initform nil :reader client-left-within-p
-             :documentation "True when it was signalled in the thread that serves the request of the
-client."))
-  (:report "The client gets no more octets: it has left, or the reply has ended.")
-  (:documentation "Signalled to the caller that writes octets that the client will not get: the
-client has left or takes none in time, the server was stopped, or the stream was closed or has
-ended.  It is not signalled for the client's leaving if the reply has an :ON-ABANDON, which is
-called instead."))
-
-(setf (documentation 'client-left-within-p 'function)
-      "True when CLIENT-LEFT was signalled in the thread that serves the request of the client.")
-
 ;;; The thread that answers
 
 (defun answer-deferred-response (deferred-response answer)

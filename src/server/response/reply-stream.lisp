@@ -41,12 +41,6 @@
 FRAMING is :CHUNKED, :PLAIN, :NONE or the number of octets of the content."
   (make-instance 'reply-stream :content (make-reply-content io framing) :inner inner))
 
-(define-condition content-too-long (stream-error)
-  ()
-  (:report "More was written than the Content-Length of the reply has announced.")
-  (:documentation "Signalled when a handler writes more than it has announced; the announced octets
-are sent."))
-
 ;;; Framing
 
 (defun framing-of-stream (method status length chunked-p)
