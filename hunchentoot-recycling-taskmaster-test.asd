@@ -56,6 +56,8 @@
                  (:file "chunking")
                  (:file "dates")
                  (:file "decoding")
+                 (:file "forwarded")
+                 (:file "proxy-protocol")
                  (:file "conditional")
                  (:file "bodies")
                  (:file "protocol-state")

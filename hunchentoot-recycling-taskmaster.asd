@@ -111,6 +111,9 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "names")
                  (:file "head")
                  (:file "target")
+                 (:file "ip-address")   ; and networks
+                 (:file "forwarded")    ; what proxies tell of the client
+                 (:file "proxy-protocol") ; the same, at the start of a connection
                  (:file "decoding")     ; UTF-8 and percent signs
                  (:file "fields")
                  (:file "state")

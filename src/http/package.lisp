@@ -23,6 +23,11 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
    #:head-expect-100-continue-p #:*spelling-kept-p*
    #:uri-path #:host-and-port #:default-port #:field-spelling
+   ;; proxies
+   #:ip-address #:parse-ip-address #:ip-address-text #:parse-network #:in-network-p
+   #:origin #:origin-address #:origin-port #:origin-scheme #:origin-host #:origin-of-head
+   #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-header-begun-p
+   #:proxy-header-source #:proxy-header-destination
    ;; reuse of a connection
    #:protocol-state #:next-state #:state-after-head #:reusable-p #:persists-p #:last-request-read-p
    #:client-side #:our-side #:illegal-event #:illegal-event-event #:illegal-event-state

@@ -146,6 +146,12 @@ client.  SECTION of an RFC has the rule."
   "A plain HTTP request was sent to a port for https.")
 (define-refusal :tls-to-plain-http 400 "RFC 9110, section 4.2.1"
   "A TLS handshake was begun on a port for plain http.")
+(define-refusal :malformed-proxy-header 400 "proxy-protocol.txt, section 2"
+  "The connection does not begin with a header of the PROXY protocol.")
+(define-refusal :no-trusted-proxy 400 "proxy-protocol.txt, section 2"
+  "The connection does not come from a trusted proxy.")
+(define-refusal :contradicting-proxies 400 "RFC 7239, section 8.1"
+  "Forwarded and X-Forwarded-For name different clients.")
 (define-refusal :request-timeout 408 "RFC 9110, section 15.5.9"
   "The request did not arrive in time.")
 

@@ -1,0 +1,238 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite forwarded :in http
+  :description "Addresses, networks, and what proxies tell of the client.")
+
+(in-suite forwarded)
+
+;;; Addresses
+
+(defparameter *addresses*
+  '(("0.0.0.0" "0.0.0.0") ("127.0.0.1" "127.0.0.1") ("255.255.255.255" "255.255.255.255")
+    ("::" "::") ("::1" "::1") ("1::" "1::") ("2001:db8::1" "2001:db8::1")
+    ("2001:DB8:0:0:1:0:0:1" "2001:db8::1:0:0:1") ("2001:db8:0:1:1:1:1:1" "2001:db8:0:1:1:1:1:1")
+    ("1:2:3:4:5:6:7::" "1:2:3:4:5:6:7:0") ("::2:3:4:5:6:7:8" "0:2:3:4:5:6:7:8")
+    ("0:0:1:0:0:0:1:0" "0:0:1::1:0") ("fe80::204:61ff:fe9d:f156" "fe80::204:61ff:fe9d:f156")
+    ("::ffff:192.0.2.1" "192.0.2.1") ("::ffff:c000:201" "192.0.2.1")
+    ("64:ff9b::192.0.2.33" "64:ff9b::c000:221") ("1:2:3:4:5:6:1.2.3.4" "1:2:3:4:5:6:102:304"))
+  "Addresses, and how they are written.")
+
+(defparameter *no-addresses*
+  '("" "1" "1.2.3" "1.2.3.4.5" "1.2.3.256" "1.2.3.-4" "1.2.3.+4" "01.2.3.4" "1.2.3.04" "1.2.3.0x4"
+    "1..3.4" ".1.2.3.4" "1.2.3.4." "1.2.3.4 " " 1.2.3.4" "1.2.3.4/8" "1.2.3.4:80" "127.1" "localhost"
+    "1111.2.3.4" ":" ":::" "1:::2" "1::2::3" "::1::" "1:2:3:4:5:6:7" "1:2:3:4:5:6:7:8:9"
+    "1:2:3:4:5:6:7:8::" "::1:2:3:4:5:6:7:8" "1:2:3:4:5:6:7:" ":1:2:3:4:5:6:7:8" "12345::" "g::"
+    "[::1]" "::1%eth0" "1.2.3.4::" "::1.2.3.4:5" "::1.2.3" "::256.1.1.1" "1:2:3:4:5:6:7:1.2.3.4"
+    "::ffff:1.2.3.04")
+  "What is no address.")
+
+(test an-address-is-read-and-written-in-its-usual-notation
+  (loop for (text canonical) in *addresses*
+        do (is (equal canonical (http:ip-address-text (http:parse-ip-address text))) "~A" text))
+  (dolist (text *no-addresses*)
+    (is (null (http:parse-ip-address text)) "~S" text)))
+
+(test what-is-long-is-no-address
+  (is (null (http:parse-ip-address (make-string 100000 :initial-element #\1))))
+  (is (null (http:parse-ip-address (make-string 100000 :initial-element #\:)))))
+
+(test an-address-written-anew-is-the-same
+  (dotimes (index 200)
+    (let* ((dense (random (ash 1 128)))
+           (address (if (evenp index) dense (logand dense (random (ash 1 128))
+                                                    (random (ash 1 128)) (random (ash 1 128))))))
+      (is (eql address (http:parse-ip-address (http:ip-address-text address)))
+          "~A" (http:ip-address-text address)))))
+
+;;; Networks
+
+(defun in-p (address network)
+  (let ((parsed (http:parse-network network)))
+    (assert parsed)
+    (http:in-network-p (http:parse-ip-address address) parsed)))
+
+(test a-network-has-the-addresses-that-begin-with-its-bits
+  (loop for (network . addresses)
+          in '(("10.0.0.0/8" "10.0.0.0" "10.255.255.255" "::ffff:10.1.2.3")
+               ("192.0.2.1" "192.0.2.1" "::ffff:192.0.2.1") ("192.0.2.1/32" "192.0.2.1")
+               ("192.0.2.128/25" "192.0.2.128" "192.0.2.255") ("0.0.0.0/0" "0.0.0.0" "255.1.2.3")
+               ("::1" "::1") ("2001:db8::/32" "2001:db8::" "2001:db8:ffff::1")
+               ("2001:db8::8/125" "2001:db8::f") ("::/0" "::1" "ffff::") ("::ffff:10.0.0.0/104" "10.9.8.7"))
+        do (dolist (address addresses)
+             (is-true (in-p address network) "~A ~A" address network)))
+  (loop for (network . addresses)
+          in '(("10.0.0.0/8" "11.0.0.0" "9.255.255.255" "::1" "::10.0.0.1")
+               ("192.0.2.1" "192.0.2.0" "192.0.2.2") ("192.0.2.128/25" "192.0.2.127" "192.0.3.128")
+               ("0.0.0.0/0" "::1" "2001:db8::1") ("::1" "::" "::2" "127.0.0.1")
+               ("2001:db8::/32" "2001:db9::" "2001:db7:ffff::") ("::/0" "192.0.2.1" "127.0.0.1"))
+        do (dolist (address addresses)
+             (is-false (in-p address network) "~A ~A" address network))))
+
+(test a-network-that-makes-no-sense-is-none
+  (dolist (text '("" "/" "/8" "10.0.0.0/" "10.0.0.0/33" "10.0.0.0/-1" "10.0.0.0/8/8" "10.0.0.0/08x"
+                  "10.0.0.0/0000" "10.0.0.1/8" "2001:db8::/129" "2001:db8::1/32" "[::1]" "10.0.0.0 /8"
+                  "10.0.0.0/255.0.0.0" "localhost" "10.*"))
+    (is (null (http:parse-network text)) "~S" text)))
+
+;;; Clients
+
+(defun head-with (fields)
+  "A head with FIELDS, lines of text."
+  (let ((octets (octets "GET / HTTP/1.1" :crlf "Host: inner" :crlf
+                        (loop for field in fields collect field collect :crlf) :crlf)))
+    (values (http:parse-head (http:make-parser) octets 0 (length octets)))))
+
+(defun told-by-proxies (fields &optional (trusted '("10.0.0.0/8" "fd00::/8")))
+  "What FIELDS, lines of text, tell: a list of the client's address and port, the scheme and the host;
+or the name of the refusal."
+  (let ((networks (mapcar #'http:parse-network trusted)))
+    (handler-case
+        (let ((origin (http:origin-of-head
+                       (head-with fields)
+                       (lambda (address)
+                         (some (lambda (network) (http:in-network-p address network)) networks)))))
+          (and origin
+               (list (and (http:origin-address origin)
+                          (http:ip-address-text (http:origin-address origin)))
+                     (http:origin-port origin)
+                     (http:origin-scheme origin)
+                     (http:origin-host origin))))
+      (http:protocol-error (refusal)
+        (http:protocol-error-refusal refusal)))))
+
+(defmacro tells (&body rows)
+  "Checks for each of ROWS, a list of what is told and of fields, that the fields tell that."
+  `(loop for (told . fields) in ',rows
+         do (is (equal told (told-by-proxies fields)) "~S tell ~S, not ~S."
+                fields (told-by-proxies fields) told)))
+
+(test a-proxy-tells-its-client
+  (tells
+    (nil)
+    (("192.0.2.1" 0 nil nil) "X-Forwarded-For: 192.0.2.1")
+    (("192.0.2.1" 4711 nil nil) "X-Forwarded-For: 192.0.2.1:4711")
+    (("2001:db8::1" 0 nil nil) "X-Forwarded-For: 2001:db8::1")
+    (("2001:db8::1" 0 nil nil) "X-Forwarded-For: [2001:DB8::1]")
+    (("2001:db8::1" 4711 nil nil) "x-forwarded-for:[2001:db8::1]:4711")
+    (("192.0.2.1" 0 nil nil) "X-FORWARDED-FOR: ::ffff:192.0.2.1")
+    (("192.0.2.1" 0 :https "example.org") "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: https"
+     "X-Forwarded-Host: example.org")
+    (("192.0.2.1" 0 :http "example.org:8080") "X-Forwarded-For: 192.0.2.1"
+     "X-Forwarded-Proto: HTTP" "X-Forwarded-Host: example.org:8080")
+    ((nil 0 :https nil) "X-Forwarded-Proto: wss")
+    ((nil 0 nil "[::1]:80") "X-Forwarded-Host: [::1]:80")
+    (("192.0.2.60" 0 :http nil) "Forwarded: for=192.0.2.60;proto=http;by=203.0.113.43")
+    (("2001:db8:cafe::17" 4711 nil nil) "Forwarded: For=\"[2001:db8:cafe::17]:4711\"")
+    (("192.0.2.43" 47011 :https "a.b") "Forwarded: FOR=\"192.0.2.43:47011\"; Proto=\"https\" ;host=a.b")
+    (("192.0.2.1" 0 nil nil) "Forwarded: for=192.0.2.1;;by=_x;secret=\"a;b,c\";")))
+
+(test a-list-is-believed-as-far-as-trusted-proxies-wrote-it
+  (tells
+    (("192.0.2.1" 0 nil nil) "X-Forwarded-For: 198.51.100.7, 192.0.2.1")
+    (("192.0.2.1" 0 nil nil) "X-Forwarded-For: 198.51.100.7, 192.0.2.1, 10.0.0.2")
+    (("192.0.2.1" 0 nil nil) "X-Forwarded-For: 198.51.100.7" "X-Forwarded-For: 192.0.2.1, 10.0.0.2")
+    (("10.0.0.3" 0 nil nil) "X-Forwarded-For: 10.0.0.3 ,	10.0.0.2")
+    (("10.0.0.3" 0 nil nil) "X-Forwarded-For: ::ffff:10.0.0.3, 10.0.0.2")
+    (("192.0.2.1" 0 nil nil) "Forwarded: for=198.51.100.7, for=192.0.2.1, for=10.0.0.2")
+    (("192.0.2.1" 0 nil nil) "Forwarded: for=198.51.100.7" "Forwarded: for=192.0.2.1")
+    ;; Each proxy adds its scheme, or all keep that of the first.
+    (("192.0.2.1" 0 :https nil) "X-Forwarded-For: 192.0.2.1, 10.0.0.2" "X-Forwarded-Proto: https, http")
+    (("192.0.2.1" 0 :https nil) "X-Forwarded-For: 192.0.2.1, 10.0.0.2" "X-Forwarded-Proto: https")
+    (("192.0.2.1" 0 :http nil) "X-Forwarded-For: 8.8.8.8, 192.0.2.1" "X-Forwarded-Proto: https, http")
+    (("192.0.2.1" 0 :http nil) "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: https"
+     "X-Forwarded-Proto: http")
+    (("192.0.2.1" 0 nil "b") "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Host: a, b")
+    (("192.0.2.1" 0 nil nil) "X-Forwarded-For: 192.0.2.1, 10.0.0.2, 10.0.0.3" "X-Forwarded-Proto: https, http")
+    (("192.0.2.1" 0 :https "a") "Forwarded: for=192.0.2.1;proto=https;host=a, for=10.0.0.2;proto=http;host=b")
+    (("192.0.2.1" 0 :http "b") "Forwarded: for=192.0.2.1, for=10.0.0.2;proto=http;host=b")
+    (("192.0.2.1" 0 nil nil) "Forwarded: for=9.9.9.9;proto=https;host=a, for=192.0.2.1")))
+
+(test nothing-is-believed-from-a-malformed-element-on
+  (tells
+    ((nil 0 nil nil) "X-Forwarded-For: unknown")
+    ((nil 0 nil nil) "X-Forwarded-For: _hidden")
+    ((nil 0 nil nil) "X-Forwarded-For:")
+    ((nil 0 nil nil) "X-Forwarded-For: ,")
+    ((nil 0 nil nil) "X-Forwarded-For: 192.0.2.1,")
+    ((nil 0 nil nil) "X-Forwarded-For: 192.0.2.1" "X-Forwarded-For:")
+    (("10.0.0.2" 0 nil nil) "X-Forwarded-For: 192.0.2.1, , 10.0.0.2")
+    (("10.0.0.2" 0 nil nil) "X-Forwarded-For: 192.0.2.1, unknown, 10.0.0.2")
+    (("192.0.2.1" 0 nil nil) "X-Forwarded-For: \", 192.0.2.1")
+    (("192.0.2.1" 0 nil nil) "X-Forwarded-For: \"8.8.8.8, 192.0.2.1")
+    ((nil 0 nil nil) "X-Forwarded-For: \"192.0.2.1\"")
+    ((nil 0 nil nil) "X-Forwarded-For: 192.0.2.1:")
+    ((nil 0 nil nil) "X-Forwarded-For: 192.0.2.1:65536")
+    ((nil 0 nil nil) "X-Forwarded-For: 192.0.2.1:80:80")
+    ((nil 0 nil nil) "X-Forwarded-For: [192.0.2.1]:80")
+    ((nil 0 nil nil) "X-Forwarded-For: [2001:db8::1")
+    ((nil 0 nil nil) "X-Forwarded-For: 2001:db8::1]")
+    ((nil 0 nil nil) "X-Forwarded-For: [2001:db8::1]4711")
+    ((nil 0 nil nil) "X-Forwarded-For: [2001:db8::1]:99999")
+    ((nil 0 nil nil) "X-Forwarded-For: fe80::1%eth0")
+    ((nil 0 nil nil) "X-Forwarded-For: 8.8.8.8 192.0.2.1")
+    ((nil 0 nil nil) "X-Forwarded-For: for=192.0.2.1")
+    ((nil 0 nil nil) "X-Forwarded-For: 0300.0.2.1")
+    ((nil 0 nil nil) "X-Forwarded-For: 3221225985")
+    ((nil 0 nil nil) "X-Forwarded-Proto: ftp")
+    ((nil 0 nil nil) "X-Forwarded-Proto: https;x")
+    ((nil 0 nil nil) "X-Forwarded-Proto: http, ")
+    ((nil 0 nil nil) "X-Forwarded-Host: a b")
+    ((nil 0 nil nil) "X-Forwarded-Host: user@a")
+    ((nil 0 nil nil) "X-Forwarded-Host: :80")
+    ((nil 0 nil nil) "X-Forwarded-Host: a/b")
+    ((nil 0 nil nil) "X-Forwarded-Host: a:123456")
+    ((nil 0 nil nil) "Forwarded:")
+    ((nil 0 nil nil) "Forwarded: for")
+    ((nil 0 nil nil) "Forwarded: for=")
+    ((nil 0 nil nil) "Forwarded: =192.0.2.1")
+    ((nil 0 nil nil) "Forwarded: for =192.0.2.1")
+    ((nil 0 nil nil) "Forwarded: for=192.0.2.1:80")
+    ((nil 0 nil nil) "Forwarded: for=\"192.0.2.1")
+    ((nil 0 nil nil) "Forwarded: for=\"192.0.2.\\1\"")
+    ((nil 0 nil nil) "Forwarded: for=\"2001:db8::1\"")
+    ((nil 0 nil nil) "Forwarded: for=\"[2001:db8::1]:x\"")
+    ((nil 0 nil nil) "Forwarded: for=192.0.2.1;for=192.0.2.1")
+    ((nil 0 nil nil) "Forwarded: for=192.0.2.1;proto=https;Proto=http")
+    ((nil 0 nil nil) "Forwarded: for=192.0.2.1;proto=https;x")
+    ((nil 0 nil nil) "Forwarded: for=192.0.2.1;proto=https,")
+    (("192.0.2.1" 0 nil nil) "Forwarded: for=\", for=192.0.2.1")
+    (("192.0.2.1" 0 nil nil) "Forwarded: for=8.8.8.8;x=\"\\" "Forwarded: for=192.0.2.1")
+    (("192.0.2.1" 0 nil nil) "Forwarded: for=192.0.2.1;proto=gopher;host=\"a b\"")))
+
+(test a-proxy-may-hide-its-client
+  (tells
+    ((nil 0 nil nil) "Forwarded: for=unknown")
+    ((nil 0 :https nil) "Forwarded: for=_hidden;proto=https")
+    ((nil 0 :https nil) "Forwarded: for=\"unknown:80\";proto=https")
+    (("192.0.2.1" 0 nil nil) "Forwarded: for=\"192.0.2.1:_port\"")
+    (("10.0.0.2" 0 :http nil) "Forwarded: for=8.8.8.8;proto=https, for=_a.b-c, for=10.0.0.2;proto=http")
+    ((nil 0 :https nil) "Forwarded: proto=https;by=_proxy")))
+
+(test two-ways-to-tell-the-client-must-not-contradict-each-other
+  (tells
+    (("192.0.2.1" 80 :https "a") "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: https"
+     "Forwarded: for=\"192.0.2.1:80\";host=a")
+    (("192.0.2.1" 80 :https "a") "X-Forwarded-For: 192.0.2.1:80" "X-Forwarded-Host: A"
+     "Forwarded: for=192.0.2.1;proto=https;host=a")
+    (("192.0.2.1" 0 :https nil) "X-Forwarded-Proto: https" "Forwarded: for=192.0.2.1")
+    (:contradicting-proxies "X-Forwarded-For: 192.0.2.1" "Forwarded: for=8.8.8.8")
+    (:contradicting-proxies "X-Forwarded-For: 192.0.2.1" "Forwarded: for=unknown")
+    (:contradicting-proxies "X-Forwarded-For: unknown" "Forwarded: for=192.0.2.1")
+    (:contradicting-proxies "X-Forwarded-For: 192.0.2.1" "Forwarded: \"")
+    (:contradicting-proxies "X-Forwarded-For: 192.0.2.1" "Forwarded: proto=https")
+    (:contradicting-proxies "X-Forwarded-Proto: http" "Forwarded: proto=https")
+    (:contradicting-proxies "X-Forwarded-Host: a" "Forwarded: host=b")))
+
+(test a-long-list-is-read-up-to-a-bound
+  (flet ((many (text)
+           (list (format nil "~{~A~^,~}" (make-list 1500 :initial-element text)))))
+    (let ((addresses (format nil "X-Forwarded-For: 8.8.8.8,~A" (first (many "10.0.0.1")))))
+      (is (equal '("10.0.0.1" 0 nil nil) (told-by-proxies (list addresses)))))
+    (let ((elements (format nil "Forwarded: for=8.8.8.8,~A" (first (many "for=10.0.0.1")))))
+      (is (equal '("10.0.0.1" 0 nil nil) (told-by-proxies (list elements)))))
+    (dolist (text '("," "\"" "\\" ";" "=" "a=" "for=\"" "[" ":"))
+      (let ((long (format nil "~{~A~}" (make-list 5000 :initial-element text))))
+        (is (null (first (told-by-proxies (list (format nil "Forwarded: ~A" long))))))
+        (is (null (first (told-by-proxies (list (format nil "X-Forwarded-For: ~A" long))))))
+        (is (equal "192.0.2.1" (first (told-by-proxies
+                                       (list (format nil "X-Forwarded-For: ~A,192.0.2.1" long))))))))))

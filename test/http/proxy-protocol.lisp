@@ -1,0 +1,167 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite proxy-protocol :in http
+  :description "Headers of the PROXY protocol, octet by octet.")
+
+(in-suite proxy-protocol)
+
+(defparameter *signature* '(13 10 13 10 0 13 10 #x51 #x55 #x49 #x54 10))
+
+(defun binary-header (command family address-octets &key (signature *signature*) length (more '()))
+  "A header of version 2: COMMAND and FAMILY are its 13th and 14th octets, MORE are its TLVs.  It
+announces LENGTH, by default what follows."
+  (let ((length (or length (+ (length address-octets) (length more)))))
+    (as-octets (append signature
+                       (list command family (ash length -8) (logand length 255))
+                       address-octets more))))
+
+(defparameter *ipv4-octets* '(192 0 2 1 10 0 0 1 #xC8 #x00 1 187))
+
+(defparameter *ipv6-octets*
+  (append '(#x20 1 #xD 184 0 0 0 0 0 0 0 0 0 0 0 1) '(0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 1)
+          '(#xC8 #x00 1 187)))
+
+(defparameter *path-octets* (make-list 216 :initial-element 47))
+
+(defparameter *proxy-headers*
+  (let ((ipv4 '(("192.0.2.1" 51200) ("10.0.0.1" 443)))
+        (ipv6 '(("2001:db8::1" 51200) ("::1" 443)))
+        (path '(("unix:" 0) ("unix:" 0)))
+        (none '(() ())))
+    (flet ((line (text) (octets text :crlf)))
+      (list
+       (list ipv4 (line "PROXY TCP4 192.0.2.1 10.0.0.1 51200 443"))
+       (list ipv6 (line "PROXY TCP6 2001:db8::1 ::1 51200 443"))
+       (list '(("192.0.2.1" 0) ("10.0.0.1" 65535)) (line "PROXY TCP4 192.0.2.1 10.0.0.1 0 65535"))
+       (list none (line "PROXY UNKNOWN"))
+       (list none (line "PROXY UNKNOWN ffff:: 1 2 3 anything"))
+       (list none (line (format nil "PROXY UNKNOWN ~A" (make-string 91 :initial-element #\x))))
+       (list ipv4 (binary-header #x21 #x11 *ipv4-octets*))
+       (list ipv4 (binary-header #x21 #x11 *ipv4-octets* :more '(4 0 3 0 0 0)))
+       (list ipv4 (binary-header #x21 #x11 *ipv4-octets*
+                                 :more (make-list 65523 :initial-element 255)))
+       (list ipv6 (binary-header #x21 #x21 *ipv6-octets*))
+       (list ipv6 (binary-header #x21 #x21 *ipv6-octets* :more '(32 0 1 1)))
+       (list path (binary-header #x21 #x31 *path-octets*))
+       (list none (binary-header #x20 #x00 '()))
+       (list none (binary-header #x20 #x11 *ipv4-octets*))
+       (list none (binary-header #x20 #xFF '(1 2 3)))
+       (list none (binary-header #x21 #x00 '()))
+       (list none (binary-header #x21 #x00 '() :more '(1 2 3 4))))))
+  "What headers tell, source and destination, and their octets.")
+
+(defun decoded-proxy-header (octets size)
+  "Decodes OCTETS in pieces of SIZE.  Returns a list of source and destination, or :MORE or :MALFORMED;
+and how many octets were consumed."
+  (let ((header (http:make-proxy-header)) (position 0))
+    (handler-case
+        (loop
+          (when (= position (length octets))
+            (return (values :more position)))
+          (multiple-value-bind (done-p consumed)
+              (http:decode-proxy-header header octets position
+                                        (min (length octets) (+ position size)))
+            (setf position consumed)
+            (when done-p
+              (return (values (list (http:proxy-header-source header)
+                                    (http:proxy-header-destination header))
+                              position)))))
+      (http:protocol-error (refusal)
+        (is (eq :malformed-proxy-header (http:protocol-error-refusal refusal)))
+        :malformed))))
+
+(test a-header-tells-source-and-destination
+  (loop for (told octets) in *proxy-headers*
+        do (dolist (size '(1 2 7 16 100000))
+             (is (equal told (decoded-proxy-header octets size)) "~S" (subseq octets 0 15)))))
+
+(test no-octet-behind-a-header-is-consumed
+  (loop for (nil octets) in *proxy-headers*
+        do (dolist (size '(1 5 100000))
+             (is (= (length octets)
+                    (nth-value 1 (decoded-proxy-header (octets octets "GET /" octets) size)))))))
+
+(test a-part-of-a-header-is-incomplete
+  (loop for (nil octets) in *proxy-headers*
+        do (loop for end from 1 below (min 300 (length octets))
+                 do (is (eq :more (decoded-proxy-header (subseq octets 0 end) 100000))))))
+
+(defparameter *malformed-proxy-headers*
+  (flet ((line (text) (octets text :crlf)))
+    (list
+     ;; Not version 1
+     (octets "GET / HTTP/1.1" :crlf)
+     (octets "PROXX")
+     (octets "proxy TCP4")
+     (octets "PROXYTCP4")
+     (octets " PROXY TCP4")
+     (line "PROXY ")
+     (line "PROXY TCP")
+     (line "PROXY TCP4")
+     (line "PROXY  TCP4 192.0.2.1 10.0.0.1 51200 443")
+     (line "PROXY TCP5 192.0.2.1 10.0.0.1 51200 443")
+     (line "PROXY tcp4 192.0.2.1 10.0.0.1 51200 443")
+     (line "PROXY UDP4 192.0.2.1 10.0.0.1 51200 443")
+     (line "PROXY UNKNOWNX")
+     (line "PROXY TCP4 192.0.2.1 10.0.0.1 51200")
+     (line "PROXY TCP4 192.0.2.1 10.0.0.1 51200 443 1")
+     (line "PROXY TCP4 192.0.2.1 10.0.0.1 51200 443 ")
+     (line "PROXY TCP4 192.0.2.1  10.0.0.1 51200 443")
+     (line "PROXY TCP4 192.0.2.1	10.0.0.1 51200 443")
+     (line "PROXY TCP4 192.0.2.256 10.0.0.1 51200 443")
+     (line "PROXY TCP4 192.0.2 10.0.0.1 51200 443")
+     (line "PROXY TCP4 192.0.2.01 10.0.0.1 51200 443")
+     (line "PROXY TCP4 2001:db8::1 ::1 51200 443")
+     (line "PROXY TCP6 192.0.2.1 10.0.0.1 51200 443")
+     (line "PROXY TCP6 2001:db8::1 10.0.0.1 51200 443")
+     (line "PROXY TCP6 [2001:db8::1] ::1 51200 443")
+     (line "PROXY TCP4 192.0.2.1 10.0.0.1 65536 443")
+     (line "PROXY TCP4 192.0.2.1 10.0.0.1 051200 443")
+     (line "PROXY TCP4 192.0.2.1 10.0.0.1 -1 443")
+     (line "PROXY TCP4 192.0.2.1 10.0.0.1 +1 443")
+     (line "PROXY TCP4 192.0.2.1 10.0.0.1 1 x")
+     (line (format nil "PROXY TCP4 192.0.2.1 10.0.0.1 1 ~A" (make-string 60 :initial-element #\1)))
+     (octets "PROXY TCP4 192.0.2.1 10.0.0.1 51200 443" '(#(10)))
+     (octets "PROXY TCP4 192.0.2.1 10.0.0.1 51200 443" '(#(13 13 10)))
+     (octets "PROXY TCP4 192.0.2.1 10.0.0.1 51200 443" '(#(13)) "GET")
+     (line (format nil "PROXY UNKNOWN ~A" (make-string 92 :initial-element #\x)))
+     (octets (format nil "PROXY UNKNOWN ~A" (make-string 94 :initial-element #\x)))
+     ;; Not version 2
+     (as-octets '(13 10 13 10 0 13 10 #x51 #x55 #x49 #x54 13))
+     (as-octets '(13 10 13 10 13))
+     (as-octets '(13 10 71))
+     (as-octets '(0))
+     (as-octets '(22 3 1 2 0 1))        ; TLS
+     (binary-header #x01 #x11 *ipv4-octets*)
+     (binary-header #x11 #x11 *ipv4-octets*)
+     (binary-header #x31 #x11 *ipv4-octets*)
+     (binary-header #x22 #x11 *ipv4-octets*)
+     (binary-header #x2F #x11 *ipv4-octets*)
+     (binary-header #x21 #x10 *ipv4-octets*)
+     (binary-header #x21 #x12 *ipv4-octets*)
+     (binary-header #x21 #x13 *ipv4-octets*)
+     (binary-header #x21 #x22 *ipv6-octets*)
+     (binary-header #x21 #x32 *path-octets*)
+     (binary-header #x21 #x41 *ipv4-octets*)
+     (binary-header #x21 #xFF *ipv4-octets*)
+     (binary-header #x21 #x03 '())
+     (binary-header #x21 #x11 *ipv4-octets* :length 11)
+     (binary-header #x21 #x11 '())
+     (binary-header #x21 #x21 *ipv6-octets* :length 35)
+     (binary-header #x21 #x21 *ipv4-octets*)
+     (binary-header #x21 #x31 *ipv6-octets*)))
+  "What is no header of the PROXY protocol.")
+
+(test what-is-no-header-is-refused-at-once
+  (dolist (octets *malformed-proxy-headers*)
+    (dolist (size '(1 16 100000))
+      (is (eq :malformed (decoded-proxy-header octets size)) "~S" octets))))
+
+(test any-octets-are-a-header-or-are-refused
+  (dotimes (count 500)
+    (let* ((octets (copy-seq (second (nth (random (length *proxy-headers*)) *proxy-headers*))))
+           (end (min (length octets) 60)))
+      (dotimes (change (1+ (random 3)))
+        (setf (aref octets (random end)) (random 256)))
+      (is (typep (decoded-proxy-header (subseq octets 0 end) 100000)
+                 '(or cons (member :more :malformed)))))))
