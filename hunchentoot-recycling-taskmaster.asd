@@ -206,6 +206,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "journal")    ; lines of logs, written behind the requests' backs
                    (:file "journal-thread")))
      (:file "application")              ; what is served
+     (:file "inspection")               ; by people who look after it
      (:file "unfit-arguments")          ; of applications
      (:file "tls-arguments"
       :if-feature (:not :hunchentoot-no-ssl))

@@ -57,15 +57,15 @@ listens.  For a Unix-domain socket, it is 0.")
   (:method ((server clack-server))
     (%server-port server)))
 
-(defgeneric server-statistics (server)
-  (:documentation "The statistics of SERVER, a CLACK-SERVER: a plist with the keys that
-HUNCHENTOOT-RECYCLING-TASKMASTER:STATS explains for acceptors, except the counts of rejected
-requests and of failed handshakes.")
-  (:method ((server clack-server))
-    (append (if (application-engine server)
-                (engine-statistics (application-engine server))
-                (no-statistics))
-            (list :log-dropped (journal-unwritten (server-journal server))))))
+(defmethod stats ((server clack-server))
+  (append (if (application-engine server)
+              (engine-statistics (application-engine server))
+              (no-statistics))
+          (list :log-dropped (journal-unwritten (server-journal server)))))
+
+(defmethod list-connections ((server clack-server))
+  (let ((engine (and (not (server-stopped-p server)) (application-engine server))))
+    (and engine (list-engine-connections engine))))
 
 ;;; Questions of the layer below
 

@@ -8,7 +8,7 @@
         #:hunchentoot-recycling-taskmaster.engine
         #:hunchentoot-recycling-taskmaster.server)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
-  (:export #:run #:stop #:clack-server #:server-address #:server-port #:server-statistics
+  (:export #:run #:stop #:clack-server #:server-address #:server-port #:stats #:list-connections
            #:*raw-body-memory*
            #:*websocket-octets* #:*websocket-ping-seconds* #:*websocket-idle-seconds*
            #:run-after #:cancel-timer

@@ -85,7 +85,7 @@
 
 (defun publish-for-ever (acceptor &optional (id 1))
   "Publish the event ID, and the next one a *PERIOD* later, on the threads of ACCEPTOR."
-  (run-after *period* (lambda () (publish-for-ever acceptor (1+ id))) :taskmaster acceptor)
+  (run-after *period* (lambda () (publish-for-ever acceptor (1+ id))) :server acceptor)
   (publish *channel* (princ-to-string (real-us)) :id id))
 
 (defun stream-events ()

@@ -2,18 +2,15 @@
 
 ;;;; Timers for programs.
 
-(defun engine-of (taskmaster)
-  "The engine of TASKMASTER, which may also be an acceptor.  Signals HUNCHENTOOT:PARAMETER-ERROR."
-  (let ((engine (typecase taskmaster
-                  (recycling-taskmaster (application-engine taskmaster))
-                  (hunchentoot:acceptor (acceptor-engine taskmaster))
-                  (t (hunchentoot:parameter-error
-                      "TASKMASTER must be a RECYCLING-TASKMASTER, or an acceptor with one, not ~S."
-                      taskmaster)))))
+(defun engine-of (server)
+  "The engine of SERVER, an acceptor.  Signals HUNCHENTOOT:PARAMETER-ERROR."
+  (let ((engine (if (typep server 'hunchentoot:acceptor)
+                    (acceptor-engine server)
+                    (hunchentoot:parameter-error "SERVER must be an acceptor, not ~S." server))))
     (if (or (null engine) (engine-stopped-p engine))
         (hunchentoot:parameter-error
-         "~A has no threads of ours that could run a timer: HUNCHENTOOT:START the acceptor, whose ~
-          taskmaster must be a RECYCLING-TASKMASTER, first." taskmaster)
+         "~A has no threads of ours that could run a timer: HUNCHENTOOT:START it first; its ~
+          taskmaster must be a RECYCLING-TASKMASTER." server)
         engine)))
 
 (defun engine-at-hand ()
@@ -23,18 +20,17 @@
       (current-engine)
       (hunchentoot:parameter-error
        "RUN-AFTER is called outside of requests and timers, or with another taskmaster than a ~
-        RECYCLING-TASKMASTER: pass it a started acceptor as :TASKMASTER, whose threads run the ~
-        timer.")))
+        RECYCLING-TASKMASTER: pass it a started acceptor as :SERVER, whose threads run the timer.")))
 
-(defun run-after (seconds function &key taskmaster)
+(defun run-after (seconds function &key server)
   "Schedules one call of FUNCTION, without arguments, after SECONDS.  The call comes no earlier, and
 usually less than a millisecond later; for long waits, up to a thousandth of SECONDS later, but at
 most four milliseconds.  Returns a timer, for CANCEL-TIMER, at once.  May be called in any thread.
 
-  SECONDS     a real number, 0 or above
-  FUNCTION    a function, or a symbol that names one at the time of the call
-  TASKMASTER  the RECYCLING-TASKMASTER whose threads call it, or a started acceptor that has one;
-              by default that of the request or timer that the current thread runs
+  SECONDS   a real number, 0 or above
+  FUNCTION  a function, or a symbol that names one at the time of the call
+  SERVER    a started acceptor whose threads call it, with a RECYCLING-TASKMASTER; by default that
+            of the request or timer that the current thread runs
 
 Where connections are parked, a worker calls FUNCTION; more workers are made when functions block,
 up to :MAX-THREAD-COUNT.  Elsewhere one thread for each started acceptor calls all functions, one
@@ -46,11 +42,11 @@ A stop, soft or not, does not wait for pending timers: it drops and counts them 
 request was served, and timers that are scheduled later too.  It waits for functions that run, as
 for requests.
 
-Signals HUNCHENTOOT:PARAMETER-ERROR for arguments that make no sense, for a TASKMASTER that is not
-started, and without TASKMASTER where there is no default."
+Signals HUNCHENTOOT:PARAMETER-ERROR for arguments that make no sense, for a SERVER that is not
+started, and without SERVER where there is no default."
   (with-parameter-errors
     (check-timer seconds function))
-  (schedule (if taskmaster (engine-of taskmaster) (engine-at-hand))
+  (schedule (if server (engine-of server) (engine-at-hand))
             seconds function))
 
 (defun cancel-timer (timer)

@@ -41,6 +41,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
    #:note-rejected
+   #:stats #:list-connections
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
    #:check-timer #:check-is-timer

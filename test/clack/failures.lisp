@@ -54,7 +54,7 @@
       (is (search "half" answer))
       (is (not (search (format nil "0~C~C~C~C" #\Return #\Newline #\Return #\Newline) answer))))
     (is (search "Amid the response." (clack-log)))
-    (is (= 0 (getf (handler:server-statistics *server*) :failed)) "It is no failure of the server.")))
+    (is (= 0 (getf (handler:stats *server*) :failed)) "It is no failure of the server.")))
 
 (define-server-test an-error-before-the-body-was-read-keeps-requests-apart
   (with-clack (environment (error "Before reading."))
@@ -173,7 +173,7 @@
       (with-connection (connection)
         (dotimes (i 5)
           (is (= 500 (response-status (exchange connection "/")))))))
-    (is (plusp (getf (handler:server-statistics server) :log-dropped)))))
+    (is (plusp (getf (handler:stats server) :log-dropped)))))
 
 (define-server-test what-is-told-is-written-before-long
   (with-globals ((server::*flush-seconds* *patience*))

@@ -30,7 +30,7 @@ values of FORM are recorded in GIVEN."
                    (error (condition) (type-of condition))))))
 
 (defun server-figure (name)
-  (getf (handler:server-statistics *server*) name))
+  (getf (handler:stats *server*) name))
 
 (defun await-pending (&optional (count 1))
   "Waits until COUNT responses are to come, and nobody else has to do with them."

@@ -238,7 +238,7 @@ after the other."
         (send connection "waiting")
         (eventually ("nobody to serve the connection")
           (or (not *parking-p*)
-              (= 1 (getf (handler:server-statistics *server*) :deferred))))
+              (= 1 (getf (handler:stats *server*) :deferred))))
         (handler::set-clack-socket-callback (lambda (octets &key start end)
                                     (record got (subseq octets start end)))
                                   io)
@@ -591,7 +591,7 @@ after the other."
       (is (search "It fails." (clack-log)))
       (tell other "fine")
       (is (string= "fine" (hear-text other))))
-    (is (= 1 (getf (handler:server-statistics *server*) :failed)))))
+    (is (= 1 (getf (handler:stats *server*) :failed)))))
 
 (define-server-test an-error-of-a-callback-ends-its-connection-only
   (with-speaker (environment frame (write-frame (io-of environment) :text "echo" (lambda () (error "It fails."))))
@@ -654,8 +654,8 @@ after the other."
     (with-connections (connections 100)
       (let ((talks (mapcar #'open-talk connections)))
         (eventually ("all to wait")
-          (= 100 (getf (handler:server-statistics *server*) :deferred)))
-        (is (>= 10 (getf (handler:server-statistics *server*) :threads)))
+          (= 100 (getf (handler:stats *server*) :deferred)))
+        (is (>= 10 (getf (handler:stats *server*) :threads)))
         (dolist (talk talks)
           (tell talk "still there")
           (is (string= "still there" (hear-text talk))))))))

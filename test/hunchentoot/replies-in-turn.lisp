@@ -86,7 +86,7 @@
                                  (loop for reply in waiting
                                        for count from 0
                                        do (recycling:complete-reply reply (princ-to-string count))))
-                             :taskmaster *server*))
+                             :server *server*))
       (loop for connection in connections
             for count from 0
             do (is (string= (princ-to-string count) (response-text (read-response connection))))
@@ -103,7 +103,7 @@
              (recycling:run-after 0 (lambda ()
                                       (complete replies "first")
                                       (await gate))
-                                  :taskmaster *server*)
+                                  :server *server*)
              (is (string= "first" (response-text (read-response connection))))
              (is (string= "word" (exchange-text connection "/word"))))
         (open-gate gate)))))

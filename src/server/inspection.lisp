@@ -1,0 +1,82 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; Functions for people who look after a server, of Hunchentoot's or Clack's side.
+
+(defgeneric stats (server)
+  (:documentation "The statistics of SERVER, an acceptor of Hunchentoot's or a CLACK-SERVER: a plist
+for people and for monitors.  Counts begin at the last start.  A statistic that another taskmaster
+than ours cannot tell is NIL.  A CLACK-SERVER does not count rejected requests and failed
+handshakes.
+
+Threads:
+  :THREADS             how many there are
+  :STANDBY             those that wait for something to do
+  :SUSPENDED           those on standby that sleep until they are needed
+  :BUSY                those that have a connection or run a timer
+  :KEEP-ALIVE-WAITING  busy ones that wait for the next request of their connection
+  :MADE, :ENDED        how many were made, and have ended
+  :SUSPENDS, :RESUMES  how often one was suspended, and needed again
+
+Connections:
+  :ACCEPTED            how many were accepted
+  :OPEN                how many are open
+  :PARKED              open ones that wait for a request without a thread
+  :DEFERRED            open ones that wait for a reply that comes later
+  :WRITING             open ones without a thread whose clients are slow to take the reply
+  :QUEUED              open ones that have a request and wait for a thread
+  :REFUSED             those that were refused, since all threads served
+  :EXPIRED             those that were ended because they took too long or held up others
+  :EXPIRED-BY          the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new one,
+                       rest of a :HEAD, :IDLE between requests, :WRITE, of a reply that the client
+                       did not take, :LINGER, of the client's close after the last reply, :EVICTED,
+                       idle while others waited, and further kinds
+
+  :READY-WAIT          how many seconds a ready connection waits for a thread: the latest sample, or
+                       the current one if that is longer.  A few samples are taken each second
+  :READY-WAIT-SUM, :READY-WAIT-COUNT
+                       the sum and number of all samples.  NIL, 0 and 0 where connections are not
+                       parked
+
+  :DECISIONS           how often each decision about threads was made, a plist: to :RESUME or
+                       :LAUNCH some; to :SUSPEND one because too many ran, or to :LIMIT them because
+                       the maximum was lowered; to accept connections without a thread,
+                       :ACCEPT-OVERFLOW; and the rests of the housekeeping thread, :SHORT-NAP,
+                       :LONG-NAP or :IDLE-WAIT.  NIL where connections are not parked
+  :TIMERS              timers of RUN-AFTER, a plist: how many are :PENDING, and how many were :RUN,
+                       have :FAILED by an error or the end of their thread, were :CANCELLED, and
+                       were :DROPPED by a stop
+
+Requests:
+  :SERVED              how many were served
+  :REJECTED            those that the server itself answered with an error: no HTTP, beyond a limit,
+                       or too slow.  Connections that were :REFUSED do not count
+  :REJECTED-BY-STATUS  the same, a plist of statuses and numbers
+  :FAILED              errors outside of handlers
+  :STALLS              how often a connection was parked because serving it made no progress, which
+                       is a defect of this library
+
+  :HANDSHAKES-FAILED   TLS handshakes that failed, without those that :EXPIRED
+  :HANDSHAKES-FAILED-BY
+                       the same by kind, a plist: :PLAIN-HTTP in place of TLS, no common :PROTOCOL,
+                       no common :CIPHER, the server's :CERTIFICATE not trusted by the client, the
+                       :CLIENT-CERTIFICATE missing or not trusted, no common :APPLICATION-PROTOCOL,
+                       the client :GONE, and :OTHER
+  :UPTIME              seconds since the start
+  :LOG-DROPPED         lines of both logs, over all starts, that their destinations did not take.
+                       Lines that were pending at the last stop count until the next start writes
+                       them"))
+
+(defgeneric list-connections (server)
+  (:documentation "A list of plists, one for each open connection of SERVER, an acceptor of
+Hunchentoot's or a CLACK-SERVER.  It is empty where SERVER is not started or has another taskmaster
+than ours.
+
+  :PEER     the client's address and port, a string
+  :STATE    :NEW before the first request; :ACTIVE while one is served; between two, :PARKED without
+            a thread or :IDLE with one; :DEFERRED while the reply is to come later; :WRITING
+            while the client is slow to take the reply; :QUEUED while a request waits for a thread;
+            :DRAINING after the last reply
+  :AGE      seconds since it was accepted
+  :SERVED   how many requests were served
+  :WORKER   the number of its thread, or NIL
+  :SECONDS  for how many seconds that thread has been serving the request, or NIL"))
