@@ -9,7 +9,6 @@
    (limits :initarg :limits :reader application-limits)
    (read-timeout :initarg :read-timeout :reader idle-seconds)
    (write-timeout :initarg :write-timeout :reader write-seconds)
-   (response-timeout :initarg :response-timeout :reader server-response-timeout)
    (persistent-p :initarg :persistent-p :reader server-persistent-p)
    (batch-scheduling-p :initarg :batch-scheduling-p :reader server-batch-scheduling-p)
    (tls-context :initarg :tls-context :initform nil :reader handshake-context)
@@ -44,6 +43,10 @@ in it.  Replaced as a whole."))
         (make-journal (server-error-output server) "clack log"
                       (lambda (&rest complaint)
                         (apply #'tell server complaint)))))
+
+(defun server-reply-timeout (server)
+  "How many seconds a delayed response of SERVER may take, a real, or NIL for no limit."
+  (limits-reply-seconds (application-limits server)))
 
 (defgeneric server-address (server)
   (:documentation "The address on which SERVER, a CLACK-SERVER, listens: a string, or NIL before it

@@ -66,7 +66,7 @@ responder for as long as it likes."
 
 (defun begin-delayed (exchange body)
   "Makes the response to EXCHANGE, whose content is BODY, a delayed one, and returns it."
-  (let* ((seconds (server-response-timeout (exchange-application exchange)))
+  (let* ((seconds (server-reply-timeout (exchange-application exchange)))
          (deferred-response (make-deferred-response exchange (end-after seconds) nil)))
     (prog1 (setf (deferred-response-context deferred-response)
                  (make-delayed exchange body deferred-response))

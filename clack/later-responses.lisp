@@ -2,7 +2,7 @@
 
 ;;;; Responses that were not complete when their function returned.
 ;;;;
-;;;;   after :RESPONSE-TIMEOUT seconds        then
+;;;;   after :REPLY-TIMEOUT seconds           then
 ;;;;   the responder was not called           504 is sent (503, earlier, when memory is scarce)
 ;;;;   only the function has used the writer  the writer is closed
 ;;;;   another thread has used the writer     it stays open until it is closed or the client leaves
@@ -55,10 +55,10 @@
            (shared-queue-over-p (written-shared-queue (delayed-written delayed))))))
 
 (defun limit-unused-writer (delayed)
-  "If the function of DELAYED has left its writer open, has that closed after :RESPONSE-TIMEOUT
+  "If the function of DELAYED has left its writer open, has that closed after :REPLY-TIMEOUT
 seconds unless another thread has used it by then."
   (let ((written (delayed-written delayed))
-        (seconds (server-response-timeout (delayed-server delayed))))
+        (seconds (server-reply-timeout (delayed-server delayed))))
     (when (and written seconds (used-by-function-only-p delayed))
       (let ((timer (schedule (exchange-engine (delayed-exchange delayed)) seconds
                              (lambda ()

@@ -120,7 +120,7 @@ order and free its port.  ARGUMENTS are keywords and values; unknown ones are ig
                       limit; default half of :MAX-THREAD-COUNT
   :READ-TIMEOUT       how many seconds a client may send nothing, a real, or NIL; default 20
   :WRITE-TIMEOUT      how many seconds a client may take nothing, a real, or NIL; default 20
-  :RESPONSE-TIMEOUT   how many seconds after APP has returned its responder may be called, a real;
+  :REPLY-TIMEOUT      how many seconds after APP has returned its responder may be called, a real;
                       then the server sends 504.  A writer that only APP's function has used stays
                       open as long.  Default 60; NIL for no limit
   :PERSISTENT-CONNECTIONS-P

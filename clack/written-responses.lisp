@@ -224,12 +224,12 @@ NIL."
 
 (defun room-awaited-p (written)
   "Waits for room in WRITTEN, up to :WRITE-TIMEOUT seconds; before the head is sent, up to
-:RESPONSE-TIMEOUT seconds.  True when there is room."
+:REPLY-TIMEOUT seconds.  True when there is room."
   (let ((server (delayed-server (written-delayed written))))
     (await-room (written-shared-queue written)
                 (if (written-stream written)
                     (write-seconds server)
-                    (server-response-timeout server)))))
+                    (server-reply-timeout server)))))
 
 (defun await-room-in (written)
   "Waits until there is room in WRITTEN.  Signals CLIENT-LEFT when there is none in time."

@@ -19,7 +19,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:taskmaster-standby-thread-count #:taskmaster-worker-thread-name-format
    #:content-received-early-p
    ;; replies that come later
-   #:defer-reply #:deferred-reply #:deferred-reply-p #:*default-reply-timeout* #:complete-reply #:fail-reply
+   #:defer-reply #:deferred-reply #:deferred-reply-p #:complete-reply #:fail-reply
    #:reply-abandoned-p #:call-with-reply-context #:with-reply-context #:already-answered
    #:start-stream #:outgoing-stream #:outgoing-stream-p #:write-outgoing #:call-when-writable #:close-outgoing
    #:outgoing-open-p

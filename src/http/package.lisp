@@ -14,7 +14,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:limits-trailer-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
    #:limits-file-count
    #:limits-early-octets #:limits-content-rate #:limits-content-grace #:limits-content-seconds
-   #:limits-reply-rate #:limits-reply-grace
+   #:limits-reply-rate #:limits-reply-grace #:limits-reply-seconds
    ;; request heads
    #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
    #:reset-parser #:forget-head

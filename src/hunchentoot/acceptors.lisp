@@ -107,21 +107,29 @@ the status in parentheses, and closes the connection:
                                (413)
   :MAX-FIELD-COUNT             the number of fields of a form, files among them; default 10,000,
                                NIL for no limit (413)
+  :MAX-FILE-COUNT              the number of files in a form; default 100, NIL for no limit (413)
 
 Reception of content:
 
   :MAX-EARLY-OCTETS   how many octets of content are received before the request is served, where
-                      connections are parked, so that a slow client holds no thread; default 1 MiB;
-                      0 for none.  They are kept in memory or, where many requests wait, in a
-                      temporary file.  Of content that is announced to be larger, 64 KiB at most.
-                      See CONTENT-RECEIVED-EARLY-P
+                      connections are parked, so that a slow client holds no thread; default 1 GiB;
+                      0 for none.  They are kept in memory or, beyond 4 MiB or where many requests
+                      wait, in a temporary file.  See CONTENT-RECEIVED-EARLY-P
   :MIN-CONTENT-RATE   how many octets a second a client has to send on average; default 1024, NIL
                       for no limit (408).  Where a thread reads content, only its waiting time
                       counts.  Does not hold where a handler has asked for a stream, and on other
                       platforms than SBCL under Linux
   :CONTENT-GRACE      after how many seconds that rate counts; default 10
-  :CONTENT-TIMEOUT    how many seconds all content that is received early may take; default 600,
-                      NIL for no limit (408)
+  :CONTENT-TIMEOUT    how many seconds all content that is received early may take; default NIL,
+                      for no limit (408)
+
+Replies:
+
+  :REPLY-TIMEOUT   how many seconds a deferred reply may take, unless DEFER-REPLY says otherwise, a
+                   real; default 60, NIL for no limit (504)
+  :MIN-REPLY-RATE  how many octets a second of a reply a client has to take on average while the
+                   server waits for it; default 1024, NIL for no limit
+  :REPLY-GRACE     after how many seconds that rate counts; default 30
 
 On SBCL under Linux, the content of all requests together may take a quarter of the heap.  A request
 beyond that is answered 503, or 413 when it could never fit.

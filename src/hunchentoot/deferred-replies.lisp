@@ -13,10 +13,6 @@
 ;;;;
 ;;;; A DEFERRED-REPLY keeps the dynamic context of the request, which is bound again for the reply.
 
-(defvar *default-reply-timeout* 60
-  "The default of DEFER-REPLY's :TIMEOUT: how many seconds a deferred reply may take, a real, or NIL
-for no limit.")
-
 (defstruct (completion (:include opaque)
                        (:constructor make-completion (content status headers content-type)))
   "The content, status and headers that complete a deferred reply."
@@ -34,13 +30,13 @@ shows it."))
 
 ;;; In the handler
 
-(defmacro defer-reply ((reply &key (timeout '*default-reply-timeout*) on-abandon) &body body)
+(defmacro defer-reply ((reply &key (timeout :default) on-abandon) &body body)
   "Defers the reply to the current request, and evaluates BODY with the variable REPLY bound to it.
 BODY hands REPLY to a thread that calls COMPLETE-REPLY, FAIL-REPLY or START-STREAM, at any time.
 Then the handler returns; its value is not sent.
 
 TIMEOUT is how many seconds the reply may take before the client gets status 504, a real, or NIL for
-no limit.  ON-ABANDON is NIL, or a function without arguments.  It is called once, in any thread,
+no limit; by default the acceptor's :REPLY-TIMEOUT.  ON-ABANDON is NIL, or a function without arguments.  It is called once, in any thread,
 when the client leaves before its reply was sent.  It must not wait, and must not take a lock that
 another thread holds while it waits for room in a stream.
 
@@ -75,8 +71,12 @@ When the handler is left by an error or a throw before REPLY is complete, the cl
     (when content
       (share-content content (limits-raw-octets (content-limits content)))))
   (setf (exchange-deferred-response *exchange*)
-        (let ((deferred-response
-                (make-deferred-response *exchange* (end-after timeout) on-abandon)))
+        (let* ((seconds (if (eq :default timeout)
+                            (limits-reply-seconds
+                             (application-limits (exchange-application *exchange*)))
+                            timeout))
+               (deferred-response
+                 (make-deferred-response *exchange* (end-after seconds) on-abandon)))
           (setf (deferred-response-context deferred-response)
                 (make-deferred-reply deferred-response
                                      hunchentoot:*acceptor*

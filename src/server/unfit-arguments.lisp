@@ -41,7 +41,8 @@ the text after the name, as for FORMAT."
     (:content-grace :content-grace limits-content-grace)
     (:content-timeout :content-seconds limits-content-seconds)
     (:min-reply-rate :reply-rate limits-reply-rate)
-    (:reply-grace :reply-grace limits-reply-grace))
+    (:reply-grace :reply-grace limits-reply-grace)
+    (:reply-timeout :reply-seconds limits-reply-seconds))
   "For each limit, its name as an argument of an application, its name for MAKE-LIMITS, and its
 reader.")
 
@@ -65,7 +66,8 @@ reader.")
      "an integer of seconds, not negative, and within reason, or NIL for no limit")
     (:min-reply-rate (or null (and index (integer 1)))
      "an integer of octets a second above 0, or NIL for no limit")
-    (:reply-grace whole-seconds "an integer of seconds, not negative, and within reason"))
+    (:reply-grace whole-seconds "an integer of seconds, not negative, and within reason")
+    (:reply-timeout seconds "a number of seconds, or NIL for no limit"))
   "The limits on the pace of content and replies, with their types, and these in words.")
 
 (defun limit-type (name)
@@ -79,7 +81,7 @@ reader.")
 (defun check-limit (name value)
   "VALUE, if it is valid for the limit NAME.  Signals UNFIT-ARGUMENT otherwise."
   (destructuring-bind (type words) (limit-type name)
-    (unless (typep value type)
+    (unless (fits-p value type)
       (unfit name " must be ~A, not ~S" words value)))
   value)
 

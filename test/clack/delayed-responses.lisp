@@ -101,7 +101,7 @@ come."
 (define-server-test an-application-that-does-not-close-has-written-all
   (with-clack (environment (lambda (responder)
                              (funcall (funcall responder '(200 ())) "abc"))
-                           :response-timeout 1/10)
+                           :reply-timeout 1/10)
     (with-connection (connection)
       (loop repeat 2 do (is (equal "abc" (exchange-text connection "/")))))))
 

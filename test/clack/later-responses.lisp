@@ -111,7 +111,7 @@ values of FORM are recorded in GIVEN."
       (with-clack (environment (let ((cookie (gethash "cookie" (getf environment :headers))))
                                  (record cookies (uiop:symbol-call '#:sb-ext '#:make-weak-pointer cookie))
                                  (lambda (responder) (record responders responder)))
-                               :response-timeout (if (eq :late end) 1/10 60))
+                               :reply-timeout (if (eq :late end) 1/10 60))
         (with-connections (connections 30)
           (dolist (connection connections)
             (send-request connection "/"
@@ -141,7 +141,7 @@ values of FORM are recorded in GIVEN."
                                    (when (eq :within end)
                                      (funcall responder (text-response "later")))
                                    (record given responder)))
-                               :response-timeout (if (eq :late end) 1/10 60))
+                               :reply-timeout (if (eq :late end) 1/10 60))
         (with-connections (connections 30)
           (dolist (connection connections)
             (send-request connection "/" :method :post :content (make-string 20000 :initial-element #\x)))
@@ -205,7 +205,7 @@ values of FORM are recorded in GIVEN."
 ;;; Nobody answers
 
 (define-server-test a-response-that-everybody-has-forgotten-is-504-when-its-time-is-over
-  (with-later (given :response-timeout 1/10) nil
+  (with-later (given :reply-timeout 1/10) nil
     (with-connection (connection)
       (loop repeat 2
             do (is (= 504 (response-status (exchange connection "/"))))
@@ -213,7 +213,7 @@ values of FORM are recorded in GIVEN."
       (is (= 2 (getf (server-figure :expired-by) :deferred)) "Each counts once."))))
 
 (define-server-test a-client-that-is-not-answered-in-time-gets-504
-  (with-later (given :response-timeout 1/10) responder
+  (with-later (given :reply-timeout 1/10) responder
     (with-connection (connection)
       (dolist (number '(0 1))
         (is (= 504 (response-status (exchange connection "/"))))
@@ -225,7 +225,7 @@ values of FORM are recorded in GIVEN."
       (is (equal "word" (exchange-text connection "/word"))))))
 
 (define-server-test without-a-timeout-a-response-may-take-any-time
-  (with-later (given :response-timeout nil) responder
+  (with-later (given :reply-timeout nil) responder
     (with-connection (connection)
       (send-request connection "/")
       (nth-given given)

@@ -74,7 +74,7 @@ then evaluates BODY."
     (is (equal "word" (exchange-text connection "/word")))))
 
 (define-server-test an-application-that-waits-for-a-function-that-waits-for-him-is-let-go
-  (with-later (given :response-timeout 1/4) (write-much-to (begun-elsewhere responder))
+  (with-later (given :reply-timeout 1/4) (write-much-to (begun-elsewhere responder))
     (with-connection (connection)
       (send-request connection "/")
       (is (eq 'handler:client-left (nth-given given)))
@@ -161,7 +161,7 @@ end, where the write timeout is SECONDS."
       (is (equal "word" (exchange-text connection "/word"))))))
 
 (define-server-test an-application-that-has-failed-to-answer-within-the-function-may-do-it-later
-  (with-later (given :response-timeout 1/4) (progn (ignore-errors (funcall responder (injecting-response)))
+  (with-later (given :reply-timeout 1/4) (progn (ignore-errors (funcall responder (injecting-response)))
                                                    responder)
     (with-connection (connection)
       (send-request connection "/")

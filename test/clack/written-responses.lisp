@@ -342,7 +342,7 @@ goes on after half a second."
   (is (not (readable-p connection 1/2))))
 
 (define-server-test a-writer-that-was-used-elsewhere-stays-open
-  (with-later (given :response-timeout 1/10) (let ((writer (funcall responder '(200 ()))))
+  (with-later (given :reply-timeout 1/10) (let ((writer (funcall responder '(200 ()))))
                                                (elsewhere writer "one")
                                                writer)
     (with-connection (connection)
@@ -352,7 +352,7 @@ goes on after half a second."
       (is (null (read-chunk connection))))))
 
 (define-server-test without-a-timeout-a-writer-stays-open
-  (with-later (given :response-timeout nil) (let ((writer (funcall responder '(200 ()))))
+  (with-later (given :reply-timeout nil) (let ((writer (funcall responder '(200 ()))))
                                               (funcall writer "one")
                                               writer)
     (with-connection (connection)

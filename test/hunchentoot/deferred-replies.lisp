@@ -225,16 +225,16 @@ with the text first."
 
 (define-server-test (a-reply-that-everybody-has-forgotten-is-504-when-its-time-is-over :needs :our-engine)
   (let ((told (make-recorder)))
-    (with-globals ((recycling:*default-reply-timeout* 1/10))
-      (serving () (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record told t)))
-                          reply))
-                   ("/word" "word"))
-        (with-connection (connection)
-          (loop repeat 2
-                do (is (= 504 (response-status (exchange connection "/"))))
-                   (is (string= "word" (exchange-text connection "/word")) "The connection is used again.")))
-        (is (= 2 (getf (figure :expired-by) :deferred)) "Each counts once.")
-        (is (zerop (recorded-count told)) "No client has left.")))))
+    (serving (:reply-timeout 1/10)
+        (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record told t)))
+                reply))
+         ("/word" "word"))
+      (with-connection (connection)
+        (loop repeat 2
+              do (is (= 504 (response-status (exchange connection "/"))))
+                 (is (string= "word" (exchange-text connection "/word")) "The connection is used again.")))
+      (is (= 2 (getf (figure :expired-by) :deferred)) "Each counts once.")
+      (is (zerop (recorded-count told)) "No client has left."))))
 
 (define-server-test (the-client-of-a-forgotten-reply-that-leaves-is-told-of-once :needs (:our-engine :noticed-leaving))
   (let ((told (make-recorder)))
