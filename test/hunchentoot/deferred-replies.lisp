@@ -590,7 +590,7 @@ with the text first."
   "The pathname of a new file that is to be deleted with REPLY."
   (recycling:with-reply-context (reply)
     (let ((file (hunchentoot::make-tmp-file-name)))
-      (close (open file :direction :output))
+      (close (open (ensure-directories-exist file) :direction :output))
       file)))
 
 (define-server-test (content-that-is-refused-after-the-handler-changes-no-reply :needs :our-content)
