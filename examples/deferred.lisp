@@ -57,7 +57,7 @@
     (call-in-pool (lambda ()
                     (handler-case (recycling:complete-reply reply (format nil "The primes below 200,000 sum up to ~:D."
                                                                           (sum-of-primes 200000)))
-                      (error (condition) (recycling:fail-reply reply condition)))))))
+                      (error (condition) (recycling:fail-reply reply :reason condition)))))))
 
 ;;; By another server
 
@@ -82,7 +82,7 @@
       (in-thread "fetch"
                  (lambda ()
                    (handler-case (recycling:complete-reply reply (fetch "127.0.0.1" port "/later/timer"))
-                     (error (condition) (recycling:fail-reply reply condition))))))))
+                     (error (condition) (recycling:fail-reply reply :reason condition))))))))
 
 (hunchentoot:define-easy-handler (later-page :uri "/later") ()
   (setf (hunchentoot:content-type*) "text/html; charset=utf-8")

@@ -98,7 +98,7 @@ left or the time has run out.  Signals ALREADY-ANSWERED when REPLY was completed
   (answer-deferred-response (deferred-reply-deferred-response reply)
                             (make-completion content status headers content-type)))
 
-(defun fail-reply (reply &optional (reason "The reply failed."))
+(defun fail-reply (reply &key (reason "The reply failed."))
   "Completes REPLY as a failing handler does, with status 500.  REASON, a condition or a string, is
 logged, and the error page shows it where Hunchentoot shows errors.  Returns and signals what
 COMPLETE-REPLY does."

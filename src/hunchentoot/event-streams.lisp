@@ -36,7 +36,7 @@ client ignores it, but proxies see that the connection is alive.  WAIT, values a
 in SEND-EVENT."
   (write-octets stream (encode-comment text) wait))
 
-(defun last-event-id (&optional (request hunchentoot:*request*))
+(defun last-event-id (&key (request hunchentoot:*request*))
   "The identifier of the last event that the client of REQUEST got before its connection ended, a
 string; NIL where the client tells none (HTML Living Standard, section 9.2.4)."
   (hunchentoot:header-in :last-event-id request))

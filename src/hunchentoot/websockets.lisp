@@ -63,7 +63,7 @@ UPGRADE-TO-WEBSOCKET takes them."
     (let ((function (if (eq :text kind) on-text on-binary)))
       (if function
           (funcall function socket message)
-          (close-websocket socket 1003 "Messages of this kind are not understood here.")))))
+          (close-websocket-with socket 1003 "Messages of this kind are not understood here.")))))
 
 (defun upgrade-to-websocket (&key on-open on-text on-binary on-close subprotocols (origins :same)
                                message-octets (ping-seconds 30) (idle-seconds 75)
@@ -151,7 +151,7 @@ or NIL."
     (handler-case (call-lending socket (http-io http) (lambda () (funcall on-open socket)))
       (serious-condition (condition)
         (log-handler-error condition nil)
-        (close-websocket socket 1011 "The server failed.")))))
+        (close-websocket-with socket 1011 "The server failed.")))))
 
 ;;; In any thread
 
@@ -188,7 +188,7 @@ client takes now.  Returns the value of PUT-IN-SHARED-QUEUE."
       (resume-websocket socket))
     result))
 
-(defun close-websocket (socket &optional (code 1000) (reason ""))
+(defun close-websocket (socket &key (code 1000) (reason ""))
   "Ends SOCKET, a WEBSOCKET, with a close frame behind earlier messages.  CODE is an integer of RFC
 6455, section 7.4.  REASON is a string, of which the first 123 octets are sent.  True for the first
 call, while SOCKET is open."

@@ -290,7 +290,7 @@ with the text first."
     (with-connection (connection)
       (send-request connection "/")
       (nth-reply replies)
-      (recycling:fail-reply (nth-reply replies) "There was no money.")
+      (recycling:fail-reply (nth-reply replies) :reason "There was no money.")
       (is (= 500 (response-status (read-response connection))))
       (is (string= "word" (exchange-text connection "/word"))))))
 

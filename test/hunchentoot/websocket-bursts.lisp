@@ -98,7 +98,7 @@ the WebSocket and returns it."
 (define-server-test (a-websocket-may-be-closed-amid-a-burst :needs :our-engine)
   (serving-websocket (:on-text (lambda (socket text)
                                  (if (string= "enough" text)
-                                     (recycling:close-websocket socket 3000 "enough")
+                                     (recycling:close-websocket socket :code 3000 :reason "enough")
                                      (recycling:send-text socket text))))
       ()
     (with-talk (talk)

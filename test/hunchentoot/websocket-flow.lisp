@@ -168,7 +168,7 @@ NIL."
       (("/ws" (let ((socket (recycling:upgrade-to-websocket :high-water-mark 10)))
                 (recycling:send-text socket "more than ten octets")
                 (handler-case (recycling:send-text socket "x" :wait t)
-                  (recycling:stream-full () (recycling:close-websocket socket 4001))))))
+                  (recycling:stream-full () (recycling:close-websocket socket :code 4001))))))
     (with-talk (talk)
       (is (string= "more than ten octets" (hear-text talk)))
       (is (eql 4001 (hear-close talk))))))

@@ -61,7 +61,7 @@ ws.on('close', (code, reason) => console.log(code, String(reason)));
 (defun answer-outside-client (socket text)
   "Echoes TEXT, and ends SOCKET when that says so."
   (if (string= "close" text)
-      (recycling:close-websocket socket 4000 "bye")
+      (recycling:close-websocket socket :code 4000 :reason "bye")
       (recycling:send-text socket text)))
 
 (defun talk-with-outside-client (&rest command)
