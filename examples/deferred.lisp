@@ -20,19 +20,13 @@
 (defun in-thread (name function)
   (bt:make-thread function :name name))
 
-;;; By a timer: no thread waits.  (Where the library has no timers yet, one does.)
-
-(defun call-after (seconds function)
-  (let ((run-after (uiop:find-symbol* '#:run-after '#:hunchentoot-recycling-taskmaster nil)))
-    (if (and run-after (fboundp run-after))
-        (funcall run-after seconds function)
-        (in-thread "timer" (lambda () (sleep seconds) (funcall function))))))
+;;; By a timer: no thread waits.
 
 (hunchentoot:define-easy-handler (by-timer :uri "/later/timer") ()
   (setf (hunchentoot:content-type*) "text/plain")
   (recycling:defer-reply (reply)
-    (call-after 2 (lambda ()
-                    (recycling:complete-reply reply "Two seconds later.")))))
+    (recycling:run-after 2 (lambda ()
+                             (recycling:complete-reply reply "Two seconds later.")))))
 
 ;;; By lparallel, where that is loaded and has a kernel; else by a thread
 

@@ -10,6 +10,7 @@
 (defpackage #:hunchentoot-recycling-taskmaster-demo
   (:documentation "A small Hunchentoot application served by recycled threads.")
   (:use #:common-lisp)
+  (:local-nicknames (#:recycling #:hunchentoot-recycling-taskmaster))
   (:export #:serve #:stop))
 
 (in-package #:hunchentoot-recycling-taskmaster-demo)
@@ -147,7 +148,7 @@
 ;;; The handlers
 
 (hunchentoot:define-easy-handler (front-page :uri "/") ()
-  (let ((stats (hunchentoot-recycling-taskmaster:stats hunchentoot:*acceptor*)))
+  (let ((stats (recycling:stats hunchentoot:*acceptor*)))
     (page "Recycled threads"
           (format nil "<h1>Hunchentoot, served by recycled threads</h1>~%~
   <p class=\"by\">This page came from <code>~A</code>. Ask for it again: another worker may answer.</p>~%~
@@ -164,7 +165,7 @@
       server</li></ul>~%~
   <h2>Its threads</h2>~%~A~%<h2>Its counters</h2>~%~A~%~
   <p class=\"by\">The same at the REPL:
-      <code>(hunchentoot-recycling-taskmaster:stats acceptor)</code></p>"
+      <code>(recycling:stats acceptor)</code></p>"
                   (escape (this-thread)) (thread-squares stats) (stats-table stats)))))
 
 (hunchentoot:define-easy-handler (yo :uri "/yo") (name)
@@ -202,7 +203,7 @@ connections.  A demo that runs already is stopped first."
         (flexi-streams:make-external-format :utf-8 :eol-style :lf))
   (setf *server*
         (hunchentoot:start
-         (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
+         (make-instance 'recycling:parallel-easy-acceptor
                         :port port
                         :address address
                         :document-root nil))))
