@@ -11,6 +11,9 @@
    (write-timeout :initarg :write-timeout :reader write-seconds)
    (persistent-p :initarg :persistent-p :reader server-persistent-p)
    (batch-scheduling-p :initarg :batch-scheduling-p :reader server-batch-scheduling-p)
+   (websocket-limits :initarg :websocket-limits :reader server-websocket-limits
+                     :documentation "The limits on WebSockets, keyword arguments of
+MAKE-PROGRAM-SOCKET.")
    (tls-context :initarg :tls-context :initform nil :reader handshake-context)
    (place :initarg :place :reader server-place
           :documentation "The arguments of RUN that say where to listen, a plist.")

@@ -22,6 +22,9 @@
      "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit")
     (:read-timeout seconds "a number of seconds, or NIL for no limit")
     (:write-timeout seconds "a number of seconds, or NIL for no limit")
+    (:websocket-message-octets (and index (integer 1)) "an integer above 0, and within reason")
+    (:websocket-ping-seconds seconds "a number of seconds, or NIL for never")
+    (:websocket-idle-seconds seconds "a number of seconds, or NIL for never")
     (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
     (:on-start (or null function symbol) "a function of one argument, or NIL"))
   "The types of the arguments of RUN, for CHECK-ARGUMENT-TYPES.")
@@ -43,6 +46,13 @@ wait for clients, :WAITING."
         (unfit :max-accept-count ", ~D, must be greater than MAX-THREAD-COUNT, ~A" accept most)))
     (list :least (if most (min least most) least) :most most :accept accept
           :waiting (getf arguments :max-waiting-count :half))))
+
+(defun websocket-limits (arguments)
+  "The limits on WebSockets in ARGUMENTS, a plist for RUN, as keyword arguments of
+MAKE-PROGRAM-SOCKET."
+  (list :most-octets (getf arguments :websocket-message-octets (* 1024 1024))
+        :ping-seconds (getf arguments :websocket-ping-seconds 30)
+        :idle-seconds (getf arguments :websocket-idle-seconds 75)))
 
 (defun check-place (arguments)
   "Signals UNFIT-ARGUMENT unless the server can listen where ARGUMENTS, a plist for RUN, say."
@@ -77,6 +87,7 @@ certificate or key file."
                  :write-timeout (getf arguments :write-timeout 20)
                  :persistent-p (getf arguments :persistent-connections-p t)
                  :batch-scheduling-p (getf arguments :batch-scheduling t)
+                 :websocket-limits (websocket-limits arguments)
                  :tls-context (tls-context-for arguments)
                  :place arguments
                  :threads (thread-counts arguments)))

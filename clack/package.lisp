@@ -10,7 +10,6 @@
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export #:run #:stop #:clack-server #:server-address #:server-port #:stats #:list-connections
            #:*raw-body-memory*
-           #:*websocket-octets* #:*websocket-ping-seconds* #:*websocket-idle-seconds*
            #:run-after #:cancel-timer
            ;; conditions
            #:recycling-error #:client-left #:response-over #:program-socket-over

@@ -123,6 +123,15 @@ order and free its port.  ARGUMENTS are keywords and values; unknown ones are ig
   :REPLY-TIMEOUT      how many seconds after APP has returned its responder may be called, a real;
                       then the server sends 504.  A writer that only APP's function has used stays
                       open as long.  Default 60; NIL for no limit
+  :WEBSOCKET-MESSAGE-OCTETS
+                      how many octets a message of a WebSocket may have, an integer; default 1 MiB.
+                      A larger one ends its WebSocket with code 1009 (RFC 6455, section 7.4.1)
+  :WEBSOCKET-PING-SECONDS
+                      after how many seconds of silence the server sends the client of a WebSocket a
+                      ping, a real; default 30; NIL for never
+  :WEBSOCKET-IDLE-SECONDS
+                      after how many seconds of silence that client counts as gone, a real; default
+                      75; NIL for never
   :PERSISTENT-CONNECTIONS-P
                       NIL: each connection serves one request; default true
   :PARKING            NIL: a connection between two requests keeps its thread; default true

@@ -21,19 +21,6 @@
 (defvar *answered* nil
   "The exchange of the request for which the current thread calls the application, or NIL.")
 
-(defparameter *websocket-octets* (* 1024 1024)
-  "How many octets a WebSocket message may have that an application reads through :CLACK.IO, an
-integer.  The server closes the connection of a client that sends more, with code 1009 (RFC 6455,
-section 7.4.1).")
-
-(defparameter *websocket-ping-seconds* 30
-  "After how many seconds of silence, a real, the server sends a ping to the client of a WebSocket;
-NIL for never.")
-
-(defparameter *websocket-idle-seconds* 75
-  "After how many seconds of silence, a real, the client of a WebSocket counts as gone; NIL for
-never.")
-
 (defun websocket-request-p (head)
   "True when HEAD asks for a WebSocket."
   (let ((upgrade (head-header head :upgrade)))
@@ -42,9 +29,8 @@ never.")
 (defun make-socket-for (exchange)
   "A PROGRAM-SOCKET for the connection of EXCHANGE."
   (if (websocket-request-p (exchange-head exchange))
-      (make-program-socket exchange t :most-octets *websocket-octets*
-                                      :ping-seconds *websocket-ping-seconds*
-                                      :idle-seconds *websocket-idle-seconds*)
+      (apply #'make-program-socket exchange t
+             (server-websocket-limits (exchange-application exchange)))
       (make-program-socket exchange nil
                            :idle-seconds (idle-seconds (exchange-application exchange)))))
 

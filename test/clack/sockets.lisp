@@ -142,15 +142,14 @@ after the other."
                 always (equalp frames (frames-taken (list (piece 0 cut) (piece cut nil)))))))))
 
 (define-server-test large-frames-are-handed-over-whole
-  (with-globals ((handler:*websocket-octets* 3000000))
-    (with-echoing ()
-      (let* ((count (if (platform:readiness-supported-p) 3000000 200000)) ; elsewhere octets are moved one by one
-             (octets (test-octets count)))
-        (with-talk (talk)
-          (tell talk (frame :binary octets))
-          (let ((head (receive-many (talk-connection talk) 10)))
-            (is (equalp (websocket:encode-frame-head :binary count) head)))
-          (is (null (octet-difference octets (receive-many (talk-connection talk) count)))))))))
+  (with-echoing (:websocket-message-octets 3000000)
+    (let* ((count (if (platform:readiness-supported-p) 3000000 200000)) ; elsewhere octets are moved one by one
+           (octets (test-octets count)))
+      (with-talk (talk)
+        (tell talk (frame :binary octets))
+        (let ((head (receive-many (talk-connection talk) 10)))
+          (is (equalp (websocket:encode-frame-head :binary count) head)))
+        (is (null (octet-difference octets (receive-many (talk-connection talk) count))))))))
 
 (define-server-test what-does-not-fit-in-memory-ends-its-websocket
   (with-memory-for-all (80000)
@@ -158,19 +157,18 @@ after the other."
       (check-messages-in-memory))))
 
 (define-server-test what-is-too-long-is-refused-before-it-has-come
-  (with-globals ((handler:*websocket-octets* 1000))
-    (with-echoing ()
-      (with-talk (talk)
-        (tell talk (subseq (frame :binary (test-octets 1001)) 0 4)) ; without its mask
-        (is (eql 1009 (hear-close talk)))
-        (is (equal '(:end) (hear talk))))
-      (with-talk (talk)                 ; also by fragments
-        (tell talk (make-frame 2 (test-octets 600) :fin nil) (make-frame 9 (octets "ping"))
-              (make-frame 0 (test-octets 600) :fin nil))
-        (is (eql 1009 (second (hear-kind talk :close)))))
-      (with-talk (talk)
-        (tell talk (frame :binary (test-octets 600)) (frame :binary (test-octets 600)))
-        (loop repeat 2 do (is (eq :binary (first (hear talk)))))))))
+  (with-echoing (:websocket-message-octets 1000)
+    (with-talk (talk)
+      (tell talk (subseq (frame :binary (test-octets 1001)) 0 4)) ; without its mask
+      (is (eql 1009 (hear-close talk)))
+      (is (equal '(:end) (hear talk))))
+    (with-talk (talk)                   ; also by fragments
+      (tell talk (make-frame 2 (test-octets 600) :fin nil) (make-frame 9 (octets "ping"))
+            (make-frame 0 (test-octets 600) :fin nil))
+      (is (eql 1009 (second (hear-kind talk :close)))))
+    (with-talk (talk)
+      (tell talk (frame :binary (test-octets 600)) (frame :binary (test-octets 600)))
+      (loop repeat 2 do (is (eq :binary (first (hear talk))))))))
 
 (define-server-test other-protocols-get-octets-as-they-come
   (with-clack (environment
@@ -614,27 +612,24 @@ after the other."
                         (handler:program-socket-over () :over))))))))
 
 (define-server-test a-client-that-answers-pings-is-pinged-again
-  (with-globals ((handler:*websocket-ping-seconds* 1/10)
-                 (handler:*websocket-idle-seconds* 60)) ; so that nobody is too slow for it
-    (with-echoing ()
-      (with-talk (talk)
-        (loop repeat 5
-              do (is (eq :ping (first (hear talk))))
-                 (tell talk (frame :pong "")))))))
+  (with-echoing (:websocket-ping-seconds 1/10
+                 :websocket-idle-seconds 60) ; so that nobody is too slow for it
+    (with-talk (talk)
+      (loop repeat 5
+            do (is (eq :ping (first (hear talk))))
+               (tell talk (frame :pong ""))))))
 
 (define-server-test silent-clients-are-pinged-and-then-count-as-gone
-  (with-globals ((handler:*websocket-ping-seconds* 1/10)
-                 (handler:*websocket-idle-seconds* 1/2))
-    (with-recorded-kinds (kinds)
-      (with-talk (talk)
-        (is (eq :ping (first (hear talk))))
-        (is (equal '(:end) (hear talk))))
-      (with-talk (talk)
-        (tell talk "something")
-        (hear talk)
-        (is (eq :ping (first (hear talk))) "Also behind a frame of the application's.")
-        (is (equal '(:end) (hear talk))))
-      (eventually ("the end to be told") (plusp (recorded-count kinds '(:close 1006)))))))
+  (with-recorded-kinds (kinds :websocket-ping-seconds 1/10 :websocket-idle-seconds 1/2)
+    (with-talk (talk)
+      (is (eq :ping (first (hear talk))))
+      (is (equal '(:end) (hear talk))))
+    (with-talk (talk)
+      (tell talk "something")
+      (hear talk)
+      (is (eq :ping (first (hear talk))) "Also behind a frame of the application's.")
+      (is (equal '(:end) (hear talk))))
+    (eventually ("the end to be told") (plusp (recorded-count kinds '(:close 1006))))))
 
 (define-server-test stopping-the-server-ends-what-goes-on
   (let ((kinds (make-recorder)))
