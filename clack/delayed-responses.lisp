@@ -13,7 +13,7 @@
 ;;;;   elsewhere, after that                    the caller, or the      likewise
 ;;;;                                            connection's owner,
 ;;;;                                            sends it
-;;;;   for the second time                      RESPONSE-OVER           RESPONSE-OVER
+;;;;   for the second time                      REPLY-ALREADY-SENT      REPLY-ALREADY-SENT
 ;;;;   again, after the first response failed   it is taken as the      likewise
 ;;;;   to leave and signalled an error          first
 ;;;;   after the client has left, or the        nothing is sent         the writer signals
@@ -30,12 +30,6 @@
 ;;;;
 ;;;; A response for which the responder is not called in time is 504.  socket.lisp tells what
 ;;;; happens when the application takes the connection over.
-
-(define-condition response-over (recycling-error)
-  ()
-  (:report "The response was given before, or has come to its end.")
-  (:documentation "Signalled when a responder is called for the second time, or a writer after it
-was closed."))
 
 (defstruct (delayed (:include opaque) (:constructor make-delayed (exchange body deferred-response)))
   "The response to EXCHANGE.  The application has the content of the request as BODY."
@@ -82,9 +76,8 @@ responder for as long as it likes."
 
 (defun answer-delayed (delayed answer)
   "Answers DELAYED with ANSWER, a response or a WRITTEN-RESPONSE.  True while the client waits for
-it.  Signals RESPONSE-OVER."
-  (handler-case (answer-deferred-response (delayed-deferred-response delayed) answer)
-    (already-answered () (error 'response-over))))
+it.  Signals REPLY-ALREADY-SENT."
+  (answer-deferred-response (delayed-deferred-response delayed) answer))
 
 (defun send-taken (delayed)
   "Sends the answer to DELAYED, in the call of its function."
@@ -139,7 +132,7 @@ A client that is gone is not a failure here: the writer signals it."
     (unless written
       (check-body response))
     (when (and within-p (not (eq :idle (delayed-side delayed))))
-      (error 'response-over))           ; it was answered, or its connection was taken over
+      (error 'reply-already-sent))      ; it was answered, or its connection was taken over
     (unless within-p
       (setf (delayed-elsewhere-p delayed) t))
     (cond ((not (answer-delayed delayed (or written response)))

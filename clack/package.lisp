@@ -12,6 +12,6 @@
            #:*raw-body-memory*
            #:run-after #:cancel-timer
            ;; conditions
-           #:recycling-error #:client-left #:response-over #:program-socket-over
+           #:recycling-error #:client-left #:reply-already-sent #:program-socket-over
            #:content-too-long #:content-left #:protocol-error #:invalid-header
            #:unfit-argument #:unfit-response #:stop-from-worker))

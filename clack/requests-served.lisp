@@ -33,7 +33,10 @@ takes the response."
      (let ((socket (program-socket-over-socket condition))) ; may belong to another request
        (and socket
             (eq socket (exchange-upgrade exchange)))))
-    (client-left (client-left-within-p condition))
+    (client-left
+     (let ((source (client-left-source condition))) ; may belong to another request
+       (and source
+            (eq source (exchange-deferred-response exchange)))))
     (end-of-file (and (raw-body-source body)
                       (eq (stream-error-stream condition) (raw-body-source body))))))
 

@@ -13,7 +13,7 @@
 ;;;;
 ;;;;   the queue is         the writer
 ;;;;   open                 takes the piece
-;;;;   over, and CLOSED-P   signals RESPONSE-OVER
+;;;;   over, and CLOSED-P   signals REPLY-ALREADY-SENT
 ;;;;   over otherwise       signals CLIENT-LEFT
 ;;;;
 ;;;; Invariants:
@@ -38,12 +38,11 @@ FRAMING-OF-STREAM."
   (lock (bt:make-lock "written response") :read-only t) ; held while TURN changes
   (turn nil)
   (ended (bt:make-condition-variable) :read-only t) ; notified when a turn has ended
-  (closed-p nil)                        ; the application has closed it
   (stream nil))                         ; a REPLY-STREAM, when the head was sent
 
 (defun signal-client-left (written)
   "Signals CLIENT-LEFT, since the client of WRITTEN is gone."
-  (error 'client-left :within-p (within-function-p (written-delayed written))))
+  (error 'client-left :source (written-deferred-response written)))
 
 (defun drop-written (written)
   "Lets no thread write WRITTEN any more, and drops the pieces that were not sent."
@@ -216,12 +215,6 @@ NIL."
        (subseq (output-octets line) 0 (output-fill line))))
     ((vector octet) (coerce (subseq chunk start end) 'octets))))
 
-(defun refuse-piece (written)
-  "Signals RESPONSE-OVER or CLIENT-LEFT, since nothing can be written to WRITTEN any more."
-  (if (written-closed-p written)
-      (error 'response-over)
-      (signal-client-left written)))
-
 (defun room-awaited-p (written)
   "Waits for room in WRITTEN, up to :WRITE-TIMEOUT seconds; before the head is sent, up to
 :REPLY-TIMEOUT seconds.  True when there is room."
@@ -242,7 +235,7 @@ NIL."
              (signal-client-left written))
            (send-within written))       ; the thread that had the turn may have been destroyed
   (when (shared-queue-ended-p (written-shared-queue written))
-    (refuse-piece written)))
+    (refuse-write written)))
 
 (defun put-piece (written octets)
   "Puts OCTETS, framed, into the shared send queue of WRITTEN, and has them sent."
@@ -262,7 +255,7 @@ NIL."
                 (await-room-in written)
                 (put-piece written octets))
       (:too-long (error 'content-too-long :stream nil))
-      (:over (refuse-piece written)))))
+      (:over (refuse-write written)))))
 
 (defun close-written (written)
   "Closes WRITTEN for its writer.  Pieces that were written are still sent."
@@ -283,7 +276,7 @@ CLOSE-P."
       (setf (delayed-elsewhere-p delayed) t))
     (cond ((and close-p (zerop (length octets))))
           ((shared-queue-over-p (written-shared-queue written))
-           (refuse-piece written))
+           (refuse-write written))
           ((or (zerop (length octets)) (eq :none (written-framing written))))
           (t
            (put-piece written (framed octets (written-framing written)))))

@@ -20,7 +20,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:content-received-early-p
    ;; replies that come later
    #:defer-reply #:deferred-reply #:deferred-reply-p #:complete-reply #:fail-reply
-   #:reply-abandoned-p #:call-with-reply-context #:with-reply-context #:already-answered
+   #:reply-abandoned-p #:call-with-reply-context #:with-reply-context
    #:start-stream #:outgoing-stream #:outgoing-stream-p #:write-outgoing #:call-when-writable #:close-outgoing
    #:outgoing-open-p
    #:start-event-stream #:send-event #:send-comment #:last-event-id #:*heartbeat-seconds*
@@ -35,6 +35,6 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:abandon-acceptor #:retry
    #:run-after #:cancel-timer
    ;; conditions
-   #:recycling-error #:client-left #:cannot-defer #:stream-full #:content-too-long #:content-left
-   #:protocol-error #:invalid-header #:malformed-event #:reply-failed #:upload-not-stored
-   #:stop-from-worker #:recycling-taskmaster-corrupted-error))
+   #:recycling-error #:client-left #:reply-already-sent #:cannot-defer #:stream-full
+   #:content-too-long #:content-left #:protocol-error #:invalid-header #:malformed-event
+   #:reply-failed #:upload-not-stored #:stop-from-worker #:recycling-taskmaster-corrupted-error))

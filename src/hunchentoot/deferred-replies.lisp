@@ -94,7 +94,7 @@ STATUS, an integer, HEADERS, an alist of keywords or strings and values, and CON
 are set in the reply where they are not NIL; other settings of the handler stay.
 
 May be called in any thread.  True while the client waits for the reply; NIL when the client has
-left or the time has run out.  Signals ALREADY-ANSWERED when REPLY was completed before."
+left or the time has run out.  Signals REPLY-ALREADY-SENT when REPLY was completed before."
   (answer-deferred-response (deferred-reply-deferred-response reply)
                             (make-completion content status headers content-type)))
 

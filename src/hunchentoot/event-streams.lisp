@@ -9,7 +9,7 @@ OUTGOING-STREAM for SEND-EVENT and SUBSCRIBE, or NIL when the client has left.  
 HIGH-WATER-MARK are as in START-STREAM.  Further headers ask proxies not to buffer the events.  With
 HEARTBEAT, the server sends comments to a silent stream; see *HEARTBEAT-SECONDS*.  Every stop of the
 server, also a soft one, ends the stream; its client connects again by itself.  Signals
-ALREADY-ANSWERED."
+REPLY-ALREADY-SENT."
   (setf (deferred-response-endless-p (deferred-reply-deferred-response reply)) t)
   (let ((stream (start-stream reply :headers (append headers '((:cache-control . "no-cache")
                                                                (:x-accel-buffering . "no")))

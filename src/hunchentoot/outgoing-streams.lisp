@@ -29,7 +29,7 @@ has left or the time of REPLY has run out.
 STATUS, HEADERS and CONTENT-TYPE are as COMPLETE-REPLY takes them.  HIGH-WATER-MARK is how many
 octets, an integer, may wait for a client that does not take them.  REPLY has no deadline from now
 on, and its status and Content-Length must not change.  A stream that is not closed stays open until
-the client leaves or the server stops.  Signals ALREADY-ANSWERED."
+the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
   (let ((deferred-response (deferred-reply-deferred-response reply))
         (completion (make-completion nil status headers content-type))
         (stream nil))
@@ -121,33 +121,21 @@ leaves before these have returned.
 
 Signals STREAM-FULL when an earlier call has returned NIL and the client has taken nothing since.
 Signals CONTENT-TOO-LONG, and writes nothing, when DATA exceeds the announced length.  Signals
-CLIENT-LEFT when the client has left, or when STREAM is over: it was closed, or its reply has no
-content, as the reply to HEAD.  If the client has left and the reply has an :ON-ABANDON, which is
-called once, the call returns NIL instead."
-  (let ((end (or end (length data)))
-        (format (outgoing-stream-format stream)))
-    (or (= start end)
-        (write-octets stream (outgoing-octets data start end format) wait))))
+REPLY-ALREADY-SENT after CLOSE-OUTGOING; otherwise CLIENT-LEFT when the client has left, the server
+has stopped, or the reply has no content, as the reply to HEAD."
+  (write-octets stream
+                (outgoing-octets data start (or end (length data)) (outgoing-stream-format stream))
+                wait))
 
 (defun write-octets (stream octets wait)
   "Writes OCTETS, which do not change any more, to STREAM.  WAIT and values are as in
 WRITE-OUTGOING."
-  (if (eq :none (outgoing-stream-framing stream))
-      (or (not (shared-queue-over-p (outgoing-stream-shared-queue stream)))
-          (refuse-octets stream))
-      (write-framed stream (framed octets (outgoing-stream-framing stream)) wait)))
-
-(defun left-and-told-p (stream)
-  "True when the client of STREAM has left, and the call of its reply's :ON-ABANDON has begun."
-  (let ((deferred-response (outgoing-stream-deferred-response stream)))
-    (and (deferred-response-left-p deferred-response)
-         (deferred-response-on-leaving deferred-response)
-         t)))
-
-(defun refuse-octets (stream)
-  "Signals CLIENT-LEFT, since STREAM is over.  Returns NIL instead where :ON-ABANDON was called."
-  (unless (left-and-told-p stream)
-    (error 'client-left)))
+  (let ((framing (outgoing-stream-framing stream)))
+    (cond ((shared-queue-shut-p (outgoing-stream-shared-queue stream))
+           (refuse-write stream))
+          ((or (eq :none framing) (zerop (length octets))))
+          (t
+           (write-framed stream (framed octets framing) wait)))))
 
 (defun write-framed (stream octets wait)
   "Writes OCTETS, which are framed and do not change any more, to STREAM.  WAIT and values are as in
@@ -159,40 +147,44 @@ WRITE-OUTGOING."
                (when (member result '(:room :full))
                  (resume deferred-response))
                result))
-      ((:room :full)
-       (or (not (full-p shared-queue))
-           (room-came-p stream wait)))
+      (:room t)
+      (:full
+       (room-p stream wait))
       (:refused
-       (if (room-came-p stream wait)
+       (if (room-p stream wait)
            (write-framed stream octets wait)
            (error 'stream-full)))
       (:too-long
        (error 'content-too-long :stream nil))
       (:over
-       (refuse-octets stream)))))
+       (refuse-write stream)))))
 
-(defun room-came-p (stream wait)
-  "Waits for room in STREAM as WAIT says, unless the current thread is the one that would make room.
-True when there is some."
-  (and wait
-       (not (eq (bt:current-thread)
-                (deferred-response-owner (outgoing-stream-deferred-response stream))))
-       (await-room (outgoing-stream-shared-queue stream) (if (eq t wait) nil wait))))
+(defun room-p (stream wait)
+  "True when STREAM has room, for which this waits as WAIT says, unless the current thread is the
+one that would make room.  Signals CLIENT-LEFT."
+  (let ((shared-queue (outgoing-stream-shared-queue stream)))
+    (when (and wait
+               (not (eq (bt:current-thread)
+                        (deferred-response-owner (outgoing-stream-deferred-response stream)))))
+      (await-room shared-queue (if (eq t wait) nil wait)))
+    (when (and (shared-queue-ended-p shared-queue)
+               (not (outgoing-stream-closed-p stream))) ; else the octets may have been sent
+      (refuse-write stream))
+    (not (full-p shared-queue))))
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when STREAM, an OUTGOING-STREAM, has room: at once if it
-has room now, else when a send has left at most half of the high-water mark, when a slow client has
-taken everything, or when the client has left.  Any thread may make the call, so FUNCTION must not wait.  If STREAM is over and
-:ON-ABANDON was called, FUNCTION is never called, since a program that writes and asks in turns
-would not end."
-  (let ((shared-queue (outgoing-stream-shared-queue stream)))
-    (unless (and (shared-queue-shut-p shared-queue) (left-and-told-p stream))
-      (call-when-room shared-queue function))))
+has room now, else when a send has left at most half of the high-water mark, or a slow client has
+taken everything.  Also calls it when STREAM is over; then a write signals why.  Any thread may make
+the call, so FUNCTION must not wait.  An error in FUNCTION is logged, except CLIENT-LEFT, by which a
+writer ends."
+  (call-when-room (outgoing-stream-shared-queue stream) function))
 
 (defun close-outgoing (stream)
   "Ends STREAM, an OUTGOING-STREAM.  Octets that were written are still sent, and then the reply is
 complete.  True for the first call, unless the client has left before."
   (uninterruptibly
+    (setf (outgoing-stream-closed-p stream) t)
     (when (close-shared-queue (outgoing-stream-shared-queue stream))
       (resume (outgoing-stream-deferred-response stream))
       t)))

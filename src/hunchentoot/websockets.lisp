@@ -157,7 +157,8 @@ or NIL."
 
 (defun send-text (socket text &key wait)
   "Sends TEXT, a string, as a message to SOCKET, a WEBSOCKET.  Does not wait for the client unless
-WAIT says so; WAIT, values and conditions are as in WRITE-OUTGOING."
+WAIT says so; WAIT, values and conditions are as in WRITE-OUTGOING.  Either side may end a
+WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
   (check-type text string)
   (send-frame socket (encode-frame :text text) wait))
 
@@ -168,14 +169,21 @@ WAIT says so; WAIT, values and conditions are as in WRITE-OUTGOING."
 (defun send-frame (socket frame wait)
   (ecase (put-frame socket frame)
     (:room t)
-    (:full
-     (or (not (full-p (websocket-shared-queue socket)))
-         (and wait (await-room-in-websocket socket wait))))
+    (:full (websocket-room-p socket wait))
     (:refused
-     (if (and wait (await-room-in-websocket socket wait))
+     (if (websocket-room-p socket wait)
          (send-frame socket frame wait)
          (error 'stream-full)))
-    (:over (error 'client-left))))
+    (:over (error 'client-left :source socket))))
+
+(defun websocket-room-p (socket wait)
+  "True when SOCKET has room, for which this waits as WAIT says.  Signals CLIENT-LEFT."
+  (let ((shared-queue (websocket-shared-queue socket)))
+    (when (and wait (full-p shared-queue))
+      (await-room-in-websocket socket wait))
+    (when (shared-queue-ended-p shared-queue)
+      (error 'client-left :source socket))
+    (not (full-p shared-queue))))
 
 (defun put-frame (socket frame)
   "Puts FRAME into SOCKET and has it sent.  Where there is no room, first sends as much as the

@@ -18,8 +18,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
    ;; conditions of replies
-   #:client-left #:client-left-within-p #:cannot-defer #:cannot-defer-reason #:stream-full
-   #:content-too-long
+   #:client-left #:client-left-source #:reply-already-sent
+   #:cannot-defer #:cannot-defer-reason #:stream-full #:content-too-long
    #:make-free-list #:take-from-free-list #:put-on-free-list #:call-with-worker-buffers
    #:call-with-borrowed-worker-buffers #:call-with-spare-worker-buffers
    ;; streams
@@ -75,10 +75,9 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:deferred-response-context #:deferred-response-shared-queue #:deferred-response-endless-p
    #:deferred-response-left-p
    #:deferred-response-unsent-p #:deferred-response-over-p #:deferred-response-answer
-   #:deferred-response-on-leaving
    #:deferred-response-owner #:answer-deferred-response #:call-to-answer
    #:withdraw-deferred-response #:take-answer #:reopen-deferred-response
-   #:already-answered #:streamed-answer
+   #:streamed-answer #:refuse-write
    #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
    #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p
    #:put-in-websocket #:resume-websocket

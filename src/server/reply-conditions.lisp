@@ -3,21 +3,27 @@
 ;;;; Conditions of replies that programs meet, with Hunchentoot as with Clack.
 ;;;;
 ;;;;   CLIENT-LEFT          the client gets no more octets
+;;;;   REPLY-ALREADY-SENT   the program itself has given or closed the reply before
 ;;;;   CANNOT-DEFER         the reply has begun, so it cannot come later
 ;;;;   STREAM-FULL          the client is slow, and the program does not wait for it
 ;;;;   CONTENT-TOO-LONG     the program writes more than it has announced
 
 (define-condition client-left (recycling-error)
-  ((within-p :initarg :within-p :initform nil :reader client-left-within-p
-             :documentation "True when it was signalled in the thread that serves the request of the
-client."))
+  ((source :initarg :source :initform nil :reader client-left-source))
   (:report "The client gets no more octets: it has left, or the reply has ended.")
   (:documentation "Signalled to the caller that reads or writes octets of a client that has left or
-is too slow, also when the server was stopped; and to the caller that writes to a stream that was
-closed or has ended."))
+is too slow, also when the server was stopped; and to the caller that uses a reply, or writes to a
+WebSocket, that has ended."))
 
-(setf (documentation 'client-left-within-p 'function)
-      "True when CLIENT-LEFT was signalled in the thread that serves the request of the client.")
+(setf (documentation 'client-left-source 'function)
+      "The deferred response, or the WebSocket, whose client has left, as far as CLIENT-LEFT knows it;
+or NIL.")
+
+(define-condition reply-already-sent (recycling-error)
+  ()
+  (:report "The reply was given or closed before.")
+  (:documentation "Signalled to the caller that gives a reply, Clack's response, for the second time,
+or writes to one that it has closed itself, also after the client has left."))
 
 (define-condition cannot-defer (recycling-error)
   ((reason :initarg :reason :reader cannot-defer-reason))

@@ -139,7 +139,7 @@ come."
         (is (equal "once" (ask-text "/")))
         (eventually ("the application to have tried all")
           (= 3 (recorded-count errors)))
-        (is (equal '(handler:response-over handler:response-over handler:response-over)
+        (is (equal '(handler:reply-already-sent handler:reply-already-sent handler:reply-already-sent)
                    (recorded errors)))))))
 
 (define-server-test a-client-that-leaves-amid-a-long-response-harms-nobody

@@ -225,7 +225,7 @@ end, where the write timeout is SECONDS."
                                         (await gate)
                                         (handler-case (progn (funcall responder (text-response (princ-to-string i)))
                                                              i)
-                                          (handler:response-over () nil)))))))
+                                          (handler:reply-already-sent () nil)))))))
           (open-gate gate)
           (let ((heard (remove nil (mapcar #'task-result tasks))))
             (is (= 1 (length heard)))

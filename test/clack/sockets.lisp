@@ -201,7 +201,7 @@ after the other."
                                       (handler::close-clack-socket (io-of environment))
                                       late))
         (is (equal "mine" (decode (ask-raw (request-octets "/")))))))
-    (is (equal '(handler:response-over) (recorded errors)))))
+    (is (equal '(handler:reply-already-sent) (recorded errors)))))
 
 (define-server-test an-application-that-only-listens-may-still-answer
   (with-clack (environment (progn (handler::set-clack-socket-callback (lambda (octets &key start end)

@@ -34,7 +34,7 @@
           (is (null (elsewhere writer (string (code-char #x3042)) :close t)))
           (is (equal (string (code-char #x3042)) (chunk-text connection)))
           (is (null (read-chunk connection)))
-          (signals handler:response-over (funcall writer "more"))
+          (signals handler:reply-already-sent (funcall writer "more"))
           (is (null (funcall writer nil :close t)) "It is closed already."))
         (is (equal "word" (exchange-text connection "/word")))))))
 
@@ -223,7 +223,7 @@
                                               (setf nested (list (lambda () (funcall writer *large-answer*))
                                                                  (lambda () (funcall writer "the end" :close t))))
                                               (funcall writer *large-answer*)
-                                              (signals handler:response-over (funcall writer "more")))
+                                              (signals handler:reply-already-sent (funcall writer "more")))
         (with-open-connection (connection (small-connection))
           (send-request connection "/")
           (read-head connection)

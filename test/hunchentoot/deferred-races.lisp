@@ -63,7 +63,7 @@ returns."
   (when (plusp (race-delay race))
     (poll (constantly nil) (/ (race-delay race) 1000)))
   (let ((result (handler-case (and (funcall complete) t)
-                  (recycling:already-answered () :again))))
+                  (recycling:reply-already-sent () :again))))
     (bt:with-lock-held ((pool-lock *pool*))
       (push result (race-completions race)))))
 

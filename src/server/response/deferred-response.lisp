@@ -11,8 +11,8 @@
 ;;;;                its handler has failed                 :EXPIRED     the handler's worker answers
 ;;;;   :ANSWERED    an owner comes                         :DONE        the owner sends the answer
 ;;;;                the connection is closed               :GONE        its client counts as gone
-;;;;                ANSWER-DEFERRED-RESPONSE               -            ALREADY-ANSWERED
-;;;;   :DONE        ANSWER-DEFERRED-RESPONSE               -            ALREADY-ANSWERED
+;;;;                ANSWER-DEFERRED-RESPONSE               -            REPLY-ALREADY-SENT
+;;;;   :DONE        ANSWER-DEFERRED-RESPONSE               -            REPLY-ALREADY-SENT
 ;;;;                its answer could not be sent (handler)   :PENDING     it may be answered again
 ;;;;   :EXPIRED     ANSWER-DEFERRED-RESPONSE, once         -            none: the answer is dropped
 ;;;;   :GONE        ANSWER-DEFERRED-RESPONSE, once         -            none: the answer is dropped
@@ -38,8 +38,7 @@
   (end nil :type (or null fixnum) :read-only t) ; its deadline, in MILLISECONDS
   (on-leaving nil
    :documentation "NIL, or the function without arguments that is called when the client of
-DEFERRED-RESPONSE leaves before it was answered.  At the end it is replaced by a function that does
-nothing, since it may refer to much memory.")
+DEFERRED-RESPONSE leaves before it was answered; NIL at the end, since it may refer to much memory.")
   (owner (bt:current-thread)
    :documentation "The thread that runs the handler of DEFERRED-RESPONSE, or continues it; NIL while
 there is none.")
@@ -73,12 +72,16 @@ function without arguments, is called once if the client leaves before.")
   "An answer of a deferred response that is a stream, to which any thread may write."
   (deferred-response nil :read-only t)
   (shared-queue nil :read-only t
-   :documentation "The shared queue of STREAMED-ANSWER."))
+   :documentation "The shared queue of STREAMED-ANSWER.")
+  (closed-p nil
+   :documentation "True when the program has closed STREAMED-ANSWER."))
 
-(define-condition already-answered (recycling-error)
-  ()
-  (:report "The reply was completed before.")
-  (:documentation "Signalled to the caller that completes a deferred reply for the second time."))
+(defun refuse-write (answer)
+  "Signals REPLY-ALREADY-SENT if the program has closed ANSWER, a STREAMED-ANSWER that is over; else
+CLIENT-LEFT."
+  (if (streamed-answer-closed-p answer)
+      (error 'reply-already-sent)
+      (error 'client-left :source (streamed-answer-deferred-response answer))))
 
 (defmacro with-deferred-response ((deferred-response) &body body)
   "Evaluates BODY, which is short and does not wait, while no other thread uses DEFERRED-RESPONSE."
@@ -101,7 +104,7 @@ function without arguments, is called once if the client leaves before.")
 
 (defun answer-deferred-response (deferred-response answer)
   "Gives DEFERRED-RESPONSE the answer ANSWER, of a kind that SEND-DEFERRED-RESPONSE understands, and
-has it sent.  True when the client still waits for it.  Signals ALREADY-ANSWERED."
+has it sent.  True when the client still waits for it.  Signals REPLY-ALREADY-SENT."
   (flet ((answer () answer))
     (declare (dynamic-extent #'answer))
     (call-to-answer deferred-response #'answer)))
@@ -118,7 +121,7 @@ again."
                                      (setf awaited-p (give-and-resume deferred-response answer)))
                                     (t (setf (deferred-response-claimed-p deferred-response) nil))))
       (unless claimed-p
-        (error 'already-answered))
+        (error 'reply-already-sent))
       (setf answer (funcall function)
             returned-p t))
     awaited-p))
@@ -235,16 +238,12 @@ not begun, and whether an owner has taken it."
 to each other.  A program may keep DEFERRED-RESPONSE for ever, so the strings of its request, whose
 memory is not counted any more, are dropped, too."
   (let ((head (exchange-head (deferred-response-exchange deferred-response))))
-    (setf (deferred-response-on-leaving deferred-response)
-          (and (deferred-response-on-leaving deferred-response) #'do-nothing)
+    (setf (deferred-response-on-leaving deferred-response) nil
           (deferred-response-answer deferred-response) nil
           (head-uri head) ""
           (head-headers head) '()
           (head-host head) nil
           (head-upgrade head) nil)))
-
-(defun do-nothing ()
-  nil)
 
 (defun end-deferred-response (deferred-response)
   "Ends DEFERRED-RESPONSE, whose handler has exited, and which nothing continues.  If it was not

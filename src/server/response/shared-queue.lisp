@@ -137,8 +137,10 @@ for the caller to call.  The caller cannot be interrupted."
     takers))
 
 (defun call-noting (shared-queue function)
-  "Calls FUNCTION, which a program gave to SHARED-QUEUE.  Logs an error."
+  "Calls FUNCTION, which a program gave to SHARED-QUEUE.  Logs an error, but not CLIENT-LEFT, by
+which a writer ends."
   (handler-case (funcall function)
+    (client-left () nil)
     (error (condition)
       (when (shared-queue-engine shared-queue)
         (log-message (shared-queue-engine shared-queue) :error
