@@ -271,6 +271,23 @@ then closes it."
       (is (zerop (figure :failed))))
     (is (search "The callback fails." (get-output-stream-string log)))))
 
+(define-server-test (a-function-that-waits-for-room-may-leave-its-end-to-the-server
+                     :needs (:our-engine :noticed-leaving))
+  (let ((log (make-string-output-stream)) (called (make-recorder)))
+    (serving-streams (streams :high-water-mark 1000) (:message-log-destination log)
+      (let* ((connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+             (stream (asked-stream connection streams)))
+        (flet ((write-more ()
+                 (record called t)
+                 (recycling:write-outgoing stream "more")))
+          (recycling:write-outgoing stream *large-answer*)
+          (recycling:call-when-writable stream #'write-more)
+          (reset connection)
+          (eventually ("the function to be called") (= 1 (recorded-count called)))
+          (signals recycling:client-left (write-more)))
+        (eventually ("the connection to end") (zerop (figure :open)))))
+    (is (null (search "failed" (get-output-stream-string log))))))
+
 (define-server-test (a-writer-that-waits-for-room-gets-it :needs :our-engine)
   (serving-streams (streams :high-water-mark 20000) ()
     (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
