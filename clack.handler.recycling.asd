@@ -25,4 +25,5 @@
                (:file "later-responses") ; complete after their function has returned
                (:file "engine-timers")
                (:file "options")        ; arguments of RUN
-               (:file "running")))      ; start and stop
+               (:file "running")        ; start and stop
+               (:file "serving-until-signalled"))) ; the main function of a program

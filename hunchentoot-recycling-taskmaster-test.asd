@@ -27,6 +27,7 @@
                  (:file "acceptors")
                  (:file "clack-servers")
                  (:file "child-server")
+                 (:file "programs")
                  (:file "server-test")
                  (:file "markdown")
                  (:file "examples")
@@ -242,7 +243,8 @@
                  (:file "websocket-handshakes")
                  (:file "websocket-memory")
                  (:file "giving-way")   ; to new clients
-                 (:file "websocket-others")))
+                 (:file "websocket-others")
+                 (:file "until-signalled"))) ; its programs have WebSockets, too
    (:module "clack-sockets"             ; by the client of WebSockets
     :pathname "clack/"
     :serial t

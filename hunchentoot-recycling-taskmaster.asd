@@ -57,6 +57,10 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "brief-locks")  ; that are held for a few instructions
                  (:file "thread-making") ; and when there is none any more
                  (:file "references")   ; to objects that are not to become garbage
+                 (:file "sbcl/signals" :if-feature :sbcl)
+                 (:file "ecl/signals" :if-feature :ecl)
+                 (:file "abcl/signals" :if-feature :abcl)
+                 (:file "other/signals" :if-feature (:not (:or :sbcl :ecl :abcl)))
                  (:file "sbcl/system-calls" :if-feature :sbcl)
                  (:file "sbcl/octets" :if-feature (:and :sbcl :64-bit :little-endian))
                  (:file "other/octets" :if-feature (:not (:and :sbcl :64-bit :little-endian)))
@@ -257,7 +261,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "program-socket") ; connections over which programs speak by themselves
                    (:file "program-input")))
      (:file "giving-way")               ; memory for what waits, to others
-     (:file "connection-life")))))      ; from the engine to the application and back
+     (:file "connection-life")          ; from the engine to the application and back
+     (:file "until-signalled")))))      ; the main function of a program
 
 (defsystem "hunchentoot-recycling-taskmaster"
   :description "A drop-in engine for Hunchentoot: connections wait together, threads are recycled."
@@ -319,4 +324,5 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "uploads")      ; files, in the other direction
                  (:file "backtraces")   ; of handlers that failed
                  (:file "timers")       ; functions that programs have called later
-                 (:file "administration")))))
+                 (:file "administration")
+                 (:file "main-function"))))) ; of a program, until signals end it

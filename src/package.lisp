@@ -26,6 +26,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:start-event-stream #:send-event #:send-comment #:last-event-id #:*heartbeat-seconds*
    #:channel #:channel-p #:make-channel #:channel-size #:channel-skipped #:channel-dropped #:subscribe #:unsubscribe #:publish
    #:upgrade-to-websocket #:websocket #:websocket-p #:websocket-open-p #:send-text #:send-binary #:close-websocket
+   #:serve-until-signalled
    #:stats #:list-connections #:reopen-logs #:reload-certificates
    #:tls-information
    #:client-certificate #:client-certificate-p #:client-certificate-verified-p

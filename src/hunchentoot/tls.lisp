@@ -160,6 +160,9 @@ use.")
       (warn-of-certificates warnings)
       acceptor)))
 
+(defmethod renew-files :after ((acceptor parallel-ssl-acceptor))
+  (reload-certificates acceptor))
+
 (defmethod hunchentoot:start :before ((acceptor parallel-ssl-acceptor))
   (unless (hunchentoot:started-p acceptor)
     (take-tls-context acceptor nil)     ; the last one may come from a saved image

@@ -12,6 +12,7 @@ engine calls on top of them.")
    #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period*
    #:heed-destruction
    #:call-making-thread #:process-exits-p #:process-exits #:call-at-exit
+   #:call-on-signal #:exit-process
    ;; listeners
    #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener
    #:stop-arrivals #:close-listener

@@ -49,6 +49,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings
    ;; where they listen
    #:tell-where #:sole-name
+   ;; the main function of a program
+   #:serve-and-exit #:begin-serving #:end-serving #:renew-files #:tell-operator
    ;; what is told seldom, however often it happens
    #:make-log-throttle #:log-throttle-silent-until #:count-throttled #:log-rarely
    #:tell #:tell-of-refusal #:tell-of-failed-handshake

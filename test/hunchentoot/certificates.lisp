@@ -71,7 +71,7 @@ end, a minute at most; without blanks, which its versions differ in."
   (remove #\Space
           (uiop:run-program
            (list* "timeout" "60" "openssl" "s_client" "-ign_eof"
-                  "-connect" (format nil "127.0.0.1:~D" (hunchentoot:acceptor-port *server*))
+                  "-connect" (format nil "127.0.0.1:~D" (port-of *server*))
                   arguments)
            :input (make-string-input-stream
                    (decode (request-octets target :headers '(("Connection" . "close")))))

@@ -1,0 +1,172 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; The main function of a program: it serves until a signal ends it.
+;;;;
+;;;;   signal             errand    the main thread
+;;;;   SIGTERM, SIGINT    :STOP     has a thread drain the server; at a second one, stops it at once
+;;;;   SIGHUP             :RENEW    opens the logs and reads the certificates anew
+;;;;   SIGUSR1            :REPORT   writes the statistics to the message log
+;;;;   -                  :LEAVE    exits, since the server was drained
+;;;;
+;;;; The handler of a signal may run at any moment, in any thread.  So it only leaves an errand to
+;;;; the main thread.
+
+;;; What differs between kinds of servers
+
+(defgeneric begin-serving (server)
+  (:documentation "Starts SERVER.  Signals an error where it cannot."))
+
+(defgeneric end-serving (server soft-p seconds)
+  (:documentation "Stops SERVER, which may have been stopped before: gently if SOFT-P, and within
+SECONDS, a real, or NIL for no limit.  Returns a list with one element for each thread and
+connection that did not finish."))
+
+(defgeneric renew-files (server)
+  (:documentation "Has SERVER open its logs anew, and read its certificates anew if it has any.
+Signals an error where it cannot, and goes on with the old ones then."))
+
+(defgeneric tell-operator (server level text)
+  (:documentation "Writes TEXT, a sentence without its full stop, to the message log of SERVER, at
+LEVEL, a keyword, however many messages came before."))
+
+;;; Errands
+
+(defstruct errands
+  "What signals ask the main thread to do."
+  (lock (bt:make-lock "errands") :read-only t)
+  (changed (bt:make-condition-variable) :read-only t)
+  (waiting '() :type list))             ; each kind once, so that many signals fill no memory
+
+(defun leave-errand (errands kind)
+  "Asks the thread that waits for ERRANDS for one of KIND, a keyword."
+  (with-lock-briefly ((errands-lock errands))
+    (pushnew kind (errands-waiting errands))
+    (bt:condition-notify (errands-changed errands))))
+
+(defun next-errand (errands)
+  "Waits for an errand of ERRANDS, and returns its kind."
+  (wait-until (lambda () (pop (errands-waiting errands)))
+              (errands-changed errands) (errands-lock errands) nil
+              ;; In case a signal comes just before the wait, in the thread that is to wait.
+              1))
+
+(defun errands-of-signals ()
+  "Errands that signals leave from now on."
+  (let ((errands (make-errands)))
+    (loop for (signal kind) in '((:terminate :stop) (:interrupt :stop)
+                                 (:hangup :renew) (:user-1 :report))
+          do (let ((kind kind))
+               (call-on-signal signal (lambda () (leave-errand errands kind)))))
+    errands))
+
+;;; Doing them
+
+(defun tell-failure (server control condition)
+  "Tells the operator of SERVER about CONDITION, with CONTROL, for FORMAT."
+  (tell-operator server :error (string-right-trim "." (message-text control (list condition)))))
+
+(defun renew (server)
+  "Renews the files of SERVER, and tells the operator."
+  (handler-case (progn (renew-files server)
+                       (tell-operator server :info
+                                      "SIGHUP: the logs and any certificates were renewed"))
+    (error (condition)
+      (tell-failure server "SIGHUP: the logs or certificates could not be renewed: ~A" condition))))
+
+(defun report (server)
+  "Writes the statistics of SERVER to its message log, on one line."
+  (let ((*print-pretty* nil))
+    (tell-operator server :info
+                   (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
+
+(defun drain-server (server errands seconds)
+  "Stops SERVER gently, in up to SECONDS, and leaves ERRANDS the one to exit."
+  (let ((unfinished (handler-case (end-serving server t seconds)
+                      (error (condition)
+                        (tell-failure server "The server could not stop in order: ~A" condition)
+                        '()))))
+    (leave-errand errands :leave)
+    (when unfinished
+      (tell-operator server :warning
+                     (format nil "~D request~:P or connection~:P did not finish, and were cut short"
+                             (length unfinished))))))
+
+(defun begin-to-drain (server errands seconds)
+  "Has a new thread drain SERVER in up to SECONDS, and returns it.  Where no thread can be made, the
+current one does that, and returns NIL."
+  (tell-operator server :info
+                 (format nil "Stopping: what runs has ~:[no limit of time~;~:*up to ~D second~:P~]"
+                         seconds))
+  (flet ((drain () (drain-server server errands seconds)))
+    (handler-case (call-making-thread (lambda () (bt:make-thread #'drain :name "drain")))
+      (error ()
+        (drain)
+        nil))))
+
+(defparameter *same-signal-milliseconds* 500
+  "For how long after the first signal that asks to stop another one is taken for the same.  A
+signal to the group of processes, as from a terminal, may reach the server once more through its
+parent, such as make.")
+
+(defparameter *last-line-seconds* 5
+  "How long the exit waits for the last message to be written.")
+
+(defun do-errands (server errands drain-seconds)
+  "Does ERRANDS, and returns when SERVER was stopped, which may take DRAIN-SECONDS, or NIL for no
+limit."
+  (let ((drainer nil) (stopping-since nil))
+    (loop
+      (ecase (next-errand errands)
+        (:renew (renew server))
+        (:report (report server))
+        (:leave (when drainer
+                  (join-thread drainer *last-line-seconds*))
+         (return))
+        (:stop (cond ((null stopping-since)
+                      (setf stopping-since (milliseconds)
+                            drainer (begin-to-drain server errands drain-seconds)))
+                     ((< *same-signal-milliseconds* (- (milliseconds) stopping-since))
+                      (end-serving server nil 0)
+                      (return))))))))
+
+;;; From the start to the exit
+
+(defun print-failure (condition)
+  "Prints that CONDITION has prevented the start, in one sentence."
+  (format *error-output* "~&The server cannot start: ~A~%"
+          (substitute #\Space #\Newline (message-text "~A" (list condition))))
+  (finish-output *error-output*))
+
+(defun started-server (make on-start)
+  "The server that MAKE has made, started, after a call of ON-START, a function or NIL, with it.
+Prints an error, and returns NIL then."
+  (let ((server nil))
+    (handler-case (progn (setf server (funcall make))
+                         (begin-serving server)
+                         (when on-start
+                           (funcall on-start server))
+                         server)
+      (error (condition)
+        (print-failure condition)
+        (when server
+          (ignore-errors (end-serving server nil 0)))
+        nil))))
+
+(defparameter *exit-limit* 1
+  "How many seconds the exit waits for threads that have not ended.")
+
+(defun serve-and-exit (make drain-timeout on-start)
+  "Serves with the server that MAKE, a function, returns, until signals end that, and exits: with 1
+when the start has failed, else with 0.  DRAIN-TIMEOUT, a real or NIL, and ON-START, a function or
+NIL, are as for HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never returns."
+  (let* ((errands (errands-of-signals))
+         (server (started-server (lambda ()
+                                   (check-argument-types
+                                    (list :drain-timeout drain-timeout)
+                                    '((:drain-timeout seconds
+                                       "a number of seconds, or NIL for no limit")))
+                                   (funcall make))
+                                 on-start)))
+    (when server
+      (do-errands server errands drain-timeout))
+    (exit-process (if server 0 1) *exit-limit*)))

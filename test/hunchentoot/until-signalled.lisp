@@ -1,0 +1,232 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite until-signalled :in acceptors
+  :description "Programs that serve until signals end them.")
+
+(in-suite until-signalled)
+
+(defun page-form (target form)
+  "The form of a program that has TARGET answered with the value of FORM, a string."
+  (format nil "(push (hunchentoot:create-prefix-dispatcher ~S (lambda () ~A))
+                     hunchentoot:*dispatch-table*)~%"
+          target form))
+
+(defun slow-page-forms ()
+  "Forms of a program whose /slow returns \"slow\" when there is a file \"release\" beside it, and
+whose /entered tells how many requests for /slow have come."
+  (format nil "(defvar *lock* (bt:make-lock))
+               (defvar *entered* 0)
+               (defvar *release* (here \"release\"))
+               ~A~A"
+          (page-form "/slow" "(bt:with-lock-held (*lock*) (incf *entered*))
+                              (loop until (probe-file *release*) do (sleep 1/50))
+                              \"slow\"")
+          (page-form "/entered" "(bt:with-lock-held (*lock*) (princ-to-string *entered*))")))
+
+(defun await-entered (count)
+  (eventually ("the handlers to be entered")
+    (= count (parse-integer (ask-text "/entered")))))
+
+(defun release (program)
+  (write-file (program-directory program) "release"))
+
+(defun begin-upload (connection size)
+  "Sends half of a request with SIZE octets to CONNECTION; returns the octets of the other half."
+  (let* ((octets (request-octets "/upload" :method :post :content (test-octets size)))
+         (middle (floor (length octets) 2)))
+    (send connection (subseq octets 0 middle))
+    (subseq octets middle)))
+
+(defparameter *busy-program*
+  (list (slow-page-forms)
+        (page-form "/upload" "(princ-to-string
+                                 (length (hunchentoot:raw-post-data :force-binary t)))")
+        (page-form "/events" "(hunchentoot-recycling-taskmaster:defer-reply (reply)
+                                (hunchentoot-recycling-taskmaster:send-event
+                                 (hunchentoot-recycling-taskmaster:start-event-stream reply)
+                                 \"hello\"))")
+        (page-form "/talk" "(hunchentoot-recycling-taskmaster:upgrade-to-websocket)")
+        (signalled-acceptor "" ":drain-timeout 60"))
+  "The forms of a program with all that may go on while a signal comes.")
+
+(define-server-test (a-server-that-a-signal-ends-answers-or-tells-every-client :needs :parking)
+  (with-serving-program (program *busy-program*)
+    (with-connections (slow 50)
+      (with-connection (upload)
+        (with-connection (events)
+          (with-talk (talk :handshake '(:target "/talk"))
+            (dolist (connection slow)
+              (send-request connection "/slow"))
+            (send-request events "/events")
+            (let ((rest (begin-upload upload 100000))
+                  (stream (read-head events)))
+              (await-entered 50)
+              ;; Two at once are one: the second may come from a parent, such as make.
+              (send-signals program "TERM" "INT")
+              (await-printed program "Stopping")
+              (send upload rest)
+              (is (equal "100000" (response-text (read-response upload))))
+              (is (search "hello" (map 'string #'code-char (read-body events stream nil))))
+              (is (eql 1001 (hear-close talk)))
+              (say-close talk 1001)
+              (is-true (program-runs-p program))
+              (release program)
+              (dolist (connection slow)
+                (is (equal "slow" (response-text (read-response connection)))))
+              (is (eql 0 (program-exit program)))
+              (is (not (printed-p program "cut short"))))))))))
+
+(define-server-test (a-second-signal-ends-the-server-at-once :needs :parking)
+  (with-serving-program (program (slow-page-forms)
+                                 (signalled-acceptor "" ":drain-timeout nil"))
+    (with-connection (client)
+      (send-request client "/slow")
+      (await-entered 1)
+      (send-signals program "INT")
+      (await-printed program "no limit of time")
+      (is-true (program-runs-p program))
+      ;; One that comes soon after the first is the same.
+      (eventually ("the program to end")
+        (send-signals program "INT")
+        (not (program-runs-p program)))
+      (is (eql 0 (program-exit program)))
+      (is-true (closed-by-server-p client)))))
+
+(define-server-test (a-server-whose-time-to-drain-is-over-tells-what-it-cuts-short :needs :parking)
+  (with-serving-program (program (slow-page-forms)
+                                 (signalled-acceptor "" ":drain-timeout 1/10"))
+    (with-connection (client)
+      (send-request client "/slow")
+      (await-entered 1)
+      (send-signals program "TERM")
+      (is (eql 0 (program-exit program)))
+      (is-true (printed-p program "1 request or connection did not finish"))
+      (is-true (closed-by-server-p client)))))
+
+(define-server-test (signals-reopen-logs-and-write-statistics :needs :parking)
+  (with-serving-program (program "(defvar *log* (here \"access\"))"
+                                 (page-form "/hello" "\"hello\"")
+                                 (signalled-acceptor ":access-log-destination *log*"))
+    (is (equal "hello" (ask-text "/hello?first")))
+    (eventually ("the first line") (search "first" (program-text program "access")))
+    (rename-file (program-file program "access") "access.1")
+    (send-signals program "HUP")
+    (await-printed program "renewed")
+    (is (equal "hello" (ask-text "/hello?second")))
+    (eventually ("the second line") (search "second" (program-text program "access")))
+    (is (not (search "second" (program-text program "access.1"))))
+    (send-signals program "USR1")
+    (await-printed program "Statistics: threads 8, ")
+    (is-true (printed-p program "served 2, "))
+    (send-signals program "TERM")
+    (is (eql 0 (program-exit program)))))
+
+(defun failed-start (&rest forms)
+  "The code of the exit of a program of FORMS that does not start, and what it says, on one line."
+  (apply #'call-with-program
+         (lambda (program)
+           (let ((code (program-exit program)))
+             (values code (string-trim '(#\Newline) (program-text program "errors")))))
+         forms))
+
+(define-server-test (a-failed-start-exits-with-one-sentence :needs (:parking :tls-client))
+  (flet ((check (reason &rest forms)
+           (multiple-value-bind (code text) (apply #'failed-start forms)
+             (is (eql 1 code))
+             (is (uiop:string-prefix-p "The server cannot start: " text))
+             (is (search reason text))
+             (is (not (find #\Newline text)) "~A" text))))
+    (serving () ()
+      (check "something else listens there"
+             (signalled-acceptor (format nil ":port ~D" (port-of *server*)))))
+    (check "does not name an existing file"
+           "(hunchentoot-recycling-taskmaster:serve-until-signalled
+             (lambda ()
+               (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor
+                              :port 0 :ssl-certificate-file \"/nonexistent.pem\"
+                              :ssl-privatekey-file \"/nonexistent.key\")))")
+    (check "DRAIN-TIMEOUT must be a number" (signalled-acceptor "" ":drain-timeout :long"))))
+
+;;; Clack, and certificates
+
+(defun clack-program (&optional (keywords ""))
+  "The form of a program that serves a Clack application with KEYWORDS, a string."
+  (format nil "(defvar *release* (here \"release\"))
+               (clack.handler.recycling:serve-until-signalled
+                (lambda (environment)
+                  (loop while (and (string= \"/slow\" (getf environment :path-info))
+                                   (not (probe-file *release*)))
+                        do (sleep 1/50))
+                  '(200 (:content-type \"text/plain\") (\"Hey!\")))
+                ~A :port 0
+                :on-start (lambda (server)
+                            (format t \"~~&serving ~~D~~%\"
+                                    (clack.handler.recycling:server-port server))
+                            (finish-output)))"
+          keywords))
+
+(define-server-test (a-clack-application-is-drained-when-a-signal-ends-its-server :needs :parking)
+  (with-serving-program (program (clack-program))
+    (with-connection (client)
+      (send-request client "/slow")
+      (send-signals program "USR1")
+      (await-printed program "Statistics: threads 8, ")
+      (eventually ("the request to be served")
+        (send-signals program "USR1")
+        (printed-p program "busy 1, "))
+      (send-signals program "TERM")
+      (await-printed program "Stopping")
+      (release program)
+      (is (equal "Hey!" (response-text (read-response client))))
+      (is (eql 0 (program-exit program)))))
+  (multiple-value-bind (code text) (failed-start (clack-program ":port -1"))
+    (is (eql 1 code))
+    (is (uiop:string-prefix-p "The server cannot start: PORT must be an integer" text))))
+
+(defun https-program (directory)
+  "The form of a program that serves with the certificate in DIRECTORY."
+  (format nil "(hunchentoot-recycling-taskmaster:serve-until-signalled
+                (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor
+                               :port 0 :access-log-destination nil
+                               :ssl-certificate-file ~S :ssl-privatekey-file ~S)
+                :on-start (lambda (acceptor)
+                            (format t \"~~&serving ~~D~~%\" (hunchentoot:acceptor-port acceptor))
+                            (finish-output)))"
+          (file-in directory "served" "pem") (file-in directory "served" "key")))
+
+(define-server-test (a-signal-reloads-certificates-for-hunchentoot-and-clack
+                     :needs (:parking :tls-client))
+  (with-directory (directory)
+    (flet ((serve-by (name)
+             (dolist (type '("pem" "key"))
+               (uiop:copy-file (file-in directory name type) (file-in directory "served" type)))))
+      (issue directory "first")
+      (issue directory "second")
+      (dolist (form (list (https-program directory)
+                          (clack-program (format nil ":ssl-cert-file ~S :ssl-key-file ~S"
+                                                 (file-in directory "served" "pem")
+                                                 (file-in directory "served" "key")))))
+        (serve-by "first")
+        (with-serving-program (program form)
+          (is (equal "first" (subject-told (talk-by-openssl))))
+          (serve-by "second")
+          (send-signals program "HUP")
+          (await-printed program "were renewed")
+          (is (equal "second" (subject-told (talk-by-openssl))))
+          (delete-file (file-in directory "served" "pem"))
+          (send-signals program "HUP")
+          (await-printed program "could not be renewed: ")
+          (is (equal "second" (subject-told (talk-by-openssl))))
+          (send-signals program "TERM")
+          (is (eql 0 (program-exit program))))))))
+
+;;; Every Lisp
+
+(define-server-test (a-program-on-any-lisp-ends-with-a-signal :needs :our-engine)
+  (with-serving-program (program (page-form "/hello" "\"hello\"") (signalled-acceptor))
+    (is (equal "hello" (ask-text "/hello")))
+    (send-signals program "USR1" "HUP")
+    (await-printed program "Statistics: ")
+    (await-printed program "were renewed")
+    (send-signals program "INT")
+    (is (eql 0 (program-exit program)))))

@@ -1,0 +1,114 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; Programs in processes of their own, which signals end, as scripts/lisp runs them: without a
+;;; terminal, and with nothing to read.
+
+(defstruct (program (:constructor make-program (directory)))
+  "A program, and the DIRECTORY of its file and of what it prints."
+  directory process)
+
+(defun program-file (program name)
+  (merge-pathnames name (program-directory program)))
+
+(defun program-text (program name)
+  "What the file NAME in the directory of PROGRAM has by now: \"output\" or \"errors\", say."
+  (let ((file (program-file program name)))
+    (if (probe-file file)
+        (uiop:read-file-string file :external-format :utf-8)
+        "")))
+
+(defun printed-p (program text)
+  "True when PROGRAM has printed TEXT to one of its streams."
+  (or (search text (program-text program "errors"))
+      (search text (program-text program "output")))) ; ABCL has one stream
+
+(defun await-printed (program text)
+  (eventually ((format nil "a program to print ~S" text))
+    (printed-p program text)))
+
+(defun program-number (program)
+  "The system's number of the process of PROGRAM, a string."
+  (string-trim '(#\Newline) (program-text program "number")))
+
+(defun send-signals (program &rest signals)
+  "Sends SIGNALS, such as \"TERM\", to PROGRAM, one right after the other."
+  (uiop:run-program (list "sh" "-c" (format nil "~{kill -~A ~A;~}"
+                                            (loop for signal in signals
+                                                  collect signal
+                                                  collect (program-number program))))
+                    :ignore-error-status t :error-output nil))
+
+(defun program-runs-p (program)
+  (uiop:process-alive-p (program-process program)))
+
+(defun program-exit (program)
+  "The code with which PROGRAM exits, which it does soon."
+  (eventually ("a program to exit") (not (program-runs-p program)))
+  (uiop:wait-process (program-process program)))
+
+(defun launch-program (program forms)
+  "Starts PROGRAM, which loads the library, and then FORMS, strings, in which HERE makes the name of a
+file beside it."
+  (let ((file (apply #'write-file (program-directory program) "program.lisp"
+                     (format nil "(hunchentoot-recycling-taskmaster-scripts:load-own ~
+                                   \"clack.handler.recycling\")~%~
+                                  (hunchentoot-recycling-taskmaster-scripts:load-own ~
+                                   \"hunchentoot-recycling-taskmaster\")~%~
+                                  (in-package #:common-lisp-user)~%~
+                                  (defun here (name)
+                                    (merge-pathnames name (uiop:pathname-directory-pathname
+                                                           *load-truename*)))~%")
+                     forms)))
+    (setf (program-process program)
+          (uiop:launch-program
+           (list "sh" "-c" "cd \"$1\"; echo $$ >number; exec \"$2\" \"$3\" >output 2>errors" "sh"
+                 (uiop:native-namestring (program-directory program))
+                 (uiop:native-namestring (merge-pathnames "scripts/lisp" (source-root)))
+                 (uiop:native-namestring file))))))
+
+(defun call-with-program (function &rest forms)
+  "Calls FUNCTION with a program of FORMS, strings, and ends the program afterwards."
+  (with-directory (directory)
+    (let ((program (make-program directory)))
+      (launch-program program forms)
+      (unwind-protect (funcall function program)
+        (when (program-runs-p program)
+          (send-signals program "KILL"))
+        (uiop:wait-process (program-process program))))))
+
+(defmacro with-program ((program &rest forms) &body body)
+  "Evaluates BODY with PROGRAM bound to a program of FORMS, strings, that was just started."
+  `(call-with-program (lambda (,program) ,@body) ,@forms))
+
+;;; Programs that serve.  They print "serving PORT".
+
+(defmethod port-of ((program program))
+  (let ((text (program-text program "output")) (words "serving "))
+    (parse-integer text :start (+ (search words text) (length words)) :junk-allowed t)))
+
+(defun await-serving (program)
+  (eventually ("a program to serve" :patience (* (if (slow-lisp-p) 30 6) *patience*))
+    (or (search (format nil "~%serving ") (program-text program "output"))
+        (not (program-runs-p program))))
+  (is-true (program-runs-p program) "~A" (program-text program "errors")))
+
+(defmacro with-serving-program ((program &rest forms) &body body)
+  "Evaluates BODY with PROGRAM and *SERVER* bound to a program of FORMS, strings, that serves."
+  `(with-program (,program ,@forms)
+     (let ((*server* ,program))
+       (await-serving ,program)
+       ,@body)))
+
+(defun signalled-acceptor (&rest arguments)
+  "The form of a program that serves with ARGUMENTS, a string each, for an acceptor and for
+SERVE-UNTIL-SIGNALLED."
+  (destructuring-bind (&optional (initargs "") (keywords "")) arguments
+    (format nil "(hunchentoot-recycling-taskmaster:serve-until-signalled
+                  (lambda ()
+                    (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
+                                   ~A :port 0 :address \"127.0.0.1\" :access-log-destination nil))
+                  :on-start (lambda (acceptor)
+                              (format t \"~~&serving ~~D~~%\" (hunchentoot:acceptor-port acceptor))
+                              (finish-output))
+                  ~A)"
+            initargs keywords)))
