@@ -24,7 +24,7 @@ DIAGRAMS := $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve dependencies compile test test-safe test-20 mutation-test lint diagrams clean
+.PHONY: help serve executable dependencies compile test test-safe test-20 mutation-test lint diagrams clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ help: ## Print this list
 serve: ## Install what is missing, then serve the demo on http://127.0.0.1:4242/
 	@$(INSTALL) --command openssl --system $(SYSTEM)
 	@$(RUN) scripts/serve.lisp
+
+executable: ## Build the demo as a program of its own, build/demo (SBCL)
+	@$(INSTALL) --command openssl --system $(SYSTEM)
+	@$(RUN) scripts/executable.lisp
 
 dependencies: ## Install what the tests need and is missing
 	@$(INSTALL) --command openssl --system $(SYSTEM)-test

@@ -6,12 +6,14 @@
 ;;;;   (load "examples/demo.lisp")
 ;;;;   (hunchentoot-recycling-taskmaster-demo:serve :port 4242)
 ;;;;   (hunchentoot-recycling-taskmaster-demo:stop)
+;;;;
+;;;; MAIN is the main function of `make serve', and of the program that `make executable' builds.
 
 (defpackage #:hunchentoot-recycling-taskmaster-demo
   (:documentation "A small Hunchentoot application served by recycled threads.")
   (:use #:common-lisp)
   (:local-nicknames (#:recycling #:hunchentoot-recycling-taskmaster))
-  (:export #:serve #:stop))
+  (:export #:serve #:stop #:main))
 
 (in-package #:hunchentoot-recycling-taskmaster-demo)
 
@@ -194,16 +196,46 @@ true if it ran."
     (hunchentoot:stop (shiftf *server* nil) :soft t :timeout 10)
     t))
 
+(defun make-server (port address)
+  "The acceptor of the demo, for PORT and ADDRESS, as SERVE has them."
+  (setf hunchentoot:*hunchentoot-default-external-format*
+        (flexi-streams:make-external-format :utf-8 :eol-style :lf))
+  (make-instance 'recycling:parallel-easy-acceptor
+                 :port port
+                 :address address
+                 :document-root nil))
+
 (defun serve (&key (port 4242) address)
   "Starts the demo on PORT (0: any free one) of ADDRESS, a string (NIL: every
 address of this machine), and returns its acceptor, which then accepts
 connections.  A demo that runs already is stopped first."
   (stop)
-  (setf hunchentoot:*hunchentoot-default-external-format*
-        (flexi-streams:make-external-format :utf-8 :eol-style :lf))
-  (setf *server*
-        (hunchentoot:start
-         (make-instance 'recycling:parallel-easy-acceptor
-                        :port port
-                        :address address
-                        :document-root nil))))
+  (setf *server* (hunchentoot:start (make-server port address))))
+
+
+;;; As a program of its own
+
+(defun setting (name default)
+  "The environment variable NAME, or DEFAULT if it is unset or empty."
+  (let ((value (uiop:getenv name)))
+    (if (or (null value) (string= value "")) default value)))
+
+(defun port ()
+  "The number in PORT.  Signals an error if there is none."
+  (let* ((text (setting "PORT" "4242"))
+         (number (ignore-errors (parse-integer text))))
+    (if (typep number '(integer 0 65535))
+        number
+        (error "PORT is ~S; it must be a number from 0 to 65535." text))))
+
+(defun main ()
+  "Serves the demo on the PORT and ADDRESS that the environment names, until a signal ends it, and
+exits."
+  (let ((address (setting "ADDRESS" "127.0.0.1")))
+    (recycling:serve-until-signalled
+     (lambda () (make-server (port) address))
+     :drain-timeout 10
+     :on-start (lambda (acceptor)
+                 (format t "~&Serving on http://~A:~D/  (Ctrl-C stops it)~%"
+                         address (hunchentoot:acceptor-port acceptor))
+                 (finish-output)))))

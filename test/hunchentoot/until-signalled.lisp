@@ -5,31 +5,6 @@
 
 (in-suite until-signalled)
 
-(defun page-form (target form)
-  "The form of a program that has TARGET answered with the value of FORM, a string."
-  (format nil "(push (hunchentoot:create-prefix-dispatcher ~S (lambda () ~A))
-                     hunchentoot:*dispatch-table*)~%"
-          target form))
-
-(defun slow-page-forms ()
-  "Forms of a program whose /slow returns \"slow\" when there is a file \"release\" beside it, and
-whose /entered tells how many requests for /slow have come."
-  (format nil "(defvar *lock* (bt:make-lock))
-               (defvar *entered* 0)
-               (defvar *release* (here \"release\"))
-               ~A~A"
-          (page-form "/slow" "(bt:with-lock-held (*lock*) (incf *entered*))
-                              (loop until (probe-file *release*) do (sleep 1/50))
-                              \"slow\"")
-          (page-form "/entered" "(bt:with-lock-held (*lock*) (princ-to-string *entered*))")))
-
-(defun await-entered (count)
-  (eventually ("the handlers to be entered")
-    (= count (parse-integer (ask-text "/entered")))))
-
-(defun release (program)
-  (write-file (program-directory program) "release"))
-
 (defun begin-upload (connection size)
   "Sends half of a request with SIZE octets to CONNECTION; returns the octets of the other half."
   (let* ((octets (request-octets "/upload" :method :post :content (test-octets size)))
@@ -230,3 +205,20 @@ whose /entered tells how many requests for /slow have come."
     (await-printed program "were renewed")
     (send-signals program "INT")
     (is (eql 0 (program-exit program)))))
+
+;;; An executable
+
+(define-server-test (the-demo-becomes-an-executable-that-a-signal-ends :needs :parking)
+  (uiop:run-program (list (project-file "scripts/lisp") (project-file "scripts/executable.lisp")))
+  (with-environment (("PORT" "0") ("ADDRESS" "127.0.0.1"))
+    (call-with-command
+     (lambda (program)
+       (await-printed program "Ctrl-C")
+       (let ((place "http://127.0.0.1:") (output (program-text program "output")))
+         (with-connection (connection (parse-integer output :start (+ (search place output)
+                                                                      (length place))
+                                                            :junk-allowed t))
+           (is (equal "Hey!" (exchange-text connection "/yo")))))
+       (send-signals program "TERM")
+       (is (eql 0 (program-exit program))))
+     (constantly (list (project-file "build/demo") "--version"))))) ; no argument of the Lisp's

@@ -46,35 +46,43 @@
   (eventually ("a program to exit") (not (program-runs-p program)))
   (uiop:wait-process (program-process program)))
 
-(defun launch-program (program forms)
-  "Starts PROGRAM, which loads the library, and then FORMS, strings, in which HERE makes the name of a
-file beside it."
-  (let ((file (apply #'write-file (program-directory program) "program.lisp"
-                     (format nil "(hunchentoot-recycling-taskmaster-scripts:load-own ~
-                                   \"clack.handler.recycling\")~%~
-                                  (hunchentoot-recycling-taskmaster-scripts:load-own ~
-                                   \"hunchentoot-recycling-taskmaster\")~%~
-                                  (in-package #:common-lisp-user)~%~
-                                  (defun here (name)
-                                    (merge-pathnames name (uiop:pathname-directory-pathname
-                                                           *load-truename*)))~%")
-                     forms)))
-    (setf (program-process program)
-          (uiop:launch-program
-           (list "sh" "-c" "cd \"$1\"; echo $$ >number; exec \"$2\" \"$3\" >output 2>errors" "sh"
-                 (uiop:native-namestring (program-directory program))
-                 (uiop:native-namestring (merge-pathnames "scripts/lisp" (source-root)))
-                 (uiop:native-namestring file))))))
+(defun run-in (directory &rest command)
+  "Starts COMMAND, strings, in DIRECTORY, to which it writes; returns its process."
+  (uiop:launch-program
+   (list* "sh" "-c" "cd \"$1\"; shift; echo $$ >number; exec \"$@\" </dev/null >output 2>errors"
+          "sh" (uiop:native-namestring directory)
+          command)))
 
-(defun call-with-program (function &rest forms)
-  "Calls FUNCTION with a program of FORMS, strings, and ends the program afterwards."
+(defun call-with-command (function make-command)
+  "Calls FUNCTION with a program whose command, a list of strings, MAKE-COMMAND returns for its
+directory, and ends the program afterwards."
   (with-directory (directory)
     (let ((program (make-program directory)))
-      (launch-program program forms)
+      (setf (program-process program) (apply #'run-in directory (funcall make-command directory)))
       (unwind-protect (funcall function program)
         (when (program-runs-p program)
           (send-signals program "KILL"))
         (uiop:wait-process (program-process program))))))
+
+(defun project-file (name)
+  (uiop:native-namestring (merge-pathnames name (source-root))))
+
+(defun call-with-program (function &rest forms)
+  "Calls FUNCTION with a program that loads the library, and then FORMS, strings, in which HERE
+makes the name of a file beside it."
+  (call-with-command
+   function
+   (lambda (directory)
+     (list (project-file "scripts/lisp")
+           (uiop:native-namestring
+            (write-file directory "program.lisp"
+                        (format nil "~{(hunchentoot-recycling-taskmaster-scripts:load-own ~S)~%~}~
+                                     (in-package #:common-lisp-user)~%~
+                                     (defun here (name)
+                                       (merge-pathnames name (uiop:pathname-directory-pathname
+                                                              *load-truename*)))~%"
+                                '("clack.handler.recycling" "hunchentoot-recycling-taskmaster"))
+                        forms))))))
 
 (defmacro with-program ((program &rest forms) &body body)
   "Evaluates BODY with PROGRAM bound to a program of FORMS, strings, that was just started."
@@ -112,3 +120,30 @@ SERVE-UNTIL-SIGNALLED."
                               (finish-output))
                   ~A)"
             initargs keywords)))
+
+;;; What they serve
+
+(defun page-form (target form)
+  "The form of a program that has TARGET answered with the value of FORM, a string."
+  (format nil "(push (hunchentoot:create-prefix-dispatcher ~S (lambda () ~A))
+                     hunchentoot:*dispatch-table*)~%"
+          target form))
+
+(defun slow-page-forms ()
+  "Forms of a program whose /slow returns \"slow\" when there is a file \"release\" beside it, and
+whose /entered tells how many requests for /slow have come."
+  (format nil "(defvar *lock* (bt:make-lock))
+               (defvar *entered* 0)
+               (defvar *release* (here \"release\"))
+               ~A~A"
+          (page-form "/slow" "(bt:with-lock-held (*lock*) (incf *entered*))
+                              (loop until (probe-file *release*) do (sleep 1/50))
+                              \"slow\"")
+          (page-form "/entered" "(bt:with-lock-held (*lock*) (princ-to-string *entered*))")))
+
+(defun await-entered (count)
+  (eventually ("the handlers to be entered")
+    (= count (parse-integer (ask-text "/entered")))))
+
+(defun release (program)
+  (write-file (program-directory program) "release"))
