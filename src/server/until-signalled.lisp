@@ -108,7 +108,7 @@ current one does that, and returns NIL."
 signal to the group of processes, as from a terminal, may reach the server once more through its
 parent, such as make.")
 
-(defparameter *last-line-seconds* 5
+(defparameter *last-line-seconds* 1
   "How long the exit waits for the last message to be written.")
 
 (defun do-errands (server errands drain-seconds)

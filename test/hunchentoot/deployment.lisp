@@ -5,84 +5,40 @@
 
 (in-suite deployment)
 
-(defun lisp-text (page)
-  "The text of all Lisp code in the document PAGE, in its order."
-  (format nil "~{~A~}" (mapcar #'example-text
-                               (remove "lisp" (examples page)
-                                       :key #'example-language :test-not #'string=))))
+(defun program-of-page (page)
+  "The text of the Lisp code in the document PAGE that tests may run, in its order."
+  (format nil "~{~A~}"
+          (loop for example in (examples page)
+                when (and (equal "lisp" (example-language example))
+                          (not (uiop:string-prefix-p "not run"
+                                                     (or (example-directive example) ""))))
+                  collect (example-text example))))
 
-(defun evaluate-service (output)
-  "Evaluates the program of docs/guide/service.md, whose standard output is OUTPUT; returns how many
-forms it has."
-  (let ((*package* *package*) (*standard-output* output) (*error-output* output))
-    (with-input-from-string (in (lisp-text "docs/guide/service.md"))
-      (loop for form = (read in nil in)
-            until (eq form in)
-            do (eval form)
-            count t))))
-
-(defun shop (name)
-  (uiop:find-symbol* name '#:shop))
-
-(defun call-with-shop (function)
-  "Calls FUNCTION with a stream of what is logged, while the program of docs/guide/service.md is
-loaded."
-  (with-globals ((hunchentoot::*easy-handler-alist* '()))
-    (let ((output (make-string-output-stream)))
-      (unwind-protect
-           (progn (is (< 6 (evaluate-service output)))
-                  (funcall function output))
-        (when (find-package '#:shop)
-          (delete-package '#:shop))))))
-
-(defmacro with-main-running ((task port) &body body)
-  "Evaluates BODY while the main function of the program runs in TASK, with a socket on PORT as
-systemd hands it over."
-  (let ((descriptor (gensym "DESCRIPTOR")))
-    `(with-inherited (,descriptor ,port)
-       (with-globals ((platform::*first-inherited-descriptor* ,descriptor))
-         (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "1"))
-           (call-with-termination-restored
-            (lambda ()
-              (let ((,task (in-background ("the main function")
-                             (multiple-value-list (funcall (shop '#:main))))))
-                (unwind-protect (progn ,@body)
-                  (funcall (shop '#:ask-stop))
-                  (task-result ,task))))))))))
+(defparameter *service-manager*
+  "(defvar *listener* (usocket:socket-listen \"127.0.0.1\" 0))
+   (setf hunchentoot-recycling-taskmaster.platform::*first-inherited-descriptor*
+         (hunchentoot-recycling-taskmaster.platform:listener-descriptor *listener*)
+         (uiop:getenv \"LISTEN_PID\") (princ-to-string (cffi:foreign-funcall \"getpid\" :int))
+         (uiop:getenv \"LISTEN_FDS\") \"1\")
+   (format t \"~&serving ~D~%\" (usocket:get-local-port *listener*))
+   (finish-output)
+   "
+  "What a process begins with, to find a socket as systemd hands it over.")
 
 (define-server-test (the-service-of-the-document-serves-and-ends-with-sigterm
-                     :needs (:our-engine :systemd))
-  (call-with-shop
-   (lambda (output)
-     (with-main-running (main port)
-       (let* ((acceptor (symbol-value (shop '#:*server*)))
-              (*server* acceptor))
-         (eventually ("the server to start") (hunchentoot:started-p acceptor))
-         (is (= port (hunchentoot:acceptor-port acceptor)))
-         (is (equal "Welcome!" (ask-text "/")))
-         (is (search "refused 0" (ask-text "/health")))
-         (is (eq acceptor (funcall (shop '#:rotate-logs))))
-         (is (not (task-done-p main)))
-         (terminate-this-process)
-         (is (equal (list acceptor '()) (task-result main)))
-         (is (not (hunchentoot:started-p acceptor)))
-         (is (search "\"GET / HTTP/1.1\" 200" (get-output-stream-string output))))))))
-
-(define-server-test (the-service-answers-what-runs-when-it-is-told-to-end
-                     :needs (:our-engine :systemd))
-  (call-with-shop
-   (lambda (output)
-     (declare (ignore output))
-     (let ((entered (make-latch 1)) (release (make-gate)))
-       (with-routes (("/slow" (count-down entered) (await release) "slow"))
-         (with-main-running (main port)
-           (let* ((*server* (symbol-value (shop '#:*server*)))
-                  (client (progn (eventually ("the server to start")
-                                   (hunchentoot:started-p *server*))
-                                 (as-client ("a client") (ask-text "/slow")))))
-             (await entered)
-             (terminate-this-process)
-             (eventually ("the note") (symbol-value (shop '#:*stop-asked*)))
-             (is (not (task-done-p main)))
-             (open-gate release)
-             (is (equal "slow" (task-result client))))))))))
+                     :needs (:parking :systemd))
+  (with-serving-program (program *service-manager*
+                                 (slow-page-forms)
+                                 (program-of-page "docs/guide/service.md")
+                                 "(shop:main)")
+    (is (equal "Welcome!" (ask-text "/")))
+    (is (search "refused 0" (ask-text "/health")))
+    (with-connection (client)
+      (send-request client "/slow")
+      (await-entered 1)
+      (send-signals program "TERM")
+      (await-printed program "up to 30 seconds")
+      (release program)
+      (is (equal "slow" (response-text (read-response client))))
+      (is (eql 0 (program-exit program)))
+      (is-true (printed-p program "\"GET / HTTP/1.1\" 200")))))

@@ -226,17 +226,6 @@ Lisp can."
   #+cffi (cffi:foreign-funcall "getpid" :int)
   #-cffi nil)
 
-(defun terminate-this-process ()
-  "Sends SIGTERM to this process."
-  #+sbcl (cffi:foreign-funcall "kill" :int (process-number) :int sb-unix:sigterm :int)
-  #-sbcl (error "Nobody has said here what SIGTERM is to do."))
-
-(defun call-with-termination-restored (function)
-  "Calls FUNCTION, which may handle SIGTERM otherwise; afterwards that ends this process again."
-  (unwind-protect (funcall function)
-    #+sbcl (sb-sys:enable-interrupt sb-unix:sigterm #'sb-unix::sigterm-handler)
-    #-sbcl nil))
-
 (defun await-octets (socket seconds)
   "Waits up to SECONDS for octets on SOCKET, a usocket, or for its end; true when they came."
   ;; On ABCL, zero seconds would be no limit.
