@@ -1,85 +1,46 @@
-;;;; Table of contents of the ruler: how it talks to the machine, what it
-;;;; compares, how it measures, what it says.  benchmark/README.md explains.
+;;;; The benchmark, which benchmark/README.md explains.
 
 (defsystem "hunchentoot-recycling-taskmaster-benchmark"
-  :description "Every rival in one run: load, tables, charts and a report in words."
+  :description "Our server and others side by side: load, a report, charts."
   :author "The hunchentoot-recycling-taskmaster maintainers"
   :version "0.1.0"
   :license "BSD-2-Clause"
-  ;; The servers run in processes of their own, so neither ours nor any rival
-  ;; is loaded here.  The ruler itself runs on SBCL, as they do.
-  :depends-on ("usocket"
-               (:require "sb-sprof"))   ; for make profile
+  ;; The servers run in processes of their own, those in Lisp on SBCL, as this does.
+  :depends-on ("usocket")
   :pathname "benchmark/"
   :serial t
   :components
   ((:file "package")
-   (:file "conditions")
-   (:file "text")                       ; words, numbers with units, tables of tabs
-   (:file "process")                    ; child processes and what /proc says of them
-   (:file "programs")                   ; finding and building programs
-   (:file "tls")                        ; a certificate, and clients that all offer the same
-   (:file "rival")                      ; what a server under test is
-   (:module "rivals"
-    :serial t
-    :components ((:file "limit")
-                 (:file "ours")
-                 (:file "engine")
-                 (:file "hunchentoot")
-                 (:file "quux-hunchentoot")
-                 (:file "cl-tbnl-gserver-tmgr")
-                 (:file "clack")
-                 (:file "woo")
-                 (:file "wookie")
-                 (:file "nginx")
-                 (:file "go")
-                 (:file "node")
-                 (:file "ws")
-                 (:file "publisher")))
-   (:file "workload")                   ; the matrix
-   (:file "settings")                   ; what was asked for on the command line
-   (:file "measure")                    ; the figures, their names and units
-   (:file "load")                       ; wrk, fair, idle
-   (:file "lasting")                    ; late answers, events, WebSockets
-   (:file "server")                     ; a rival that runs
-   (:file "record")                     ; a result: files in a directory
-   (:file "machine")                    ; what it was measured on
-   (:file "progress")
-   (:file "run")                        ; the interleaved rounds
-   (:file "plan")                       ; whose turn it is, and how long all takes
-   (:file "summary")                    ; medians and ratios
-   (:file "words")                      ; who won, by how much
-   (:file "coverage")                   ; what was measured, and what not
-   (:file "graph")                      ; charts of one workload, by gnuplot
-   (:file "scaling")                    ; charts over the number of connections
-   (:file "report")
-   (:file "readme")
-   (:file "compare")
-   (:file "flame")                      ; flame graphs
+   (:file "child")                      ; child processes, and what /proc says of them
+   (:file "programs")                   ; programs that are found or built
+   (:file "postgres")                   ; a PostgreSQL of our own
+   (:file "server")                     ; what a server is, and one that runs
+   (:file "servers")                    ; the list
+   (:file "workload")                   ; what a workload is, and the list
+   (:file "load")                       ; one round: wrk or load.c, and its figures
+   (:file "run")                        ; rounds of all, in turns, into a result
+   (:file "report")                     ; from a result to report.md and the README's rows
+   (:file "chart")
    (:file "profile")
-   (:file "main"))
-  :in-order-to ((test-op (load-op "hunchentoot-recycling-taskmaster-benchmark")))
-  :perform (test-op (operation system)
-             (declare (ignore operation system))
-             (symbol-call '#:hunchentoot-recycling-taskmaster-benchmark '#:bench)))
+   (:file "main"))                      ; what the make targets call
+  :in-order-to ((test-op (test-op "hunchentoot-recycling-taskmaster-benchmark/test"))))
+
+(defsystem "hunchentoot-recycling-taskmaster-benchmark/work"
+  :description "Nothing but the libraries with which Lisp servers do what requests ask for."
+  :author "The hunchentoot-recycling-taskmaster maintainers"
+  :version "0.1.0"
+  :license "BSD-2-Clause"
+  :depends-on ("postmodern" "cl-who" "yason"))
 
 (defsystem "hunchentoot-recycling-taskmaster-benchmark/test"
-  :description "Tests of the ruler itself, on figures made up for them."
+  :description "Tests of the benchmark itself."
   :author "The hunchentoot-recycling-taskmaster maintainers"
   :version "0.1.0"
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster-benchmark" "fiveam")
-  :pathname "benchmark/test/"
-  :serial t
-  :components ((:file "package")
-               (:file "figures")                ; reading, writing, selecting
-               (:file "results")                ; from samples to cells and ratios
-               (:file "words")                  ; who won, who lost
-               (:file "files")                  ; tables, reports, README, flame graphs
-               (:file "processes")              ; children, and a whole small run
-               (:file "tls")                    ; certificates, and connections that are resumed or not
-               (:file "lasting"))               ; what our programs for late answers and more notice
+  :pathname "benchmark/"
+  :components ((:file "test"))
   :perform (test-op (operation system)
              (declare (ignore operation system))
-             (unless (symbol-call '#:hunchentoot-recycling-taskmaster-benchmark/test '#:run-all)
+             (unless (symbol-call '#:recycling-benchmark-test '#:run-all)
                (error "Some tests of the benchmark failed."))))

@@ -1,13 +1,18 @@
-(defpackage #:hunchentoot-recycling-taskmaster-benchmark
-  (:documentation "The ruler: measures our server, its rivals and the limit of the
-machine side by side, and says in tables, charts and words what came out.")
+(defpackage #:recycling-benchmark
+  (:documentation "Measures our server and others side by side, and reports.")
   (:use #:common-lisp)
-  (:export
-   ;; The doors: one for each make target.
-   #:bench #:write-outputs #:compare #:update-documents #:profile
-   ;; For new rivals.
-   #:define-rival #:rival #:lisp-rival #:program-rival
-   #:prepare #:command #:version #:*rivals*
-   ;; For new measures and workloads.
-   #:*measures* #:*workloads*
-   #:unavailable))
+  (:export #:bench #:report #:profile #:call-from-make))
+
+(in-package #:recycling-benchmark)
+
+(define-condition unavailable (error)
+  ((reason :initarg :reason :reader unavailable-reason
+           :documentation "Why, a string."))
+  (:report (lambda (condition stream)
+             (write-string (unavailable-reason condition) stream)))
+  (:documentation "Something cannot be had here, or does not work.  The run goes on without it, and
+the report says so."))
+
+(defun unavailable (control &rest arguments)
+  "Signals UNAVAILABLE with what FORMAT makes of CONTROL and ARGUMENTS."
+  (error 'unavailable :reason (apply #'format nil control arguments)))

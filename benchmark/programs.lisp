@@ -1,106 +1,99 @@
-(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+(in-package #:recycling-benchmark)
 
-;;;; Programs that we find, and programs that we build.
+;;;; Programs that are found, and what is made for a run.  All of it is in build/benchmark/.
 
 (defparameter *root*
   (asdf:system-relative-pathname "hunchentoot-recycling-taskmaster-benchmark" "")
   "The checkout.")
 
-(defun benchmark-file (name)
-  "The file NAME below benchmark/."
+(defun source-file (name)
+  "The file NAME of benchmark/."
   (merge-pathnames name (merge-pathnames "benchmark/" *root*)))
 
-(defparameter *package-of-program*
-  '(("wrk" . "wrk") ("gnuplot" . "gnuplot-nox") ("nginx" . "nginx-light") ("cc" . "build-essential")
-    ("go" . "golang-go") ("node" . "nodejs") ("openssl" . "openssl"))
-  "Where Debian has the programs that we use.")
-
-(defun search-path ()
-  "The directories where programs may be; a user's PATH often lacks the last two."
-  (mapcar (lambda (name) (uiop:parse-native-namestring name :ensure-directory t))
-          (append (split (or (uiop:getenv "PATH") "") '(#\:))
-                  '("/usr/local/sbin" "/usr/sbin"))))
-
-(defun find-program (name)
-  "The pathname of the program NAME.  UNAVAILABLE when it is not installed."
-  (or (some (lambda (directory)
-              (uiop:file-exists-p (merge-pathnames name directory)))
-            (search-path))
-      (unavailable "~a is not installed~@[ (Debian's package ~a; try make bench-deps)~]"
-                   name (cdr (assoc name *package-of-program* :test #'string=)))))
-
-(defun program-version (name &rest arguments)
-  "The first line that the program NAME prints when asked with ARGUMENTS."
-  (first-line (output-of (list* (find-program name) arguments))))
-
-(defun older-p (file sources)
-  "Is FILE missing or older than one of SOURCES?"
-  (or (not (probe-file file))
-      (some (lambda (source) (> (file-write-date source) (file-write-date file)))
-            sources)))
-
 (defun built-file (name)
-  "Where the program NAME is when it has been built."
-  (benchmark-file (format nil "build/~a" name)))
+  "The file NAME of build/benchmark/."
+  (let ((file (merge-pathnames name (merge-pathnames "build/benchmark/" *root*))))
+    (ensure-directories-exist file)
+    file))
 
-(defun build (name sources command)
-  "Bring the program NAME up to date with SOURCES, by running COMMAND if need be,
-and return its file.  UNAVAILABLE, with what the compiler said, if that fails."
+(defun find-program (name &optional (package name))
+  "The file of the program NAME.  UNAVAILABLE where it is not installed; Debian's PACKAGE has it."
+  (or (loop for folder in (append (uiop:split-string (or (uiop:getenv "PATH") "") :separator ":")
+                                  ;; A user's PATH often lacks this one.
+                                  '("/usr/sbin"))
+              thereis (uiop:file-exists-p
+                       (uiop:subpathname (uiop:ensure-directory-pathname folder) name)))
+      (unavailable "~a is not installed (Debian's package ~a)" name package)))
+
+(defun processors ()
+  "How many processors this process may use."
+  (or (parse-integer (output-of "nproc") :junk-allowed t) 1))
+
+(defun most-descriptors ()
+  "How many descriptors a process may have."
+  (or (parse-integer (output-of "sh" "-c" "ulimit -H -n") :junk-allowed t)
+      1000000))                         ; unlimited
+
+(defun build (name source &rest command)
+  "Makes the program NAME from the file SOURCE by COMMAND, unless it is newer, and returns its file.
+UNAVAILABLE, with what the compiler printed, if that fails."
   (let ((program (built-file name)))
-    (when (older-p program sources)
-      (ensure-directories-exist program)
-      (let ((said (output-of command)))
-        (when (older-p program sources)
-          (unavailable "~a could not be built: ~a" name said))))
+    (unless (and (probe-file program)
+                 (> (file-write-date program) (file-write-date source)))
+      (apply #'run-or-be-unavailable (format nil "~a could not be built" name) command))
     program))
 
-(defun c-program (name &rest sources)
-  "The program NAME, built from SOURCES: C files of benchmark/native/, and options of the compiler,
-as -l names libraries."
-  (let ((directory (benchmark-file "native/")))
-    (build name
-           ;; All files there, so that headers count too.
-           (uiop:directory-files directory)
-           `(,(find-program "cc") "-O2" "-Wall" "-Wextra" "-pthread" "-o" ,(built-file name)
-             ,@(loop for source in sources
-                     collect (if (uiop:string-prefix-p "-" source)
-                                 source
-                                 (merge-pathnames source directory)))))))
+(defun c-program (name folder)
+  "The program NAME, made from NAME.c in FOLDER of benchmark/."
+  (let ((source (source-file (format nil "~a/~a.c" folder name))))
+    (build name source (find-program "cc" "build-essential")
+           "-O2" "-Wall" "-Wextra" "-pthread" "-o" (built-file name) source)))
 
-;;; Directories
+(defun go-server ()
+  "The program of server.go, made with Debian's packages of Go."
+  (let ((source (source-file "servers/server.go")))
+    (loop for (folder package) in '(("jackc/pgx" "golang-github-jackc-pgx-v4-dev")
+                                    ("gorilla/websocket" "golang-github-gorilla-websocket-dev"))
+          unless (uiop:directory-exists-p
+                  (format nil "/usr/share/gocode/src/github.com/~a/" folder))
+            do (unavailable "the Go package ~a is not installed (Debian's ~a)" folder package))
+    (build "go-server" source "env" "GO111MODULE=off" "GOPATH=/usr/share/gocode"
+           (format nil "GOCACHE=~a" (uiop:native-namestring (built-file "go-cache/")))
+           (find-program "go" "golang-go") "build" "-o" (built-file "go-server") source)))
 
-(defun make-fresh-directory ()
-  "A directory for temporary files that nobody else uses."
-  (uiop:ensure-directory-pathname (first-line (output-of '("mktemp" "-d")))))
+;;; Data
 
-(defun remove-directory (directory)
-  "Remove DIRECTORY, which MAKE-FRESH-DIRECTORY returned."
-  (uiop:delete-directory-tree directory :validate t :if-does-not-exist :ignore))
+(defun write-items (stream)
+  "Writes fifty items in JSON to STREAM, the same each time."
+  (format stream "[~{~a~^,~%~}]~%"
+          (loop for id from 1 to 50
+                for tags = (subseq '("new" "used" "sale" "heavy") (mod id 4))
+                collect (format nil "{\"id\":~d,\"name\":\"~a ~d\",\"category\":~s,\"price\":~d,~
+                                     \"quantity\":~d,\"active\":~:[false~;true~],~
+                                     \"tags\":[~{~s~^,~}],\"rating\":{\"score\":~d,\"count\":~d}}"
+                                id (nth (mod id 3) '("Lamp" "Ladder" "Kettle")) id
+                                (nth (mod id 5) '("tools" "garden" "kitchen" "office" "toys"))
+                                (1+ (mod (* id 7919) 500)) (1+ (mod (* id 104729) 1000)) (evenp id)
+                                tags (1+ (mod (* id 31) 50)) (1+ (mod (* id 37) 500))))))
 
-(defun cores ()
-  "The number of processors that this process may use."
-  (or (parse-integer (output-of '("nproc")) :junk-allowed t) 1))
+(defun data ()
+  "The folder with file.bin and items.json, which servers serve."
+  (let ((folder (built-file "data/")))
+    (with-open-file (stream (merge-pathnames "file.bin" folder)
+                            :direction :output :if-exists :supersede)
+      (loop repeat 16384 do (write-char #\x stream)))
+    (with-open-file (stream (merge-pathnames "items.json" folder)
+                            :direction :output :if-exists :supersede)
+      (write-items stream))
+    folder))
 
-;;; Files to be served
-
-(defparameter *served-sizes* '(("16k.bin" . 16384) ("1m.bin" . 1048576))
-  "The names of the files that servers serve, with their sizes in octets.")
-
-(defun make-served-file (file size)
-  "Make FILE one of SIZE octets, unless it is."
-  (unless (and (probe-file file)
-               (= size (with-open-file (stream file :element-type '(unsigned-byte 8))
-                         (file-length stream))))
-    (ensure-directories-exist file)
-    (with-open-file (stream file :direction :output :if-exists :supersede
-                                 :element-type '(unsigned-byte 8))
-      (write-sequence (make-array size :element-type '(unsigned-byte 8)
-                                       :initial-element (char-code #\x))
-                      stream))))
-
-(defun served-files ()
-  "The directory with the files of *SERVED-SIZES*, made if they are not there."
-  (let ((directory (built-file "files/")))
-    (loop for (name . size) in *served-sizes*
-          do (make-served-file (merge-pathnames name directory) size))
-    directory))
+(defun certificate ()
+  "A list of two files, made if they are not there: a certificate for localhost, and its key, on the
+curve P-256."
+  (let ((files (list (built-file "certificate.pem") (built-file "key.pem"))))
+    (unless (every #'probe-file files)
+      (run-or-be-unavailable "openssl made no certificate"
+                             (find-program "openssl") "req" "-x509" "-nodes" "-days" 365
+                             "-newkey" "ec" "-pkeyopt" "ec_paramgen_curve:prime256v1"
+                             "-subj" "/CN=localhost" "-out" (first files) "-keyout" (second files)))
+    files))

@@ -1,218 +1,271 @@
-(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+(in-package #:recycling-benchmark)
 
-;;;; report.md: the words, the tables and the charts of one result.
+;;;; The report of *RESULT*: report.md, and the rows of the README.
 
-(defun column-widths (rows)
-  "The width of each column of ROWS, lists of strings."
-  (apply #'mapcar (lambda (&rest column) (reduce #'max column :key #'length)) rows))
+(defstruct cell
+  "What the ROUNDS, property lists, of SERVER under WORKLOAD gave; both are names."
+  workload server rounds)
 
-(defun write-markdown-row (stream row widths)
-  "Write ROW padded to WIDTHS: the first column to the left, figures to the right."
-  (format stream "| ~va |~:{ ~v@a |~}~%" (first widths) (first row)
-          (mapcar #'list (rest widths) (rest row))))
+(defun read-forms (name)
+  "The forms of the file NAME of *RESULT*; none where there is no such file."
+  (when (probe-file (result-file name))
+    (with-standard-io-syntax (uiop:read-file-forms (result-file name)))))
 
-(defun write-markdown-table (stream header rows)
-  "Write HEADER and ROWS, lists of strings, as a table that reads well in a terminal, too."
-  (let ((widths (column-widths (cons header rows))))
-    (flet ((dashes (width) (make-string width :initial-element #\-)))
-      (write-markdown-row stream header widths)
-      (format stream "|-~a-|~{-~a:|~}~%" (dashes (first widths)) (mapcar #'dashes (rest widths)))
-      (dolist (row rows)
-        (write-markdown-row stream row widths)))))
+(defun read-cells ()
+  "The cells of *RESULT*."
+  (let ((cells '()))
+    (loop for (workload server . figures) in (read-forms "rounds.lisp")
+          for cell = (find-cell workload server cells)
+          do (unless cell
+               (setf cell (make-cell :workload workload :server server))
+               (push cell cells))
+             (push figures (cell-rounds cell)))
+    (dolist (cell cells (nreverse cells))
+      (setf (cell-rounds cell) (nreverse (cell-rounds cell))))))
 
-;;; Figures and ratios
+(defun find-cell (workload server cells)
+  "The one of CELLS of WORKLOAD and SERVER, names, or NIL."
+  (find-if (lambda (cell)
+             (and (string= workload (cell-workload cell)) (string= server (cell-server cell))))
+           cells))
 
-(defun shown-measures ()
-  "The measures that the report shows: how many requests there were is of no interest."
-  (remove-if (lambda (measure) (member (measure-key measure) '(:requests :counted)))
-             *measures*))
+(defun values-of (cell figure)
+  "What the rounds of CELL gave for FIGURE."
+  (loop for round in (cell-rounds cell) collect (getf round figure)))
 
-(defun measure-heading (measure)
-  "MEASURE as the head of a column."
-  (let ((unit (measure-unit measure)))
-    (cond ((eq (measure-key measure) :rate) unit)
-          ((string= unit "") (measure-title measure))
-          (t (format nil "~a, ~a" (measure-title measure) unit)))))
+(defun median (numbers)
+  "The median of NUMBERS, of which there is one at least."
+  (let* ((sorted (sort (copy-list numbers) #'<))
+         (middle (floor (length sorted) 2)))
+    (if (oddp (length sorted))
+        (nth middle sorted)
+        (/ (+ (nth (1- middle) sorted) (nth middle sorted)) 2))))
 
-(defun count-p (number)
-  "Is NUMBER a count, to be written without a fraction?"
-  (= number (round number)))
+(defun value-of (cell figure)
+  "FIGURE of CELL: the median of its rounds; of failures their sum."
+  (if (eq figure :failures)
+      (reduce #'+ (values-of cell figure))
+      (median (values-of cell figure))))
 
-(defun figure-text (number)
-  "NUMBER as a field of a table for people; - for none."
-  (cond ((null number) "-")
-        ((count-p number) (grouped number))
-        (t (significant number))))
+(defun ratio-of (cell base figure)
+  "FIGURE of CELL divided by that of BASE, a cell of the same workload: the median of the ratios of
+rounds, whose turns were next to each other."
+  (median (loop for value in (values-of cell figure)
+                for base-value in (values-of base figure)
+                collect (/ value (max base-value 1e-9)))))
 
-(defun rate-text (cell)
-  "The throughput of CELL with its range over the rounds."
-  (let ((rates (values-of cell :rate)))
-    (if (rest rates)
-        (format nil "~a (~a-~a)" (grouped (median rates))
-                (grouped (reduce #'min rates)) (grouped (reduce #'max rates)))
-        (figure-text (median rates)))))
+;;; Who is best
 
-(defun cell-text (cell measure)
-  "The figure of CELL by MEASURE as a field of a table."
-  (if (eq (measure-key measure) :rate)
-      (rate-text cell)
-      (figure-text (value-of cell (measure-key measure)))))
+(defun failed-p (cell)
+  "True if more than one request in a thousand of CELL failed."
+  (> (* 1000 (value-of cell :failures)) (reduce #'+ (values-of cell :requests))))
 
-(defun write-figures (stream cells)
-  "Write the table of all figures of CELLS, which are of one workload."
-  (let ((measures (measures-with-figures cells (shown-measures))))
-    (write-markdown-table stream (cons "server" (mapcar #'measure-heading measures))
-                          (loop for cell in cells
-                                collect (cons (name-of cell)
-                                              (loop for measure in measures
-                                                    collect (cell-text cell measure)))))))
+(defun compared-by (cell)
+  "The figure by which the servers of the workload of CELL are compared."
+  (let ((workload (find-workload (cell-workload cell))))
+    (if workload (workload-by workload) :rate)))
 
-(defun ratio-text (cell base key)
-  "The figure KEY of CELL per that of BASE, or -."
-  (let ((ratio (quotient cell base key)))
-    (if ratio (format nil "~,2f" ratio) "-")))
+(defun clearly-better-p (cell other)
+  "True if CELL was better than OTHER, of the same workload, in each round."
+  (every (if (eq (compared-by cell) :rate) #'> #'<)
+         (values-of cell (compared-by cell)) (values-of other (compared-by cell))))
 
-(defun ratios-text (cell bases key)
-  "The figure KEY of CELL per that of each of BASES."
-  (format nil "~{~a~^ / ~}" (loop for base in bases collect (ratio-text cell base key))))
+(defun best-p (cell cells)
+  "True if none of CELLS, which are of the same workload, is clearly better than CELL.  Whoever
+failed is out of the contest, and so is the limit."
+  (flet ((contender-p (cell)
+           (and (not (failed-p cell)) (string/= "limit" (cell-server cell)))))
+    (and (contender-p cell)
+         (notany (lambda (other)
+                   (and (contender-p other) (clearly-better-p other cell)))
+                 cells))))
 
-(defun write-ratios (stream cells)
-  "Write the table of the figures of CELLS, which are of one workload, each divided by
-that of the limit and by that of Hunchentoot."
-  (let ((measures (measures-with-figures cells (compared-measures)))
-        (bases (list (limit-among cells) (hunchentoot-among cells))))
-    (write-markdown-table
-     stream (cons "per limit / per Hunchentoot" (mapcar #'measure-title measures))
-     (loop for cell in cells
-           collect (cons (name-of cell)
-                         (loop for measure in measures
-                               collect (ratios-text cell bases (measure-key measure))))))))
+;;; Text
 
-;;; The parts of the report
+(defun amount (number)
+  "NUMBER with three digits that count, or all before the point, in groups."
+  (let ((places (if (plusp number) (max 0 (- 2 (floor (log number 10)))) 0)))
+    (if (zerop places)
+        (format nil "~:d" (round number))
+        (format nil "~,vf" (min places 2) number))))
 
-(defun write-head (stream result)
-  "Write the title of the report of RESULT, and how it was made."
-  (let ((rounds (parse-integer (or (fact "rounds" result) "1"))))
-    (format stream "# Benchmark of ~a~%~%" (result-name result))
-    (format stream "~d round~:p of ~a s each, after a warm-up of ~a s by the same clients, by wrk (by ~
-                    a program of ours where each request has a TLS handshake) on the same ~a ~
-                    processors as the servers, which take turns in another order in ~
-                    each round. Figures are medians of the rounds~:[~;; least and greatest in ~
-                    parentheses~]; failures are added up. A ratio of two servers is always the ~
-                    median of the rounds' ratios, not the ratio of the medians. But for files, all ~
-                    servers answer with the same four bytes. Latency is the client's; CPU is user ~
-                    and system time of the server's processes; threads and memory are taken ~
-                    under load. ~:[One round has no spread, so who is better here may be so by ~
-                    chance.~;Two servers are called level when not all rounds agree on who is ~
-                    better.~]~%"
-            rounds (fact "seconds per round" result) (or (fact "seconds of warming up" result) "?")
-            (fact "cores" result) (> rounds 1) (> rounds 1)))
-  (when (busy-p result)
-    (format stream "~%**The machine was busy with other things** (load average ~a before the run), ~
-                    so the figures are rough; ratios suffer less, CPU per request least.~%"
-            (fact "load average before" result)))
-  (terpri stream)
-  (write-limits stream result))
+(defun label-of (name)
+  "What reports call the server NAME."
+  (let ((server (find-server name)))
+    (if server (server-label server) name)))
 
-(defun write-notes (stream result)
-  "Write what is missing from RESULT, and why."
-  (format stream "~%## Left out, and what went wrong~%~%")
-  (format stream "~:[Nothing.~%~;~:*~{- ~a~%~}~]"
-          (loop for (server workload text) in (read-notes result)
-                collect (format nil "~{~a: ~}~a" (remove "" (list server workload) :test #'string=)
-                                text))))
+(defun title-of (name)
+  "What reports call the workload NAME."
+  (let ((workload (find-workload name)))
+    (if workload (workload-title workload) name)))
 
-(defun mishaps (result workload)
-  "What went wrong with servers of RESULT under WORKLOAD, a name: sentences."
-  (loop for (server where text) in (read-notes result)
-        when (string= where workload)
-          collect (format nil "~a ~a." (label-of server) text)))
+(defun write-table (stream columns rows)
+  "Writes a table of Markdown to STREAM, with the names of COLUMNS; each of ROWS is a list of
+strings."
+  (let ((widths (loop for i below (length columns)
+                      collect (loop for row in (cons columns rows)
+                                    maximize (length (nth i row))))))
+    (flet ((write-row (row)
+             (format stream "|~{ ~va |~}~%" (list* (first widths) (first row)
+                                                   (loop for text in (rest row)
+                                                         for width in (rest widths)
+                                                         collect 0
+                                                         collect (format nil "~v@a" width text))))))
+      (write-row columns)
+      (format stream "|~{~a|~}~%"
+              (loop for width in widths
+                    for dashes = (make-string (1+ width) :initial-element #\-)
+                    for first-p = t then nil
+                    collect (format nil "~a~:[:~;-~]" dashes first-p)))
+      (mapc #'write-row rows))))
 
-(defun write-losses (stream cells)
-  "Write where ours loses among CELLS."
-  (format stream "~%## Where ours loses~%~%")
-  (loop with none-p = t
-        for workload in (workload-names cells)
-        for losses = (losses (cells-under workload cells))
-        when losses
-          do (setf none-p nil)
-             (format stream "- ~a: ~{~a~^; ~}.~%" (title-of workload) losses)
-        finally (when none-p
-                  (format stream "~:[Ours was not measured.~;Nowhere in this run.~]~%"
-                          (of-family :ours cells)))))
+(defun names-in (reader cells order)
+  "The names that READER gives of CELLS, each once, as they follow each other in ORDER; then
+others."
+  (let ((names (remove-duplicates (mapcar reader cells) :test #'string= :from-end t)))
+    (append (remove-if-not (lambda (name) (member name names :test #'string=)) order)
+            (set-difference names order :test #'string=))))
 
-(defun unbeaten-text (contest measure)
-  "Who of CONTEST is best by MEASURE, and who is level with that."
-  (let ((best (best contest measure)))
-    (if best
-        (format nil "~a~@[ (level: ~{~a~^, ~})~]" (name-of best)
-                (mapcar #'name-of (remove best (unbeaten contest measure))))
-        "-")))
+(defun servers-in (cells)
+  "The names of the servers of CELLS."
+  (names-in #'cell-server cells (mapcar #'server-name *servers*)))
 
-(defun write-wins (stream cells)
-  "Write who won each workload of CELLS, in one table."
-  (format stream "~%## Who won~%~%The winner is who served everybody and than whom nobody else who did is ~
-                  clearly better, be it by throughput (of a burst, by its time) or by CPU per ~
-                  request.~%~%")
-  (let ((measures (measures-with-figures cells *told-measures*)))
-    (write-markdown-table
-     stream `("workload" "winner" ,@(mapcar #'measure-title measures))
-     (loop for workload in (workload-names cells)
-           for these = (cells-under workload cells)
-           collect `(,(title-of workload) ,(verdict these)
-                     ,@(loop for measure in measures
-                             collect (unbeaten-text (contest these) measure)))))))
+(defun workloads-in (cells)
+  "The names of the workloads of CELLS."
+  (names-in #'cell-workload cells (mapcar #'workload-name *workloads*)))
 
-(defun write-chart (stream result name title)
-  "Write the chart NAME, called TITLE, if RESULT has it."
-  (let ((file (format nil "charts/~a.svg" name)))
-    (when (probe-file (result-file result file))
-      (format stream "![~a](~a)~%~%" title file))))
+(defun cells-under (workload cells &optional servers)
+  "Those of CELLS of WORKLOAD, a name, and of SERVERS, names, unless there are none."
+  (remove-if-not (lambda (cell)
+                   (and (string= workload (cell-workload cell))
+                        (or (null servers)
+                            (member (cell-server cell) servers :test #'string=))))
+                 cells))
 
-(defun write-scaling (stream result cells)
-  "Write the charts of throughput over connections, as far as RESULT has them."
-  (let ((scales (scales cells)))
-    (when scales
-      (format stream "~%## As connections grow~%~%")
-      (dolist (scale scales)
-        (write-chart stream result (format nil "~a-scaling" (series-name (first scale)))
-                     (series-title (first scale)))))))
+;;; The README's rows
 
-(defun write-charts-of (stream result workload)
-  "Write the charts of WORKLOAD, a name, as far as RESULT has them."
-  (dolist (kind '("speed" "all" "latency"))
-    (write-chart stream result (format nil "~a-~a" workload kind)
-                 (format nil "~a, ~a" (title-of workload) kind))))
+(defparameter *readme-servers* '("ours" "hunchentoot" "woo" "woo-100" "go" "nginx")
+  "The servers that the README shows.")
 
-(defun write-workload (stream result workload cells)
-  "Write the section on WORKLOAD, a name, whose cells are CELLS."
-  (format stream "~%## ~a~%~%`~a`~%~%" (capitalized (title-of workload)) workload)
-  (format stream "~{- ~a~%~}~%" (append (remove nil (sentences cells))
-                                        (mishaps result workload)))
-  (write-charts-of stream result workload)
-  (write-figures stream cells)
-  (terpri stream)
-  (write-ratios stream cells))
+(defparameter *readme-workloads* '("hello" "close" "file" "wait" "tls")
+  "The workloads that the README shows.")
 
-(defun write-servers (stream result)
-  "Write what was measured in RESULT, and on what machine."
+(defun table-cell (cell rivals)
+  "What a table says of CELL: its rate, or the latency by which it is compared; bold if it is the
+best among RIVALS, with a star if too much failed.  A dash for NIL."
+  (if (null cell)
+      "-"
+      (format nil "~:[~a~;**~a**~]~:[~;*~]" (best-p cell rivals)
+              (if (eq :rate (compared-by cell))
+                  (amount (value-of cell :rate))
+                  (format nil "~a ms" (amount (value-of cell :p99))))
+              (failed-p cell))))
+
+(defun write-readme-rows (stream cells)
+  "Writes the rows of the README, from CELLS, to STREAM."
+  (let ((servers (intersection *readme-servers* (servers-in cells) :test #'string=)))
+    (setf servers (sort servers #'< :key (lambda (name)
+                                           (position name *readme-servers* :test #'string=))))
+    (write-table stream (cons "" (mapcar #'label-of servers))
+                 (loop for workload in *readme-workloads*
+                       for rivals = (cells-under workload cells servers)
+                       when rivals
+                         collect (cons (title-of workload)
+                                       (loop for server in servers
+                                             collect (table-cell
+                                                      (find-cell workload server rivals)
+                                                      rivals)))))))
+
+;;; The report
+
+(defun all-row (workload servers cells)
+  "The row of the table of all for WORKLOAD, a name, with what CELLS have of SERVERS."
+  (let ((rivals (cells-under workload cells)))
+    (cons (title-of workload)
+          (loop for server in servers
+                for cell = (find-cell workload server rivals)
+                collect (format nil "~a~@[<br>~a us~]" (table-cell cell rivals)
+                                (and cell (amount (value-of cell :cpu))))))))
+
+(defun detail-row (cell base)
+  "The row of CELL in the table of its workload; ratios are to BASE, another cell or NIL."
+  (list (label-of (cell-server cell))
+        (format nil "~a~@[ (~{~a to ~a~})~]" (amount (value-of cell :rate))
+                (let ((values (values-of cell :rate)))
+                  (and (rest values)
+                       (list (amount (reduce #'min values)) (amount (reduce #'max values))))))
+        (if base (format nil "~,2f" (ratio-of cell base :rate)) "-")
+        (amount (value-of cell :p50))
+        (amount (value-of cell :p99))
+        (amount (value-of cell :cpu))
+        (amount (value-of cell :memory))
+        (amount (value-of cell :failures))))
+
+(defun write-workload (stream workload cells)
+  "Writes what CELLS have of WORKLOAD, a name: its chart and a table."
+  (let ((rivals (cells-under workload cells)))
+    (format stream "~%### ~a~%~%~:[~*~;![~a](charts/~a.svg)~%~%~]" (title-of workload)
+            (probe-file (result-file (format nil "charts/~a.svg" workload)))
+            (title-of workload) workload)
+    (write-table stream '("" "requests/s" "to ours" "p50, ms" "p99, ms" "CPU, us" "memory, MB"
+                          "failures")
+                 (loop for server in (servers-in rivals)
+                       collect (detail-row (find-cell workload server rivals)
+                                           (find-cell workload "ours" rivals))))))
+
+(defun write-head (stream facts)
+  "Writes what a reader has to know of the run, from FACTS."
+  (destructuring-bind (&key date commit changes processors processor kernel lisp wrk json load
+                         seconds &allow-other-keys)
+      facts
+    (format stream "# Benchmark of ~a~%~%~
+                    Measured by `make bench` at commit ~a~:[~;, with changes~], on ~d processors~%~
+                    (~a), which servers and clients share; Linux ~a, ~a, ~a. Rounds of ~d s.~%~
+                    JSON in Lisp is by ~a. The load of the machine before was ~a.~%~%~
+                    Figures are medians of the rounds. Bold: no other server was better in every~%~
+                    round. A star: more than one request in a thousand failed. A dash: not~%~
+                    measured.~%"
+            date commit changes processors processor kernel lisp
+            (string-right-trim " " (subseq wrk 0 (or (position #\[ wrk) (length wrk))))
+            seconds json load)))
+
+(defun write-servers (stream facts)
+  "Writes versions and notes of the servers of FACTS."
   (format stream "~%## Servers~%~%")
-  (loop for (nil label nil version parameters note answer libraries) in (read-servers result)
-        do (format stream "- **~a**, ~a~:[ (with ~a)~;~*~]: ~a.~:[ ~a~;~*~] Answers `~a`.~%"
-                   label version (member libraries '(nil "") :test #'equal) libraries
-                   parameters (string= note "") note answer))
-  (format stream "~%## Machine~%~%~:{- ~a: ~a~%~}" (read-machine result)))
+  (write-table stream '("" "version" "note")
+               (loop for (name version) in (getf facts :servers)
+                     for server = (find-server name)
+                     collect (list (label-of name) version
+                                   (or (and server (server-note server)) "")))))
 
-(defun write-report (result cells)
-  "Write report.md of RESULT, whose cells are CELLS; the charts are there already."
-  (with-open-file (stream (result-file result "report.md")
-                          :direction :output :if-exists :supersede)
-    (write-head stream result)
-    (write-coverage stream result)
-    (write-notes stream result)
-    (write-wins stream cells)
-    (write-losses stream cells)
-    (write-scaling stream result cells)
-    (dolist (workload (workload-names cells))
-      (write-workload stream result workload (cells-under workload cells)))
-    (write-servers stream result)))
+(defun write-report (stream facts cells notes)
+  "Writes the report to STREAM."
+  (write-head stream facts)
+  (format stream "~%## The README's rows~%~%Requests per second.~%~%")
+  (write-readme-rows stream cells)
+  (format stream "~%## All~%~%Requests per second, or where the workload gives those, the p99 ~
+                  latency; below it processor~%time of the server for each answer.~%~%")
+  (let ((servers (servers-in cells)))
+    (write-table stream (cons "" (mapcar #'label-of servers))
+                 (loop for workload in (workloads-in cells)
+                       collect (all-row workload servers cells))))
+  (format stream "~%## Each workload~%")
+  (dolist (workload (workloads-in cells))
+    (write-workload stream workload cells))
+  (write-servers stream facts)
+  (format stream "~%## Left out, and what went wrong~%~%~:[Nothing.~%~;~:*~{- ~a~%~}~]" notes))
+
+(defun report ()
+  "Makes the charts and the report of *RESULT*, and prints the README's rows."
+  (let ((cells (read-cells))
+        (facts (first (read-forms "facts.lisp"))))
+    (unless cells
+      (unavailable "~a has no figures" (uiop:native-namestring *result*)))
+    (handler-case (draw-charts cells)
+      (unavailable (condition) (format t "~&There are no charts: ~a.~%" condition)))
+    (with-open-file (stream (result-file "report.md") :direction :output :if-exists :supersede)
+      (write-report stream facts cells (first (read-forms "notes.lisp"))))
+    (format t "~&~%The README's rows, of ~a at commit ~a:~%~%" (getf facts :date)
+            (getf facts :commit))
+    (write-readme-rows *standard-output* cells)
+    (format t "~%The report: ~a~%" (uiop:native-namestring (result-file "report.md")))))

@@ -1,179 +1,149 @@
-(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+(in-package #:recycling-benchmark)
 
-;;;; A rival that runs.
-
-(defparameter *patience-to-start* 120
-  "Seconds that a server has to answer for the first time; a Lisp one may have to
-be compiled first.")
+;;;; A server: what it can do, how its process is started and ended.  servers.lisp lists them.
 
 (defstruct server
-  "RIVAL running as PROCESS on PORT, over TLS if TLS-P.  What it prints goes to the file LOG, its
-own files are in DIRECTORY.  ANSWER is the first that it gave, to a client that wanted one only;
-HUNG-UP-P: did it hang up then?  LEFT-AT is when, in internal real time, it was last left alone."
-  rival process port tls-p directory log answer hung-up-p (left-at (get-internal-real-time)))
+  "A server that can be measured.
 
-(defun server-name (server)
-  "The name of SERVER's rival."
-  (rival-name (server-rival server)))
+NAME     what it is called on the command line
+LABEL    what it is called in reports
+COLOR    its colour in charts, #rrggbb
+SERVES   what it can do: some of the workloads' needs
+NOTE     what a reader of its figures has to know, or NIL
+PREPARE  a function that finds or makes what it needs; UNAVAILABLE where that cannot be had
+COMMAND  a function of a port and a list of certificate and key, or NIL for no TLS, that returns the
+         words of a command.  This serves in the foreground on that port of 127.0.0.1
+VERSION  a function that returns the version, a string"
+  name label color serves note (prepare (constantly t)) command version)
+
+(defvar *servers* '()
+  "All servers, in the order of tables and charts.")
+
+(defvar *sockets* nil
+  "The folder of PostgreSQL's socket while that runs, else NIL.")
+
+(defun find-server (name)
+  "The server NAME, or NIL."
+  (find name *servers* :key #'server-name :test #'string=))
+
+;;; Lisp
+
+(defun known-system-p (name)
+  "True if ASDF finds the system NAME."
+  (and (asdf:find-system name nil) t))
+
+(defun json-system ()
+  "The system that encodes JSON, for all Lisp servers the same: Jonathan, which is fast, where ASDF
+finds it; else Yason, which Debian has.  UNAVAILABLE without either."
+  (or (find-if #'known-system-p '("jonathan" "yason"))
+      (unavailable "ASDF finds neither jonathan nor yason (Debian's package cl-yason)")))
+
+(defun database-systems ()
+  "The systems with which Lisp servers ask the database and write HTML."
+  '("postmodern" "cl-who"))
+
+(defun lisp-command (systems files form &key (root *root*))
+  "The command of a Lisp that loads SYSTEMS, from the checkout ROOT where they are ours, and FILES
+of servers/, and evaluates FORM, a string."
+  (let ((database-p (and *sockets* (every #'known-system-p (database-systems)))))
+    (flet ((evaluate (control &rest arguments)
+             (list "--eval" (apply #'format nil control arguments))))
+      `(,sb-ext:*runtime-pathname* "--dynamic-space-size" 4000 "--noinform" "--non-interactive"
+        ,@(evaluate "(require :asdf)")
+        ,@(evaluate "(push ~s asdf:*central-registry*)" (uiop:native-namestring root))
+        ,@(loop for system in (append systems (list (json-system))
+                                      (and database-p (database-systems)))
+                append (evaluate "(asdf:load-system ~s)" system))
+        ,@(loop for file in (append '("work") (and database-p '("database")) files)
+                append (list "--load" (source-file (format nil "servers/~a.lisp" file))))
+        ,@(evaluate "(work:prepare ~s)" (uiop:native-namestring (built-file "data/")))
+        ,@(and database-p (evaluate "(work:use-database ~s)" (uiop:native-namestring *sockets*)))
+        ;; An orderly exit would wait for hundreds of threads; garbage of loading would be
+        ;; collected while it is measured.
+        ,@(evaluate "(sb-sys:enable-interrupt sb-unix:sigterm :default)")
+        ,@(evaluate "(sb-ext:gc :full t)")
+        ,@(evaluate "~a" form)))))
+
+(defun lisp-server (name label color serves
+                    &key system files arguments tls-arguments note (root *root*))
+  "A server in a Lisp of its own, by SYSTEM and FILES of servers/.  ARGUMENTS, a string, stand
+behind the port in the call of SERVE; over TLS TLS-ARGUMENTS do, and certificate and key behind
+them."
+  (make-server
+   :name name :label label :color color :serves serves :note note
+   :prepare (lambda ()
+              (json-system)
+              (unless (or (not (equal root *root*)) (known-system-p system))
+                (unavailable "ASDF does not find the system ~a" system)))
+   :command (lambda (port certificate)
+              (lisp-command (list system) files
+                            (format nil "(work:serve ~d ~:[~a~;~:*~{~a :ssl-certificate-file ~s ~
+                                         :ssl-privatekey-file ~s~}~])"
+                                    port (and certificate
+                                              (list* tls-arguments (strings certificate)))
+                                    arguments)
+                            :root root))
+   :version (lambda ()
+              (or (asdf:component-version (asdf:find-system system)) "unknown"))))
+
+;;; A server that runs
+
+(defstruct running
+  "SERVER as CHILD on PORT, over TLS if TLS-P."
+  server child port tls-p)
 
 (defun free-port ()
-  "A port of 127.0.0.1 that nobody listens on now."
+  "A port of 127.0.0.1 on which nobody listens."
   (let ((socket (usocket:socket-listen "127.0.0.1" 0 :reuse-address t)))
     (unwind-protect (usocket:get-local-port socket)
       (usocket:socket-close socket))))
 
-(defun read-available (socket)
-  "All that comes through SOCKET until its end, or until nothing has come for two
-seconds, as a string; and whether it has ended."
-  (let ((ended-p nil))
-    (values (with-output-to-string (text)
-              (loop while (usocket:wait-for-input socket :timeout 2 :ready-only t)
-                    for octet = (read-byte (usocket:socket-stream socket) nil)
-                    do (setf ended-p (null octet))
-                    until ended-p
-                    do (write-char (code-char octet) text)))
-            ended-p)))
+(defun connects-p (port)
+  "True if somebody listens on PORT of 127.0.0.1."
+  (handler-case (progn (usocket:socket-close (usocket:socket-connect "127.0.0.1" port)) t)
+    (usocket:socket-error () nil)))
+
+(defun start (server &key tls log (wrap #'identity))
+  "Starts SERVER, over TLS if TLS, and returns it RUNNING once it listens.  What it prints goes to
+the file LOG.  WRAP, a function, may change the words of its command.  UNAVAILABLE if it does not
+start."
+  (let* ((port (free-port))
+         (child (launch (funcall wrap (funcall (server-command server) port
+                                               (and tls (certificate))))
+                        :output log))
+         (running (make-running :server server :child child :port port :tls-p tls)))
+    ;; A Lisp may have to be compiled first.
+    (wait-until (lambda () (or (connects-p port) (not (alive-p child)))) 300)
+    (unless (and (alive-p child) (connects-p port))
+      (end-child child)
+      (unavailable "it did not start, and is left out from now on; ~a has what it printed"
+                   (uiop:native-namestring log)))
+    running))
+
+(defun stop (running)
+  "Ends RUNNING."
+  (end-child (running-child running)))
 
 (defparameter *line-end* (coerce '(#\Return #\Newline) 'string)
   "What ends a line of HTTP.")
 
-(defun request-text (path body)
-  "A GET of PATH, or a POST of BODY unless that is NIL, on a connection to be closed then."
-  (format nil "~:{~a~a~}~@[~a~]"
-          (loop for line in `(,(format nil "~:[GET~;POST~] ~a HTTP/1.1" body path)
-                              "Host: localhost"
-                              "Connection: close"
-                              ,@(and body `(,(format nil "Content-Length: ~d" (length body))))
-                              "")
-                collect (list line *line-end*))
-          body))
-
-(defun ask-plainly (port request)
-  "All that the server on PORT answers to REQUEST, a string, and whether it closed the connection;
-or NIL if it does not answer."
+(defun ask (port path &key content fields)
+  "The answer to a GET of PATH, or a POST of CONTENT, a string, with more FIELDS, strings, from
+whoever listens on PORT: all of it, a string; or NIL."
   (handler-case
-      (usocket:with-client-socket (socket stream "127.0.0.1" port
-                                          :timeout 2 :element-type '(unsigned-byte 8))
-        (write-sequence (map '(vector (unsigned-byte 8)) #'char-code request) stream)
-        (finish-output stream)
-        (multiple-value-bind (answer ended-p) (read-available socket)
-          (and (plusp (length answer))
-               (values answer ended-p))))
+      (usocket:with-client-socket (socket stream "127.0.0.1" port :timeout 5
+                                                                  :element-type '(unsigned-byte 8))
+        (let ((lines `(,(format nil "~:[GET~;POST~] ~a HTTP/1.1" content path)
+                       "Host: localhost" "Connection: close" ,@fields
+                       ,@(and content (list (format nil "Content-Length: ~d" (length content))))
+                       "" ,(or content ""))))
+          (write-sequence (map '(vector (unsigned-byte 8)) #'char-code
+                               (format nil "~{~a~^~a~}" (loop for line in lines
+                                                              collect line collect *line-end*)))
+                          stream)
+          (finish-output stream)
+          (with-output-to-string (answer)
+            (loop while (usocket:wait-for-input socket :timeout 5 :ready-only t)
+                  for octet = (read-byte stream nil)
+                  while octet do (write-char (code-char octet) answer)))))
     ((or usocket:socket-error stream-error) () nil)))
-
-(defun ask (server &key (path "/yo") body)
-  "The whole answer of SERVER to one request for PATH, with BODY if that is not NIL, on a connection
-to be closed then, and whether the server closed it; or NIL if there is no answer."
-  (funcall (if (server-tls-p server) #'ask-by-tls #'ask-plainly)
-           (server-port server) (request-text path body)))
-
-(defun head-length (answer)
-  "The length of the head of ANSWER, with the empty line that ends it; NIL without one."
-  (let ((end (search (format nil "~a~:*~a" *line-end*) answer)))
-    (and end (+ end 4))))
-
-(defun answer-body (answer)
-  "What follows the head of ANSWER."
-  (subseq answer (or (head-length answer) 0)))
-
-(defun wait-for-answer (server)
-  "Ask SERVER until it answers, and return the answer, and whether it hung up then.  UNAVAILABLE
-when it ends before that, or takes too long, or answers otherwise."
-  (let ((answer nil)
-        (hung-up-p nil))
-    (wait-until (lambda ()
-                  (setf (values answer hung-up-p) (ask server))
-                  (or answer (not (alive-p server))))
-                *patience-to-start* 0.1)
-    (cond ((not (alive-p server))
-           (unavailable "it ended while starting; what it printed is in logs/~a"
-                        (file-namestring (server-log server))))
-          ((not (stringp answer)) (unavailable "it did not answer within ~d s" *patience-to-start*))
-          ((not (equal (answer-body answer) "Hey!"))
-           (unavailable "it answers ~s" (first-line answer)))
-          (t (values answer hung-up-p)))))
-
-(defun start-server (rival delay-ms log &key certificate)
-  "Start RIVAL with a handler that waits DELAY-MS, over TLS with CERTIFICATE, a directory, unless
-that is NIL, and return the SERVER once it answers; what it prints goes to the file LOG.
-UNAVAILABLE when it doesn't."
-  (let* ((port (free-port))
-         (directory (make-fresh-directory))
-         (process (launch (command rival port delay-ms directory certificate) :log log))
-         (server (make-server :rival rival :process process :port port
-                              :tls-p (and certificate t) :directory directory :log log))
-         (started-p nil))
-    (unwind-protect
-         (progn (setf (values (server-answer server) (server-hung-up-p server))
-                      (wait-for-answer server)
-                      started-p t)
-                server)
-      (unless started-p (stop-server server)))))
-
-(defun alive-p (server)
-  "Does SERVER still run?"
-  (running-p (server-process server)))
-
-(defun stop-server (server)
-  "End SERVER and remove its directory."
-  (end-process (server-process server))
-  (remove-directory (server-directory server)))
-
-;;; Who hangs up should say so
-
-(defun announces-end-p (answer)
-  "Does the head of ANSWER tell a client that the connection ends then?"
-  (or (uiop:string-prefix-p "HTTP/1.0" answer)
-      (loop for line in (uiop:split-string (subseq answer 0 (head-length answer))
-                                           :separator '(#\Newline))
-            for (name value) = (fields line #\:)
-              thereis (and (string-equal name "Connection")
-                           (search "close" value :test #'char-equal)))))
-
-(defun silent-close-p (server)
-  "Does SERVER hang up on clients that want one answer only, without saying so in that answer?
-wrk reads nothing but the answer, so it asks again, and counts a read error when it finds the
-connection closed."
-  (and (server-hung-up-p server)
-       (not (announces-end-p (server-answer server)))))
-
-;;; What is to be measured must work first
-
-(defun expected-size (kind)
-  "How many octets the body has that KIND asks for."
-  (or (loop for (name . size) in *served-sizes*
-            when (uiop:string-suffix-p (kind-path kind) name)
-              return size)
-      (length "Hey!")))
-
-(defun good-answer-p (answer kind)
-  "Is ANSWER, a string or NIL, what a request of KIND is to get?"
-  (and answer
-       (uiop:string-prefix-p "HTTP/1.1 200" answer)
-       (= (expected-size kind) (length (answer-body answer)))))
-
-(defun check-answer (server workload)
-  "UNAVAILABLE unless SERVER answers a request of WORKLOAD as it should.  That it answers those for
-/yo is known since it was started."
-  (let* ((kind (kind-of workload))
-         (path (kind-path kind)))
-    (unless (string= path "/yo")
-      (let ((answer (ask server :path path :body (and (kind-posted kind) "Hello"))))
-        (unless (good-answer-p answer kind)
-          (unavailable "to a request for ~a it answers ~:[nothing~;~:*~s~]" path
-                       (and answer (first-line answer))))))))
-
-;;; Rest
-
-(defparameter *rest* 10
-  "Seconds that a server is left alone before a burst, for its threads to go to rest.")
-
-(defun await-rest (server)
-  "Wait until SERVER was left alone long enough."
-  (let ((waited (/ (- (get-internal-real-time) (server-left-at server))
-                   internal-time-units-per-second)))
-    (sleep (max 0 (- *rest* waited)))))
-
-(defun leave-alone (server)
-  "From now on SERVER is at rest."
-  (setf (server-left-at server) (get-internal-real-time)))

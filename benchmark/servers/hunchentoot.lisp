@@ -1,35 +1,49 @@
-;;;; Serves with any Hunchentoot acceptor.  Loaded by the child process of a
-;;;; rival, after the system that the rival needs.
+;;;; The application for Hunchentoot, stock or ours.
 
-(load (merge-pathnames "acceptor.lisp" *load-truename*))
+(in-package #:work)
 
-(defun make-handler (delay-ms)
-  "A handler that answers Hey! after DELAY-MS milliseconds, as one would write it:
-a blocking sleep, and none at all where there is no delay."
-  (let ((seconds (/ delay-ms 1000f0)))
-    (if (plusp delay-ms)
-        (lambda ()
-          (setf (hunchentoot:content-type*) "text/plain")
-          (sleep seconds)
-          "Hey!")
-        (lambda ()
-          (setf (hunchentoot:content-type*) "text/plain")
-          "Hey!"))))
+(defun parameter (name)
+  "The parameter NAME of the query, a string or NIL."
+  (hunchentoot:get-parameter name))
 
-(defun make-dispatchers (delay-ms slow-ms files)
-  "Dispatchers for /yo with a delay of DELAY-MS, /slow with SLOW-MS, the directory FILES and
-uploads.  They are asked in this order."
-  (list (hunchentoot:create-prefix-dispatcher "/yo" (make-handler delay-ms))
-        (hunchentoot:create-prefix-dispatcher "/slow" (make-handler slow-ms))
-        (file-dispatcher files)
-        (upload-dispatcher)))
+(defun answer (type text)
+  "Answers TEXT as content of TYPE."
+  (setf (hunchentoot:content-type*) type)
+  text)
 
-(defun start-acceptor (port delay-ms slow-ms files backlog acceptor-class &rest initargs)
-  "Start and return an instance of ACCEPTOR-CLASS, made with INITARGS, that listens on PORT of
-127.0.0.1 with BACKLOG and serves what MAKE-DISPATCHERS makes of the other arguments."
-  (apply #'start-with (make-dispatchers delay-ms slow-ms files) port backlog acceptor-class
-         initargs))
+(defun content ()
+  "The content of a POST, a string; else NIL."
+  (and (eq (hunchentoot:request-method*) :post)
+       (hunchentoot:raw-post-data :force-text t)))
 
-(defun serve (&rest arguments)
-  "Call START-ACCEPTOR with ARGUMENTS and never return."
-  (serve-for-ever #'start-acceptor arguments))
+(defun hello () (answer "text/plain" "Hey!"))
+(defun hello-after-wait () (wait) (hello))
+(defun mix () (answer "text/plain" (sum (parameter "a") (parameter "b") (content))))
+(defun upload () (answer "text/plain" (count-octets (hunchentoot:raw-post-data :want-stream t))))
+(defun row () (answer "application/json" (row-json (integer-in (parameter "id") 1))))
+(defun fortunes () (answer "text/html; charset=utf-8" (fortunes-html)))
+
+(defun items ()
+  (answer "application/json"
+          (items-json (integer-in (subseq (hunchentoot:script-name*) (length "/json/")) 1)
+                      (integer-in (parameter "m") 1))))
+
+(defparameter *handlers*
+  '(("/hello" hello) ("/wait" hello-after-wait) ("/mix" mix) ("/json/" items) ("/row" row)
+    ("/fortunes" fortunes) ("/upload" upload))
+  "The handlers, by the beginnings of their paths, in the order in which they are asked.")
+
+(defun serve (port class &rest initargs)
+  "Serves on PORT by an acceptor of CLASS, made with INITARGS, and never returns."
+  (setf hunchentoot:*dispatch-table*
+        (append (loop for (path handler) in *handlers*
+                      collect (hunchentoot:create-prefix-dispatcher path handler))
+                (list (hunchentoot:create-static-file-dispatcher-and-handler "/file" (file)))))
+  (start-serving (apply #'make-instance class
+                        :address "127.0.0.1" :port port :listen-backlog 4096
+                        :access-log-destination nil :message-log-destination nil initargs))
+  (loop (sleep 3600)))
+
+(defun start-serving (acceptor)
+  "Starts ACCEPTOR."
+  (hunchentoot:start acceptor))
