@@ -158,6 +158,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "send-queue") ; what a socket did not take yet
                    (:file "slow-readers") ; when a peer takes too long for that
                    (:file "connection-state")
+                   (:file "histogram")  ; of how long things take
                    (:file "worker")     ; its states
                    (:file "timer-heap") ; timers that wait for their moment
                    (:file "engine")     ; its phases

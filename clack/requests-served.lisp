@@ -151,7 +151,7 @@ gone."
 
 (defun release-request (exchange)
   "Counts the request of EXCHANGE, which is over, and releases the memory and files of its content."
-  (count-request (exchange-connection exchange))
+  (note-served exchange)
   (unless (eq :none (head-framing (exchange-head exchange)))
     (release-octets (exchange-content exchange)))
   (abandon-body-prefetch (exchange-http exchange)))

@@ -97,9 +97,9 @@
     :failed "errors outside of handlers"
     :stalls "times a connection was parked since what it sent made no progress"
     :served "requests served"
+    :durations "how long they took"
     :ready-wait "seconds that a ready connection last waited for a thread"
-    :ready-wait-sum "seconds in all samples of that"
-    :ready-wait-count "samples of that"
+    :ready-waits "samples of that"
     :decisions "how often the number of threads was decided about, by kind"
     :timers "functions to be called later: how many there are, and what became of others"
     :uptime "seconds since the start"
@@ -128,13 +128,19 @@
                 unless (eql count 0)
                   collect (format nil "~:D ~(~A~)" count kind))))
 
+(defun histogram-text (histogram)
+  "The count and the mean of HISTOGRAM, as a person reads them."
+  (destructuring-bind (&key count sum buckets) histogram
+    (declare (ignore buckets))
+    (format nil "~:D~@[, ~,4F s on average~]" count (and (plusp count) (/ sum count)))))
+
 (defun figure-text (value)
   "VALUE as a person reads it."
   (typecase value
     (null "&ndash;")
     (integer (format nil "~:D" value))
     (real (format nil "~,VF" (if (< value 1) 4 1) value))
-    (cons (escape (kinds-text value)))
+    (cons (escape (if (getf value :buckets) (histogram-text value) (kinds-text value))))
     (t (escape value))))
 
 (defun stats-table (stats)

@@ -51,9 +51,8 @@ harm the request."
 
 ;;; Requests whose line is made at their end
 
-(defstruct (access (:include opaque) (:constructor make-access (began)))
+(defstruct (access (:include opaque) (:constructor make-access ()))
   "A request that is to be logged at its end."
-  (began 0 :type integer)               ; in MICROSECONDS
   (request nil)                         ; NIL while its reply has not begun
   (reply nil)
   (status nil))
@@ -75,20 +74,20 @@ long requests take, writes the line after the call, also when the call is left b
 throw."
   (if (timed-p acceptor)
       (let ((access (or (and (exchange-deferred-response exchange) (exchange-access exchange))
-                        (make-access (microseconds)))))
+                        (make-access))))
         (setf (exchange-access exchange) access)
         (unwind-protect-whole (funcall thunk)
           (unless (or (deferred-p exchange)
                       ;; A nested call has written it.
                       (not (eq access (exchange-access exchange))))
             (setf (exchange-access exchange) nil)
-            (finish-access acceptor access))))
+            (finish-access acceptor exchange access))))
       (funcall thunk)))
 
-(defun finish-access (acceptor access)
-  "Writes the line of ACCESS, once, if its reply has begun."
+(defun finish-access (acceptor exchange access)
+  "Writes the line of ACCESS, of the request of EXCHANGE, once, if its reply has begun."
   (let ((destination (hunchentoot:acceptor-access-log-destination acceptor))
         (request (shiftf (access-request access) nil)))
     (when (and destination request)
       (log-access acceptor destination request (access-reply access)
-                  (access-status access) (- (microseconds) (access-began access))))))
+                  (access-status access) (exchange-duration exchange)))))

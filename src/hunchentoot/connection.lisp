@@ -10,7 +10,7 @@
     (labels ((process-it ()
                (let ((result (process-head acceptor exchange http)))
                  (unless (eq :deferred result)
-                   (count-request connection))
+                   (note-served exchange))
                  result))
              (hand-over ()
                (give-away (application-of acceptor exchange) connection http))

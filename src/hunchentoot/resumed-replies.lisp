@@ -31,7 +31,7 @@ Returns the connection's outcome."
         (t
          (forget-request context)
          (prog1 (conclude-exchange acceptor exchange http)
-           (count-request (exchange-connection exchange))))))
+           (note-served exchange)))))
 
 (defmethod send-deferred-response ((taskmaster recycling-taskmaster) deferred-response answer)
   (let ((context (deferred-response-context deferred-response)))
@@ -67,7 +67,8 @@ Returns the connection's outcome."
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)
   (forget-request (deferred-response-context deferred-response))
-  (let ((access (shiftf (exchange-access (deferred-response-exchange deferred-response)) nil)))
+  (let* ((exchange (deferred-response-exchange deferred-response))
+         (access (shiftf (exchange-access exchange) nil)))
     (when access                        ; a stream may have begun
       (finish-access (deferred-reply-acceptor (deferred-response-context deferred-response))
-                     access))))
+                     exchange access))))

@@ -132,7 +132,7 @@ WebSocket and returns true."
                (not (connection-taken-p)))
       (destructuring-bind (socket . on-open) (shiftf (exchange-upgrade exchange) nil)
         (setf (http-suspended-exchange http) socket)
-        (count-request (exchange-connection exchange))
+        (note-served exchange)
         (open-websocket socket http on-open))
       t)))
 

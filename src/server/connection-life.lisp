@@ -139,7 +139,8 @@ outcome for the connection, as RESPOND does."
       (:end :close)
       (:none :park)
       (t
-       (setf (exchange-head exchange) head)
+       (setf (exchange-head exchange) head
+             (exchange-began exchange) (microseconds))
        nil))))
 
 ;;; Before each request

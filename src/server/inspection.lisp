@@ -33,9 +33,8 @@ Connections:
 
   :READY-WAIT          how many seconds a ready connection waits for a thread: the latest sample, or
                        the current one if that is longer.  A few samples are taken each second
-  :READY-WAIT-SUM, :READY-WAIT-COUNT
-                       the sum and number of all samples.  NIL, 0 and 0 where connections are not
-                       parked
+  :READY-WAITS         all samples, a histogram like :DURATIONS.  Both are NIL where connections are
+                       not parked
 
   :DECISIONS           how often each decision about threads was made, a plist: to :RESUME or
                        :LAUNCH some; to :SUSPEND one because too many ran, or to :LIMIT them because
@@ -48,6 +47,10 @@ Connections:
 
 Requests:
   :SERVED              how many were served
+  :DURATIONS           how long they took, from the whole head until the system had the whole reply,
+                       or had taken what it could at once: a histogram.  It is a plist of their
+                       :COUNT, their :SUM in seconds, and :BUCKETS, a list in which each bound, in
+                       seconds, is followed by the number of those that took no longer
   :REJECTED            those that the server itself answered with an error: no HTTP, beyond a limit,
                        or too slow.  Connections that were :REFUSED do not count
   :REJECTED-BY-STATUS  the same, a plist of statuses and numbers

@@ -66,7 +66,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:next-request-missing #:end-content
    ;; exchanges
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
-   #:exchange-kind #:exchange-head
+   #:exchange-kind #:exchange-head #:exchange-duration #:note-served
    #:exchange-content
    #:exchange-protocol #:note-event #:exchange-access #:exchange-deferred-response
    ;; what goes on without a worker

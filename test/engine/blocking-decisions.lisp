@@ -402,12 +402,30 @@ threads."
 (define-server-test what-workers-did-counts-when-they-have-ended
   (with-still-engine (engine)
     (let ((workers (list (still-worker engine) (still-worker engine))))
-      (dolist (worker workers) (setf (engine::worker-served worker) 3))
+      (dolist (worker workers)
+        (loop repeat 3 do (engine::note-duration (engine::worker-durations worker) 1000)))
       (is (= 6 (statistic engine :served)))
       (loop repeat 2 do (engine::with-engine (engine) (engine::retire (first workers))))
       (is (= 6 (statistic engine :served)))
       (is (= 1 (statistic engine :ended) (statistic engine :threads)))
       (is (= 2 (statistic engine :made))))))
+
+;;; How long requests took
+
+(define-server-test durations-are-counted-in-buckets-that-each-include-the-shorter-ones
+  (with-still-engine (engine)
+    (let ((worker (still-worker engine)))
+      (loop for microseconds in '(0 100 101 1000 99999999)
+            do (engine::note-duration (engine::worker-durations worker) microseconds))
+      ;; By a thread that is no worker.
+      (engine::note-shared-duration
+       (engine::tally-served-by-resuming-threads (engine::engine-tally engine)) 251)
+      (engine::with-engine (engine) (engine::retire worker))
+      (destructuring-bind (&key count sum buckets) (statistic engine :durations)
+        (is (= 6 count (statistic engine :served)))
+        (is (= 100.001451d0 sum))
+        (is (equal '(0.0001 2 0.00025 3 0.0005 4 0.001 5) (subseq buckets 0 8)))
+        (is (equal '(10.0 5) (last buckets 2)) "One took longer.")))))
 
 ;;; Stopping
 

@@ -98,7 +98,7 @@
     (cond ((plusp (fake-requests socket))
            (decf (fake-requests socket))
            (prog1 (funcall (fake-handler service) socket)
-             (engine:count-request connection)))
+             (engine:count-request connection 0)))
           (t :close))))
 
 (defmethod engine:refuse ((service fake-service) connection)

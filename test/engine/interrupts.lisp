@@ -183,7 +183,7 @@ workers is parked, and not taken for idle."
     (let ((connection (first connections)))
       (is (eq :parked (engine::settle-outcome engine connection :deferred 0)))
       (with-function (engine::serve-resumption (original engine connection)
-                       (engine:count-request connection)
+                       (engine:count-request connection 0)
                        (prog1 (engine::settle-outcome engine connection :deferred 0)
                          ;; Its next owner.
                          (incf (engine:connection-served connection))))

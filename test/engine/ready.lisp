@@ -42,7 +42,7 @@
                  (uiop:ensure-list (or (funcall (octet-meanings service)
                                                 (code-char (aref buffer 0)))
                                        :park))
-               (engine:count-request connection)
+               (engine:count-request connection 0)
                (cond ((keywordp meaning)
                       (platform:send-octets descriptor buffer 0 1)
                       (setf outcome meaning))
@@ -322,15 +322,15 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
 (define-server-test how-long-what-is-ready-waits-is-sampled
   (with-globals ((engine::*tick* 1/100))
     (with-gated-engine (engine gate connections 2 :thread-limit 2)
-      (eventually ("a sample") (plusp (statistic engine :ready-wait-count)))
+      (eventually ("a sample") (plusp (getf (statistic engine :ready-waits) :count)))
       (send-each connections "w")
       (wait-for-statistic engine :busy 2)
       (eventually ("the wait to be seen while it lasts")
         (> (statistic engine :ready-wait) 1/5))
-      (let ((count (statistic engine :ready-wait-count)))
+      (let ((count (getf (statistic engine :ready-waits) :count)))
         (open-gate gate)
-        (eventually ("the wait to be over") (> (statistic engine :ready-wait-count) count))
-        (is (>= (statistic engine :ready-wait-sum) 1/5))))))
+        (eventually ("the wait to be over") (> (getf (statistic engine :ready-waits) :count) count))
+        (is (>= (getf (statistic engine :ready-waits) :sum) 1/5))))))
 
 (define-server-test resumes-and-suspends-are-counted
   (let ((many (+ 2 (engine::usable-processors))))

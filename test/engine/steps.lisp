@@ -60,7 +60,7 @@ CLIENTS in the same order."
 
 (defmethod engine:serve ((service satisfied-service) connection resuming-p)
   (declare (ignore resuming-p))
-  (engine:count-request connection)
+  (engine:count-request connection 0)
   (setf (engine:connection-input connection) :read)
   :park)
 

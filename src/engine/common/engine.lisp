@@ -30,8 +30,9 @@ wakes it.")
   (expired-by (no-expirations) :type list) ; connections, by why; see *DEADLINE-KINDS*
   (failed 0 :type fixnum)               ; errors that got out of SERVE, REFUSE, making a thread
   (stalls 0 :type fixnum)               ; calls of SERVE that claimed input and served none
-  (served-before 0 :type integer)       ; requests, by workers that have ended
-  (served-by-resuming-threads (make-counter) :read-only t)) ; requests
+  ;; How long requests took that were served by workers that have ended, and by resuming threads.
+  (served-before (make-tally-sheet) :read-only t)
+  (served-by-resuming-threads (make-shared-sheet) :read-only t))
 
 (defstruct (sentinel (:include opaque) (:copier nil))
   "The thread that looks after an engine from its start to its stop: see sentinel.lisp.  Under the

@@ -1,14 +1,16 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-(defun requests-served (engine)
-  (+ (tally-served-before (engine-tally engine))
-     (counter-count (tally-served-by-resuming-threads (engine-tally engine)))
-     (reduce #'+ (engine-workers engine) :key #'worker-served)))
+(defun durations-of-requests (engine)
+  "How long the requests of ENGINE took: a fresh tally sheet."
+  (let ((sheet (sheet-of-counters (tally-served-by-resuming-threads (engine-tally engine)))))
+    (add-sheet sheet (tally-served-before (engine-tally engine)))
+    (dolist (worker (engine-workers engine) sheet)
+      (add-sheet sheet (worker-durations worker)))))
 
 (defun work-done (engine)
   "A number that grows when ENGINE serves a request, accepts a connection, or calls the function of
 a timer."
-  (+ (requests-served engine)
+  (+ (durations-counted (durations-of-requests engine))
      (counter-count (tally-accepted (engine-tally engine)))
      (timers-run (engine-timers engine))))
 
@@ -22,8 +24,8 @@ a timer."
 (defparameter *statistics*
   '(:threads :standby :busy :keep-alive-waiting :suspended :made :ended :resumes :suspends
     :accepted :open :parked :deferred :writing :queued :refused :expired :expired-by :failed :stalls
-    :served
-    :ready-wait :ready-wait-sum :ready-wait-count :decisions :timers :uptime)
+    :served :durations
+    :ready-wait :ready-waits :decisions :timers :uptime)
   "The names of the statistics of ENGINE-STATISTICS, in order.")
 
 (defun no-statistics ()
@@ -33,7 +35,8 @@ a timer."
         collect (case name
                   (:expired-by (no-expirations))
                   (:timers (no-timer-statistics))
-                  ((:ready-wait :decisions) nil)
+                  (:durations (histogram (make-tally-sheet)))
+                  ((:ready-wait :ready-waits :decisions) nil)
                   (t 0))))
 
 (defgeneric parking-statistics (engine)
@@ -45,7 +48,8 @@ Not under the lock.")
 (defun counted-statistics (engine)
   "A plist of the counts under the lock of ENGINE, all of one moment."
   (with-engine (engine)
-    (let ((tally (engine-tally engine)))
+    (let ((tally (engine-tally engine))
+          (durations (durations-of-requests engine)))
       (list :threads (pool-size engine)
             :standby (standby-count engine)
             :busy (busy-count engine)
@@ -61,7 +65,8 @@ Not under the lock.")
             :expired-by (copy-list (tally-expired-by tally))
             :failed (tally-failed tally)
             :stalls (tally-stalls tally)
-            :served (requests-served engine)
+            :served (durations-counted durations)
+            :durations (histogram durations)
             :uptime (uptime engine)))))
 
 (defun engine-statistics (engine)

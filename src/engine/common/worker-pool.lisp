@@ -85,7 +85,7 @@ clean up.  Called with the lock held.")
   (unless (eq (worker-state worker) :ended)
     (let ((engine (worker-engine worker)))
       (set-worker-state worker :ended)
-      (incf (tally-served-before (engine-tally engine)) (worker-served worker))
+      (add-sheet (tally-served-before (engine-tally engine)) (worker-durations worker))
       ;; Other threads read the list without the lock, so the list itself never changes.
       (setf (engine-workers engine) (remove worker (engine-workers engine)))
       (keep-for-cleanup engine worker)

@@ -36,7 +36,8 @@
   (state :starting :type worker-state)
   (since (milliseconds) :type integer)  ; when STATE began
   (connection nil :type (or null connection))
-  (served 0 :type fixnum))              ; requests, written by its own thread alone
+  ;; How long its requests took; written by its own thread alone.
+  (durations (make-tally-sheet) :type tally-sheet :read-only t))
 
 (defvar *worker* nil
   "The worker whose thread this is, or NIL.")
@@ -46,16 +47,17 @@
   (- (milliseconds) (worker-since worker)))
 
 (defvar *served-by-resuming-threads* nil
-  "The counter of requests served that the current thread adds to where it is no worker's; or NIL.")
+  "The shared sheet of the requests that the current thread serves where it is no worker's; or
+NIL.")
 
-(defun count-request (connection)
-  "Counts a request of CONNECTION, which the current thread owns, as served: by its worker, or by a
-resuming thread."
+(defun count-request (connection duration)
+  "Counts a request of CONNECTION, which the current thread owns, as served in DURATION, an integer
+in microseconds: by its worker, or by a resuming thread."
   (incf (connection-served connection))
   (cond (*worker*
-         (incf (worker-served *worker*)))
+         (note-duration (worker-durations *worker*) duration))
         (*served-by-resuming-threads*
-         (counter-add *served-by-resuming-threads* 1))))
+         (note-shared-duration *served-by-resuming-threads* duration))))
 
 (defmethod print-object ((worker worker) stream)
   (print-unreadable-object (worker stream :type t)

@@ -15,8 +15,7 @@
   "The sample under way, and the results of those before, in MICROSECONDS."
   (sent 0 :type fixnum)                 ; when; 0 when none is under way
   (latest nil :type (or null fixnum))
-  (sum 0 :type fixnum)
-  (count 0 :type fixnum))
+  (waits (make-tally-sheet) :type tally-sheet :read-only t))
 
 (defun sample-wait (probe poller)
   "Sends PROBE through POLLER, or sends it again if it is still under way."
@@ -30,8 +29,7 @@
     (unless (zerop sent)                ; sent again when it was about to be noted
       (let ((wait (- (microseconds) sent)))
         (setf (probe-latest probe) wait)
-        (incf (probe-sum probe) wait)
-        (incf (probe-count probe))
+        (note-duration (probe-waits probe) wait)
         (setf (probe-sent probe) 0)))))
 
 (defun probe-wait (probe)

@@ -104,7 +104,7 @@ serves.  At rest each sample would wake a thread."
   (let ((done (work-done engine))
         (probe (engine-probe engine)))
     (when (or (/= done (shiftf (controller-work-done controller) done))
-              (zerop (probe-count probe))
+              (null (probe-latest probe))
               (plusp (probe-sent probe))
               (plusp (with-engine (engine) (busy-count engine))))
       (sample-wait probe (engine-poller engine)))))

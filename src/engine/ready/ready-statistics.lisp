@@ -16,8 +16,7 @@
           :deferred (count-connections #'connection-deferred-p engine)
           :writing (count-connections #'writing-p engine)
           :ready-wait (probe-wait probe)
-          :ready-wait-sum (/ (probe-sum probe) 1000000.0)
-          :ready-wait-count (probe-count probe))))
+          :ready-waits (histogram (add-sheet (make-tally-sheet) (probe-waits probe))))))
 
 (defmethod busy-seconds ((worker ready-worker))
   (if (zerop (ready-worker-stamp worker))

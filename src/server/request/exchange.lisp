@@ -15,6 +15,9 @@
    :documentation "The engine of the connection of EXCHANGE.")
   (kind nil :type symbol :read-only t
    :documentation "The reader of the connection of EXCHANGE: see READING-KIND.")
+  (began (microseconds) :type (unsigned-byte 62)
+   :documentation "The moment, in MICROSECONDS, at which the head of the request of EXCHANGE was
+read.")
   (head nil
    :documentation "The HEAD of the request of EXCHANGE; NIL until it was read.")
   (content nil
@@ -35,6 +38,15 @@ with status 101; NIL for none."))
   "Applies EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply, to
 the protocol state.  Signals ILLEGAL-EVENT."
   (setf (exchange-protocol exchange) (next-state (exchange-protocol exchange) event)))
+
+(defun exchange-duration (exchange)
+  "How many microseconds, an integer, have passed since the head of the request of EXCHANGE was
+read."
+  (max 0 (- (microseconds) (exchange-began exchange))))
+
+(defun note-served (exchange)
+  "Counts the request of EXCHANGE, whose reply is over, as served."
+  (count-request (exchange-connection exchange) (exchange-duration exchange)))
 
 (defvar *exchange* nil
   "The exchange that the current thread serves, or NIL.  It is a special variable because generic

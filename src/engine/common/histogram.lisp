@@ -1,0 +1,77 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; Histograms of durations.
+;;;;
+;;;; A TALLY-SHEET counts durations by their length.  Each worker has one of its own: so a request
+;;;; takes no lock, and writes to no cache line that another processor writes to.  A reader adds the
+;;;; sheets up.  The number of durations comes from the same counts, so both always agree.
+
+(declaim (type simple-vector *bucket-bounds*))
+(defparameter *bucket-bounds*
+  (vector 100 250 500 1000 2500 5000 10000 25000 50000 100000 250000 500000
+          1000000 2500000 5000000 10000000)
+  "The upper bounds of the buckets of all histograms, in MICROSECONDS.  One more bucket counts what
+takes longer.")
+
+(defconstant +buckets+ 17
+  "How many buckets a histogram has.")
+
+(deftype tally-sheet ()
+  "The counts of the buckets, and the sum of all durations in MICROSECONDS.  The rest of the vector
+is a cache line that nobody writes, between this sheet and the next object in memory."
+  `(simple-array (unsigned-byte 62) (,(+ +buckets+ 1 8))))
+
+(defun make-tally-sheet ()
+  (make-array (+ +buckets+ 1 8) :element-type '(unsigned-byte 62) :initial-element 0))
+
+(declaim (inline bucket-of))
+(defun bucket-of (duration)
+  "The index of the bucket for DURATION, in MICROSECONDS."
+  (declare (type (unsigned-byte 62) duration))
+  (loop with bounds = *bucket-bounds*
+        for index of-type (mod #.+buckets+) from 0 below (1- +buckets+)
+        when (<= duration (the (unsigned-byte 62) (svref bounds index)))
+          return index
+        finally (return (1- +buckets+))))
+
+(defun note-duration (sheet duration)
+  "Counts DURATION, in MICROSECONDS, on SHEET, which only the current thread writes."
+  (declare (type tally-sheet sheet) (type (unsigned-byte 62) duration))
+  (incf (aref sheet (bucket-of duration)))
+  (incf (aref sheet +buckets+) duration))
+
+(defun add-sheet (sheet other)
+  "Adds the counts of the sheet OTHER to SHEET, and returns SHEET."
+  (map-into sheet #'+ sheet other))
+
+(defun durations-counted (sheet)
+  "How many durations SHEET has counted."
+  (loop for index below +buckets+ sum (aref sheet index)))
+
+(defun histogram (sheet)
+  "A plist for people of SHEET, which nobody writes any more: the :COUNT of durations, their :SUM in
+seconds, and in :BUCKETS, a list, each bound in seconds and how many durations were not longer."
+  (list :count (durations-counted sheet)
+        :sum (/ (aref sheet +buckets+) 1000000d0)
+        :buckets (loop for bound across *bucket-bounds*
+                       for index from 0
+                       sum (aref sheet index) into count
+                       collect (/ bound 1000000.0)
+                       collect count)))
+
+;;; Of threads that are no workers
+
+(defun make-shared-sheet ()
+  "Counters like those of a tally sheet, for many writers."
+  (coerce (loop repeat (1+ +buckets+) collect (make-counter)) 'simple-vector))
+
+(defun note-shared-duration (counters duration)
+  "Counts DURATION, in MICROSECONDS, in COUNTERS, a shared sheet."
+  (counter-add (svref counters (bucket-of duration)) 1)
+  (counter-add (svref counters +buckets+) duration))
+
+(defun sheet-of-counters (counters)
+  "The counts of COUNTERS, a shared sheet, as a fresh tally sheet."
+  (let ((sheet (make-tally-sheet)))
+    (map-into sheet #'counter-count counters)
+    sheet))
