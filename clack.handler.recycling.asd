@@ -26,4 +26,5 @@
                (:file "engine-timers")
                (:file "options")        ; arguments of RUN
                (:file "running")        ; start and stop
+               (:file "monitoring-middlewares") ; pages for those that watch
                (:file "serving-until-signalled"))) ; the main function of a program

@@ -123,7 +123,8 @@
                  (:file "lending")
                  (:file "contents")
                  (:file "transports")
-                 (:file "journal")))
+                 (:file "journal")
+                 (:file "prometheus")))
    (:module "hunchentoot"
     :serial t
     :components ((:file "taskmaster")
@@ -214,7 +215,8 @@
                  (:file "replies-in-turn")
                  (:file "outgoing-streams")
                  (:file "channels")
-                 (:file "deferred-races")))
+                 (:file "deferred-races")
+                 (:file "monitoring")))
    (:module "clack"                     ; the protocol of Clack's handlers, driven directly
     :serial t
     :components ((:file "environments")
@@ -227,6 +229,7 @@
                  (:file "response-mishaps")
                  (:file "failures")
                  (:file "running")
+                 (:file "monitoring-middlewares")
                  (:file "loading")
                  (:static-file "rival-application.lisp")
                  (:static-file "differences.sexp")

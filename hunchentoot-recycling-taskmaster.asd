@@ -212,6 +212,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "journal-thread")))
      (:file "application")              ; what is served
      (:file "inspection")               ; by people who look after it
+     (:file "prometheus")               ; the same as metrics
+     (:file "monitoring")               ; pages for those that watch
      (:file "unfit-arguments")          ; of applications
      (:file "tls-arguments"
       :if-feature (:not :hunchentoot-no-ssl))
@@ -326,4 +328,5 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "backtraces")   ; of handlers that failed
                  (:file "timers")       ; functions that programs have called later
                  (:file "administration")
+                 (:file "monitoring-dispatchers")
                  (:file "main-function"))))) ; of a program, until signals end it

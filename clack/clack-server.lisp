@@ -73,6 +73,9 @@ listens.  For a Unix-domain socket, it is 0.")
   (let ((engine (and (not (server-stopped-p server)) (application-engine server))))
     (and engine (list-engine-connections engine))))
 
+(defmethod ready-p ((server clack-server))
+  (engine-ready-p (application-engine server)))
+
 ;;; Questions of the layer below
 
 (defmethod reading-kind ((server clack-server))
@@ -126,8 +129,7 @@ a stream that reads and writes the decrypted octets."))
 
 ;;; Questions of the engine
 
-(defun place-of (server)
-  "The place where SERVER listens, a string for people."
+(defmethod place-of ((server clack-server))
   (format nil "~A:~A" (server-address server) (server-port server)))
 
 (defmethod make-engine-thread ((server clack-server) role thunk)

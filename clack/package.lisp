@@ -15,4 +15,6 @@
            ;; conditions
            #:recycling-error #:client-left #:reply-already-sent #:program-socket-over
            #:content-too-long #:content-left #:protocol-error #:invalid-header
+           #:make-metrics-middleware #:make-stats-middleware #:make-connections-middleware
+           #:make-readiness-middleware #:make-liveness-middleware
            #:unfit-argument #:unfit-response #:stop-from-worker))

@@ -102,6 +102,8 @@
     :ready-waits "samples of that"
     :decisions "how often the number of threads was decided about, by kind"
     :timers "functions to be called later: how many there are, and what became of others"
+    :memory "octets reserved for what clients make the process keep"
+    :memory-limit "octets that may be"
     :uptime "seconds since the start"
     :log-dropped "lines of the access log that could not be written")
   "A few words for each key of HUNCHENTOOT-RECYCLING-TASKMASTER:STATS.")

@@ -36,6 +36,19 @@
                       (words-in-column "docs/guide/operating.md" "failure")
                       "docs/guide/operating.md")))
 
+(test the-guide-explains-every-metric
+  (check-same-names (loop for (nil nil name) in server::*metrics*
+                          collect (format nil "~A~A" server::*metric-prefix* name))
+                    (words-in-column "docs/guide/metrics.md" "metric")
+                    "docs/guide/metrics.md"))
+
+(test the-guide-has-every-middleware
+  (check-same-names (loop for symbol being the external-symbols of '#:clack.handler.recycling
+                          when (uiop:string-suffix-p (symbol-name symbol) "-MIDDLEWARE")
+                            collect (string-downcase symbol))
+                    (words-in-column "docs/guide/metrics.md" "middleware")
+                    "docs/guide/metrics.md"))
+
 (defun keywords-of-docstring (symbol)
   "The keywords of which the docstring of the function SYMBOL speaks, as their names are written."
   (remove-duplicates (mapcar #'string-downcase

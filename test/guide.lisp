@@ -37,6 +37,7 @@
   (examples-of-tls "docs/guide/tls.md")
   (examples-of-logging "docs/guide/logging.md")
   (examples-of-operating "docs/guide/operating.md")
+  (examples-of-metrics "docs/guide/metrics.md")
   (examples-of-service "docs/guide/service.md")
   (examples-of-clack "docs/guide/clack.md")
   (examples-of-platforms "docs/guide/platforms.md")

@@ -230,8 +230,7 @@ Hunchentoot's."
   (when (typep acceptor 'parallel-acceptor)
     (setf (slot-value acceptor 'engine) engine)))
 
-(defun place-of (acceptor)
-  "The place where ACCEPTOR listens, a string for people."
+(defmethod place-of ((acceptor hunchentoot:acceptor))
   (format nil "~A:~A" (or (hunchentoot:acceptor-address acceptor) "*")
           (hunchentoot:acceptor-port acceptor)))
 

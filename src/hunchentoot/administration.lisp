@@ -22,6 +22,12 @@
   (let ((engine (and (hunchentoot:started-p server) (acceptor-engine server))))
     (and engine (list-engine-connections engine))))
 
+(defmethod ready-p ((server hunchentoot:acceptor))
+  (let ((engine (acceptor-engine server)))
+    (if engine
+        (engine-ready-p engine)
+        (hunchentoot:started-p server)))) ; another taskmaster than ours has no drain
+
 (define-condition recycling-taskmaster-corrupted-error (recycling-error)
   ((acceptor :initarg :acceptor :reader corrupted-acceptor)
    (problems :initarg :problems :reader corruption-problems))

@@ -64,6 +64,9 @@ Requests:
                        no common :CIPHER, the server's :CERTIFICATE not trusted by the client, the
                        :CLIENT-CERTIFICATE missing or not trusted, no common :APPLICATION-PROTOCOL,
                        the client :GONE, and :OTHER
+  :MEMORY              how many octets are reserved for what clients make this process keep, of all
+                       its servers: unfinished requests, content, messages, replies not taken
+  :MEMORY-LIMIT        how many may be; NIL where the size of the heap is not known
   :UPTIME              seconds since the start
   :LOG-DROPPED         lines of both logs, over all starts, that their destinations did not take.
                        Lines that were pending at the last stop count until the next start writes

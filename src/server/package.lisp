@@ -42,6 +42,9 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
    #:note-rejected
    #:stats #:list-connections
+   ;; pages for those that watch
+   #:place-of #:ready-p #:engine-ready-p #:*loopback* #:make-page-test
+   #:metrics-page #:stats-page #:connections-page #:readiness-page #:liveness-page
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
    #:check-timer #:check-is-timer

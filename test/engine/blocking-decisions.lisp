@@ -421,7 +421,7 @@ threads."
       (engine::note-shared-duration
        (engine::tally-served-by-resuming-threads (engine::engine-tally engine)) 251)
       (engine::with-engine (engine) (engine::retire worker))
-      (destructuring-bind (&key count sum buckets) (statistic engine :durations)
+      (destructuring-bind (&key (count 0) (sum 0) buckets) (statistic engine :durations)
         (is (= 6 count (statistic engine :served)))
         (is (= 100.001451d0 sum))
         (is (equal '(0.0001 2 0.00025 3 0.0005 4 0.001 5) (subseq buckets 0 8)))

@@ -32,7 +32,7 @@
                                  (program-of-page "docs/guide/service.md")
                                  "(shop:main)")
     (is (equal "Welcome!" (ask-text "/")))
-    (is (search "refused 0" (ask-text "/health")))
+    (is (equal (format nil "ready~%") (ask-text "/health")))
     (with-connection (client)
       (send-request client "/slow")
       (await-entered 1)

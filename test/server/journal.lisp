@@ -526,9 +526,9 @@ so many times."))
 
 (test values-are-printed-in-base-10-whatever-a-program-has-bound
   (let ((*print-base* 2) (*print-radix* t))
-    (loop for (value text) in '((5 "5") (-5 "-5") (1/5 "1/5"))
+    (loop for (value text json) in '((5 "5" "5") (-5 "-5" "-5") (1/5 "1/5" "0.2"))
           do (is (string= text (line-text #'server:encode-printed value)))
-             (is (string= text (string-trim "\"" (line-text #'server:encode-json value))))))
+             (is (string= json (line-text #'server:encode-json value)))))
   (let ((*print-case* :downcase))
     (is (string= "get" (line-text #'server:encode-printed :get)) "That is what PRINC prints.")))
 
@@ -539,7 +539,16 @@ so many times."))
         do (is (equal value (parse-json (line-text #'server:encode-json value)))))
   (is (equal '(("status" . 200) ("user_agent" . "a\"b") ("referer"))
              (parse-json (line-text #'server:encode-json
-                                    '(:status 200 :user-agent "a\"b" :referer nil))))))
+                                    '(:status 200 :user-agent "a\"b" :referer nil)))))
+  (is (equalp (vector (list (cons "400" 1) (cons "0.25" (vector))) -3/2)
+              (parse-json (line-text #'server:encode-json #((400 1 0.25 #()) -1.5d0))))))
+
+(test numbers-are-written-in-digits-to-a-millionth
+  (loop for (value text) in '((0 "0") (1.0 "1") (0.0001 "0.0001") (10.0 "10")
+                              (2500000.25d0 "2500000.25")
+                              (1/3 "0.333333") (1.9999999d0 "2") (-0.5 "-0.5") (1.0e-9 "0")
+                              (123456789012 "123456789012"))
+        do (is (string= text (server::decimal-text value)))))
 
 (define-server-test (no-interrupt-runs-under-the-lock-while-lines-are-awaited :needs :deferred-ends)
   (let ((journal (journal (make-string-output-stream))))

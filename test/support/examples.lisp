@@ -219,7 +219,8 @@ many values were compared."
 (defun call-with-page-world (examples function)
   "Calls FUNCTION in a package and with files for the EXAMPLES of a page, and undoes what they do."
   (with-directory (directory)
-    (with-globals ((hunchentoot::*easy-handler-alist* '()))
+    (with-globals ((hunchentoot::*easy-handler-alist* '())
+                   (hunchentoot:*dispatch-table* hunchentoot:*dispatch-table*))
       (let* ((packages (list-all-packages))
              (*package* (make-package (gensym "GUIDE") :use (package-use-list '#:cl-user)))
              (*folder* directory)

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; A strict reader of JSON (RFC 8259), for what the access log writes.
+;;; A strict reader of JSON (RFC 8259), for what the server writes.
 
 (define-condition broken-json (error)
   ((text :initarg :text) (position :initarg :position))
@@ -57,6 +57,27 @@
     (setf *json-position* end)
     value))
 
+(defun read-json-number ()
+  "An integer, or a ratio for a number with a fraction."
+  (let* ((sign (if (char= #\- (json-peek)) -1 1))
+         (whole (read-json-integer)))
+    (cond ((char= #\. (json-peek))
+           (json-expect ".")
+           (let ((start *json-position*))
+             (unless (digit-char-p (json-peek)) (json-fail))
+             (+ whole (* sign (read-json-integer) (expt 10 (- start *json-position*))))))
+          (t whole))))
+
+(defun read-json-array ()
+  "A vector of values."
+  (json-expect "[")
+  (coerce (if (char= #\] (json-peek))
+              '()
+              (loop collect (read-json-value)
+                    while (char= (json-peek) #\,)
+                    do (json-expect ",")))
+          'vector))
+
 (defun read-json-object ()
   "An alist of names and values."
   (json-expect "{")
@@ -70,13 +91,14 @@
 (defun read-json-value ()
   (case (json-peek)
     (#\{ (read-json-object))
+    (#\[ (prog1 (read-json-array) (json-expect "]")))
     (#\" (read-json-string))
     (#\n (json-expect "null") nil)
-    (t (read-json-integer))))
+    (t (read-json-number))))
 
 (defun parse-json (text)
-  "The value of the string TEXT: an alist for an object, NIL for null.  Signals BROKEN-JSON; arrays,
-fractions and white space are none of what the access log writes."
+  "The value of the string TEXT: an alist for an object, a vector for an array, NIL for null.
+Signals BROKEN-JSON; exponents and white space are none of what the server writes."
   (let ((*json* text) (*json-position* 0))
     (prog1 (read-json-value)
       (unless (= *json-position* (length text)) (json-fail)))))

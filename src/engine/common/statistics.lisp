@@ -25,7 +25,7 @@ a timer."
   '(:threads :standby :busy :keep-alive-waiting :suspended :made :ended :resumes :suspends
     :accepted :open :parked :deferred :writing :queued :refused :expired :expired-by :failed :stalls
     :served :durations
-    :ready-wait :ready-waits :decisions :timers :uptime)
+    :ready-wait :ready-waits :decisions :timers :memory :memory-limit :uptime)
   "The names of the statistics of ENGINE-STATISTICS, in order.")
 
 (defun no-statistics ()
@@ -36,7 +36,7 @@ a timer."
                   (:expired-by (no-expirations))
                   (:timers (no-timer-statistics))
                   (:durations (histogram (make-tally-sheet)))
-                  ((:ready-wait :ready-waits :decisions) nil)
+                  ((:ready-wait :ready-waits :decisions :memory-limit) nil)
                   (t 0))))
 
 (defgeneric parking-statistics (engine)
@@ -72,6 +72,8 @@ Not under the lock.")
 (defun engine-statistics (engine)
   "A plist of the statistics of ENGINE; *STATISTICS* lists their names."
   (let ((known (append (counted-statistics engine) (parking-statistics engine)
-                       (list :timers (timer-statistics (engine-timers engine)))
+                       (list :timers (timer-statistics (engine-timers engine))
+                             :memory (client-memory-reserved)
+                             :memory-limit (client-memory-budget))
                        (no-statistics))))
     (loop for name in *statistics* collect name collect (getf known name))))

@@ -110,6 +110,15 @@ So one line stays one line, and a field one field, in spite of anything that a c
     (content-size (encode-decimal line value))
     (t (encode-escaped line (printed value) where))))
 
+;;; Numbers
+
+(defun decimal-text (number)
+  "NUMBER, a real, in decimal digits, rounded to a millionth: as JSON and Prometheus read it."
+  (multiple-value-bind (whole millionths)
+      (floor (round (* 1000000 (abs (rational number)))) 1000000)
+    (format nil "~:[~;-~]~D~:[.~A~;~]" (minusp number) whole (zerop millionths)
+            (string-right-trim "0" (format nil "~6,'0D" millionths)))))
+
 ;;; JSON (RFC 8259)
 
 (declaim (inline escaped-in-json-p))
@@ -140,23 +149,39 @@ They are kept on the property list of NAME."
       (let ((text (format nil "\"~A\":" (substitute #\_ #\- (string-downcase name)))))
         (setf (get name 'json-name) (map 'octets #'char-code text)))))
 
+(defun encode-json-name (line name)
+  "Appends NAME of a JSON object, a keyword or a number, and a colon to LINE."
+  (if (realp name)
+      (encode-string line (format nil "\"~A\":" (decimal-text name)) :utf-8)
+      (encode-octets line (json-name name))))
+
 (defun encode-json-object (line plist)
   (encode-string line "{" :utf-8)
   (loop for (name value) on plist by #'cddr
         for separator = "" then ","
         do (encode-string line separator :utf-8)
-           (encode-octets line (json-name name))
+           (encode-json-name line name)
            (encode-json line value))
   (encode-string line "}" :utf-8))
 
+(defun encode-json-array (line vector)
+  (encode-string line "[" :utf-8)
+  (loop for value across vector
+        for separator = "" then ","
+        do (encode-string line separator :utf-8)
+           (encode-json line value))
+  (encode-string line "]" :utf-8))
+
 (defun encode-json (line value)
-  "Appends VALUE to LINE as JSON (RFC 8259): NIL as null, an integer as a number, a property list
-with keywords as an object, in which :USER-AGENT is called user_agent, and anything else as the
-string that PRINC prints."
+  "Appends VALUE to LINE as JSON (RFC 8259): NIL as null; a real as a number, to a millionth; a
+property list with keywords or numbers as an object, in which :USER-AGENT is called user_agent; a
+vector that is no string as an array; and anything else as the string that PRINC prints."
   (declare #.*plain-policy*)
   (typecase value
     (null (encode-string line "null" :utf-8))
     (string (encode-json-string line value))
     (integer (encode-printed line value))
+    (real (encode-string line (decimal-text value) :utf-8))
     (cons (encode-json-object line value))
+    (vector (encode-json-array line value))
     (t (encode-json-string line (printed value)))))

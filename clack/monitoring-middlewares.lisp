@@ -1,0 +1,68 @@
+(in-package #:clack.handler.recycling)
+
+;;;; Middlewares with pages for those that watch servers.
+
+(defun servers-of (environment)
+  "A list of the server that serves the request of ENVIRONMENT; NIL where that is none of ours."
+  (let ((exchange (getf environment :clack.io)))
+    (and (typep exchange 'exchange)
+         (list (exchange-application exchange)))))
+
+(defun page-response (page servers)
+  "The response with PAGE, a function as METRICS-PAGE, of SERVERS."
+  (multiple-value-bind (status type octets) (funcall page servers)
+    (list status (list :content-type type :cache-control "no-store") octets)))
+
+(defun make-page-middleware (page path servers allow)
+  "A middleware with PAGE at PATH, as MAKE-METRICS-MIDDLEWARE tells."
+  (let ((wanted-p (make-page-test path allow)))
+    (lambda (app)
+      (lambda (environment)
+        (let ((servers (or servers (servers-of environment)))
+              (headers (getf environment :headers)))
+          (if (and servers
+                   (funcall wanted-p
+                            (getf environment :request-method) (getf environment :path-info)
+                            (getf environment :remote-addr)
+                            (or (gethash "x-forwarded-for" headers)
+                                (gethash "forwarded" headers))))
+              (page-response page servers)
+              (funcall app environment)))))))
+
+(defun make-metrics-middleware (path &key servers (allow *loopback*))
+  "A middleware: a function of a Clack application that returns one.  The result answers GET and
+HEAD of PATH, a string, with the STATS of SERVERS as metrics for Prometheus: version 0.0.4 of its
+text format.  All else goes to the application.
+
+  SERVERS  a list of servers of Clack applications, and of acceptors of Hunchentoot's; by default
+           the server that serves the request
+  ALLOW    the clients that get the page, a list: addresses and networks, strings as \"192.0.2.1\"
+           and \"10.0.0.0/8\", and :UNIX for those of Unix-domain sockets.  By default those on this
+           machine.  Requests of others, and those with X-Forwarded-For or Forwarded, which a proxy
+           has passed on, go to the application.  Or a function of the address, a string, that is
+           true if the client gets the page, passed on or not
+
+Signals UNFIT-ARGUMENT where PATH or ALLOW makes no sense."
+  (make-page-middleware #'metrics-page path servers allow))
+
+(defun make-stats-middleware (path &key servers (allow *loopback*))
+  "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but the page has the STATS of SERVERS as
+JSON (RFC 8259): an array with an object for each server.  NIL is null.  Signals UNFIT-ARGUMENT."
+  (make-page-middleware #'stats-page path servers allow))
+
+(defun make-connections-middleware (path &key servers (allow *loopback*))
+  "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but the page has what LIST-CONNECTIONS
+tells of SERVERS as JSON (RFC 8259): an array with an object for each connection.  Signals
+UNFIT-ARGUMENT."
+  (make-page-middleware #'connections-page path servers allow))
+
+(defun make-readiness-middleware (path &key servers (allow *loopback*))
+  "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but the page tells a load balancer
+whether all of SERVERS take new requests: with status 200, or 503 (RFC 9110, section 15.6.4) as soon
+as one of them is being stopped, and before it is started.  Signals UNFIT-ARGUMENT."
+  (make-page-middleware #'readiness-page path servers allow))
+
+(defun make-liveness-middleware (path &key (allow *loopback*))
+  "As MAKE-METRICS-MIDDLEWARE with PATH and ALLOW, but the page is always 200: it tells that a
+thread serves.  Signals UNFIT-ARGUMENT."
+  (make-page-middleware #'liveness-page path '() allow))

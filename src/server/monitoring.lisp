@@ -1,0 +1,103 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; Pages for those that watch servers: Prometheus, load balancers, people.  Each page is a
+;;;; function of a list of servers.  It returns a status, an integer, a media type, a string, and
+;;;; octets.
+
+(defgeneric place-of (server)
+  (:documentation "The place where SERVER, an acceptor of Hunchentoot's or a CLACK-SERVER, listens:
+a string for people, as \"127.0.0.1:4242\"."))
+
+(defgeneric ready-p (server)
+  (:documentation "True while SERVER, an acceptor of Hunchentoot's or a CLACK-SERVER, takes new
+requests.  NIL before its start, and as soon as a stop of it begins, soft or not."))
+
+(defun engine-ready-p (engine)
+  "True while ENGINE, or NIL for none, takes new requests."
+  (and engine (running-p engine)))
+
+;;; The pages
+
+(defun encoded-page (status type function)
+  "A page with STATUS and TYPE, and with what FUNCTION appends to the OUTPUT that it gets."
+  (let ((output (make-output)))
+    (funcall function output)
+    (values status type (subseq (output-octets output) 0 (output-fill output)))))
+
+(defun text-page (status type text)
+  "A page with STATUS, TYPE and TEXT, a string."
+  (encoded-page status type (lambda (output) (encode-string output text :utf-8))))
+
+(defun json-page (value)
+  "A page with VALUE, as ENCODE-JSON takes it."
+  (encoded-page 200 "application/json" (lambda (output) (encode-json output value))))
+
+(defun metrics-page (servers)
+  "The page, three values, with the STATS of SERVERS, a list, as text for Prometheus."
+  (text-page 200 "text/plain; version=0.0.4; charset=utf-8"
+             (prometheus-text (loop for server in servers
+                                    collect (cons (place-of server) (stats server))))))
+
+(defun stats-page (servers)
+  "The page, three values, with the STATS of SERVERS, a list, as JSON (RFC 8259)."
+  (json-page (map 'vector (lambda (server) (list* :server (place-of server) (stats server)))
+                  servers)))
+
+(defun connections-page (servers)
+  "The page, three values, with LIST-CONNECTIONS of SERVERS, a list, as JSON (RFC 8259)."
+  (json-page (coerce (loop for server in servers
+                           for place = (place-of server)
+                           append (loop for connection in (list-connections server)
+                                        collect (list* :server place connection)))
+                     'vector)))
+
+(defun health-page (healthy-p word)
+  "A page that says whether what WORD names is so."
+  (text-page (if healthy-p 200 503) "text/plain; charset=utf-8"
+             (format nil "~:[not ~;~]~A~%" healthy-p word)))
+
+(defun readiness-page (servers)
+  "The page, three values, that tells whether all of SERVERS, a list, take new requests."
+  (health-page (every #'ready-p servers) "ready"))
+
+(defun liveness-page (servers)
+  "The page, three values, of every server that answers.  SERVERS, a list, makes no difference."
+  (declare (ignore servers))
+  (health-page t "alive"))
+
+;;; Clients that may see them
+
+(defparameter *loopback* '("127.0.0.0/8" "::1" :unix)
+  "The clients that may see the pages by default: those on this machine.")
+
+(defun client-test (allow)
+  "A function of the address of a client, a string, that is true if ALLOW, the argument of a page,
+allows that client.  Signals UNFIT-ARGUMENT."
+  (if (listp allow)
+      (let ((networks (loop for name in (remove :unix allow)
+                            collect (or (and (stringp name) (parse-network name))
+                                        (unfit :allow " has ~S, which names no network" name))))
+            (unix-p (member :unix allow)))
+        (lambda (text)
+          (if (uiop:string-prefix-p "unix:" text)
+              unix-p
+              (let ((address (parse-ip-address text)))
+                (and address
+                     (some (lambda (network) (in-network-p address network)) networks))))))
+      (if (or (functionp allow) (and (symbolp allow) (fboundp allow)))
+          allow
+          (unfit :allow " must be a list or a function, not ~S" allow))))
+
+(defun make-page-test (path allow)
+  "A function of the method of a request, its path and the address of its client, strings, and of
+whether a proxy has forwarded it.  It is true if the request gets the page at PATH, a string, of
+which ALLOW is the argument.  Signals UNFIT-ARGUMENT."
+  (unless (stringp path)
+    (unfit :path " must be a string, not ~S" path))
+  (let ((allowed-p (client-test allow)))
+    (lambda (method request-path address forwarded-p)
+      (and (string= path request-path)
+           (member method '(:get :head))
+           ;; Behind a proxy on this machine every client seems to be on this machine.
+           (not (and forwarded-p (listp allow)))
+           (funcall allowed-p address)))))
