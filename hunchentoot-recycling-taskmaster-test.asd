@@ -248,6 +248,15 @@
                  (:file "giving-way")   ; to new clients
                  (:file "websocket-others")
                  (:file "until-signalled"))) ; its programs have WebSockets, too
+   (:module "proxies"                   ; in front of servers
+    :pathname "hunchentoot/"
+    :serial t
+    :components ((:file "behind-proxies")
+                 (:file "proxied-connections")
+                 (:file "real-proxies")))
+   (:module "clack-proxies"
+    :pathname "clack/"
+    :components ((:file "proxied-environments")))
    (:module "clack-sockets"             ; by the client of WebSockets
     :pathname "clack/"
     :serial t

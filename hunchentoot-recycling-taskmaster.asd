@@ -231,10 +231,12 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "tls-transport"
                     :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                    (:file "lending")    ; streams of the Lisp's own beside ours
+                   (:file "clients")    ; behind proxies
                    (:file "http-connection")       ; what is kept for a connection
                    (:file "memory-account") ; of one connection, of the budget of all clients
                    (:file "handshake-failures") ; by kind
-                   (:file "handshake"))) ; of TLS, without a worker
+                   (:file "handshake")  ; of TLS, without a worker
+                   (:file "proxied-requests"))) ; and headers of the PROXY protocol
      (:module "request"                 ; head and content
       :serial t
       :components ((:file "head-input") ; heads of requests
@@ -291,6 +293,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "taskmaster")
                  (:file "listening")    ; on paths, inherited descriptors, shared ports
                  (:file "arguments")
+                 (:file "proxies")      ; in front of acceptors
                  (:file "acceptors")
                  (:file "changing")     ; the class of an instance
                  (:file "limits")

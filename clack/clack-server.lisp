@@ -14,6 +14,8 @@
    (websocket-limits :initarg :websocket-limits :reader server-websocket-limits
                      :documentation "The limits on WebSockets, keyword arguments of
 MAKE-PROGRAM-SOCKET.")
+   (trusted-proxies :initarg :trusted-proxies :reader trusted-proxies)
+   (proxy-protocol-p :initarg :proxy-protocol-p :reader proxy-protocol-p)
    (tls-context :initarg :tls-context :initform nil :reader handshake-context)
    (place :initarg :place :reader server-place
           :documentation "The arguments of RUN that say where to listen, a plist.")

@@ -26,6 +26,8 @@ the request does not."
         (known (server-known-host server)))
     (cond ((or (null host) (string= "" host)) ; of HTTP/1.0
            (values-list (http-local http)))
+          ((http-client http)           ; whose scheme decides about the default port
+           (host-and-port host (default-port (request-encrypted-p server http))))
           ((same-host-p host (first known))
            (values (second known) (third known)))
           (t
@@ -61,9 +63,9 @@ the request does not."
               :server-port port
               :server-protocol (head-protocol head)
               :request-uri uri
-              :url-scheme (if (encrypted-p server) "https" "http")
-              :remote-addr (first (http-remote http))
-              :remote-port (second (http-remote http))
+              :url-scheme (if (request-encrypted-p server http) "https" "http")
+              :remote-addr (first (request-remote http))
+              :remote-port (second (request-remote http))
               :headers (header-table head)
               :content-type (head-header head :content-type)
               :content-length (content-length-of head)

@@ -8,7 +8,7 @@
   '(integer 1 #.most-positive-fixnum))
 
 (defparameter *option-types*
-  '((:address address "a string with an address or the name of a host, or NIL for all addresses")
+  `((:address address "a string with an address or the name of a host, or NIL for all addresses")
     (:port port-number "an integer from 0, for any free port, to 65535")
     (:listen (or null string pathname) "a string or a pathname, or NIL")
     (:listen-mode (or null (integer 0 #o777)) "an integer from 0 to #o777, or NIL")
@@ -26,6 +26,7 @@
     (:websocket-ping-seconds seconds "a number of seconds, or NIL for never")
     (:websocket-idle-seconds seconds "a number of seconds, or NIL for never")
     (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
+    (:trusted-proxies proxies ,*proxies-in-words*)
     (:on-start (or null function symbol) "a function of one argument, or NIL"))
   "The types of the arguments of RUN, for CHECK-ARGUMENT-TYPES.")
 
@@ -79,6 +80,7 @@ certificate or key file."
   "A CLACK-SERVER of APP with ARGUMENTS, a plist for RUN.  Signals UNFIT-ARGUMENT."
   (check-argument-types arguments *option-types*)
   (check-place arguments)
+  (check-proxy-protocol (getf arguments :proxy-protocol) (getf arguments :trusted-proxies))
   (make-instance 'clack-server
                  :app app
                  :debug-p (getf arguments :debug)
@@ -88,6 +90,8 @@ certificate or key file."
                  :persistent-p (getf arguments :persistent-connections-p t)
                  :batch-scheduling-p (getf arguments :batch-scheduling t)
                  :websocket-limits (websocket-limits arguments)
+                 :trusted-proxies (trusted-networks (getf arguments :trusted-proxies))
+                 :proxy-protocol-p (getf arguments :proxy-protocol)
                  :tls-context (tls-context-for arguments)
                  :place arguments
                  :threads (thread-counts arguments)))

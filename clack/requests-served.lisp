@@ -80,6 +80,13 @@ fault and not the application's."
 
 ;;; The application
 
+(defun settle-options (head response)
+  "RESPONSE; but where the request HEAD asks by OPTIONS for the server or its root, and the
+application knows nothing there, one that says that the server is alive."
+  (if (and (eql 404 (first response)) (options-of-server-p head))
+      '(204 () ())
+      response))
+
 (defun answer (exchange body)
   "Calls the application for the request of EXCHANGE with BODY, and sends its response."
   (let* ((*answered* exchange)
@@ -94,7 +101,7 @@ fault and not the application's."
           (t
            (end-reading body)
            (check-response response)
-           (send-response exchange response)))))
+           (send-response exchange (settle-options (exchange-head exchange) response))))))
 
 (define-condition debugger-left (recycling-error)
   ()

@@ -34,6 +34,7 @@
   (examples-of-configure "docs/guide/configure.md")
   (examples-of-later "docs/guide/later.md")
   (examples-of-listening "docs/guide/listening.md")
+  (examples-of-proxies "docs/guide/proxies.md")
   (examples-of-tls "docs/guide/tls.md")
   (examples-of-logging "docs/guide/logging.md")
   (examples-of-operating "docs/guide/operating.md")

@@ -79,6 +79,14 @@ case."
           (t
            (setf (head-host head) value)))))
 
+(defun set-host (head host)
+  "Makes HOST, a text, the host that HEAD is for, and the value of its field Host."
+  (let ((entry (find-field :host (head-headers head))))
+    (if entry
+        (setf (cdr entry) host)
+        (setf (head-headers head) (append (head-headers head) (list (cons :host host)))))
+    (setf (head-host head) host)))
+
 (defun parse-content-length (value limit)
   "The number in VALUE, the text of a Content-Length.  Refuses a number above LIMIT."
   (declare (type text value))

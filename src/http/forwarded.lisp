@@ -92,8 +92,8 @@ unless both are well-formed."
     (and address port (values address port))))
 
 (defun parse-node (text start end &optional bare-p)
-  "The IP-ADDRESS and the port of the node that TEXT has from START to END (RFC 7239, section 6); NIL
-if it has no address.  If BARE-P, an IPv6 address without a port needs no brackets."
+  "The IP-ADDRESS and the port of the node that TEXT has from START to END (RFC 7239, section 6);
+NIL if it has no address.  If BARE-P, an IPv6 address without a port needs no brackets."
   (let ((colon (position #\: text :start start :end end))
         (bracket (position #\] text :start start :end end)))
     (cond ((and (< start end) (char= #\[ (char text start)))
@@ -133,9 +133,9 @@ only one; NIL if there are several, but not so many."
     nil))
 
 (defun value-from-end (value depth function)
-  "The result of FUNCTION, of a text, a start and an end, for the element of the list VALUE, a text or
-NIL, that the proxy wrote which wrote the DEPTHth of X-Forwarded-For.  A proxy that does not add to
-the list replaces it."
+  "The result of FUNCTION, of a text, a start and an end, for an element of the list VALUE, a text
+or NIL: that of the proxy which wrote the DEPTHth element of X-Forwarded-For from the end.  A list
+of one element comes from a proxy that adds nothing to it."
   (and value
        (multiple-value-bind (start end) (element-from-end value depth)
          (and start (funcall function value start end)))))
@@ -204,9 +204,9 @@ in TEXT from START to END; NIL if it is malformed."
                         value-start value-end))))))
 
 (defun forwarded-element (text start end)
-  "An alist of the known names in the element of Forwarded that TEXT has from START to END, and lists
-of the start and the end of their values.  :MALFORMED if it is empty, or not well-formed, or has one
-of them twice."
+  "An alist of the known names in the element of Forwarded that TEXT has from START to END, and
+lists of the start and the end of their values.  :MALFORMED if it is empty, or not well-formed, or
+has one of them twice."
   (declare (type text text) (type index start end))
   (loop with found = '() and count = 0
         for pair-end of-type fixnum = (pair-end text start end)

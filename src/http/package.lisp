@@ -19,14 +19,14 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
    #:reset-parser #:forget-head
    #:head #:head-method #:head-uri #:head-target-form #:head-protocol
-   #:head-headers #:head-header #:head-host #:head-framing #:head-keep-alive-p
+   #:head-headers #:head-header #:head-host #:set-host #:head-framing #:head-keep-alive-p
    #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
    #:head-expect-100-continue-p #:*spelling-kept-p*
-   #:uri-path #:host-and-port #:default-port #:field-spelling
+   #:options-of-server-p #:uri-path #:host-and-port #:default-port #:field-spelling
    ;; proxies
    #:ip-address #:parse-ip-address #:ip-address-text #:parse-network #:in-network-p
    #:origin #:origin-address #:origin-port #:origin-scheme #:origin-host #:origin-of-head
-   #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-header-begun-p
+   #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-octets-due
    #:proxy-header-source #:proxy-header-destination
    ;; reuse of a connection
    #:protocol-state #:next-state #:state-after-head #:reusable-p #:persists-p #:last-request-read-p

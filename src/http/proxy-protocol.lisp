@@ -44,10 +44,6 @@ list; () where the header tells none."))
 (setf (documentation 'make-proxy-header 'function)
       "A PROXY-HEADER of which no octet was decoded.")
 
-(defun proxy-header-begun-p (header)
-  "True if HEADER, a PROXY-HEADER, has got an octet."
-  (plusp (proxy-header-fill header)))
-
 (defun refuse-proxy-header ()
   (refuse :malformed-proxy-header))
 
@@ -195,6 +191,21 @@ they are not to be used."
          (if (= (aref *proxy-signature-1* 0) (aref (proxy-header-octets header) 0))
              (= +line-feed+ (aref (proxy-header-octets header) (1- fill)))
              (and (>= fill +fixed-octets+) (= fill (proxy-header-needed header)))))))
+
+(defconstant +least-line-octets+ 15
+  "The length of the shortest header: PROXY UNKNOWN and a line end.")
+
+(defun proxy-octets-due (header)
+  "How many octets of HEADER, a PROXY-HEADER that has not come whole, are still to come at least, an
+integer above 0: a reader of so many reads none behind the header."
+  (let ((octets (proxy-header-octets header))
+        (fill (proxy-header-fill header)))
+    (cond ((< fill +least-line-octets+) (- +least-line-octets+ fill))
+          ((proxy-header-done-p header) (proxy-header-skip header))
+          ((/= (aref *proxy-signature-1* 0) (aref octets 0))
+           (- (proxy-header-needed header) fill))
+          ((= +carriage-return+ (aref octets (1- fill))) 1)
+          (t 2))))
 
 (defun decode-proxy-header (header octets start end)
   "Decodes OCTETS from START to END as the next ones of HEADER, a PROXY-HEADER.  Returns true when

@@ -129,6 +129,13 @@ is the end of the host."
              (setf (head-target-form head) :absolute
                    (head-host head) (target-authority uri start)))))))
 
+(defun options-of-server-p (head)
+  "True if HEAD asks by OPTIONS for the server, or for its root: load balancers ask so whether the
+server is alive (RFC 9110, section 9.3.7)."
+  (and (eq :options (head-method head))
+       (member (head-uri head) '("/" "*") :test #'equal)
+       t))
+
 (defun host-and-port (authority default)
   "The host, a string, and the port, an integer, of AUTHORITY, a string.  The port is DEFAULT if
 AUTHORITY has none, and NIL if it is not a number (RFC 3986, section 3.2)."

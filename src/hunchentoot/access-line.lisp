@@ -32,12 +32,17 @@
       (hunchentoot:content-length reply)
       0))
 
+(defun forwarded-in-log (request)
+  "The X-Forwarded-For of REQUEST; NIL for none, and where the address tells what was believed."
+  (and (not (behind-proxies-p (hunchentoot:request-acceptor request)))
+       (hunchentoot:header-in :x-forwarded-for request)))
+
 (defun access-facts (request reply status duration)
   "The facts of a line about REQUEST, a plist.  It was answered by REPLY with STATUS after DURATION,
 in microseconds or NIL."
   (list :time (rendered-second *utc-time* (get-universal-time) 'utc-time-text)
         :remote-address (hunchentoot:remote-addr request)
-        :forwarded-for (hunchentoot:header-in :x-forwarded-for request)
+        :forwarded-for (forwarded-in-log request)
         :user (user-of request)
         :method (princ-to-string (hunchentoot:request-method request))
         :uri (hunchentoot:request-uri request)
@@ -70,7 +75,7 @@ value is NIL, and (BARE form) for a value outside of quotation marks."
 (defun encode-combined (line request reply status)
   "Appends to LINE what Hunchentoot's ACCEPTOR-LOG-ACCESS writes about REQUEST, answered by REPLY
 with STATUS.  Characters that could forge a part of the line are escaped."
-  (let ((forwarded (hunchentoot:header-in :x-forwarded-for request))
+  (let ((forwarded (forwarded-in-log request))
         (query (hunchentoot:query-string request)))
     (encode-items line (or-dash (hunchentoot:remote-addr request)))
     (when forwarded

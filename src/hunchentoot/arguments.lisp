@@ -12,13 +12,14 @@
 (deftype access-log-format () '(satisfies access-log-format-p))
 
 (defparameter *argument-types*
-  '((:port port-number "an integer from 0, for any free port, to 65535")
+  `((:port port-number "an integer from 0, for any free port, to 65535")
     (:address address "a string with an address or the name of a host, or NIL for all addresses")
     (:listen-backlog (unsigned-byte 31) "an integer, not negative")
     (:read-timeout seconds "a number of seconds, or NIL for no limit")
     (:write-timeout seconds "a number of seconds, or NIL for no limit")
     (:taskmaster hunchentoot:taskmaster "a taskmaster, such as an instance of RECYCLING-TASKMASTER")
     (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
+    (:trusted-proxies proxies ,*proxies-in-words*)
     (:access-log-format access-log-format ":COMBINED, :JSON or a function of one argument"))
   "The types of the arguments of acceptors, for CHECK-ARGUMENT-TYPES.")
 

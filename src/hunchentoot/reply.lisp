@@ -31,11 +31,9 @@ Libraries for other protocols look for the stream there."
 
 (defun settle-options (head)
   "If the request with HEAD asks by OPTIONS for the server or its root, and no handler was found,
-sets the status to 204 and returns the content; else NIL.  HAProxy asks in this way whether a server
-is alive (RFC 9110, section 9.3.7)."
-  (when (and (eq :options (head-method head))
-             (eql (hunchentoot:return-code*) hunchentoot:+http-not-found+)
-             (member (head-uri head) '("/" "*") :test #'equal))
+sets the status to 204 and returns the content; else NIL."
+  (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-not-found+)
+             (options-of-server-p head))
     (setf (hunchentoot:return-code*) hunchentoot:+http-no-content+)
     ""))
 

@@ -40,7 +40,7 @@
 
 (defun make-request-by-class (class acceptor http headers method uri protocol content)
   (destructuring-bind ((remote-address remote-port) (local-address local-port))
-      (list (http-remote http) (http-local http))
+      (list (request-remote http) (http-local http))
     (funcall (constructor class *request-initargs*)
              acceptor remote-address remote-port local-address local-port
              headers method uri protocol content)))
@@ -50,7 +50,7 @@
 METHOD and PROTOCOL, or with their initial values, as MAKE-INSTANCE would.")
   ;; A method, since SBCL compiles slot access to an argument of a method to direct code.
   (:method ((request hunchentoot:request) acceptor http headers method protocol)
-    (let ((remote (http-remote http)) (local (http-local http)))
+    (let ((remote (request-remote http)) (local (http-local http)))
       (macrolet ((fill-slots (&rest names-and-values)
                    `(setf ,@(loop for (name value) on names-and-values by #'cddr
                                   append `((slot-value request ',name) ,value)))))
@@ -111,7 +111,10 @@ text, and finds the session.")
            (fill-request request acceptor http headers method protocol)
            (fill-hidden-slots request uri content)
            (with-bad-request
-             (fill-parameters request headers (coerce uri 'text)))
-           request)
+             (fill-parameters request headers (coerce uri 'text))))
           (t
-           (make-request-by-class class acceptor http headers method uri protocol content)))))
+           (setf request (make-request-by-class class acceptor http headers method uri protocol
+                                                content))))
+    (when (http-client http)
+      (note-scheme request http))
+    request))

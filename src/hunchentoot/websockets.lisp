@@ -11,15 +11,17 @@
 
 (defun same-origin-p (origin request)
   "True when the host and port of ORIGIN, a serialised one (RFC 6454, section 6.2), are those that
-REQUEST was sent to.  The scheme counts only where REQUEST came over TLS, since a proxy may have
-ended TLS before the server."
+REQUEST was sent to.  The scheme counts only where REQUEST came over TLS, or a trusted proxy tells
+it, since another proxy may have ended TLS before the server."
   (let ((end (search "://" origin))
         (host (hunchentoot:host request)))
     (and end host
          (let ((https-p (string-equal "https" (subseq origin 0 end)))
                (tls-p (hunchentoot:ssl-p (hunchentoot:request-acceptor request))))
            (equal (place-of-authority (subseq origin (+ 3 end)) (default-port https-p))
-                  (place-of-authority host (default-port (or tls-p https-p))))))))
+                  (place-of-authority host (default-port (if (told-scheme request)
+                                                             tls-p
+                                                             (or tls-p https-p)))))))))
 
 (defun origin-allowed-p (origins request)
   "True when a page of REQUEST's origin may open a WebSocket; ORIGINS are as UPGRADE-TO-WEBSOCKET

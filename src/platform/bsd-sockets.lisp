@@ -23,6 +23,17 @@
       #+linux (limit-receiving socket 0) ; it inherits the listener's timeout
       (accepted-socket socket))))
 
+(defun receive-before-stream (usocket octets count)
+  "Receives at most COUNT octets from USOCKET, whose stream was not read yet, into OCTETS, and waits
+for the first.  The stream does not read them later.  Returns their number; 0 at the end of input,
+and if the socket has failed."
+  (handler-case (progn
+                  (%await-input usocket nil)
+                  (or (nth-value 1 (sb-bsd-sockets:socket-receive (usocket:socket usocket)
+                                                                  octets count))
+                      0))
+    (error () 0)))
+
 (defun stream-usocket (socket)
   "A usocket for SOCKET, a socket of the Lisp, with a stream of octets."
   (usocket::make-stream-socket

@@ -26,7 +26,7 @@ engine calls on top of them.")
    #:shut-down #:socket-open-p #:close-socket #:send-without-delay
    #:peer-name #:peer-gone #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket
    #:close-gently #:close-unread
-   #:read-stream-octets #:write-stream-octets
+   #:read-stream-octets #:write-stream-octets #:receive-before-stream
    ;; readiness: non-blocking descriptors, and pollers
    #:readiness-supported-p
    #:descriptor #:token #:would-block-p #:+would-block+ #:error-text #:+ebadf+ #:+eio+

@@ -55,6 +55,20 @@ handshake, or any stream that a program puts around it."))
   (:documentation "The address and the port, in a list, at which the client of SOCKET has reached
 APPLICATION."))
 
+(defgeneric trusted-proxies (application)
+  (:documentation "The proxies that are believed when they tell APPLICATION of their clients: a
+list as TRUSTED-NETWORKS returns it; () for none.")
+  (:method (application)
+    (declare (ignore application))
+    '()))
+
+(defgeneric proxy-protocol-p (application)
+  (:documentation "True when each connection of APPLICATION begins with a header of the PROXY
+protocol, before TLS.")
+  (:method (application)
+    (declare (ignore application))
+    nil))
+
 (defgeneric note-failed-handshake (application condition)
   (:documentation "Counts and logs for APPLICATION that CONDITION has ended a handshake."))
 
@@ -83,10 +97,22 @@ where they are not known.")
     nil)
   (:method :after ((application http-service) http refusal &optional method uri protocol)
     (declare (ignore http method uri protocol))
-    (when (eq :tls-to-plain-http (protocol-error-refusal refusal))
-      (tell-seldom application :tls-to-plain-http :info
-                   "A client speaks TLS where plain HTTP is spoken"
-                   "clients spoke TLS where plain HTTP is spoken"))))
+    (let ((name (protocol-error-refusal refusal)))
+      (case name
+        (:tls-to-plain-http
+         (tell-seldom application name :info
+                      "A client speaks TLS where plain HTTP is spoken"
+                      "clients spoke TLS where plain HTTP is spoken"))
+        ((:malformed-proxy-header :no-trusted-proxy)
+         (tell-seldom application name :warning
+                      "A connection without a PROXY header was closed"
+                      "connections without a PROXY header were closed"
+                      (protocol-error-reason refusal)))
+        (:contradicting-proxies
+         (tell-seldom application name :warning
+                      "A request was refused"
+                      "requests were refused"
+                      "Forwarded and X-Forwarded-For contradict each other"))))))
 
 ;;; Messages to the log of an application
 

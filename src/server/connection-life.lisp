@@ -74,7 +74,7 @@ CONNECTION."
 (defun respond-or-abandon (application exchange)
   "The result of RESPOND.  However RESPOND is left, a deferred reply that no suspended exchange
 continues is ended."
-  (when (exchange-http exchange)
+  (when (established-http (exchange-connection exchange))
     (begin-request-on (http-io (exchange-http exchange))))
   (unwind-protect (respond application exchange)
     (let ((deferred-response (exchange-deferred-response exchange))
@@ -90,7 +90,8 @@ continues is ended."
 handshake, that happens here, under a deadline.  Signals PEER-GONE when the client has left, or when
 the handshake failed, which was logged."
   (let ((socket-stream (socket-octet-stream socket))
-        (http (http-connection-to-socket application socket)))
+        (http (or (connection-data connection) ; made for a header of the PROXY protocol
+                  (http-connection-to-socket application socket))))
     (settle-io http connection socket-stream
                (call-with-deadline connection :handshake (idle-seconds application)
                                    (lambda ()
@@ -108,7 +109,7 @@ which is logged."
 
 (defun http-connection-of (application socket connection)
   "The HTTP connection of CONNECTION, with SOCKET; established for APPLICATION if there is none."
-  (or (connection-data connection)
+  (or (established-http connection)
       (establish-http-connection application socket connection)))
 
 (defun try-to-establish (application connection)
@@ -148,8 +149,10 @@ outcome for the connection, as RESPOND does."
 (defun waiting-input (application connection kind)
   "The input of CONNECTION, of KIND, after an event: the head of a request that the server has read;
 :SOME input for the first reader; :NONE so far; or its :END."
-  (let ((http (connection-data connection)))
-    (cond ((not (connection-parkable-p connection)) ; its worker waits
+  (let ((http (established-http connection)))
+    (cond ((and (null http) (proxy-header-due-p application connection))
+           (input-after-proxy-header application connection kind))
+          ((not (connection-parkable-p connection)) ; its worker waits
            :some)
           ((and http (http-handshaking-p http))
            (input-after-handshake application connection http kind))
@@ -183,6 +186,16 @@ then :NONE, or :END where it fails."
         (waiting-input application connection kind)
         result)))
 
+(defun input-after-proxy-header (application connection kind)
+  "The result of WAITING-INPUT for CONNECTION, of KIND, once its header of the PROXY protocol has
+come whole; until then :NONE, or :END where it is malformed."
+  (if (and (connection-parkable-p connection) (eq :none (octets-waiting connection)))
+      :none
+      (let ((result (take-proxy-header application connection)))
+        (if (eq :read result)
+            (waiting-input application connection kind)
+            result))))
+
 (defun octets-waiting (connection)
   "Returns :SOME when the descriptor of CONNECTION has input, otherwise :NONE."
   (if (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
@@ -194,7 +207,7 @@ then :NONE, or :END where it fails."
 (defun note-missed-input (connection)
   "Makes the next reader of CONNECTION look for input where the engine may have consumed an event."
   (when (eq :missed (shiftf (connection-input connection) nil))
-    (let* ((http (connection-data connection))
+    (let* ((http (established-http connection))
            (io (and http (http-io http))))   ; none before the handshake
       (when io
         (setf (io-drained-p io) nil)))))
@@ -202,7 +215,7 @@ then :NONE, or :END where it fails."
 (defun input-to-serve-p (connection)
   "True when octets of CONNECTION that were read already, or its end, are to be served: the poller
 will not report them.  Otherwise returns the empty buffers."
-  (let* ((http (connection-data connection))
+  (let* ((http (established-http connection))
          (io (and http (http-io http))))
     (cond ((null http) nil)
           ((http-handshaking-p http) nil)   ; OpenSSL has read all
@@ -217,7 +230,7 @@ will not report them.  Otherwise returns the empty buffers."
 
 (defun all-read-p (connection)
   "True when all octets of CONNECTION that had come were read."
-  (let ((http (connection-data connection)))
+  (let ((http (established-http connection)))
     (and http
          (not (http-handshaking-p http))
          (not (http-waits-p http))
@@ -229,7 +242,7 @@ will not report them.  Otherwise returns the empty buffers."
 (defmethod give-notice ((application http-service) connection)
   "Answers a request that came in part with 408 (RFC 9110, section 15.5.9).  A client that has not
 begun one gets no answer."
-  (let ((http (connection-data connection)))
+  (let ((http (established-http connection)))
     (and http
          (io-open-p (http-io http))
          (not (http-waits-p http))      ; a reply could wait, too
@@ -254,7 +267,7 @@ Returns its refusal, or NIL when there is no unfinished request."
 (defun more-may-come-p (connection)
   "True when the client of CONNECTION may send more.  A client that has announced its last request,
 and sent more all the same, may still be sending."
-  (let ((http (connection-data connection)))
+  (let ((http (established-http connection)))
     (not (and http
               (http-over-p http)
               (not (input-left-p (http-io http)))))))
@@ -271,7 +284,7 @@ the peer, and the result is NIL when that is gone, or takes no octets in time."
 (defun leave-reading-to-engine (connection)
   "For CONNECTION, which has no input: if its transport has octets to send before it can read on,
 has the engine continue when the peer takes octets."
-  (let* ((http (connection-data connection))
+  (let* ((http (established-http connection))
          (io (and http (http-io http))))
     (when (and io (io-awaits-output-p io) (null (connection-output connection)))
       (enqueue (connection-queue connection)
@@ -287,7 +300,7 @@ has the engine continue when the peer takes octets."
 
 (defun let-go-of (application connection)
   "Releases the state of CONNECTION for APPLICATION, and flushes its output."
-  (let ((http (connection-data connection))
+  (let ((http (established-http connection))
         (socket (connection-socket connection)))
     (when socket
       (let* ((socket-stream (socket-octet-stream socket))

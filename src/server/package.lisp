@@ -39,6 +39,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; applications
    #:http-service #:idle-seconds #:write-seconds #:application-engine
    #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
+   #:trusted-proxies #:proxy-protocol-p
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
    #:note-rejected
    #:stats #:list-connections
@@ -48,7 +49,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
    #:check-timer #:check-is-timer
-   #:port-number #:seconds #:address #:changed-limits
+   #:port-number #:seconds #:address #:proxies #:*proxies-in-words* #:check-proxy-protocol
+   #:trusted-networks #:changed-limits
    #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings
    ;; where they listen
    #:tell-where #:sole-name
@@ -60,8 +62,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:*rare-control* #:make-throttle
    ;; links
    #:http-connection #:make-http-connection #:http-base #:http-io #:http-stream #:http-content
-   #:http-remote #:http-local
-   #:http-address #:socket-io #:connection-usocket
+   #:http-local #:http-client #:client-scheme
+   #:request-remote #:request-encrypted-p #:http-address #:socket-io #:connection-usocket
    #:exchange-http #:current-head #:current-http-connection
    ;; a connection's life
    #:take-content #:*unread-limit* #:*unasked-limit* #:too-much-to-come-p

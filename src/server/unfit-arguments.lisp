@@ -115,6 +115,25 @@ reader.")
   "An address for usocket, or NIL for all."
   '(satisfies address-p))
 
+(defun proxies-p (value)
+  "True when VALUE is a list of designators of trusted proxies."
+  (and (listp value)
+       (null (cdr (last value)))
+       (every #'trusted-proxy-of value)))
+
+(deftype proxies ()
+  "Trusted proxies: a list of addresses and networks, strings, and :UNIX."
+  '(satisfies proxies-p))
+
+(defparameter *proxies-in-words*
+  "a list of addresses, of networks such as \"10.0.0.0/8\" without bits beyond the slash, and :UNIX"
+  "The type PROXIES in words, a string.")
+
+(defun check-proxy-protocol (proxy-protocol-p trusted)
+  "Signals UNFIT-ARGUMENT if PROXY-PROTOCOL-P, and there are no proxies in the list TRUSTED."
+  (when (and proxy-protocol-p (null trusted))
+    (unfit :proxy-protocol " needs TRUSTED-PROXIES, from which connections must come")))
+
 (defun fits-p (value type)
   "True when VALUE is of TYPE."
   (handler-case (typep value type)

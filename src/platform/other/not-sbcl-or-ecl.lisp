@@ -41,6 +41,12 @@ call of WAIT-ON."
   (declare (ignore listener seconds))
   nil)
 
+(defun receive-before-stream (usocket octets count)
+  "Receives at most COUNT octets from USOCKET, whose stream was not read yet, into OCTETS, and waits
+for them.  Returns their number; 0 at the end of input, and if the socket has failed."
+  (handler-case (read-stream-octets (usocket:socket-stream usocket) octets 0 count)
+    (error () 0)))
+
 (defun %accept (listener)
   ;; The stream reports the element type in this form, so this is the form that Hunchentoot uses.
   (usocket:socket-accept listener :element-type '(unsigned-byte 8)))

@@ -25,7 +25,8 @@
 (defun begin-handshake (application connection)
   "Makes the HTTP connection of CONNECTION, whose handshake begins now.  Signals PEER-GONE when the
 client has left."
-  (let* ((http (http-connection-to-socket application (connection-usocket connection)))
+  (let* ((http (or (connection-data connection) ; made for a header of the PROXY protocol
+                   (http-connection-to-socket application (connection-usocket connection))))
          (io (encrypt-io (http-base http) (handshake-context application))))
     (setf (http-io http) io
           (http-stream http) (io-stream io)
@@ -85,6 +86,12 @@ peer takes octets."
   "How many milliseconds beyond its limit a worker waits for a peer, so that the sentinel ends the
 wait, and counts it.")
 
+(defun await-input-before-requests (io)
+  "Waits until the descriptor beneath IO is ready for reading IO.  Signals STREAM-TIMEOUT behind the
+sentinel, unless that ends the wait."
+  (let ((limit (wait-limit (io-base io))))
+    (await-input-within io (if (minusp limit) limit (+ limit +behind-sentinel+)))))
+
 (defun complete-handshake (io)
   "Waits until the TLS handshake of IO is done.  Returns IO.  Signals HANDSHAKE-FAILED and
 STREAM-TIMEOUT."
@@ -92,9 +99,7 @@ STREAM-TIMEOUT."
     (multiple-value-bind (result reason) (transport-handshake (io-transport io))
       (ecase result
         (:done (return io))
-        (:input
-         (let ((limit (wait-limit (io-base io))))
-           (await-input-within io (if (minusp limit) limit (+ limit +behind-sentinel+)))))
+        (:input (await-input-before-requests io))
         (:output (await-peer io :output))
         (:failed (error 'handshake-failed :reason reason))))))
 

@@ -27,16 +27,42 @@ where there is none, or the request was answered.")
    :documentation "True when the client of HTTP has announced that it sends no further request, and
 the last one was read.")
   (remote '() :type list
-   :documentation "Address and port of the client of HTTP, a list.")
+   :documentation "Address and port of the peer of HTTP, a list; with the PROXY protocol, of the
+proxy's client.")
   (local '() :type list
-   :documentation "Address and port of our end of HTTP, a list."))
+   :documentation "Address and port of our end of HTTP, a list; with the PROXY protocol, of the
+proxy's.")
+  ;; Of the PROXY protocol: a PROXY-HEADER until that has come whole, then :READ.
+  (proxy-header nil :type (or null proxy-header (eql :read)))
+  (trusted '() :type list)              ; the trusted proxies, if HTTP-REMOTE is one of them
+  (client nil :type (or null client)
+   :documentation "The CLIENT of the current request over HTTP, as trusted proxies tell it; NIL
+where they tell none."))
 
 (setf (documentation 'make-http-connection 'function)
       "A new HTTP connection; each keyword argument sets one of its slots.")
 
+(declaim (inline established-http))
+(defun established-http (connection)
+  "The HTTP connection of CONNECTION; NIL where there is none, or where only a header of the PROXY
+protocol was read."
+  (let ((http (connection-data connection)))
+    (and http
+         (http-io http)
+         http)))
+
+(declaim (inline request-remote))
+(defun request-remote (http)
+  "Address and port, in a list, of the client of the current request over HTTP.  The port is 0 where
+a proxy does not tell it."
+  (let ((client (http-client http)))
+    (if client
+        (client-remote client)
+        (http-remote http))))
+
 (defun http-address (http)
-  "The address of the peer of HTTP, a string."
-  (first (http-remote http)))
+  "The address of the client of the current request over HTTP, a string."
+  (first (request-remote http)))
 
 (defun connection-usocket (connection)
   "The socket of CONNECTION, made at the first call."
@@ -62,6 +88,7 @@ Signals PEER-GONE when the client has left."
       (let ((limits (application-limits application)))
         (limit-taking (io-queue (http-base http)) (write-seconds application)
                       (limits-reply-rate limits) (limits-reply-grace limits))))
+    (settle-trust application http)
     http))
 
 (defun http-waits-p (http)

@@ -13,7 +13,7 @@ where they do not begin a request."
          (head nil)
          (result (handler-case
                      (acceptable-head
-                      application
+                      application http
                       (setf head (cond (ahead-p (read-head-ahead io parser))
                                        ((connection-parkable-p connection)
                                         (head-unless-late http parser (read-head io parser)))
@@ -108,10 +108,12 @@ may use them."
            (begin-anew io))
          result)))
 
-(defun acceptable-head (application head)
-  "HEAD, or the other result of READ-HEAD.  Signals PROTOCOL-ERROR for a request that APPLICATION
-does not serve, and for CONNECT: after a 2xx reply to that, the connection does not carry HTTP."
+(defun acceptable-head (application http head)
+  "HEAD, which came over HTTP, or the other result of READ-HEAD.  Signals PROTOCOL-ERROR for a
+request that APPLICATION does not serve, and for CONNECT: after a 2xx reply to that, the connection
+does not carry HTTP."
   (when (typep head 'head)
+    (settle-client http head)
     (case (head-method head)
       ((:get :head))                    ; every server supports these (RFC 9110, section 9.1)
       (:connect (error (make-refusal :connect-not-served)))

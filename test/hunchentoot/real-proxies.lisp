@@ -1,0 +1,214 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* real-proxies :in acceptors
+  :description "nginx and HAProxy, with the configurations that docs/guide/proxies.md shows.")
+
+(defun program-named (name)
+  "The file of the program NAME, a string; NIL where there is none."
+  (loop for folder in (append (uiop:split-string (or (uiop:getenv "PATH") "") :separator ":")
+                              '("/usr/sbin" "/usr/local/sbin"))
+        for file = (and (uiop:absolute-pathname-p folder)
+                        (probe-file (merge-pathnames name (uiop:ensure-directory-pathname folder))))
+        when file return (uiop:native-namestring file)))
+
+(defun configuration (name)
+  "The text of the configuration NAME in deploy/."
+  (uiop:read-file-string (merge-pathnames (format nil "deploy/~A" name) (source-root))))
+
+(defun substituted (text old new)
+  "TEXT with NEW in the place of each OLD, which must be in it."
+  (assert (search old text))
+  (with-output-to-string (out)
+    (loop with start = 0
+          for end = (search old text :start2 start)
+          do (write-string text out :start start :end end)
+          while end
+          do (write-string new out)
+             (setf start (+ end (length old))))))
+
+(defun localized-configuration (name directory &rest changes)
+  "The configuration NAME, with DIRECTORY in the place of /srv/shop/, and with CHANGES, a plist of
+texts."
+  (let ((text (configuration name)))
+    (when (search *example-folder* text)
+      (setf text (substituted text *example-folder* (uiop:native-namestring directory))))
+    (loop for (old new) on changes by #'cddr
+          do (setf text (substituted text old (princ-to-string new))))
+    text))
+
+(defun call-with-program (function port &rest command)
+  "Calls FUNCTION while the program that COMMAND starts listens on PORT."
+  (let ((process (uiop:launch-program command :output "/dev/null" :error-output "/dev/null")))
+    (unwind-protect
+         (progn
+           (eventually ("the proxy to listen")
+             (or (listening-p port) (not (uiop:process-alive-p process))))
+           (is-true (uiop:process-alive-p process) "The proxy has ended.")
+           (funcall function))
+      (uiop:terminate-process process)
+      (uiop:wait-process process))))
+
+(defmacro where-program ((file name) &body body)
+  "Evaluates BODY with FILE bound to the file of the program NAME, where there is one."
+  `(let ((,file (program-named ,name)))
+     (if ,file
+         (progn ,@body)
+         (skip "There is no ~A here." ,name))))
+
+(defun connect-from-elsewhere (port)
+  "A connection to PORT of this machine from another address of it than the usual one."
+  (funcall *make-connection*
+           (usocket:socket-connect "127.0.0.1" port :local-host "127.0.0.2" :local-port 0
+                                                    :element-type '(unsigned-byte 8))))
+
+(defun ask-from-elsewhere (port target &rest keys)
+  "The text of the answer to a request for TARGET, made of KEYS, on PORT."
+  (with-open-connection (connection (connect-from-elsewhere port))
+    (apply #'exchange-text connection target keys)))
+
+(defun check-client-behind-proxy (plain encrypted)
+  "Checks what handlers know of clients of a proxy that listens on the ports PLAIN and, for TLS,
+ENCRYPTED."
+  (flet ((forged (scheme)
+           `(("X-Forwarded-For" . "10.0.0.1") ("X-Forwarded-Proto" . ,scheme)
+             ("X-Forwarded-Host" . "example.org") ("Forwarded" . "for=10.0.0.2;proto=https"))))
+    (loop for (port scheme make) in `((,plain "http" %make-connection) (,encrypted "https" encrypted))
+          do (let* ((*make-connection* make)
+                    (host (format nil "localhost:~D" port))
+                    (expected (format nil "127.0.0.2 0 ~A ~A" scheme host)))
+               (is (equal expected (ask-from-elsewhere port "/client" :host host)))
+               (is (equal expected (ask-from-elsewhere port "/client" :host host
+                                                                      :headers (forged "https"))))
+               (is (equal expected (ask-from-elsewhere port "/client" :host host
+                                                                      :headers (forged "http"))))
+               (with-open-connection (connection (connect-from-elsewhere port))
+                 (send connection (handshake-octets
+                                   :host host
+                                   :headers `(("Origin" . ,(format nil "~A://~A" scheme host)))))
+                 (is (= 101 (response-status (read-head connection)))))))))
+
+(defmacro with-proxied-acceptor ((&rest initargs) &body body)
+  "Evaluates BODY while an acceptor of INITARGS serves /client and the WebSocket /ws."
+  `(with-routes (("/client" (client-as-told))
+                 ("/ws" (recycling:upgrade-to-websocket) nil))
+     (let* ((acceptor (make-instance *acceptor-class* :access-log-destination nil
+                                                      :message-log-destination nil ,@initargs))
+            (*server* (hunchentoot:start acceptor)))
+       (unwind-protect (progn ,@body)
+         (stop-if-started acceptor)))))
+
+(defmacro with-proxy-files ((directory) &body body)
+  "Evaluates BODY with DIRECTORY bound to a new one, with certificates in tls/."
+  `(with-directory (,directory)
+     (let ((tls (ensure-directories-exist (merge-pathnames "tls/" ,directory))))
+       (funcall 'make-certificate tls)
+       (uiop:copy-file (merge-pathnames "certificate.pem" tls) (merge-pathnames "fullchain.pem" tls))
+       (write-file tls "both.pem" (uiop:read-file-string (merge-pathnames "fullchain.pem" tls))
+                   (uiop:read-file-string (merge-pathnames "key.pem" tls))))
+     ,@body))
+
+(defparameter *nginx-frame*
+  "pid nginx.pid;
+error_log stderr;
+events {}
+http {
+    access_log off;
+    client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+~A
+}
+"
+  "An nginx.conf around the configuration of a site.")
+
+(define-server-test (clients-are-known-behind-nginx :needs (:our-http :systemd :tls-client))
+  (where-program (nginx "nginx")
+    (with-proxy-files (directory)
+      (let* ((plain (free-port)) (encrypted (free-port))
+             (site (localized-configuration "nginx-site.conf" directory
+                                            "listen 80" (format nil "listen 127.0.0.1:~D" plain)
+                                            "listen 443" (format nil "listen 127.0.0.1:~D" encrypted)))
+             (file (write-file directory "nginx.conf" (format nil *nginx-frame* site))))
+        (with-proxied-acceptor (:listen-path (merge-pathnames "http.sock" directory) :trusted-proxies '(:unix))
+          (call-with-program (lambda () (check-client-behind-proxy plain encrypted))
+                             plain nginx "-p" (uiop:native-namestring directory)
+                             "-c" (uiop:native-namestring file)
+                             "-g" "daemon off; master_process off;"))))))
+
+(defparameter *check-timeout* "timeout connect 5s")
+
+(defparameter *patient-check-timeout* (format nil "timeout connect 5s~%    timeout check 60s")
+  "By default a check may take as long as the time to the next.")
+
+(define-server-test (clients-are-known-behind-haproxy :needs (:our-http :tls-client))
+  (where-program (haproxy "haproxy")
+    (with-proxy-files (directory)
+      (with-proxied-acceptor (:port 0 :address "127.0.0.1" :trusted-proxies '("127.0.0.1"))
+        (let* ((plain (free-port)) (encrypted (free-port))
+               (file (write-file directory "haproxy.cfg"
+                                 (localized-configuration
+                                  "haproxy.cfg" directory
+                                  "bind :80" (format nil "bind 127.0.0.1:~D" plain)
+                                  "bind :443" (format nil "bind 127.0.0.1:~D" encrypted)
+                                  "check" "check inter 200" *check-timeout* *patient-check-timeout*
+                                  "127.0.0.1:4242"
+                                  (format nil "127.0.0.1:~D" (port-of *server*))))))
+          (call-with-program (lambda ()
+                               (eventually ("checks")
+                                 (< 2 (figure :served)))
+                               (check-client-behind-proxy plain encrypted)
+                               (is (null (rejections))))
+                             plain haproxy "-db" "-f" (uiop:native-namestring file)))))))
+
+(define-server-test (clients-are-known-by-the-proxy-protocol-of-haproxy :needs (:our-engine :tls-client))
+  (where-program (haproxy "haproxy")
+    (with-proxy-files (directory)
+      (over-tls (initargs)
+        (with-routes (("/ends" (ends-as-told)))
+          (let* ((acceptor (apply #'make-test-acceptor :trusted-proxies '("127.0.0.1") :proxy-protocol t initargs))
+                 (*server* (hunchentoot:start acceptor))
+                 (port (free-port)))
+            (unwind-protect
+                 (loop for (version) in '(("send-proxy-v2") ("send-proxy") ("send-proxy-v2-ssl-cn"))
+                       do (let ((file (write-file directory "haproxy.cfg"
+                                                  (localized-configuration
+                                                   "haproxy-tcp.cfg" directory
+                                                   "bind :443" (format nil "bind 127.0.0.1:~D" port)
+                                                   "send-proxy-v2 check" (format nil "~A check inter 200" version)
+                                                   *check-timeout* *patient-check-timeout*
+                                                   "127.0.0.1:4443" (format nil "127.0.0.1:~D" (port-of acceptor))))))
+                            (call-with-program
+                             (lambda ()
+                               (with-open-connection (connection (connect-from-elsewhere port))
+                                 (dotimes (count 2)
+                                   (is (equal (format nil "127.0.0.2 ~D 127.0.0.1 ~D https"
+                                                      (client-port connection) port)
+                                              (exchange-text connection "/ends"))))))
+                             port haproxy "-db" "-f" (uiop:native-namestring file))))
+              (stop-if-started acceptor))
+            (is (null (rejections)) "Its checks are in order.")))))))
+
+;;; Checks of load balancers
+
+(define-server-test (a-check-by-options-is-answered :needs :our-http)
+  (serving (:document-root nil) (("/page" "page"))
+    (dolist (target '("/" "*"))
+      (dolist (version '("HTTP/1.0" "HTTP/1.1"))
+        (is (= 204 (response-status (ask target :method :options :version version))) "~A ~A" target version)))
+    (is (= 404 (response-status (ask "/nowhere" :method :options))))))
+
+(define-server-test (a-check-that-only-connects-is-no-failure :needs :our-engine)
+  (serving (:defer-accept nil) (("/page" "page"))
+    (dotimes (count 5)
+      (disconnect (connect)))
+    (eventually ("the connections to be over")
+      (zerop (figure :open)))
+    (is (equal "page" (ask-text "/page")))
+    (is (zerop (figure :failed)))
+    (is (null (rejections)))))
+
+;;; The page
+
+(test the-guide-shows-the-configurations-that-are-tested
+  (let ((page (source-text (merge-pathnames "docs/guide/proxies.md" (source-root)))))
+    (dolist (name '("nginx-site.conf" "haproxy.cfg" "haproxy-tcp.cfg"))
+      (is (search (string-right-trim '(#\Newline) (configuration name)) page) "~A" name))))
