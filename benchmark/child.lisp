@@ -104,8 +104,11 @@ The second, the name, may hold spaces."
         when (and fields (= (stat-field 6 fields) (child-session child)))
           collect fields))
 
-(defparameter *ticks-per-second* (or (parse-integer (output-of "getconf" "CLK_TCK") :junk-allowed t)
-                                     100)
+(defun system-constant (name default)
+  "The integer that getconf knows as NAME, or DEFAULT."
+  (or (parse-integer (output-of "getconf" name) :junk-allowed t) default))
+
+(defparameter *ticks-per-second* (system-constant "CLK_TCK" 100)
   "The unit of processor time in /proc.")
 
 (defun processor-seconds (child)
@@ -113,7 +116,10 @@ The second, the name, may hold spaces."
   (loop for fields in (processes-of child)
         sum (/ (+ (stat-field 14 fields) (stat-field 15 fields)) *ticks-per-second*)))
 
+(defparameter *page-octets* (system-constant "PAGESIZE" 4096)
+  "The unit of memory in /proc.")
+
 (defun resident-megabytes (child)
   "The memory that the processes of CHILD have now."
   (loop for fields in (processes-of child)
-        sum (/ (* 4096 (stat-field 24 fields)) 1000000)))
+        sum (/ (* *page-octets* (stat-field 24 fields)) 1000000)))

@@ -30,6 +30,19 @@ it."
   (or (find (setting setting default) all :key name-of :test #'string=)
       (unavailable "~a can be one of ~{~a~^, ~}" setting (mapcar name-of all))))
 
+(defun chosen-workloads ()
+  "The workloads that the setting WORKLOADS lists.  With the setting CONNECTIONS they have as many,
+and names that say so."
+  (let ((workloads (chosen "WORKLOADS" *workloads* #'workload-name)))
+    (if (setting "CONNECTIONS")
+        (loop with count = (integer-setting "CONNECTIONS" nil)
+              for workload in (mapcar #'copy-workload workloads)
+              do (setf (workload-connections workload) count
+                       (workload-name workload)
+                       (format nil "~a-~d" (workload-name workload) count))
+              collect workload)
+        workloads)))
+
 (defun new-result ()
   "The folder of a new result, named by the time."
   (source-file (format nil "results/~a/" (fact "date" "-u" "+%Y-%m-%d-%H%M%S"))))
@@ -38,7 +51,7 @@ it."
   "Runs, and reports also what was measured before a Ctrl-C."
   (let ((*result* (new-result)))
     (handler-case (run (chosen "SERVERS" *servers* #'server-name)
-                       (chosen "WORKLOADS" *workloads* #'workload-name)
+                       (chosen-workloads)
                        (integer-setting "ROUNDS" 5)
                        (integer-setting "SECONDS" 2))
       (sb-sys:interactive-interrupt () (format t "~&Interrupted.~%")))

@@ -166,15 +166,16 @@ best among RIVALS, with a star if too much failed.  A dash for NIL."
   (let ((servers (intersection *readme-servers* (servers-in cells) :test #'string=)))
     (setf servers (sort servers #'< :key (lambda (name)
                                            (position name *readme-servers* :test #'string=))))
-    (write-table stream (cons "" (mapcar #'label-of servers))
-                 (loop for workload in *readme-workloads*
-                       for rivals = (cells-under workload cells servers)
-                       when rivals
-                         collect (cons (title-of workload)
-                                       (loop for server in servers
-                                             collect (table-cell
-                                                      (find-cell workload server rivals)
-                                                      rivals)))))))
+    (let ((rows (loop for workload in *readme-workloads*
+                      for rivals = (cells-under workload cells servers)
+                      when (and servers rivals)
+                        collect (cons (title-of workload)
+                                      (loop for server in servers
+                                            for cell = (find-cell workload server rivals)
+                                            collect (table-cell cell rivals))))))
+      (if rows
+          (write-table stream (cons "" (mapcar #'label-of servers)) rows)
+          (format stream "None of them was measured.~%")))))
 
 ;;; The report
 

@@ -91,18 +91,18 @@ start."
   "Stops all servers that run."
   (loop while *running* do (stop (pop *running*))))
 
-(defmacro noting-unavailable ((control &rest arguments) &body forms)
-  "The value of FORMS; or NIL, and a note, where something is UNAVAILABLE.  CONTROL and ARGUMENTS
+(defmacro noting-errors ((control &rest arguments) &body forms)
+  "The value of FORMS; or NIL, and a note, where there is an error.  CONTROL and ARGUMENTS
 say to whom that happened."
   `(handler-case (progn ,@forms)
-     (unavailable (condition)
+     (error (condition)
        (note "~@?: ~a." ,control ,@arguments condition)
        nil)))
 
 (defun prepared (servers)
   "Those of SERVERS that can be had."
   (loop for server in servers
-        when (noting-unavailable ("~a is left out" (server-name server))
+        when (noting-errors ("~a is left out" (server-name server))
                (funcall (server-prepare server))
                t)
           collect server))
@@ -111,8 +111,9 @@ say to whom that happened."
   "Those of SERVERS that serve WORKLOAD, RUNNING."
   (loop for server in servers
         for running = (and (serves-p server workload)
-                           (not (member (list server (tls-workload-p workload)) *given-up* :test #'equal))
-                           (noting-unavailable ("~a is left out of ~a" (server-name server)
+                           (not (member (list server (tls-workload-p workload)) *given-up*
+                                        :test #'equal))
+                           (noting-errors ("~a is left out of ~a" (server-name server)
                                                                        (workload-name workload))
                              (let ((running (running-for server workload)))
                                (check-answer running workload)
@@ -126,7 +127,7 @@ say to whom that happened."
 
 (defun run-round (running workload seconds)
   "Measures and records one round."
-  (noting-unavailable ("~a lost a round of ~a" (server-name (running-server running))
+  (noting-errors ("~a lost a round of ~a" (server-name (running-server running))
                                                (workload-name workload))
     (write-form (list* (workload-name workload) (server-name (running-server running))
                        (measure running workload seconds))
@@ -141,7 +142,7 @@ say to whom that happened."
     ;; What is compiled, or made, on first requests is there then.
     (unless (workload-lasting workload)
       (dolist (running participants)
-        (noting-unavailable ("~a" (server-name (running-server running)))
+        (noting-errors ("~a" (server-name (running-server running)))
           (load-by-wrk running workload 1))))
     (dotimes (count rounds)
       (dolist (running (rotated participants count))
@@ -173,7 +174,7 @@ say to whom that happened."
     (unwind-protect
          (let ((servers (prepared servers)))
            (when (find :database workloads :key #'workload-needs :test #'member)
-             (noting-unavailable ("Workloads with a database are left out")
+             (noting-errors ("Workloads with a database are left out")
                (setf (values postgres *sockets*) (start-postgres))))
            (format t "~&This takes about ~d minutes.~%" (minutes servers workloads rounds seconds))
            (write-form (facts servers seconds) (result-file "facts.lisp") :if-exists :supersede)

@@ -9,7 +9,8 @@ BENCH_FILES := /usr/share/gocode/src/github.com/jackc/pgx=golang-github-jackc-pg
   /usr/share/gocode/src/github.com/gorilla/websocket=golang-github-gorilla-websocket-dev \
   /usr/share/nodejs/ws=node-ws
 bench-lisp = BENCH_SERVERS="$(SERVERS)" BENCH_WORKLOADS="$(WORKLOADS)" BENCH_ROUNDS="$(ROUNDS)" \
-  BENCH_SECONDS="$(SECONDS)" BENCH_BEFORE="$(BEFORE)" BENCH_RESULT="$(RESULT)" \
+  BENCH_SECONDS="$(SECONDS)" BENCH_CONNECTIONS="$(CONNECTIONS)" BENCH_BEFORE="$(BEFORE)" \
+  BENCH_RESULT="$(RESULT)" \
   BENCH_SERVER="$(SERVER)" BENCH_WORKLOAD="$(WORKLOAD)" BENCH_MODE="$(MODE)" \
   $(SBCL) --noinform --non-interactive --eval '(require :asdf)' \
     --eval '(setf *compile-verbose* nil)' --eval '(push (uiop:getcwd) asdf:*central-registry*)' \
@@ -18,7 +19,7 @@ bench-lisp = BENCH_SERVERS="$(SERVERS)" BENCH_WORKLOADS="$(WORKLOADS)" BENCH_ROU
 
 .PHONY: bench bench-report bench-check bench-deps profile
 
-bench: bench-deps ## Measure: SERVERS= WORKLOADS= ROUNDS=5 SECONDS=2 BEFORE=folder
+bench: bench-deps ## Measure: SERVERS= WORKLOADS= ROUNDS=5 SECONDS=2 CONNECTIONS= BEFORE=folder
 	@$(call bench-lisp,bench-from-make)
 
 bench-report: ## Make the report of RESULT=folder again
