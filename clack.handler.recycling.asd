@@ -23,7 +23,6 @@
                (:file "socket")         ; connections that applications take over
                (:file "requests-served")
                (:file "later-responses") ; complete after their function has returned
-               (:file "engine-timers")
                (:file "options")        ; arguments of RUN
                (:file "running")        ; start and stop
                (:file "monitoring-middlewares") ; pages for those that watch

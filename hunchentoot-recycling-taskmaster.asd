@@ -215,6 +215,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:file "prometheus")               ; the same as metrics
      (:file "monitoring")               ; pages for those that watch
      (:file "unfit-arguments")          ; of applications
+     (:file "program-timers")           ; functions that programs have called later
      (:file "tls-arguments"
       :if-feature (:not :hunchentoot-no-ssl))
      (:file "listeners")                ; why nobody can listen
@@ -329,7 +330,6 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "post-data")    ; content of a request: read at once, or dropped
                  (:file "uploads")      ; files, in the other direction
                  (:file "backtraces")   ; of handlers that failed
-                 (:file "timers")       ; functions that programs have called later
                  (:file "administration")
                  (:file "monitoring-dispatchers")
                  (:file "main-function"))))) ; of a program, until signals end it

@@ -65,6 +65,9 @@ listens.  For a Unix-domain socket, it is 0.")
   (:method ((server clack-server))
     (%server-port server)))
 
+(defmethod server-engine ((server clack-server))
+  (application-engine server))
+
 (defmethod stats ((server clack-server))
   (append (if (application-engine server)
               (engine-statistics (application-engine server))

@@ -40,4 +40,5 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    ;; conditions
    #:recycling-error #:client-left #:reply-already-sent #:cannot-defer #:stream-full
    #:content-too-long #:content-left #:protocol-error #:invalid-header #:malformed-event
-   #:reply-failed #:upload-not-stored #:stop-from-worker #:recycling-taskmaster-corrupted-error))
+   #:reply-failed #:upload-not-stored #:unfit-argument #:stop-from-worker
+   #:recycling-taskmaster-corrupted-error))

@@ -62,3 +62,13 @@
   (dolist (name '(#:lack #:lack.request #:lack.response #:clack.socket))
     (when (find-package name)
       (is (null (use-together '#:common-lisp name '#:clack.handler.recycling)) "~A" name))))
+
+(test both-public-packages-mean-the-same-by-a-name
+  (do-external-symbols (symbol '#:clack.handler.recycling)
+    (multiple-value-bind (other status)
+        (find-symbol (symbol-name symbol) '#:hunchentoot-recycling-taskmaster)
+      (when (eq :external status)
+        (is (eq symbol other) "~A" symbol))))
+  ;; Without HUNCHENTOOT, which has a STOP as Clack's handlers do.
+  (is (null (use-together '#:common-lisp '#:hunchentoot-recycling-taskmaster
+                          '#:clack.handler.recycling))))

@@ -228,16 +228,15 @@ Hunchentoot's."
 
 ;;; Start and stop
 
-(defgeneric acceptor-engine (acceptor)
-  (:documentation "The engine of the last start of ACCEPTOR, or NIL.")
-  (:method ((acceptor hunchentoot:acceptor))
-    (let ((taskmaster (acceptor-taskmaster* acceptor)))
-      (and (typep taskmaster 'recycling-taskmaster)
-           (application-engine taskmaster)
-           (eq acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-           (application-engine taskmaster))))
-  (:method ((acceptor parallel-acceptor))
-    (slot-value acceptor 'engine)))
+(defmethod server-engine ((server hunchentoot:acceptor))
+  (let ((taskmaster (acceptor-taskmaster* server)))
+    (and (typep taskmaster 'recycling-taskmaster)
+         (application-engine taskmaster)
+         (eq server (hunchentoot:taskmaster-acceptor taskmaster))
+         (application-engine taskmaster))))
+
+(defmethod server-engine ((server parallel-acceptor))
+  (slot-value server 'engine))
 
 (defun note-engine (acceptor engine)
   "Stores ENGINE, or NIL for another taskmaster, as the engine of the last start of ACCEPTOR."
@@ -282,11 +281,11 @@ another thread has done so, and ACCEPTOR may have been started again."
 the new engine."
   (with-slots (starter start-lock start-ended) acceptor
     (wait-until (lambda ()
-                  (or (acceptor-engine acceptor)
+                  (or (server-engine acceptor)
                       (not (starting-p acceptor))
                       (eq starter (bt:current-thread))))
                 start-ended start-lock 5 1/100))
-  (acceptor-engine acceptor))
+  (server-engine acceptor))
 
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
   "Starts ACCEPTOR, and returns it once it accepts connections.  When that fails, signals the reason
@@ -304,7 +303,7 @@ and leaves it stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread
       (unless-returned (multiple-value-prog1 (call-next-method)
                          (settle-logs acceptor))
         (unless was-listening
-          (let ((engine (acceptor-engine acceptor)))
+          (let ((engine (server-engine acceptor)))
             (when engine                ; it may have started before the failure
               (stop-engine engine :timeout 0)))
           (stop-listening acceptor (acceptor-listener acceptor))

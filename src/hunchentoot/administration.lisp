@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 (defmethod stats ((server hunchentoot:acceptor))
-  (let ((engine (acceptor-engine server))
+  (let ((engine (server-engine server))
         (taskmaster (acceptor-taskmaster* server)))
     (append
      (cond (engine
@@ -19,7 +19,7 @@
      (list :log-dropped (lines-lost server)))))
 
 (defmethod list-connections ((server hunchentoot:acceptor))
-  (let ((engine (and (hunchentoot:started-p server) (acceptor-engine server))))
+  (let ((engine (and (hunchentoot:started-p server) (server-engine server))))
     (and engine (list-engine-connections engine))))
 
 (defmethod ready-p ((server hunchentoot:acceptor))
@@ -58,7 +58,7 @@ Signals RECYCLING-TASKMASTER-CORRUPTED-ERROR, with restarts RETRY and IGNORE, wh
 or when the counts of threads and connections do not add up.  Signals STOP-FROM-WORKER in a request
 handler of ACCEPTOR.  Signals HUNCHENTOOT:PARAMETER-ERROR when another taskmaster than a
 RECYCLING-TASKMASTER has started ACCEPTOR, since only that knows its threads."
-  (let ((engine (acceptor-engine acceptor)))
+  (let ((engine (server-engine acceptor)))
     (check-abandonable acceptor engine)
     (loop
       (when engine

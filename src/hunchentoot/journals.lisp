@@ -32,7 +32,7 @@ NIL."
 
 (defun complain (acceptor level control &rest arguments)
   "Logs the message of CONTROL and ARGUMENTS, at LEVEL, for ACCEPTOR.  Never signals."
-  (let ((engine (acceptor-engine acceptor)))
+  (let ((engine (server-engine acceptor)))
     (if engine
         (apply #'log-message engine level control arguments)
         (handler-case

@@ -43,7 +43,9 @@ may keep it after its request is over, the end of the request removes the large 
   (multiple-value-bind (request reply session) (objects-of context)
     (let ((hunchentoot:*acceptor* (deferred-reply-acceptor context))
           (hunchentoot:*reply* reply)
-          (hunchentoot:*session* session))
+          (hunchentoot:*session* session)
+          (*engine-of-context*
+            (suspended-exchange-engine (deferred-reply-deferred-response context))))
       (multiple-value-prog1
           (flet ((keep (files) (add-files context files)))
             (declare (dynamic-extent #'keep))

@@ -42,13 +42,12 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:trusted-proxies #:proxy-protocol-p
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
    #:note-rejected
-   #:stats #:list-connections
+   #:stats #:list-connections #:run-after #:cancel-timer #:server-engine #:*engine-of-context*
    ;; pages for those that watch
    #:place-of #:ready-p #:engine-ready-p #:*loopback* #:make-page-test
    #:metrics-page #:stats-page #:connections-page #:readiness-page #:liveness-page
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
-   #:check-timer #:check-is-timer
    #:port-number #:seconds #:address #:proxies #:*proxies-in-words* #:check-proxy-protocol
    #:trusted-networks #:changed-limits
    #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings

@@ -149,18 +149,3 @@ the type in words, and optionally true where the value is a secret.  Signals UNF
           do (if secret-p
                  (unfit name " must be ~A" words)
                  (unfit name " must be ~A, not ~S" words value))))
-
-;;; Timers
-
-(defun check-timer (seconds function)
-  "Checks that a timer can call FUNCTION, a function or a symbol other than NIL, after SECONDS, a
-real number, 0 or above.  Signals UNFIT-ARGUMENT otherwise."
-  (unless (fits-p seconds '(real 0))
-    (unfit :seconds " must be a real number, 0 or above, not ~S" seconds))
-  (unless (typep function '(or function (and symbol (not null))))
-    (unfit :function " must be a function or the name of one, not ~S" function)))
-
-(defun check-is-timer (timer)
-  "Checks that TIMER, any object, is a result of SCHEDULE.  Signals UNFIT-ARGUMENT otherwise."
-  (unless (typep timer 'timer)
-    (unfit :timer " must be a result of RUN-AFTER, not ~S" timer)))

@@ -236,7 +236,7 @@ completed all."
         (when (platform:readiness-supported-p)
           (is (zerop (figure :failed)))))
       (hunchentoot:stop *server*)
-      (is (null (engine:accounting-problems (recycling::acceptor-engine *server*)))))
+      (is (null (engine:accounting-problems (server:server-engine *server*)))))
     (let ((faults (loop for race across *races*
                         for fault = (race-fault race stop-p)
                         when fault collect (list fault race))))

@@ -184,7 +184,7 @@ with the text first."
   (let ((replies (make-recorder)))
     (with-globals ((engine::*idle-tick* 600))
       (serving () (("/" (recycling:defer-reply (reply :timeout 1/10) (record replies reply))))
-        (let ((pool (engine::engine-pool-state (recycling::acceptor-engine *server*))))
+        (let ((pool (engine::engine-pool-state (server:server-engine *server*))))
           (loop repeat 3
                 do (eventually ("the sentinel to wait idly") (engine::pool-state-sentinel-idle-p pool))
                    (is (= 504 (response-status (ask "/"))))))))))

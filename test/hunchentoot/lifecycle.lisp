@@ -257,7 +257,7 @@ GATE opens.  Checks that it then serves, whatever FIRST-STOP does."
 
 (defun corrupt (acceptor &optional (delta 1))
   "Makes ACCEPTOR count DELTA more serving workers than there are."
-  (incf (svref (engine::engine-counts (recycling::acceptor-engine acceptor))
+  (incf (svref (engine::engine-counts (server:server-engine acceptor))
                (engine::state-index :serving))
         delta))
 

@@ -214,7 +214,7 @@ stall at the same time."
   "The engine's only connection that is open, or NIL."
   (let ((found '()))
     (engine::map-connections (lambda (connection) (push connection found))
-                             (engine::engine-table (recycling::acceptor-engine *server*)))
+                             (engine::engine-table (server:server-engine *server*)))
     (first found)))
 
 (define-server-test (each-slow-head-has-its-own-time :needs :parking)

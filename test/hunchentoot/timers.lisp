@@ -35,6 +35,19 @@
       (recycling:run-after 0 (lambda () (open-gate gate)) :server acceptor)
       (is-true (await gate)))))
 
+(define-server-test (a-thread-in-the-context-of-a-reply-has-its-server-run-a-timer
+                     :needs :our-engine)
+  (let ((gate (make-gate)) (replies (make-recorder)))
+    (serving () (("/later" (recycling:defer-reply (reply) (record replies reply))))
+      (with-connection (connection)
+        (send-request connection "/later")
+        (let ((reply (nth-reply replies)))
+          (task-result (in-background ("another thread")
+                         (recycling:with-reply-context (reply)
+                           (recycling:run-after 0 (lambda () (open-gate gate))))))
+          (is-true (await gate))
+          (recycling:complete-reply reply "done"))))))
+
 (define-server-test (a-timer-is-cancelled-in-a-handler :needs :our-engine)
   (serving () (("/never" (princ-to-string
                           (recycling:cancel-timer
@@ -67,11 +80,11 @@
 (defmacro tells-of-timers (words &body body)
   "Checks that BODY is refused with a sentence that has WORDS in it."
   `(let ((condition (nth-value 1 (ignore-errors ,@body))))
-     (is (typep condition 'hunchentoot:parameter-error))
+     (is (typep condition 'recycling:unfit-argument))
      (is (search ,words (princ-to-string condition)) "~A" condition)))
 
 (define-server-test (what-makes-no-sense-is-refused-with-what-to-do :needs :our-engine)
-  (tells-of-timers ":SERVER" (recycling:run-after 1 'list))
+  (tells-of-timers "SERVER must be passed" (recycling:run-after 1 'list))
   (tells-of-timers "START" (recycling:run-after 1 'list :server (make-test-acceptor)))
   (tells-of-timers "SERVER" (recycling:run-after 1 'list :server 42))
   (with-acceptor (acceptor)

@@ -135,7 +135,7 @@
              (is (string= "plain" (ask-text "/plain"))))
         (open-gate gate))
       (hunchentoot:stop *server*)
-      (is (null (engine:accounting-problems (recycling::acceptor-engine *server*)))))))
+      (is (null (engine:accounting-problems (server:server-engine *server*)))))))
 
 (define-server-test (a-thread-destroyed-amid-a-message-ends-the-websocket :needs (:our-engine :parking))
   (let ((ends (make-recorder)))
