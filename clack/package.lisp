@@ -8,7 +8,7 @@
         #:hunchentoot-recycling-taskmaster.engine
         #:hunchentoot-recycling-taskmaster.server)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
-  (:export #:run #:stop #:serve-until-signalled
+  (:export #:run #:stop #:run-until-signalled
            #:clack-server #:server-address #:server-port #:stats #:list-connections
            #:*raw-body-memory*
            #:run-after #:cancel-timer

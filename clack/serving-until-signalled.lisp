@@ -14,8 +14,8 @@
 (defmethod tell-operator ((server clack-server) level text)
   (tell server level *rare-control* text nil))
 
-(defun serve-until-signalled (app &rest arguments &key (drain-timeout 30) on-start
-                              &allow-other-keys)
+(defun run-until-signalled (app &rest arguments &key (drain-timeout 30) on-start
+                            &allow-other-keys)
   "The main function of a program: serves APP, a Clack application, until a signal ends that, and
 exits.  Never returns.  ARGUMENTS are keywords and values for RUN, and :DRAIN-TIMEOUT.  Call it in
 the main thread.  Signals and the code of the exit are as for

@@ -127,7 +127,7 @@
 (defun clack-program (&optional (keywords ""))
   "The form of a program that serves a Clack application with KEYWORDS, a string."
   (format nil "(defvar *release* (here \"release\"))
-               (clack.handler.recycling:serve-until-signalled
+               (clack.handler.recycling:run-until-signalled
                 (lambda (environment)
                   (loop while (and (string= \"/slow\" (getf environment :path-info))
                                    (not (probe-file *release*)))
