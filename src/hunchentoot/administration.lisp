@@ -23,7 +23,7 @@
     (and engine (list-engine-connections engine))))
 
 (defmethod ready-p ((server hunchentoot:acceptor))
-  (let ((engine (acceptor-engine server)))
+  (let ((engine (server-engine server)))
     (if engine
         (engine-ready-p engine)
         (hunchentoot:started-p server)))) ; another taskmaster than ours has no drain
