@@ -90,7 +90,7 @@ certificate or key file."
                  :persistent-p (getf arguments :persistent-connections-p t)
                  :batch-scheduling-p (getf arguments :batch-scheduling t)
                  :websocket-limits (websocket-limits arguments)
-                 :trusted-proxies (trusted-networks (getf arguments :trusted-proxies))
+                 :trusted-proxies (networks-named (getf arguments :trusted-proxies))
                  :proxy-protocol-p (getf arguments :proxy-protocol)
                  :tls-context (tls-context-for arguments)
                  :place arguments

@@ -7,7 +7,7 @@
     :initarg :trusted-proxies
     :accessor acceptor-trusted-proxies
     :documentation "The proxies that are believed; once it is initialised, the result of
-TRUSTED-NETWORKS.")
+NETWORKS-NAMED.")
    (proxy-protocol
     :initarg :proxy-protocol
     :reader acceptor-proxy-protocol-p))
@@ -31,7 +31,14 @@ PARALLEL-ACCEPTOR explains its arguments."))
     ((acceptor proxied-acceptor) slot-names &key (trusted-proxies nil trusted-p))
   (declare (ignore slot-names))
   (when trusted-p
-    (setf (acceptor-trusted-proxies acceptor) (trusted-networks trusted-proxies))))
+    (setf (acceptor-trusted-proxies acceptor) (networks-named trusted-proxies))))
+
+(defmethod initialize-instance :after ((acceptor proxied-acceptor) &key)
+  (let ((taskmaster (acceptor-taskmaster* acceptor)))
+    (when (and (acceptor-trusted-proxies acceptor)
+               (not (typep taskmaster 'recycling-taskmaster)))
+      (hunchentoot:parameter-error "TRUSTED-PROXIES needs a RECYCLING-TASKMASTER, not ~A."
+                                   taskmaster))))
 
 (defmethod trusted-proxies ((taskmaster recycling-taskmaster))
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))

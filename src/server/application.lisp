@@ -57,7 +57,7 @@ APPLICATION."))
 
 (defgeneric trusted-proxies (application)
   (:documentation "The proxies that are believed when they tell APPLICATION of their clients: a
-list as TRUSTED-NETWORKS returns it; () for none.")
+list as NETWORKS-NAMED returns it; () for none.")
   (:method (application)
     (declare (ignore application))
     '()))

@@ -74,16 +74,11 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
   "A function of the address of a client, a string, that is true if ALLOW, the argument of a page,
 allows that client.  Signals UNFIT-ARGUMENT."
   (if (listp allow)
-      (let ((networks (loop for name in (remove :unix allow)
-                            collect (or (and (stringp name) (parse-network name))
-                                        (unfit :allow " has ~S, which names no network" name))))
-            (unix-p (member :unix allow)))
+      (let ((networks (loop for name in allow
+                            collect (or (network-named name)
+                                        (unfit :allow " has ~S, which names no network" name)))))
         (lambda (text)
-          (if (uiop:string-prefix-p "unix:" text)
-              unix-p
-              (let ((address (parse-ip-address text)))
-                (and address
-                     (some (lambda (network) (in-network-p address network)) networks))))))
+          (peer-in-p networks text)))
       (if (or (functionp allow) (and (symbolp allow) (fboundp allow)))
           allow
           (unfit :allow " must be a list or a function, not ~S" allow))))

@@ -49,7 +49,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
    #:port-number #:seconds #:address #:proxies #:*proxies-in-words* #:check-proxy-protocol
-   #:trusted-networks #:changed-limits
+   #:networks-named #:changed-limits
    #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings
    ;; where they listen
    #:tell-where #:sole-name

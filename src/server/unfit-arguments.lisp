@@ -119,7 +119,7 @@ reader.")
   "True when VALUE is a list of designators of trusted proxies."
   (and (listp value)
        (null (cdr (last value)))
-       (every #'trusted-proxy-of value)))
+       (every #'network-named value)))
 
 (deftype proxies ()
   "Trusted proxies: a list of addresses and networks, strings, and :UNIX."

@@ -93,6 +93,16 @@
       (is (= 400 (response-status response)))
       (is (equal '((400 . 1)) (rejections))))))
 
+(define-server-test (a-rejected-request-is-not-logged-as-of-the-client-before :needs :our-http)
+  (with-access-log (lines :trusted-proxies '("127.0.0.1")) (("/" "body"))
+    (with-connection (connection)
+      (exchange connection "/" :headers '(("X-Forwarded-For" . "192.0.2.1")))
+      (send connection "GET / HTTP/1.1" :crlf "Bad Name: 1" :crlf :crlf)
+      (is (= 400 (response-status (read-response connection)))))
+    (destructuring-bind (first second) (lines)
+      (is (eql 0 (search "192.0.2.1 - [" first)))
+      (is (eql 0 (search "127.0.0.1 - [" second))))))
+
 (define-server-test (a-redirection-leads-to-the-clients-scheme-and-host :needs :our-http)
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (flet ((location (&rest headers)
@@ -188,6 +198,8 @@
 
 (define-server-test (methods-around-process-connection-change-nothing-of-what-proxies-tell :needs :our-http)
   (serving-client (:trusted-proxies '("127.0.0.1") :mixin 'wrapped-connections)
+    (is (= 400 (response-status (ask "/client" :headers '(("X-Forwarded-For" . "192.0.2.1")
+                                                          ("Forwarded" . "for=192.0.2.2"))))))
     (with-connection (connection)
       (loop for (told . fields) in *told*
             do (is (equal told (client-told-for connection fields)) "~S" fields)))))
@@ -200,6 +212,10 @@
     (signals hunchentoot:parameter-error
       (make-test-acceptor :trusted-proxies proxies)))
   (signals hunchentoot:parameter-error (make-test-acceptor :proxy-protocol t))
+  (signals hunchentoot:parameter-error
+    (handler-bind ((warning #'muffle-warning))
+      (make-test-acceptor :trusted-proxies '("127.0.0.1")
+                          :taskmaster (make-instance 'hunchentoot:single-threaded-taskmaster))))
   (let ((acceptor (make-test-acceptor :trusted-proxies '("127.0.0.1") :proxy-protocol t)))
     (signals hunchentoot:parameter-error (reinitialize-instance acceptor :trusted-proxies '()))
     (finishes (reinitialize-instance acceptor :trusted-proxies '() :proxy-protocol nil))))

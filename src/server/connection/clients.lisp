@@ -17,27 +17,27 @@ it.")
    :documentation "The scheme of the request of CLIENT: :HTTP or :HTTPS, or NIL where no proxy tells
 it."))
 
-;;; Trusted proxies
+;;; Lists of networks, and of :UNIX, which stands for the peers of Unix-domain sockets
 
-(defun trusted-proxy-of (designator)
-  "The network, or :UNIX, that DESIGNATOR names in an argument; NIL if it names none."
+(defun network-named (designator)
+  "The element of a list of networks that DESIGNATOR names: that network where it is a string, an
+address or a network; :UNIX; NIL if it names none."
   (cond ((eq :unix designator) :unix)
         ((stringp designator) (parse-network designator))))
 
-(defun trusted-networks (designators)
-  "The trusted proxies that DESIGNATORS name, a list: addresses and networks, strings, and :UNIX for
-the peers of Unix-domain sockets.  The result is for TRUSTED-PROXIES."
-  (mapcar #'trusted-proxy-of designators))
+(defun networks-named (designators)
+  "The list of the networks that DESIGNATORS name, as NETWORK-NAMED tells."
+  (mapcar #'network-named designators))
 
-(defun trusted-address-p (trusted address)
-  "True when ADDRESS, an IP-ADDRESS, is in TRUSTED, a list of trusted proxies."
-  (loop for proxy in trusted
-        thereis (and (not (eq :unix proxy))
-                     (in-network-p address proxy))))
+(defun address-in-p (networks address)
+  "True when ADDRESS, an IP-ADDRESS, is in one of NETWORKS, a list."
+  (loop for network in networks
+        thereis (and (not (eq :unix network))
+                     (in-network-p address network))))
 
-(defun trusted-peer-p (trusted name)
-  "True when the peer with the address NAME, a string, is in TRUSTED, a list of trusted proxies."
-  (if (eql 0 (search "unix:" name))
-      (member :unix trusted)
+(defun peer-in-p (networks name)
+  "True when the peer with the address NAME, a string, is in one of NETWORKS, a list."
+  (if (uiop:string-prefix-p "unix:" name)
+      (and (member :unix networks) t)
       (let ((address (parse-ip-address name)))
-        (and address (trusted-address-p trusted address)))))
+        (and address (address-in-p networks address)))))

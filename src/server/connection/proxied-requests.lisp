@@ -17,7 +17,7 @@
   (let ((trusted (trusted-proxies application)))
     (setf (http-trusted http)
           (and trusted
-               (trusted-peer-p trusted (first (http-remote http)))
+               (peer-in-p trusted (first (http-remote http)))
                trusted))))
 
 (defun client-of-origin (origin http)
@@ -28,17 +28,14 @@
                :scheme (origin-scheme origin)))
 
 (defun settle-client (http head)
-  "Records the client of the request HEAD over HTTP, as a trusted proxy tells it, and the host that
+  "Records the client of the request HEAD, as a trusted proxy tells it over HTTP, and the host that
 the client has asked for.  Signals PROTOCOL-ERROR where the proxy contradicts itself."
-  (let ((trusted (http-trusted http)))
-    (when trusted
-      (setf (http-client http) nil)
-      (let ((origin (origin-of-head head (lambda (address)
-                                           (trusted-address-p trusted address)))))
-        (when origin
-          (setf (http-client http) (client-of-origin origin http))
-          (when (origin-host origin)
-            (set-host head (origin-host origin))))))))
+  (let ((origin (origin-of-head head (lambda (address)
+                                       (address-in-p (http-trusted http) address)))))
+    (when origin
+      (setf (http-client http) (client-of-origin origin http))
+      (when (origin-host origin)
+        (set-host head (origin-host origin))))))
 
 (defun request-encrypted-p (application http)
   "True when the client of the current request to APPLICATION, over HTTP, uses TLS; also where a

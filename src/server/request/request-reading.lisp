@@ -7,6 +7,7 @@
   "The head of the next request over HTTP; :NONE when it is incomplete; :END when none will come, or
 when it was refused.  If AHEAD-P, the octets are left for the first reader, and the result is :SOME
 where they do not begin a request."
+  (setf (http-client http) nil)         ; that of the request before
   (let* ((io (http-io http))
          (parser (or (shiftf (http-parser http) nil)
                      (take-parser (application-limits application))))
@@ -113,7 +114,8 @@ may use them."
 request that APPLICATION does not serve, and for CONNECT: after a 2xx reply to that, the connection
 does not carry HTTP."
   (when (typep head 'head)
-    (settle-client http head)
+    (when (http-trusted http)
+      (settle-client http head))
     (case (head-method head)
       ((:get :head))                    ; every server supports these (RFC 9110, section 9.1)
       (:connect (error (make-refusal :connect-not-served)))
