@@ -17,6 +17,8 @@
  ("src/server/connection/" buffered-connections io-output lending transports exchanges handshakes)
  ("src/server/request/" body-buffers contents exchanges limits early-content shared-content)
  ("src/server/response/" reply-streams send-queues sent-files deferred-replies outgoing-streams)
+ ("src/server/prometheus" prometheus)
+ ("src/server/monitoring" monitoring clack/monitoring)
  ("src/server/" acceptors)
  ("src/hunchentoot/proxies" behind-proxies)
  ("src/hunchentoot/websockets" websockets)
