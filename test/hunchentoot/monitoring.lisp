@@ -198,3 +198,18 @@
   (dolist (arguments '((nil) ("/a" :allow ("nonsense")) ("/a" :allow (80)) ("/a" :allow :everybody)
                        ("/a" :allow ("127.0.0.1/8"))))
     (signals hunchentoot:parameter-error (apply #'recycling:make-metrics-dispatcher arguments))))
+
+(define-server-test (an-acceptor-with-hunchentoots-own-taskmaster-has-pages-of-what-is-known
+                     :needs :our-engine)
+  (with-pages ((recycling:make-metrics-dispatcher "/metrics")
+               (recycling:make-readiness-dispatcher "/ready")
+               (recycling:make-connections-dispatcher "/connections"))
+    (let ((*acceptor-class* 'hunchentoot:easy-acceptor))
+      (with-acceptor (acceptor)
+        (is (equal (format nil "ready~%") (ask-text "/ready")))
+        (is (equal "[]" (ask-text "/connections")))
+        (let ((text (ask-text "/metrics")))
+          (is-true (metric-value text "http_server_threads"))
+          (is (null (metric-lines text "http_server_requests_total"))))
+        (hunchentoot:stop acceptor)
+        (is (not (server:ready-p acceptor)))))))
