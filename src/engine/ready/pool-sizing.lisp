@@ -136,7 +136,7 @@ which its thread waited for a processor does not count."
 their own in three ticks, at the rate since the last look.  Returns 0 if fewer did so than half
 of the requests and events that workers began, TURNS in all so far, because requests do not block
 then; or if the system does not count.  NOW is in MICROSECONDS."
-  (let* ((switches (or (voluntary-switches) 0))
+  (let* ((switches (voluntary-switches))
          ;; One of them is the sentinel's own nap.
          (latest (max 0 (- switches (shiftf (controller-switches controller) switches) 1)))
          (begun (- turns (shiftf (controller-turns controller) turns)))

@@ -55,14 +55,13 @@ thread has ended."
 
 (defun voluntary-switches ()
   "How often threads of this process have given up their processor of their own, to wait for something
-other than a processor; NIL where the system does not count that."
+other than a processor; 0 where the system does not count that."
   (sb-alien:with-alien ((usage (array sb-alien:long 18)))
-    (and (zerop (system-call "getrusage" sb-alien:int
-                             (sb-alien:int 0)
-                             ((* (array sb-alien:long 18)) (sb-alien:addr usage))))
-         (let ((count (sb-alien:deref usage 16)))
-           ;; The sentinel's own thread has slept by now.
-           (and (plusp count) count)))))
+    (if (zerop (system-call "getrusage" sb-alien:int
+                            (sb-alien:int 0)
+                            ((* (array sb-alien:long 18)) (sb-alien:addr usage))))
+        (sb-alien:deref usage 16)
+        0)))
 
 (defconstant +sched-other+ 0)
 (defconstant +sched-batch+ 3)
