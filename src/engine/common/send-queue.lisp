@@ -143,7 +143,38 @@ error number, an integer, or NIL."
   (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known
   (end nil :type (or null fixnum))      ; by when it is to take some of them, in MILLISECONDS
   (waited 0 :type fixnum)               ; for how many milliseconds it was waited for
-  (taken 0 :type fixnum))               ; how many octets it took meanwhile
+  (taken 0 :type fixnum)                ; how many octets it took meanwhile
+  (worker-waited 0 :type fixnum))       ; of workers for output and input, in milliseconds
+
+(defstruct (taking-limits (:include opaque)
+                          (:constructor make-taking-limits (milliseconds rate grace))
+                          (:copier nil))
+  "The demands on a peer, see LIMIT-TAKING.  The connections of a server share one of these."
+  (milliseconds nil :type (or null fixnum) :read-only t)
+  (rate nil :type (or null (integer 1)) :read-only t)
+  (grace 0 :type fixnum :read-only t))  ; in milliseconds
+
+(defvar *no-limits* (make-taking-limits nil nil 0)
+  "The TAKING-LIMITS of a new queue.")
+
+(defparameter *recent-limits-count* 8
+  "The largest number of TAKING-LIMITS that are remembered.")
+(defvar *recent-limits* '()
+  "The TAKING-LIMITS that were made last, a list.")
+
+(defun taking-limits (milliseconds rate grace)
+  "The TAKING-LIMITS of these values, perhaps made before."
+  (or (find-if (lambda (limits)
+                 (and (eql milliseconds (taking-limits-milliseconds limits))
+                      (eql rate (taking-limits-rate limits))
+                      (= grace (taking-limits-grace limits))))
+               *recent-limits*)
+      (let ((recent *recent-limits*))
+        (first (set-published *recent-limits*
+                              (cons (make-taking-limits milliseconds rate grace)
+                                    (if (< (length recent) *recent-limits-count*)
+                                        recent
+                                        (butlast recent))))))))
 
 (define-record (send-queue (:include opaque) (:constructor make-send-queue ()) (:copier nil))
   "The unsent octets of a connection.  Its owner alone writes the slots; other threads may read
@@ -152,12 +183,7 @@ them."
    :documentation "The parts (see PART) of SEND-QUEUE, a list in the order in which they leave.")
   (sender nil :type (or null function)
    :documentation "The function by which SEND-PARTS sends SEND-QUEUE; NIL if a descriptor does.")
-  ;; The demands on its peer, see LIMIT-TAKING.
-  (milliseconds nil :type (or null fixnum)
-   :documentation "In how many milliseconds the peer of SEND-QUEUE has to take some octets, an
-integer; NIL for no limit.")
-  (rate nil :type (or null (integer 1)))
-  (grace 0 :type fixnum)                ; in milliseconds
+  (limits *no-limits* :type taking-limits)
   (watch nil :type (or null peer-watch)) ; NIL until the peer is waited for
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
   (reserved-since 0 :type fixnum))      ; when there were none, in MILLISECONDS

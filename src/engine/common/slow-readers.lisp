@@ -23,15 +23,24 @@
   "From now on gives up the peer of QUEUE, a SEND-QUEUE, if it takes nothing for SECONDS, a real;
 or, once waits for it have lasted GRACE seconds, an integer, if it takes fewer than RATE octets a
 second, an integer.  Either is NIL for no limit."
-  (setf (send-queue-milliseconds queue) (as-milliseconds seconds)
-        (send-queue-rate queue) rate
-        (send-queue-grace queue) (* 1000 grace)))
+  (setf (send-queue-limits queue)
+        (taking-limits (as-milliseconds seconds) rate (* 1000 grace))))
+
+(defun send-queue-milliseconds (queue)
+  "In how many milliseconds the peer of QUEUE, a SEND-QUEUE, has to take some octets, an integer;
+NIL for no limit."
+  (taking-limits-milliseconds (send-queue-limits queue)))
+
+(defun (setf send-queue-milliseconds) (milliseconds queue)
+  (let ((limits (send-queue-limits queue)))
+    (unless (eql milliseconds (taking-limits-milliseconds limits))
+      (setf (send-queue-limits queue)
+            (taking-limits milliseconds (taking-limits-rate limits) (taking-limits-grace limits))))
+    milliseconds))
 
 (defun copy-limits (queue to)
   "Makes the limits of QUEUE, a SEND-QUEUE, those of TO, another one."
-  (setf (send-queue-milliseconds to) (send-queue-milliseconds queue)
-        (send-queue-rate to) (send-queue-rate queue)
-        (send-queue-grace to) (send-queue-grace queue)))
+  (setf (send-queue-limits to) (send-queue-limits queue)))
 
 (defun octets-owed (queue descriptor)
   "The number of octets of QUEUE and in the kernel's buffer of DESCRIPTOR that the peer has yet
@@ -53,20 +62,25 @@ number that it has yet to take."
 (defun latest-end (queue watch owed now)
   "By when the peer of QUEUE and WATCH, which has OWED octets, or NIL, yet to take, is to take some
 of them after NOW, all in MILLISECONDS; NIL for no limit."
-  (let ((milliseconds (send-queue-milliseconds queue))
-        (rate (send-queue-rate queue)))
+  (let* ((limits (send-queue-limits queue))
+         (milliseconds (taking-limits-milliseconds limits))
+         (rate (taking-limits-rate limits)))
     (earlier (and milliseconds (+ now milliseconds))
              (and rate owed
-                  (+ now (send-queue-grace queue)
+                  (+ now (taking-limits-grace limits)
                      (floor (* 1000 (peer-watch-taken watch)) rate)
                      (- (peer-watch-waited watch)))))))
+
+(defun ensure-watch (queue)
+  "The PEER-WATCH of QUEUE, a SEND-QUEUE, perhaps a new one."
+  (or (send-queue-watch queue)
+      (setf (send-queue-watch queue) (make-peer-watch))))
 
 (defun look-at-taker (queue descriptor now &optional sent-p)
   "Looks at NOW, in MILLISECONDS, how many octets the peer of QUEUE, a SEND-QUEUE, has taken of
 it and of the kernel's buffer of DESCRIPTOR.  The first look begins a wait.  SENT-P is true if
 DESCRIPTOR has just taken some.  The caller owns the connection."
-  (let* ((watch (or (send-queue-watch queue)
-                    (setf (send-queue-watch queue) (make-peer-watch))))
+  (let* ((watch (ensure-watch queue))
          (owed (octets-owed queue descriptor))
          (taken (octets-taken-since watch owed))
          (looked (peer-watch-looked watch)))
@@ -85,10 +99,18 @@ while it was not waited for."
   (let ((watch (send-queue-watch queue)))
     (and watch (peer-watch-end watch))))
 
-(defun send-queue-taken (queue)
-  "How many octets the peer of QUEUE, a SEND-QUEUE, took while it was waited for, an integer."
+(defun peer-progress (queue)
+  "Returns two values: the number of octets that the peer of QUEUE, a SEND-QUEUE, has taken while it
+was waited for, and for how many milliseconds workers have waited for it, for input as well."
   (let ((watch (send-queue-watch queue)))
-    (if watch (peer-watch-taken watch) 0)))
+    (if watch
+        (values (peer-watch-taken watch) (peer-watch-worker-waited watch))
+        (values 0 0))))
+
+(defun note-worker-wait (queue milliseconds)
+  "Notes that a worker has waited for the peer of QUEUE, a SEND-QUEUE, for MILLISECONDS more, an
+integer."
+  (incf (peer-watch-worker-waited (ensure-watch queue)) milliseconds))
 
 (defun waited-for-p (queue)
   "True while a thread waits for the peer of QUEUE, a SEND-QUEUE, or the sentinel looks at it."
@@ -128,5 +150,5 @@ open."
 
 (defun reset-taking (queue)
   "Gives the peer of QUEUE, a SEND-QUEUE, all its time again: it has taken everything, or a new
-reply begins."
+request begins."
   (setf (send-queue-watch queue) nil))

@@ -35,12 +35,8 @@
   (input nil :type (or null octets))
   (start 0 :type index)
   (end 0 :type index)
-  (received 0 :type fixnum)             ; the total number of octets
+  (received 0 :type fixnum)             ; octets, since the current request began
   (pace nil)                            ; the least rate of input, a PACE, or NIL
-  ;; For the speed of the client during the current request: octets RECEIVED before it, and
-  ;; milliseconds that a worker has waited.  QUEUE counts the octets of the reply that were taken.
-  (received-before 0 :type fixnum)
-  (waited 0 :type fixnum)
   ;; A program uses it for another protocol, and its waits have no share.
   (talked-on-p nil)
   (kept 0 :type index) ; this many octets from START were parsed, see READ-HEAD-AHEAD
@@ -181,21 +177,22 @@ connection."
   (let ((base (io-base io)))
     (if (or (io-talked-on-p io) (not (eq :engine (io-owner base))))
         (funcall wait)
-        (let ((began (milliseconds))
-              (moved (+ (send-queue-taken (io-queue base))
-                        (max 0 (- (io-received io) (io-received-before io))))))
-          (unless (wait-for-client (io-connection base) direction moved (io-waited base) wait)
-            (if (eq :output direction)
-                (give-up-taker base)
-                (error 'stream-timeout :stream (io-stream base))))
-          (incf (io-waited base) (- (milliseconds) began))))))
+        (let ((began (milliseconds)))
+          (multiple-value-bind (taken waited) (peer-progress (io-queue base))
+            (unless (wait-for-client (io-connection base) direction (+ taken (io-received io))
+                                     waited wait)
+              (if (eq :output direction)
+                  (give-up-taker base)
+                  (error 'stream-timeout :stream (io-stream base)))))
+          (note-worker-wait (io-queue base) (- (milliseconds) began))))))
 
 (defun begin-request-on (io)
-  "Notes that a new request begins on IO: its octets and waits are counted from 0."
-  (let ((base (io-base io)))
-    (reset-taking (io-queue base))
-    (setf (io-received-before io) (io-received io)
-          (io-waited base) 0)))
+  "Notes that a new request begins on IO: the progress of its client is counted from 0."
+  (reset-taking (io-queue (io-base io)))
+  (let ((pace (io-pace io)))            ; of content that has begun to come
+    (when pace
+      (decf (pace-received pace) (io-received io))))
+  (setf (io-received io) 0))
 
 (defun await-input-within (io limit)
   "Waits until the descriptor beneath IO is ready for reading IO.  Signals STREAM-TIMEOUT after
@@ -216,7 +213,7 @@ LIMIT milliseconds; a negative LIMIT means none."
 come, LEFT milliseconds of waiting were left.  Each RATE further octets add a second."
   (rate nil :type (integer 1) :read-only t)
   (left 0 :type fixnum)
-  (received 0 :type fixnum :read-only t))
+  (received 0 :type fixnum))
 
 (defun pace-io (io rate grace)
   "Limits the waits for input of IO from now on: to GRACE seconds in all, plus the time that the
