@@ -216,19 +216,19 @@ best among RIVALS, with a star if too much failed.  A dash for NIL."
 
 (defun write-head (stream facts)
   "Writes what a reader has to know of the run, from FACTS."
-  (destructuring-bind (&key date commit changes processors processor kernel lisp wrk json load
+  (destructuring-bind (&key date commit changes processors processor kernel lisp wrk load
                          seconds &allow-other-keys)
       facts
     (format stream "# Benchmark of ~a~%~%~
                     Measured by `make bench` at commit ~a~:[~;, with changes~], on ~d processors~%~
                     (~a), which servers and clients share; Linux ~a, ~a, ~a. Rounds of ~d s.~%~
-                    JSON in Lisp is by ~a. The load of the machine before was ~a.~%~%~
+                    The load of the machine before was ~a.~%~%~
                     Figures are medians of the rounds. Bold: no other server was better in every~%~
                     round. A star: more than one request in a thousand failed. A dash: not~%~
                     measured.~%"
             date commit changes processors processor kernel lisp
             (string-right-trim " " (subseq wrk 0 (or (position #\[ wrk) (length wrk))))
-            seconds json load)))
+            seconds load)))
 
 (defun write-servers (stream facts)
   "Writes versions and notes of the servers of FACTS."

@@ -47,7 +47,6 @@
         :kernel (fact "uname" "-r")
         :lisp (format nil "~a ~a" (lisp-implementation-type) (lisp-implementation-version))
         :wrk (fact (find-program "wrk") "-v")
-        :json (json-system)
         :load (fact "cut" "-d" " " "-f1-3" "/proc/loadavg")
         :seconds seconds
         :servers (loop for server in servers

@@ -32,27 +32,23 @@ VERSION  a function that returns the version, a string"
   "True if ASDF finds the system NAME."
   (and (asdf:find-system name nil) t))
 
-(defun json-system ()
-  "The system that encodes JSON, for all Lisp servers the same: Jonathan, which is fast, where ASDF
-finds it; else Yason, which Debian has.  UNAVAILABLE without either."
-  (or (find-if #'known-system-p '("jonathan" "yason"))
-      (unavailable "ASDF finds neither jonathan nor yason (Debian's package cl-yason)")))
+(defparameter *json-system* "yason"
+  "The system by which Lisp servers write JSON.")
 
-(defun database-systems ()
-  "The systems with which Lisp servers ask the database and write HTML."
-  '("postmodern" "cl-who"))
+(defparameter *database-systems* '("postmodern" "cl-who")
+  "The systems by which Lisp servers ask the database and write HTML.")
 
 (defun lisp-command (systems files form &key (root *root*))
   "The command of a Lisp that loads SYSTEMS, from the checkout ROOT where they are ours, and FILES
 of servers/, and evaluates FORM, a string."
-  (let ((database-p (and *sockets* (every #'known-system-p (database-systems)))))
+  (let ((database-p (and *sockets* (every #'known-system-p *database-systems*))))
     (flet ((evaluate (control &rest arguments)
              (list "--eval" (apply #'format nil control arguments))))
       `(,sb-ext:*runtime-pathname* "--dynamic-space-size" 4000 "--noinform" "--non-interactive"
         ,@(evaluate "(require :asdf)")
         ,@(evaluate "(push ~s asdf:*central-registry*)" (uiop:native-namestring root))
-        ,@(loop for system in (append systems (list (json-system))
-                                      (and database-p (database-systems)))
+        ,@(loop for system in (append systems (list *json-system*)
+                                      (and database-p *database-systems*))
                 append (evaluate "(asdf:load-system ~s)" system))
         ,@(loop for file in (append '("work") (and database-p '("database")) files)
                 append (list "--load" (source-file (format nil "servers/~a.lisp" file))))
@@ -72,9 +68,9 @@ them."
   (make-server
    :name name :label label :color color :serves serves :note note
    :prepare (lambda ()
-              (json-system)
-              (unless (or (not (equal root *root*)) (known-system-p system))
-                (unavailable "ASDF does not find the system ~a" system)))
+              (dolist (each (list *json-system* system))
+                (unless (known-system-p each)
+                  (unavailable "ASDF does not find the system ~a" each))))
    :command (lambda (port certificate)
               (lisp-command (list system) files
                             (format nil "(work:serve ~d ~:[~a~;~:*~{~a :ssl-certificate-file ~s ~

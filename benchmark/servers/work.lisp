@@ -40,18 +40,12 @@
   (multiple-value-bind (seconds microseconds) (sb-ext:get-time-of-day)
     (+ (* 1000000 seconds) microseconds)))
 
-;;; JSON, by Jonathan where that is loaded, else by Yason
+;;; JSON
 
 (defun json (thing)
-  "THING in JSON: hash tables, vectors, strings, numbers and truth values."
-  #.(if (find-package '#:jonathan)
-        `(,(intern "TO-JSON" '#:jonathan) thing)
-        `(with-output-to-string (stream)
-           (,(intern "ENCODE" '#:yason) thing stream))))
-
-(defun json-false ()
-  "What JSON writes as false."
-  #.(if (find-package '#:jonathan) :false `',(intern "FALSE" '#:yason)))
+  "THING in JSON: hash tables, vectors, strings, numbers and Yason's truth values."
+  (with-output-to-string (stream)
+    (yason:encode thing stream)))
 
 (defun object (&rest names-and-values)
   "An object of JSON."
@@ -62,22 +56,8 @@
 
 (defun parse-items ()
   "The items of items.json, a vector of objects."
-  #.(if (find-package '#:jonathan)
-        `(map 'vector (lambda (item)
-                        (maphash (lambda (name value)
-                                   (setf (gethash name item)
-                                         (cond ((null value) (json-false))
-                                               ((consp value) (coerce value 'vector))
-                                               (t value))))
-                                 item)
-                        item)
-              (,(intern "PARSE" '#:jonathan)
-               (uiop:read-file-string (merge-pathnames "items.json" *data*) :external-format :utf-8)
-               :as :hash-table))
-        `(with-open-file (stream (merge-pathnames "items.json" *data*) :external-format :utf-8)
-           (map 'vector #'identity
-                (,(intern "PARSE" '#:yason) stream :json-arrays-as-vectors t
-                                                   :json-booleans-as-symbols t)))))
+  (with-open-file (stream (merge-pathnames "items.json" *data*) :external-format :utf-8)
+    (yason:parse stream :json-arrays-as-vectors t :json-booleans-as-symbols t)))
 
 (defvar *items* #()
   "The items.")
