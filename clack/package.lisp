@@ -13,7 +13,7 @@
            #:*raw-body-memory*
            #:run-after #:cancel-timer
            ;; conditions
-           #:recycling-error #:client-left #:reply-already-sent #:program-socket-over
+           #:recycling-error #:client-left #:reply-already-sent #:cannot-defer
            #:content-too-long #:content-left #:protocol-error #:invalid-header
            #:make-metrics-middleware #:make-stats-middleware #:make-connections-middleware
            #:make-readiness-middleware #:make-liveness-middleware

@@ -29,14 +29,11 @@
 takes the response."
   (typecase condition
     ((or descriptor-broken stream-timeout) t)
-    (program-socket-over
-     (let ((socket (program-socket-over-socket condition))) ; may belong to another request
-       (and socket
-            (eq socket (exchange-upgrade exchange)))))
     (client-left
      (let ((source (client-left-source condition))) ; may belong to another request
        (and source
-            (eq source (exchange-deferred-response exchange)))))
+            (or (eq source (exchange-upgrade exchange))
+                (eq source (exchange-deferred-response exchange))))))
     (end-of-file (and (raw-body-source body)
                       (eq (stream-error-stream condition) (raw-body-source body))))))
 

@@ -52,14 +52,17 @@ be taken for frames."
       (error (make-refusal :content-of-handshake)))))
 
 (defun socket-of (exchange)
-  "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call.  Signals
-PROGRAM-SOCKET-OVER where the connection cannot be taken over any more, and a PROTOCOL-ERROR where
-the request is an opening handshake with content."
+  "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call.  Signals CANNOT-DEFER
+where the connection cannot be taken over any more, and a PROTOCOL-ERROR where the request is an
+opening handshake with content."
   (or (exchange-upgrade exchange)
       (progn (check-handshake exchange)
              (if (untouched-p exchange)
                  (setf (exchange-upgrade exchange) (make-socket-for exchange))
-                 (error 'program-socket-over)))))
+                 (error 'cannot-defer
+                        :reason (format nil "only the thread that calls the application can take ~
+                                             its connection over, before the response begins, and ~
+                                             when all content has come"))))))
 
 (defun taken-over-p (exchange)
   "True when the application has taken the connection of EXCHANGE over."

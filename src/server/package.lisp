@@ -90,8 +90,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
    #:exchange-upgrade
    #:make-program-socket #:begin-to-speak #:take-sending-back #:end-websocket #:fail-program-socket
-   #:program-socket-reader #:listen-to-program-socket #:program-socket-over
-   #:program-socket-over-socket
+   #:program-socket-reader #:listen-to-program-socket
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket
    #:finish-program-socket
    #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced

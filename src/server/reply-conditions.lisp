@@ -29,8 +29,8 @@ or writes to one that it has closed itself, also after the client has left."))
   ((reason :initarg :reason :reader cannot-defer-reason))
   (:report (lambda (condition stream)
              (format stream "This reply cannot be deferred: ~A." (cannot-defer-reason condition))))
-  (:documentation "Signalled where a reply cannot be deferred, because there is no request, or its
-reply has begun or was deferred before."))
+  (:documentation "Signalled where a reply cannot be deferred, or its connection not be taken over,
+because there is no request, or the reply has begun or was deferred before."))
 
 (setf (documentation 'cannot-defer-reason 'function)
       "The reason of CANNOT-DEFER, a string without a full stop.")

@@ -170,7 +170,7 @@
         (is (equal "bye" (hear-text talk)))
         (is (equal '(:end) (hear talk))))
       (eventually ("all to be called") (= 2 (recorded-count calls)))
-      (is (equal '(:sent handler:program-socket-over) (recorded calls))))))
+      (is (equal '(:sent handler:client-left) (recorded calls))))))
 
 ;;; Threads that end amid callbacks
 

@@ -260,8 +260,8 @@ after the other."
                                     (text-response "answered")))
       (with-connection (connection)
         (is (equal "answered" (exchange-text connection "/")))
-        (signals handler:program-socket-over (handler::write-to-clack-socket io (octets "more") nil))
-        (signals handler:program-socket-over (handler::close-clack-socket io))
+        (signals handler:cannot-defer (handler::write-to-clack-socket io (octets "more") nil))
+        (signals handler:cannot-defer (handler::close-clack-socket io))
         (is (equal "answered" (exchange-text connection "/")))))))
 
 (define-server-test an-application-that-fails-before-a-takeover-is-answered-500
@@ -293,13 +293,13 @@ after the other."
       (eventually ("the connection to end") (zerop (server-figure :open)))
       (is (= 500 (response-status (ask "/"))))
       (is (= 500 (response-status (ask "/later"))))
-      (is (search "The connection has ended." (clack-log))))))
+      (is (search "The client gets no more octets" (clack-log))))))
 
 (define-server-test taking-over-a-connection-whose-content-may-follow-fails-with-500
   (with-clack (environment (progn (handler::write-to-clack-socket (io-of environment) (octets "taken") nil)
                                   (text-response "answered")))
     (is (= 500 (response-status (ask "/" :method :post :content "content"))))
-    (is (search "The connection cannot be taken over." (clack-log)))))
+    (is (search "cannot be deferred: only the thread" (clack-log)))))
 
 (define-server-test an-application-that-fails-after-a-takeover-ends-the-connection
   (with-clack (environment (lambda (responder)
@@ -411,7 +411,7 @@ after the other."
                        (begin-speaking environment #'identity)
                        (setf result (handler-case
                                         (loop (write-frame (io-of environment) :binary (test-octets 300000)))
-                                      (handler:program-socket-over () :over))))
+                                      (handler:client-left () :over))))
                      :write-timeout 1/2)
           (with-talk (talk)
             (eventually ("the application to be told") result)
@@ -609,7 +609,7 @@ after the other."
         (eventually ("the application to listen") io))
       (is (eq :over (eventually ("writing to fail")
                       (handler-case (progn (write-frame io :text "lost") nil)
-                        (handler:program-socket-over () :over))))))))
+                        (handler:client-left () :over))))))))
 
 (define-server-test a-client-that-answers-pings-is-pinged-again
   (with-echoing (:websocket-ping-seconds 1/10

@@ -57,19 +57,6 @@
   (finished-p nil)                      ; the program has closed it
   (failed-p nil))                       ; and so has a failure of the program
 
-(define-condition program-socket-over (recycling-error)
-  ((socket :initarg :socket :initform nil :reader program-socket-over-socket))
-  (:report (lambda (condition stream)
-             (write-string (if (program-socket-over-socket condition)
-                               "The connection has ended."
-                               "The connection cannot be taken over.")
-                           stream)))
-  (:documentation "Signalled to a program that writes to a connection that has ended, or whose
-client was too slow; or that takes over a connection where that is not possible, or not any more."))
-
-(setf (documentation 'program-socket-over-socket 'function)
-      "The PROGRAM-SOCKET of a PROGRAM-SOCKET-OVER; NIL where the connection cannot become one.")
-
 (defun make-program-socket (exchange frames-p
                             &key (most-octets (* 1024 1024)) ping-seconds idle-seconds)
   "A PROGRAM-SOCKET on the connection of EXCHANGE, over which the program speaks from now on; in the
@@ -251,8 +238,7 @@ frame was sent before."
 (defun write-to-program-socket (socket octets &optional callback)
   "Sends OCTETS, a vector that must not change any more, to SOCKET.  CALLBACK, a function without
 arguments or NIL, is called in any thread when the system has accepted them.  Any thread may call
-this.  It waits while the queue is full, for at most the write timeout.  Signals
-PROGRAM-SOCKET-OVER."
+this.  It waits while the queue is full, for at most the write timeout.  Signals CLIENT-LEFT."
   (loop
     (ecase (put-written socket octets callback)
       ((:room :full :dropped)
@@ -265,7 +251,7 @@ PROGRAM-SOCKET-OVER."
                 socket (or (write-seconds (suspended-exchange-application socket)) t))
          (end-websocket socket)
          (resume socket)))
-      (:over (error 'program-socket-over :socket socket)))))
+      (:over (error 'client-left :source socket)))))
 
 (defun buffer-for-program-socket (socket octets)
   "Keeps OCTETS, a vector that must not change any more, for FLUSH-PROGRAM-SOCKET; drops it if
@@ -297,7 +283,7 @@ lock."
 the client, but for at most *CLOSE-ANSWER-SECONDS*.  The program is not called any more."
   (when (program-socket-buffered socket)
     (handler-case (flush-program-socket socket)
-      (program-socket-over () nil)))    ; its end closes it anyway
+      (client-left () nil)))            ; its end closes it anyway
   (with-websocket (socket)
     (setf (program-socket-finished-p socket) t)
     (unless (eq :closing (websocket-state socket))
