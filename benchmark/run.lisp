@@ -153,8 +153,8 @@ say to whom that happened."
   (loop for workload in workloads
         for count = (count-if (lambda (server) (serves-p server workload)) servers)
         for all-rounds = (min rounds (or (workload-rounds workload) rounds))
-        for one = (+ 1 (if (workload-by-rate-p workload) seconds 6)
-                     (if (or (workload-lasting workload) (plusp (workload-idle workload))) 2 0))
+        for one = (+ 0.3 (if (workload-by-rate-p workload) seconds 6)
+                         (if (or (workload-lasting workload) (plusp (workload-idle workload))) 2 0))
         sum (* count (+ 1.5 (* all-rounds one))) into all
         finally (return (ceiling (+ all (* 12 (length servers))) 60))))
 

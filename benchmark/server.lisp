@@ -62,9 +62,9 @@ of servers/, and evaluates FORM, a string."
 
 (defun lisp-server (name label color serves
                     &key system files arguments tls-arguments note (root *root*))
-  "A server in a Lisp of its own, by SYSTEM and FILES of servers/.  ARGUMENTS, a string, stand
-behind the port in the call of SERVE; over TLS TLS-ARGUMENTS do, and certificate and key behind
-them."
+  "A server in a Lisp of its own, by SYSTEM and FILES of servers/.  Port, certificate and key, and
+behind them ARGUMENTS, a string, are the arguments of SERVE; over TLS TLS-ARGUMENTS, if there are
+any."
   (make-server
    :name name :label label :color color :serves serves :note note
    :prepare (lambda ()
@@ -73,11 +73,9 @@ them."
                   (unavailable "ASDF does not find the system ~a" each))))
    :command (lambda (port certificate)
               (lisp-command (list system) files
-                            (format nil "(work:serve ~d ~:[~a~;~:*~{~a :ssl-certificate-file ~s ~
-                                         :ssl-privatekey-file ~s~}~])"
-                                    port (and certificate
-                                              (list* tls-arguments (strings certificate)))
-                                    arguments)
+                            (format nil "(work:serve ~d ~:[nil nil~;~:*~{~s ~s~}~] ~a)"
+                                    port (strings certificate)
+                                    (or (and certificate tls-arguments) arguments))
                             :root root))
    :version (lambda ()
               (or (asdf:component-version (asdf:find-system system)) "unknown"))))

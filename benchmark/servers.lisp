@@ -6,7 +6,7 @@
   "Sets *SERVERS* to the values of FORMS but for those that are NIL."
   `(setf *servers* (remove nil (list ,@forms))))
 
-(defparameter *application* '(:hello :wait :file :mix :json :upload :database)
+(defparameter *application* '(:hello :wait :file :mix :json :upload :database :tls)
   "What each application serves.")
 
 (defparameter *woo-note*
@@ -14,7 +14,7 @@
 
 (defun ours (name label color root)
   "Our server of the checkout ROOT, by Hunchentoot's side."
-  (lisp-server name label color (list* :tls :later :events :websocket *application*)
+  (lisp-server name label color (list* :later :events :websocket *application*)
                :system "hunchentoot-recycling-taskmaster" :files '("hunchentoot" "later")
                :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor"
                :tls-arguments "'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor"
@@ -65,7 +65,7 @@
                :system "clack-handler-recycling" :files '("clack")
                :arguments "'clack.handler.recycling:run
                            :run-after 'clack.handler.recycling:run-after")
-  (lisp-server "hunchentoot" "Hunchentoot" "#1565c0" (list* :tls *application*)
+  (lisp-server "hunchentoot" "Hunchentoot" "#1565c0" *application*
                :system "hunchentoot" :files '("hunchentoot")
                :arguments "'hunchentoot:easy-acceptor"
                :tls-arguments "'hunchentoot:easy-ssl-acceptor")
@@ -75,7 +75,7 @@
   (woo "woo" "Woo, 1 per core" "#fb8c00" (processors))
   (woo "woo-100" "Woo, 100 workers" "#bf360c" 100)
   (make-server :name "go" :label "Go net/http" :color "#00acc1"
-               :serves (list* :tls :later :events :websocket *application*)
+               :serves (list* :later :events :websocket *application*)
                :prepare #'go-server
                :command (lambda (port certificate)
                           (list* (go-server) port (built-file "data/") (or *sockets* "")
@@ -83,7 +83,7 @@
                :version (lambda () (output-of "go" "version")))
   (make-server :name "node" :label "Node" :color "#9ccc65"
                :serves (append '(:later :events) (and (node-module-p "ws") '(:websocket))
-                               (remove :database *application*))
+                               (set-difference *application* '(:database :tls)))
                :note "A cluster of one process for each processor."
                :prepare (lambda () (find-program "node" "nodejs"))
                :command (lambda (port certificate)

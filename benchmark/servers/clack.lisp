@@ -56,9 +56,12 @@ chunks, for the last of which TCP has clients wait."
             ((path-p "/later") (later environment))
             (t '(404 () ("")))))))
 
-(defun serve (port run &rest arguments &key run-after &allow-other-keys)
-  "Calls RUN, a handler's function, to serve on PORT with ARGUMENTS; RUN-AFTER as *RUN-AFTER*."
+(defun serve (port certificate key run &rest arguments &key run-after &allow-other-keys)
+  "Calls RUN, a handler's function, to serve on PORT with ARGUMENTS; over TLS with the files
+CERTIFICATE and KEY, unless they are NIL.  RUN-AFTER as *RUN-AFTER*."
   (setf *run-after* run-after)
   (apply run #'application :port port :address "127.0.0.1" :debug nil :allow-other-keys t
-                           arguments)
+                           (append (and certificate
+                                        (list :ssl t :ssl-cert-file certificate :ssl-key-file key))
+                                   arguments))
   (loop (sleep 3600)))

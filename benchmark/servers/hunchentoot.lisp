@@ -33,15 +33,19 @@
     ("/fortunes" fortunes) ("/upload" upload))
   "The handlers, by the beginnings of their paths, in the order in which they are asked.")
 
-(defun serve (port class &rest initargs)
-  "Serves on PORT by an acceptor of CLASS, made with INITARGS, and never returns."
+(defun serve (port certificate key class &rest initargs)
+  "Serves on PORT by an acceptor of CLASS, made with INITARGS, and never returns.  CLASS is one for
+TLS unless the files CERTIFICATE and KEY are NIL."
   (setf hunchentoot:*dispatch-table*
         (append (loop for (path handler) in *handlers*
                       collect (hunchentoot:create-prefix-dispatcher path handler))
                 (list (hunchentoot:create-static-file-dispatcher-and-handler "/file" (file)))))
   (start-serving (apply #'make-instance class
                         :address "127.0.0.1" :port port :listen-backlog 4096
-                        :access-log-destination nil :message-log-destination nil initargs))
+                        :access-log-destination nil :message-log-destination nil
+                        (append (and certificate (list :ssl-certificate-file certificate
+                                                       :ssl-privatekey-file key))
+                                initargs)))
   (loop (sleep 3600)))
 
 (defun start-serving (acceptor)
