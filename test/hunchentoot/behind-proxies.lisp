@@ -50,7 +50,7 @@
     ("X_Forwarded_For: 192.0.2.1") ("X-Forwarded-Server: example.org") ("Via: 1.1 example.org"))
   "Fields, lines of text, by which a client may say that it is another.")
 
-(define-server-test (a-client-that-is-no-trusted-proxy-is-believed-nothing :needs :our-http)
+(define-server-test (a-client-that-is-no-trusted-proxy-is-believed-nothing :needs :our-engine)
   (dolist (trusted '(() ("10.0.0.0/8" "2001:db8::/32" :unix) ("127.0.0.2" "127.0.0.0/32" "::1")))
     (serving-client (:trusted-proxies trusted)
       (with-connection (connection)
@@ -58,7 +58,7 @@
           (dolist (fields *forged*)
             (is (equal itself (client-told-for connection fields)) "~S ~S" trusted fields)))))))
 
-(define-server-test (a-trusted-proxy-is-believed :needs :our-http)
+(define-server-test (a-trusted-proxy-is-believed :needs :our-engine)
   (dolist (trusted '(("127.0.0.1") ("10.0.0.0/8" "127.0.0.0/8") ("::ffff:127.0.0.1") ("0.0.0.0/0")))
     (serving-client (:trusted-proxies trusted)
       (with-connection (connection)
@@ -80,20 +80,20 @@
     ("192.0.2.1 0 http inner:1" "Forwarded: for=8.8.8.8;proto=https" "Forwarded: for=192.0.2.1"))
   "Clients as handlers know them, and the fields that tell of them.")
 
-(define-server-test (a-handler-knows-the-client-behind-a-trusted-proxy :needs :our-http)
+(define-server-test (a-handler-knows-the-client-behind-a-trusted-proxy :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (with-connection (connection)
       (loop for (told . fields) in *told*
             do (is (equal told (client-told-for connection fields)) "~S" fields)))))
 
-(define-server-test (a-request-with-contradicting-fields-of-a-trusted-proxy-is-refused :needs :our-http)
+(define-server-test (a-request-with-contradicting-fields-of-a-trusted-proxy-is-refused :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (let ((response (ask "/client" :headers '(("X-Forwarded-For" . "192.0.2.1")
                                               ("Forwarded" . "for=192.0.2.2")))))
       (is (= 400 (response-status response)))
       (is (equal '((400 . 1)) (rejections))))))
 
-(define-server-test (a-rejected-request-is-not-logged-as-of-the-client-before :needs :our-http)
+(define-server-test (a-rejected-request-is-not-logged-as-of-the-client-before :needs :our-engine)
   (with-access-log (lines :trusted-proxies '("127.0.0.1")) (("/" "body"))
     (with-connection (connection)
       (exchange connection "/" :headers '(("X-Forwarded-For" . "192.0.2.1")))
@@ -103,7 +103,7 @@
       (is (eql 0 (search "192.0.2.1 - [" first)))
       (is (eql 0 (search "127.0.0.1 - [" second))))))
 
-(define-server-test (a-redirection-leads-to-the-clients-scheme-and-host :needs :our-http)
+(define-server-test (a-redirection-leads-to-the-clients-scheme-and-host :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (flet ((location (&rest headers)
              (response-header (ask "/away" :headers (list* '("Cookie" . "hunchentoot-session=1") headers))
@@ -114,14 +114,14 @@
                                                        '("X-Forwarded-Host" . "example.org"))))
       (is (equal "http://localhost/there" (location '("X-Forwarded-Proto" . "gopher")))))))
 
-(define-server-test (a-cookie-is-secure-when-the-client-uses-https :needs :our-http)
+(define-server-test (a-cookie-is-secure-when-the-client-uses-https :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (flet ((cookie (scheme)
              (response-header (ask "/cookie" :headers `(("X-Forwarded-Proto" . ,scheme))) "set-cookie")))
       (is (search "secure" (string-downcase (cookie "https"))))
       (is (not (search "secure" (string-downcase (cookie "http"))))))))
 
-(define-server-test (a-request-without-a-host-has-that-which-its-proxy-tells :needs :our-http)
+(define-server-test (a-request-without-a-host-has-that-which-its-proxy-tells :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (is (equal "example.org" (first (last (uiop:split-string
                                            (ask-text "/client" :version "HTTP/1.0" :host nil
@@ -139,14 +139,14 @@
     (is (equal "(8.8.8.8 (8.8.8.8 192.0.2.1))"
                (ask-text "/real" :headers '(("X-Forwarded-For" . "8.8.8.8, 192.0.2.1")))))))
 
-(define-server-test (a-deferred-reply-knows-the-client-behind-a-trusted-proxy :needs :our-http)
+(define-server-test (a-deferred-reply-knows-the-client-behind-a-trusted-proxy :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (is (equal "192.0.2.1 0 https example.org"
                (ask-text "/later" :headers '(("X-Forwarded-For" . "192.0.2.1")
                                              ("X-Forwarded-Proto" . "https")
                                              ("X-Forwarded-Host" . "example.org")))))))
 
-(define-server-test (the-access-log-has-the-client-behind-a-trusted-proxy :needs :our-http)
+(define-server-test (the-access-log-has-the-client-behind-a-trusted-proxy :needs :our-engine)
   (with-access-log (lines :trusted-proxies '("127.0.0.1")) (("/" "body"))
     (ask "/" :headers '(("X-Forwarded-For" . "8.8.8.8, 192.0.2.1")))
     (is (eql 0 (search "192.0.2.1 - [" (first (lines))))))
@@ -196,7 +196,7 @@
 (defmethod hunchentoot:process-connection :around ((acceptor wrapped-connections) socket)
   (call-next-method))
 
-(define-server-test (methods-around-process-connection-change-nothing-of-what-proxies-tell :needs :our-http)
+(define-server-test (methods-around-process-connection-change-nothing-of-what-proxies-tell :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1") :mixin 'wrapped-connections)
     (is (= 400 (response-status (ask "/client" :headers '(("X-Forwarded-For" . "192.0.2.1")
                                                           ("Forwarded" . "for=192.0.2.2"))))))
@@ -220,7 +220,7 @@
     (signals hunchentoot:parameter-error (reinitialize-instance acceptor :trusted-proxies '()))
     (finishes (reinitialize-instance acceptor :trusted-proxies '() :proxy-protocol nil))))
 
-(define-server-test (trusted-proxies-can-be-changed-for-new-connections :needs :our-http)
+(define-server-test (trusted-proxies-can-be-changed-for-new-connections :needs :our-engine)
   (serving-client ()
     (flet ((client ()
              (first (uiop:split-string (ask-text "/client" :headers '(("X-Forwarded-For" . "192.0.2.1")))))))

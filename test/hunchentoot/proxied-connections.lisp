@@ -68,7 +68,7 @@ empty lists, tells."
       (is (zerop (length (ask-raw parts)))))
     (is (equal '(400) (mapcar #'car (rejections))))))
 
-(define-server-test (a-proxy-header-is-no-header-without-the-argument :needs :our-http)
+(define-server-test (a-proxy-header-is-no-header-without-the-argument :needs :our-engine)
   (serving (:trusted-proxies '("127.0.0.1")) (("/ends" (ends-as-told)))
     (with-connection (connection)
       (send connection (octets "PROXY UNKNOWN" :crlf) (request-octets "/ends"))
@@ -100,7 +100,7 @@ empty lists, tells."
     (is (null (rejections)))
     (is (zerop (figure :failed)))))
 
-(define-server-test (fields-count-only-where-the-source-in-the-header-is-trusted-too :needs :our-http)
+(define-server-test (fields-count-only-where-the-source-in-the-header-is-trusted-too :needs :our-engine)
   (flet ((client (source)
            (with-connection (connection)
              (send connection (format nil "PROXY TCP4 ~A 10.0.0.1 5000 80" source) :crlf)
