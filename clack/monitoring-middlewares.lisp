@@ -2,11 +2,10 @@
 
 ;;;; Middlewares with pages for those that watch servers.
 
-(defun servers-of (environment)
-  "A list of the server that serves the request of ENVIRONMENT; NIL where that is none of ours."
+(defun exchange-of (environment)
+  "The exchange of the request of ENVIRONMENT; NIL where another handler serves it."
   (let ((exchange (getf environment :clack.io)))
-    (and (typep exchange 'exchange)
-         (list (exchange-application exchange)))))
+    (and (typep exchange 'exchange) exchange)))
 
 (defun page-response (page servers)
   "The response with PAGE, a function as METRICS-PAGE, of SERVERS."
@@ -18,14 +17,16 @@
   (let ((wanted-p (make-page-test path allow)))
     (lambda (app)
       (lambda (environment)
-        (let ((servers (or servers (servers-of environment)))
-              (headers (getf environment :headers)))
+        (let* ((exchange (exchange-of environment))
+               (servers (or servers (and exchange (list (exchange-application exchange)))))
+               (headers (getf environment :headers)))
           (if (and servers
                    (funcall wanted-p
                             (getf environment :request-method) (getf environment :path-info)
                             (getf environment :remote-addr)
-                            (or (gethash "x-forwarded-for" headers)
-                                (gethash "forwarded" headers))))
+                            (passed-on-p exchange
+                                         (gethash "x-forwarded-for" headers)
+                                         (gethash "forwarded" headers))))
               (page-response page servers)
               (funcall app environment)))))))
 
@@ -38,9 +39,9 @@ text format.  All else goes to the application.
            the server that serves the request
   ALLOW    the clients that get the page, a list: addresses and networks, strings as \"192.0.2.1\"
            and \"10.0.0.0/8\", and :UNIX for those of Unix-domain sockets.  By default those on this
-           machine.  Requests of others, and those with X-Forwarded-For or Forwarded, which a proxy
-           has passed on, go to the application.  Or a function of the address, a string, that is
-           true if the client gets the page, passed on or not
+           machine.  Requests of others, and those with X-Forwarded-For or Forwarded that come from
+           none of :TRUSTED-PROXIES, go to the application.  Or a function of the address, a string,
+           that alone decides
 
 Signals UNFIT-ARGUMENT where PATH or ALLOW makes no sense."
   (make-page-middleware #'metrics-page path servers allow))

@@ -17,8 +17,9 @@
       (when (funcall wanted-p
                      (hunchentoot:request-method request) (hunchentoot:script-name request)
                      (hunchentoot:remote-addr request)
-                     (or (hunchentoot:header-in :x-forwarded-for request)
-                         (hunchentoot:header-in :forwarded request)))
+                     (passed-on-p *exchange*
+                                  (hunchentoot:header-in :x-forwarded-for request)
+                                  (hunchentoot:header-in :forwarded request)))
         (lambda ()
           (send-page page (or servers (list hunchentoot:*acceptor*))))))))
 
@@ -30,9 +31,9 @@ the STATS of SERVERS as metrics for Prometheus: version 0.0.4 of its text format
            serves the request
   ALLOW    the clients that get the page, a list: addresses and networks, strings as \"192.0.2.1\"
            and \"10.0.0.0/8\", and :UNIX for those of Unix-domain sockets.  By default those on this
-           machine.  Others, and requests with X-Forwarded-For or Forwarded, which a proxy has
-           passed on, get what the rest of the dispatch table has for them.  Or a function of the
-           address, a string, that is true if the client gets the page, passed on or not
+           machine.  Others, and requests with X-Forwarded-For or Forwarded that come from none
+           of :TRUSTED-PROXIES, get what the rest of the dispatch table has for them.  Or a function
+           of the address, a string, that alone decides
 
 Signals HUNCHENTOOT:PARAMETER-ERROR where PATH or ALLOW makes no sense."
   (make-page-dispatcher #'metrics-page path servers allow))

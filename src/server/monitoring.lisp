@@ -83,16 +83,25 @@ allows that client.  Signals UNFIT-ARGUMENT."
           allow
           (unfit :allow " must be a list or a function, not ~S" allow))))
 
+(defun passed-on-p (exchange &rest fields)
+  "True if FIELDS, the values of X-Forwarded-For and Forwarded or NIL, show that an untrusted proxy
+has passed on the request of EXCHANGE, so that its client is not known.  EXCHANGE is NIL where the
+server has not read the request."
+  (and (some #'identity fields)
+       (not (and exchange
+                 (exchange-http exchange)
+                 (http-client (exchange-http exchange))))))
+
 (defun make-page-test (path allow)
   "A function of the method of a request, its path and the address of its client, strings, and of
-whether a proxy has forwarded it.  It is true if the request gets the page at PATH, a string, of
-which ALLOW is the argument.  Signals UNFIT-ARGUMENT."
+the value of PASSED-ON-P.  It is true if the request gets the page at PATH, a string, of which ALLOW
+is the argument.  Signals UNFIT-ARGUMENT."
   (unless (stringp path)
     (unfit :path " must be a string, not ~S" path))
   (let ((allowed-p (client-test allow)))
-    (lambda (method request-path address forwarded-p)
+    (lambda (method request-path address passed-on-p)
       (and (string= path request-path)
            (member method '(:get :head))
            ;; Behind a proxy on this machine every client seems to be on this machine.
-           (not (and forwarded-p (listp allow)))
+           (not (and passed-on-p (listp allow)))
            (funcall allowed-p address)))))

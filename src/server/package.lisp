@@ -44,7 +44,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:note-rejected
    #:stats #:list-connections #:run-after #:cancel-timer #:server-engine #:*engine-of-context*
    ;; pages for those that watch
-   #:place-of #:ready-p #:engine-ready-p #:*loopback* #:make-page-test
+   #:place-of #:ready-p #:engine-ready-p #:*loopback* #:make-page-test #:passed-on-p
    #:metrics-page #:stats-page #:connections-page #:readiness-page #:liveness-page
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types

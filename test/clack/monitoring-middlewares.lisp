@@ -50,6 +50,16 @@
       (is (equal "the app" (ask-text "/live" :headers (list header))))
       (is (equal (format nil "alive~%") (ask-text "/all" :headers (list header)))))))
 
+(define-server-test behind-a-trusted-proxy-pages-of-a-clack-server-are-for-the-clients-it-names
+  (call-with-clack (watched-app (handler:make-liveness-middleware "/live"))
+                   '(:trusted-proxies ("127.0.0.1"))
+                   (lambda ()
+                     (loop for (client text) in `(("192.0.2.7" "the app")
+                                                  ("127.0.0.1" ,(format nil "alive~%")))
+                           do (is (equal text
+                                         (ask-text "/live"
+                                                   :headers `(("X-Forwarded-For" . ,client)))))))))
+
 (define-server-test a-clack-server-that-drains-is-not-ready
   (with-globals ((engine::*drain-seconds* *patience*))
     (let ((server nil))

@@ -194,6 +194,18 @@
         (is (= 404 (status-of "/live" :headers (list header))))
         (is (= 200 (status-of "/all" :headers (list header))))))))
 
+(define-server-test (behind-a-trusted-proxy-a-page-is-for-the-clients-that-it-names
+                     :needs :our-engine)
+  (with-pages ((recycling:make-liveness-dispatcher "/live")
+               (recycling:make-liveness-dispatcher "/far" :allow '("192.0.2.0/24")))
+    (with-acceptor (acceptor :trusted-proxies '("127.0.0.1"))
+      (loop for (client live far) in '(("192.0.2.7" 404 200) ("127.0.0.1" 200 404))
+            do (dolist (header `(("X-Forwarded-For" . ,client)
+                                 ("Forwarded" . ,(format nil "for=~A" client))))
+                 (is (= live (status-of "/live" :headers (list header))) "~S" header)
+                 (is (= far (status-of "/far" :headers (list header))) "~S" header)))
+      (is (= 200 (status-of "/live")) "It is the proxy's own request."))))
+
 (test a-page-with-arguments-that-make-no-sense-is-refused
   (dolist (arguments '((nil) ("/a" :allow ("nonsense")) ("/a" :allow (80)) ("/a" :allow :everybody)
                        ("/a" :allow ("127.0.0.1/8"))))
