@@ -36,7 +36,7 @@ texts."
           do (setf text (substituted text old (princ-to-string new))))
     text))
 
-(defun call-with-program (function port &rest command)
+(defun call-with-proxy (function port &rest command)
   "Calls FUNCTION while the program that COMMAND starts listens on PORT."
   (let ((process (uiop:launch-program command :output "/dev/null" :error-output "/dev/null")))
     (unwind-protect
@@ -129,7 +129,7 @@ http {
                                             "listen 443" (format nil "listen 127.0.0.1:~D" encrypted)))
              (file (write-file directory "nginx.conf" (format nil *nginx-frame* site))))
         (with-proxied-acceptor (:listen-path (merge-pathnames "http.sock" directory) :trusted-proxies '(:unix))
-          (call-with-program (lambda () (check-client-behind-proxy plain encrypted))
+          (call-with-proxy (lambda () (check-client-behind-proxy plain encrypted))
                              plain nginx "-p" (uiop:native-namestring directory)
                              "-c" (uiop:native-namestring file)
                              "-g" "daemon off; master_process off;"))))))
@@ -152,7 +152,7 @@ http {
                                   "check" "check inter 200" *check-timeout* *patient-check-timeout*
                                   "127.0.0.1:4242"
                                   (format nil "127.0.0.1:~D" (port-of *server*))))))
-          (call-with-program (lambda ()
+          (call-with-proxy (lambda ()
                                (eventually ("checks")
                                  (< 2 (figure :served)))
                                (check-client-behind-proxy plain encrypted)
@@ -176,7 +176,7 @@ http {
                                                    "send-proxy-v2 check" (format nil "~A check inter 200" version)
                                                    *check-timeout* *patient-check-timeout*
                                                    "127.0.0.1:4443" (format nil "127.0.0.1:~D" (port-of acceptor))))))
-                            (call-with-program
+                            (call-with-proxy
                              (lambda ()
                                (with-open-connection (connection (connect-from-elsewhere port))
                                  (dotimes (count 2)
@@ -186,6 +186,21 @@ http {
                              port haproxy "-db" "-f" (uiop:native-namestring file))))
               (stop-if-started acceptor))
             (is (null (rejections)) "Its checks are in order.")))))))
+
+(define-server-test (a-proxy-header-of-curl-comes-before-tls :needs (:our-engine :tls))
+  (where-program (curl "curl")
+    (over-tls (initargs)
+      (with-routes (("/ends" (ends-as-told)))
+        (let* ((acceptor (apply #'make-test-acceptor :trusted-proxies '("127.0.0.1") :proxy-protocol t initargs))
+               (*server* (hunchentoot:start acceptor)))
+          (unwind-protect
+               (let ((answer (uiop:run-program
+                              (list curl "-sk" "--haproxy-protocol" "--max-time" (princ-to-string *patience*)
+                                    (format nil "https://127.0.0.1:~D/ends" (port-of acceptor)))
+                              :output :string :ignore-error-status t)))
+                 (is (uiop:string-prefix-p "127.0.0.1 " answer))
+                 (is (uiop:string-suffix-p answer (format nil "127.0.0.1 ~D https" (port-of acceptor)))))
+            (stop-if-started acceptor)))))))
 
 ;;; Checks of load balancers
 
