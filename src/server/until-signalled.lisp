@@ -4,12 +4,12 @@
 ;;;;
 ;;;;   signal             errand    the main thread
 ;;;;   SIGTERM, SIGINT    :STOP     has a thread drain the server; at a second one, stops it at once
-;;;;   SIGHUP             :RENEW    opens the logs and reads the certificates anew
+;;;;   SIGHUP             :RENEW    has a thread open the logs and read the certificates anew
 ;;;;   SIGUSR1            :REPORT   writes the statistics to the message log
 ;;;;   -                  :LEAVE    exits, since the server was drained
 ;;;;
 ;;;; The handler of a signal may run at any moment, in any thread.  So it only leaves an errand to
-;;;; the main thread.
+;;;; the main thread.  That waits for no disk, client or handler, so that it always heeds a signal.
 
 ;;; What differs between kinds of servers
 
@@ -65,6 +65,19 @@ LEVEL, a keyword, however many messages came before."))
   "Tells the operator of SERVER about CONDITION, with CONTROL, for FORMAT."
   (tell-operator server :error (string-right-trim "." (message-text control (list condition)))))
 
+(defun begin-aside (name function)
+  "Has a new thread called NAME call FUNCTION, and returns it.  Where no thread can be made, the
+current one does that, and NIL is returned."
+  (handler-case (call-making-thread (lambda () (bt:make-thread function :name name)))
+    (error ()
+      (funcall function)
+      nil)))
+
+(defun await-aside (thread seconds)
+  "Waits up to SECONDS for the end of THREAD, a result of BEGIN-ASIDE."
+  (when thread
+    (join-thread thread seconds)))
+
 (defun renew (server)
   "Renews the files of SERVER, and tells the operator."
   (handler-case (progn (renew-files server)
@@ -79,12 +92,16 @@ LEVEL, a keyword, however many messages came before."))
     (tell-operator server :info
                    (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
 
+(defun end-and-tell (server soft-p seconds)
+  "Stops SERVER like END-SERVING, whose value it returns, and tells the operator about an error."
+  (handler-case (end-serving server soft-p seconds)
+    (error (condition)
+      (tell-failure server "The server could not stop in order: ~A" condition)
+      '())))
+
 (defun drain-server (server errands seconds)
   "Stops SERVER gently, in up to SECONDS, and leaves ERRANDS the one to exit."
-  (let ((unfinished (handler-case (end-serving server t seconds)
-                      (error (condition)
-                        (tell-failure server "The server could not stop in order: ~A" condition)
-                        '()))))
+  (let ((unfinished (end-and-tell server t seconds)))
     (leave-errand errands :leave)
     (when unfinished
       (tell-operator server :warning
@@ -92,21 +109,20 @@ LEVEL, a keyword, however many messages came before."))
                              (length unfinished))))))
 
 (defun begin-to-drain (server errands seconds)
-  "Has a new thread drain SERVER in up to SECONDS, and returns it.  Where no thread can be made, the
-current one does that, and returns NIL."
+  "Has a thread of BEGIN-ASIDE drain SERVER in up to SECONDS, and returns it."
   (tell-operator server :info
                  (format nil "Stopping: what runs has ~:[no limit of time~;~:*up to ~D second~:P~]"
                          seconds))
-  (flet ((drain () (drain-server server errands seconds)))
-    (handler-case (call-making-thread (lambda () (bt:make-thread #'drain :name "drain")))
-      (error ()
-        (drain)
-        nil))))
+  (begin-aside "drain" (lambda () (drain-server server errands seconds))))
 
 (defparameter *same-signal-milliseconds* 500
   "For how long after the first signal that asks to stop another one is taken for the same.  A
 signal to the group of processes, as from a terminal, may reach the server once more through its
 parent, such as make.")
+
+(defparameter *renewal-seconds* 5
+  "How long other errands wait while files are renewed: a log whose reader has stopped takes no
+lines.")
 
 (defparameter *last-line-seconds* 1
   "How long the exit waits for the last message to be written.")
@@ -117,17 +133,16 @@ limit."
   (let ((drainer nil) (stopping-since nil))
     (loop
       (ecase (next-errand errands)
-        (:renew (renew server))
+        (:renew (await-aside (begin-aside "renew" (lambda () (renew server))) *renewal-seconds*))
         (:report (report server))
-        (:leave (when drainer
-                  (join-thread drainer *last-line-seconds*))
-         (return))
+        (:leave (return))
         (:stop (cond ((null stopping-since)
                       (setf stopping-since (milliseconds)
                             drainer (begin-to-drain server errands drain-seconds)))
                      ((< *same-signal-milliseconds* (- (milliseconds) stopping-since))
-                      (end-serving server nil 0)
-                      (return))))))))
+                      (end-and-tell server nil 0)
+                      (return))))))
+    (await-aside drainer *last-line-seconds*)))
 
 ;;; From the start to the exit
 

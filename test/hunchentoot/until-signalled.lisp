@@ -65,6 +65,7 @@
         (send-signals program "INT")
         (not (program-runs-p program)))
       (is (eql 0 (program-exit program)))
+      (is-true (printed-p program "1 request or connection did not finish"))
       (is-true (closed-by-server-p client)))))
 
 (define-server-test (a-server-whose-time-to-drain-is-over-tells-what-it-cuts-short :needs :parking)
@@ -100,7 +101,7 @@
   "The code of the exit of a program of FORMS that does not start, and what it says, on one line."
   (apply #'call-with-program
          (lambda (program)
-           (let ((code (program-exit program)))
+           (let ((code (program-exit program :patience (patience-to-load))))
              (values code (string-trim '(#\Newline) (program-text program "errors")))))
          forms))
 

@@ -19,6 +19,7 @@
  ("src/server/response/" reply-streams send-queues sent-files deferred-replies outgoing-streams)
  ("src/server/prometheus" prometheus)
  ("src/server/monitoring" monitoring clack/monitoring)
+ ("src/server/until-signalled" until-signalled)
  ("src/server/" acceptors)
  ("src/hunchentoot/proxies" behind-proxies)
  ("src/hunchentoot/websockets" websockets)

@@ -41,9 +41,13 @@
 (defun program-runs-p (program)
   (uiop:process-alive-p (program-process program)))
 
-(defun program-exit (program)
-  "The code with which PROGRAM exits, which it does soon."
-  (eventually ("a program to exit") (not (program-runs-p program)))
+(defun patience-to-load ()
+  "For how many seconds a program may load the library."
+  (* (if (slow-lisp-p) 30 6) *patience*))
+
+(defun program-exit (program &key (patience *patience*))
+  "The code with which PROGRAM exits, which it does within PATIENCE seconds."
+  (eventually ("a program to exit" :patience patience) (not (program-runs-p program)))
   (uiop:wait-process (program-process program)))
 
 (defun run-in (directory &rest command)
@@ -95,7 +99,7 @@ makes the name of a file beside it."
     (parse-integer text :start (+ (search words text) (length words)) :junk-allowed t)))
 
 (defun await-serving (program)
-  (eventually ("a program to serve" :patience (* (if (slow-lisp-p) 30 6) *patience*))
+  (eventually ("a program to serve" :patience (patience-to-load))
     (or (search (format nil "~%serving ") (program-text program "output"))
         (not (program-runs-p program))))
   (is-true (program-runs-p program) "~A" (program-text program "errors")))
