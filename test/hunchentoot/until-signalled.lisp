@@ -99,7 +99,7 @@
 
 (defun failed-start (&rest forms)
   "The code of the exit of a program of FORMS that does not start, and what it says, on one line."
-  (apply #'call-with-program
+  (apply #'call-with-lisp-program
          (lambda (program)
            (let ((code (program-exit program :patience (patience-to-load))))
              (values code (string-trim '(#\Newline) (program-text program "errors")))))

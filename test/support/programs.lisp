@@ -71,7 +71,7 @@ directory, and ends the program afterwards."
 (defun project-file (name)
   (uiop:native-namestring (merge-pathnames name (source-root))))
 
-(defun call-with-program (function &rest forms)
+(defun call-with-lisp-program (function &rest forms)
   "Calls FUNCTION with a program that loads the library, and then FORMS, strings, in which HERE
 makes the name of a file beside it."
   (call-with-command
@@ -90,7 +90,7 @@ makes the name of a file beside it."
 
 (defmacro with-program ((program &rest forms) &body body)
   "Evaluates BODY with PROGRAM bound to a program of FORMS, strings, that was just started."
-  `(call-with-program (lambda (,program) ,@body) ,@forms))
+  `(call-with-lisp-program (lambda (,program) ,@body) ,@forms))
 
 ;;; Programs that serve.  They print "serving PORT".
 
