@@ -214,7 +214,7 @@
   (with-environment (("PORT" "0") ("ADDRESS" "127.0.0.1"))
     (call-with-command
      (lambda (program)
-       (await-printed program "Ctrl-C")
+       (await-printed program "Ctrl-C" :patience (patience-to-load))
        (let ((place "http://127.0.0.1:") (output (program-text program "output")))
          (with-connection (connection (parse-integer output :start (+ (search place output)
                                                                       (length place))

@@ -22,8 +22,8 @@
   (or (search text (program-text program "errors"))
       (search text (program-text program "output")))) ; ABCL has one stream
 
-(defun await-printed (program text)
-  (eventually ((format nil "a program to print ~S" text))
+(defun await-printed (program text &key (patience *patience*))
+  (eventually ((format nil "a program to print ~S" text) :patience patience)
     (printed-p program text)))
 
 (defun program-number (program)
