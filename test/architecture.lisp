@@ -242,9 +242,9 @@ it.")
               (member name *file-names-in-use-twice* :test #'string=))
           "Several files are called ~A." name))))
 
-(defun loaded-files ()
-  "The source files that are loaded on this Lisp: others define the same for other Lisps."
-  (loop for system in *library-systems*
+(defun loaded-files (systems)
+  "The source files of SYSTEMS that are loaded on this Lisp: others define the same for other Lisps."
+  (loop for system in systems
         append (mapcar #'asdf:component-pathname
                        (asdf:required-components system
                                                  :other-systems nil
@@ -279,22 +279,30 @@ it.")
 
 (defun defined-functions (form)
   "The names of the functions and macros that FORM, at top level, defines, and (:TYPE NAME) for a
-type; those of methods are not."
+type, and (:TEST NAME) for a test; those of methods are not."
   (when (consp form)
     (case (first form)
       ((defun defmacro defgeneric) (list (second form)))
+      ((test define-server-test) (list (list :test (first (uiop:ensure-list (second form))))))
       ((deftype) (list (list :type (second form))))
       ((defstruct base:define-record) (accessor-names (second form) (cddr form))))))
 
-(test no-function-and-no-type-is-defined-twice
+(defun check-defined-once (&rest systems)
+  "Checks that no definition of SYSTEMS replaces another one of the same name."
   (let ((places (make-hash-table :test 'equal)))
-    (dolist (file (loaded-files))
+    (dolist (file (loaded-files systems))
       (dolist (name (mapcan #'defined-functions (top-level-forms file)))
         (push (source-name (truename file)) (gethash name places))))
     (is (< 1000 (hash-table-count places)))
     (maphash (lambda (name files)
                (is (null (rest files)) "~S is defined in ~{~A~^ and in ~}." name files))
              places)))
+
+(test no-function-and-no-type-is-defined-twice
+  (apply #'check-defined-once *library-systems*))
+
+(test no-test-and-no-tool-of-the-tests-is-defined-twice
+  (check-defined-once "hunchentoot-recycling-taskmaster-test"))
 
 ;;; Docstrings
 

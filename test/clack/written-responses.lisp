@@ -214,18 +214,22 @@
 ;; As a handler of a time limit does.
 (define-server-test (a-thread-that-writes-amid-a-write-of-its-own-thread-does-not-wait-for-itself
                      :needs :our-http)
-  (let ((nested '()))
+  (let ((nested '()) (written (make-gate "the writes amid the first one")))
     (with-function (server:send-unsent (original io)
                      (loop while nested
                            do (funcall (pop nested)))
                      (funcall original io))
-      (with-later (given :write-timeout 60) (let ((writer (funcall responder '(200 ()))))
-                                              (setf nested (list (lambda () (funcall writer *large-answer*))
-                                                                 (lambda () (funcall writer "the end" :close t))))
-                                              (funcall writer *large-answer*)
-                                              (signals handler:reply-already-sent (funcall writer "more")))
+      (with-later (given :write-timeout 60)
+          (let ((writer (funcall responder '(200 ()))))
+            (setf nested (list (lambda () (funcall writer *large-answer*))
+                               (lambda () (funcall writer "the end" :close t))
+                               (lambda () (open-gate written))))
+            (funcall writer *large-answer*)
+            (signals handler:reply-already-sent (funcall writer "more")))
         (with-open-connection (connection (small-connection))
           (send-request connection "/")
+          ;; A client that reads at once may keep up with the first write, which then waits for nobody.
+          (await written)
           (read-head connection)
           (loop repeat 2 do (is (= *large-size* (length (read-chunk connection)))))
           (is (equal "the end" (chunk-text connection)))
