@@ -236,3 +236,31 @@ or the name of the refusal."
         (is (null (first (told-by-proxies (list (format nil "X-Forwarded-For: ~A" long))))))
         (is (equal "192.0.2.1" (first (told-by-proxies
                                        (list (format nil "X-Forwarded-For: ~A,192.0.2.1" long))))))))))
+
+(defun random-field-value ()
+  "Some text that a client may send in a field of proxies."
+  (format nil "~{~A~}" (loop repeat (random 12)
+                             collect (aref #("," ";" "=" "\"" "\\" " " "[" "]" ":" "for" "proto" "host" "by"
+                                             "192.0.2.7" "10.0.0.1" "::1" "unknown" "_x" "https" "80" "é" "%")
+                                           (random 22)))))
+
+(test what-a-client-sends-does-not-change-what-its-proxy-adds
+  (dotimes (count 1000)
+    (let ((sent (random-field-value)))
+      (is (equal '("192.0.2.1" 0 nil nil)
+                 (told-by-proxies (list (format nil "X-Forwarded-For: ~A" sent) "X-Forwarded-For: 192.0.2.1"))))
+      (is (equal '("192.0.2.1" 0 :http "a.b")
+                 (told-by-proxies (list (format nil "Forwarded: ~A" sent)
+                                        "Forwarded: for=192.0.2.1;host=\"a.b\";proto=http"))))
+      (is (equal '("192.0.2.1" 0 :http "a.b")
+                 (told-by-proxies (list (format nil "X-Forwarded-Proto: ~A" sent) "X-Forwarded-Proto: http"
+                                        (format nil "X-Forwarded-Host: ~A" sent) "X-Forwarded-Host: a.b"
+                                        "X-Forwarded-For: 192.0.2.1")))))))
+
+(test any-fields-are-read
+  (dotimes (count 1000)
+    (let ((told (told-by-proxies (list (format nil "X-Forwarded-For: ~A" (random-field-value))
+                                       (format nil "X-Forwarded-Proto: ~A" (random-field-value))
+                                       (format nil "X-Forwarded-Host: ~A" (random-field-value))
+                                       (format nil "Forwarded: ~A" (random-field-value))))))
+      (is-true (or (eq :contradicting-proxies told) (= 4 (length told)))))))
