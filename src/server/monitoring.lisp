@@ -85,12 +85,12 @@ allows that client.  Signals UNFIT-ARGUMENT."
 
 (defun passed-on-p (exchange &rest fields)
   "True if FIELDS, the values of X-Forwarded-For and Forwarded or NIL, show that an untrusted proxy
-has passed on the request of EXCHANGE, so that its client is not known.  EXCHANGE is NIL where the
-server has not read the request."
+has passed on the request of EXCHANGE, or a trusted one that hides its client, so that this is not
+known.  EXCHANGE is NIL where the server has not read the request."
   (and (some #'identity fields)
-       (not (and exchange
-                 (exchange-http exchange)
-                 (http-client (exchange-http exchange))))))
+       (let* ((http (and exchange (exchange-http exchange)))
+              (client (and http (http-client http))))
+         (not (and client (client-named-p client))))))
 
 (defun make-page-test (path allow)
   "A function of the method of a request, its path and the address of its client, strings, and of

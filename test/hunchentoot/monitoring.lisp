@@ -204,6 +204,9 @@
                                  ("Forwarded" . ,(format nil "for=~A" client))))
                  (is (= live (status-of "/live" :headers (list header))) "~S" header)
                  (is (= far (status-of "/far" :headers (list header))) "~S" header)))
+      (dolist (header '(("X-Forwarded-For" . "unknown") ("X-Forwarded-For" . "192.0.2.7,")
+                        ("Forwarded" . "for=_hidden") ("Forwarded" . "proto=https")))
+        (is (= 404 (status-of "/live" :headers (list header))) "~S hides the client." header))
       (is (= 200 (status-of "/live")) "It is the proxy's own request."))))
 
 (test a-page-with-arguments-that-make-no-sense-is-refused

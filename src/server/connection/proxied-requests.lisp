@@ -25,6 +25,7 @@
   (make-client :remote (if (origin-address origin)
                            (list (ip-address-text (origin-address origin)) (origin-port origin))
                            (http-remote http))
+               :named-p (and (origin-address origin) t)
                :scheme (origin-scheme origin)))
 
 (defun settle-client (http head)
