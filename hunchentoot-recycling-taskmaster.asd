@@ -81,6 +81,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                                (:file "epoll")
                                (:file "timerfd")
                                (:file "listeners")
+                               (:file "service-manager") ; such as systemd
                                (:file "arrivals")
                                (:file "files")
                                (:file "functions")

@@ -13,9 +13,7 @@ usocket and of the platform."
     (cond ((getf arguments :listen)
            (open-path-listener (getf arguments :listen) (getf arguments :listen-mode) backlog))
           ((getf arguments :fd)
-           (let ((descriptor (getf arguments :fd)))
-             (open-inherited-listener
-              (if (eq :systemd descriptor) (systemd-descriptor) descriptor))))
+           (open-inherited-listener (inherited-descriptor (getf arguments :fd))))
           (t
            (handler-bind ((error (lambda (condition) (tell-where address port condition))))
              (if (getf arguments :reuse-port)
@@ -105,8 +103,9 @@ order and free its port.  ARGUMENTS are keywords and values; unknown ones are ig
   :LISTEN             the path of a Unix-domain socket, a string or pathname, in place of :ADDRESS
                       and :PORT
   :LISTEN-MODE        the mode of that socket's file, an integer
-  :FD                 an inherited socket that listens already: a descriptor number, or :SYSTEMD for
-                      the first one that the service manager hands over
+  :FD                 an inherited socket that listens already: a descriptor number; :SYSTEMD for
+                      the first one that the service manager hands over; or a list of :SYSTEMD and
+                      a name, a string, for the first one of that name
   :REUSE-PORT         true: other processes of the same user may listen on the same port
   :BACKLOG            how many connections may wait in the kernel; default 1024
   :DEFER-ACCEPT       after how many seconds the server accepts a connection without input; default

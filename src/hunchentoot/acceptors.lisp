@@ -66,10 +66,11 @@ The place to listen is :ADDRESS and :PORT, as with Hunchentoot, or, on SBCL unde
   :LISTEN-MODE  the mode of that file, an integer such as #o660; NIL, the default, for the mode that
                 the process's umask gives
   :LISTEN-FD    the descriptor number of an inherited socket, TCP or Unix-domain, that listens
-                already; or :SYSTEMD, for the first that the service manager hands over, see
-                sd_listen_fds(3).  The acceptor uses a duplicate; STOP closes that, and the socket
-                stays open and listening, for other processes and the next start.  Do not mix in a
-                class that uses this initarg for something else
+                already; or :SYSTEMD, for the first that the service manager hands over, or a list
+                of :SYSTEMD and a name, a string, for the first of that name, see sd_listen_fds(3).
+                The acceptor uses a duplicate; STOP closes that, and the socket stays open and
+                listening, for other processes and the next start.  Do not mix in a class that uses
+                this initarg for something else
   :REUSE-PORT   true: other processes of the same user may listen on the same port, if they ask for
                 that, too; the kernel spreads connections over them (SO_REUSEPORT)
 

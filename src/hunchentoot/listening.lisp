@@ -41,9 +41,11 @@ that it shares; PARALLEL-ACCEPTOR explains how."))
     (hunchentoot:parameter-error "LISTEN-MODE needs a LISTEN-PATH, whose mode it is.")))
 
 (defun check-listen-fd (descriptor)
-  (unless (typep descriptor '(or (unsigned-byte 31) (eql :systemd)))
+  (unless (typep descriptor 'inherited-designator)
     (hunchentoot:parameter-error
-     "LISTEN-FD must be the number of a descriptor, or :SYSTEMD, not ~S." descriptor)))
+     "LISTEN-FD must be the number of a descriptor, :SYSTEMD, or a list of :SYSTEMD and a name, ~
+      not ~S."
+     descriptor)))
 
 (defun own-place-p (acceptor)
   "True when ACCEPTOR was given an address or a port other than Hunchentoot's defaults."
@@ -91,8 +93,7 @@ that it shares; PARALLEL-ACCEPTOR explains how."))
     (cond (path
            (open-path-listener path (acceptor-listen-mode acceptor) backlog))
           (descriptor
-           (open-inherited-listener
-            (if (eq descriptor :systemd) (systemd-descriptor) descriptor)))
+           (open-inherited-listener (inherited-descriptor descriptor)))
           ((acceptor-reuse-port-p acceptor)
            (open-shared-port-listener (hunchentoot:acceptor-address acceptor)
                                       (hunchentoot:acceptor-port acceptor)

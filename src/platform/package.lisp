@@ -19,7 +19,8 @@ engine calls on top of them.")
    #:accept-failed #:listener-closed #:descriptors-exhausted #:network-trouble
    #:accept-failure-kind #:make-accept-failure
    ;; listeners that usocket cannot make
-   #:special-listeners-supported-p #:listen-failed #:systemd-descriptor
+   #:special-listeners-supported-p #:listen-failed
+   #:inherited-designator #:inherited-descriptor
    #:open-path-listener #:open-inherited-listener #:open-shared-port-listener
    ;; connections
    #:await-input #:limit-waits #:wait-timed-out-p

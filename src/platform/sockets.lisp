@@ -5,6 +5,11 @@
 
 ;;; Listeners
 
+(deftype inherited-designator ()
+  "An inherited descriptor: its number; :SYSTEMD, for the first that a service manager has handed
+over; or a list of :SYSTEMD and a name, a string, for the first of that name."
+  '(or (unsigned-byte 31) (eql :systemd) (cons (eql :systemd) (cons string null))))
+
 (defgeneric prepare-listener (listener)
   (:documentation "Limits the waits of ACCEPT-CONNECTION on LISTENER.  The engine calls it once,
 before the first ACCEPT-CONNECTION.")

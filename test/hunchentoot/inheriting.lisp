@@ -88,7 +88,7 @@ and PORT to where."
            (platform:open-inherited-listener accepted))
          (platform:close-socket accepted))))
    (with-path (path)
-     (let ((packets (platform::path-socket 4))) ; SOCK_STREAM becomes SOCK_SEQPACKET
+     (let ((packets (platform::path-socket 5))) ; SOCK_SEQPACKET
        (unwind-protect
             (progn
               (platform::bind-path packets (uiop:native-namestring path))
@@ -129,6 +129,13 @@ and PORT to where."
    (is (cannot-start-p (make-test-acceptor :address nil :listen-fd 1)))
    (is (cannot-start-p (make-test-acceptor :address nil :listen-fd 19999)))))
 
+(defun reason-of-start (descriptor)
+  "Why an acceptor of DESCRIPTOR cannot start, a string; NIL when it can."
+  (handler-case (progn (hunchentoot:stop (hunchentoot:start (make-test-acceptor
+                                                             :address nil :listen-fd descriptor)))
+                       nil)
+    (platform:listen-failed (condition) (princ-to-string condition))))
+
 (define-server-test (the-first-descriptor-of-systemd-is-served :needs :our-engine)
   (with-inherited (descriptor port)
     (with-globals ((platform::*first-inherited-descriptor* descriptor)
@@ -137,6 +144,34 @@ and PORT to where."
         (serving-descriptor (:systemd) (("/yo" "Hey!"))
           (is (= port (hunchentoot:acceptor-port *server*)))
           (is (equal "Hey!" (ask-text "/yo"))))))))
+
+(defun call-with-neighbours (function)
+  "Calls FUNCTION with two listeners, of which the second has the descriptor after the first's."
+  (let ((listeners (list (usocket:socket-listen "127.0.0.1" 0))))
+    (unwind-protect
+         (loop for (before . nil) = listeners
+               for next = (usocket:socket-listen "127.0.0.1" 0)
+               do (push next listeners)
+               until (= (platform:listener-descriptor next)
+                        (1+ (platform:listener-descriptor before)))
+               finally (funcall function before next))
+      (mapc #'usocket:socket-close listeners))))
+
+(define-server-test (sockets-of-systemd-are-served-by-their-names :needs (:our-engine :systemd))
+  (call-with-neighbours
+   (lambda (first second)
+     (with-globals ((platform::*first-inherited-descriptor* (platform:listener-descriptor first))
+                    (platform::*handed-over* nil))
+       (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "2")
+                          ("LISTEN_FDNAMES" "web:shop.socket"))
+         (serving-descriptor ('(:systemd "shop.socket")) (("/yo" "Hey!"))
+           (is (= (usocket:get-local-port second) (hunchentoot:acceptor-port *server*)))
+           (is (equal "Hey!" (ask-text "/yo"))))
+         ;; The variables are gone, and the names known.
+         (serving-descriptor ('(:systemd "web")) (("/yo" "Hey!"))
+           (is (= (usocket:get-local-port first) (hunchentoot:acceptor-port *server*))))
+         (is (search "none is named \"mail\", only \"web\", \"shop.socket\""
+                     (reason-of-start '(:systemd "mail")))))))))
 
 (define-server-test (what-systemd-handed-over-is-passed-on-to-nobody :needs :our-engine)
   (with-inherited (descriptor port)
@@ -158,15 +193,11 @@ and PORT to where."
                      :needs :our-engine)
   (where-special
    (with-globals ((platform::*handed-over* nil))
-     (flet ((reason ()
-              (handler-case (hunchentoot:start (make-test-acceptor :address nil
-                                                                   :listen-fd :systemd))
-                (platform:listen-failed (condition) (princ-to-string condition)))))
-       (is (search "LISTEN_PID" (reason)))
-       (with-environment (("LISTEN_PID" "1") ("LISTEN_FDS" "1"))
-         (is (search "LISTEN_PID" (reason))))
-       (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "0"))
-         (is (search "LISTEN_FDS" (reason))))))))
+     (is (search "LISTEN_PID" (reason-of-start :systemd)))
+     (with-environment (("LISTEN_PID" "1") ("LISTEN_FDS" "1"))
+       (is (search "LISTEN_PID" (reason-of-start :systemd))))
+     (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "0"))
+       (is (search "LISTEN_FDS" (reason-of-start :systemd)))))))
 
 ;;; Shared ports
 

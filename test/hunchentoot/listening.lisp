@@ -268,6 +268,8 @@
   (refuses-listening "LISTEN-FD" :listen-fd -1)
   (refuses-listening "LISTEN-FD" :listen-fd "3")
   (refuses-listening "LISTEN-FD" :listen-fd :launchd)
+  (refuses-listening "LISTEN-FD" :listen-fd '(:systemd))
+  (refuses-listening "LISTEN-FD" :listen-fd '(:systemd :web))
   (refuses-listening "LISTEN-FD" :listen-fd 3 :port 4242)
   (refuses-listening "REUSE-PORT" :reuse-port t :listen-path "/tmp/s")
   (refuses-listening "REUSE-PORT" :reuse-port t :listen-fd 3)

@@ -239,8 +239,9 @@ server has not read, and the server waits for CLIENT without a limit."
 
 (defun connect-without-waiting (path)
   "A descriptor connected to PATH; NIL if no client can connect now."
-  (let ((descriptor (platform::path-socket #o4000)))
-    (cond ((zerop (platform::call-with-path "connect" descriptor path))
+  (let ((descriptor (platform::path-socket #o4001)))
+    (cond ((zerop (platform::call-with-address "connect" descriptor
+                                                  (platform::path-address path)))
            descriptor)
           (t
            (platform:close-descriptor descriptor)

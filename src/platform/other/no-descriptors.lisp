@@ -60,8 +60,8 @@
                unread-octets unsent-octets
                lisp-stream-descriptor lisp-stream-milliseconds
                (setf lisp-stream-milliseconds) take-read-ahead put-read-ahead
-               systemd-descriptor open-path-listener open-inherited-listener
-               open-shared-port-listener
+               inherited-descriptor
+               open-path-listener open-inherited-listener open-shared-port-listener
                native-name open-file file-facts read-file-octets write-file-octets send-file
                make-poller close-poller watch rearm unwatch wake-all send-probe wake-one
                await-ready make-timer-descriptor arm-timer-descriptor

@@ -69,19 +69,22 @@ or minus an error number."
       (fail-to-listen path (format nil "the path is longer than ~D octets" (1- +path-size+))))
     (concatenate 'octets (vector +af-unix+ 0) octets)))
 
-(defmacro call-with-path (name descriptor path)
-  "Calls the C function NAME, bind or connect, for DESCRIPTOR and PATH.  Returns 0 or minus an
-error number."
-  `(let ((address (path-address ,path)))
+(defmacro call-with-address (name descriptor address)
+  "Calls the C function NAME, bind or connect, for DESCRIPTOR and ADDRESS, a struct sockaddr_un.
+Returns 0 or minus an error number."
+  `(let ((address ,address))
      (sb-sys:with-pinned-objects (address)
        (system-call ,name sb-alien:int (sb-alien:int ,descriptor)
                     (sb-sys:system-area-pointer (sb-sys:vector-sap address))
                     (sb-alien:unsigned-int (length address))))))
 
-(defun path-socket (&optional (flags 0))
-  "The descriptor of a new Unix-domain socket with FLAGS."
+(defconstant +sock-stream+ 1)
+(defconstant +sock-dgram+ 2)
+
+(defun path-socket (&optional (type +sock-stream+))
+  "The descriptor of a new Unix-domain socket of TYPE, which may have flags."
   (check-call (system-call "socket" sb-alien:int (sb-alien:int +af-unix+)
-                           (sb-alien:int (logior 1 +sock-cloexec+ flags)) (sb-alien:int 0))
+                           (sb-alien:int (logior type +sock-cloexec+)) (sb-alien:int 0))
               "socket"))
 
 (defun file-identity (path)
@@ -95,8 +98,9 @@ such file."
   "True if PATH is a socket on which no server answers."
   (let ((mode (nth-value 1 (file-identity path))))
     (when (and mode (= (logand mode #o170000) #o140000)) ; S_IFMT, S_IFSOCK
-      (let ((descriptor (path-socket +sock-nonblock+)))
-        (unwind-protect (= (- +econnrefused+) (call-with-path "connect" descriptor path))
+      (let ((descriptor (path-socket (logior +sock-stream+ +sock-nonblock+))))
+        (unwind-protect (= (- +econnrefused+)
+                           (call-with-address "connect" descriptor (path-address path)))
           (close-descriptor descriptor))))))
 
 (defun unlink (path)
@@ -105,7 +109,7 @@ such file."
 (defun bind-path (descriptor path)
   "Binds DESCRIPTOR to PATH.  Replaces a socket on which no server answers."
   (flet ((bind ()
-           (call-with-path "bind" descriptor path)))
+           (call-with-address "bind" descriptor (path-address path))))
     (let ((result (bind)))
       (when (and (= result (- +eaddrinuse+)) (abandoned-p path))
         (unlink path)
@@ -204,46 +208,6 @@ down.  Signals LISTEN-FAILED if DESCRIPTOR does not listen."
 
 (defmethod close-listener :before ((listener inherited-listener))
   (close-poller (listener-poller listener)))
-
-(defvar *handed-over* nil
-  "A list of the number of this process and the count of the descriptors that it has taken from a
-service manager; NIL before that.")
-
-(defun environment-integer (name)
-  "The integer in the environment variable NAME; NIL if there is none."
-  (let ((value (sb-ext:posix-getenv name)))
-    (and value (parse-integer value :junk-allowed t))))
-
-(defun close-on-exec (descriptor)
-  "Makes the system close DESCRIPTOR in programs that this process starts or becomes."
-  (check-call (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
-                           (sb-alien:int 2) (sb-alien:int 1)) ; F_SETFD, FD_CLOEXEC
-              "fcntl"))
-
-(defun take-handed-over (process count)
-  "Takes COUNT descriptors for this PROCESS, as sd_listen_fds(3) does.  Programs that it starts
-inherit neither the descriptors nor the environment variables about them."
-  (loop for descriptor from *first-inherited-descriptor*
-        repeat count do (close-on-exec descriptor))
-  (dolist (name '("LISTEN_PID" "LISTEN_FDS" "LISTEN_FDNAMES"))
-    (system-call "unsetenv" sb-alien:int (sb-alien:c-string name)))
-  (setf *handed-over* (list process count)))
-
-(defun systemd-descriptor ()
-  "The first descriptor, an integer, that a service manager has handed over to this process, by the
-protocol of sd_listen_fds(3).  Signals LISTEN-FAILED if there is none."
-  (let ((self (sb-unix:unix-getpid))
-        (process (environment-integer "LISTEN_PID"))
-        (count (environment-integer "LISTEN_FDS")))
-    (flet ((refuse (control value)
-             (fail-to-listen "a socket of systemd" (format nil control value self))))
-      (cond ((and (null process) (eql self (first *handed-over*)))) ; taken at an earlier start
-            ((not (eql process self))
-             (refuse "LISTEN_PID is ~:[not set~;~:*~D~], and this is process ~D" process))
-            ((not (and count (plusp count)))
-             (refuse "LISTEN_FDS, the number of sockets, is ~:[not set~;~:*~D~]" count))
-            (t (take-handed-over self count))))
-    *first-inherited-descriptor*))
 
 ;;; On a port that several processes share
 
