@@ -253,7 +253,8 @@
     :serial t
     :components ((:file "behind-proxies")
                  (:file "proxied-connections")
-                 (:file "real-proxies")))
+                 (:file "real-proxies")
+                 (:file "service-manager"))) ; its units, and what is told to systemd
    (:module "clack-proxies"
     :pathname "clack/"
     :components ((:file "proxied-environments")))

@@ -269,6 +269,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "program-input")))
      (:file "giving-way")               ; memory for what waits, to others
      (:file "connection-life")          ; from the engine to the application and back
+     (:file "service-manager")          ; what a program tells systemd
      (:file "until-signalled")))))      ; the main function of a program
 
 (defsystem "hunchentoot-recycling-taskmaster"

@@ -26,6 +26,8 @@ HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED:
   SIGHUP           read the files of TLS anew
   SIGUSR1          write STATS to *ERROR-OUTPUT*
 
+The service manager is told as there.
+
 ON-START, a function or NIL, is called with the server once that accepts connections.  If the start
 or ON-START signals an error, the process prints it as one sentence to *ERROR-OUTPUT*, and exits
 with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."

@@ -337,6 +337,32 @@ worker.  Under the lock."
     (dolist (worker (remove-if-not #'idle-too-long-p (engine-workers engine)))
       (end-connection engine worker :evicted))))
 
+;;; The pool's proof that it serves.  Workers take nothing but connections, so the timer thread
+;;; looks at what they do.
+
+(defparameter *proof-seconds* 1/10
+  "How often the timer thread looks whether the pool serves, until it does.")
+
+(defun served-count (engine)
+  "How many requests ENGINE has served."
+  (durations-counted (durations-of-requests engine)))
+
+(defun free-worker-p (engine)
+  "True if a worker of ENGINE waits for connections that it may serve, or for a client that is given
+up once others wait."
+  (with-engine (engine)
+    (or (plusp (worker-count engine :keep-alive))
+        (and (plusp (worker-count engine :waiting))
+             (not (full-p engine))))))
+
+(defmethod call-when-pool-serves ((engine blocking-engine) function)
+  (let ((served (served-count engine)))
+    (labels ((look ()
+               (if (or (free-worker-p engine) (< served (served-count engine)))
+                   (funcall function)
+                   (schedule engine *proof-seconds* #'look))))
+      (schedule engine 0 #'look))))
+
 ;;; Its loop
 
 (defun housekeep (engine)

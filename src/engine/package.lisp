@@ -42,4 +42,4 @@ subclasses SERVICE and is called through its generic functions.")
    #:client-memory-reserved #:reserve-client-memory #:release-client-memory
    #:change-reservation #:fits-in-heap-p #:make-room-in-heap
    ;; timers
-   #:timer #:schedule #:cancel))
+   #:timer #:schedule #:cancel #:call-when-pool-serves))

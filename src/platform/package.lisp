@@ -22,6 +22,8 @@ engine calls on top of them.")
    #:special-listeners-supported-p #:listen-failed
    #:inherited-designator #:inherited-descriptor
    #:open-path-listener #:open-inherited-listener #:open-shared-port-listener
+   ;; what a service tells its manager
+   #:process-number #:take-variable #:take-number #:send-notification
    ;; connections
    #:await-input #:limit-waits #:wait-timed-out-p
    #:shut-down #:socket-open-p #:close-socket #:send-without-delay

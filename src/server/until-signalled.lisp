@@ -6,6 +6,7 @@
 ;;;;   SIGTERM, SIGINT    :STOP     has a thread drain the server; at a second one, stops it at once
 ;;;;   SIGHUP             :RENEW    has a thread open the logs and read the certificates anew
 ;;;;   SIGUSR1            :REPORT   writes the statistics to the message log
+;;;;   -                  :FEED     feeds the watchdog of the service manager, since the pool serves
 ;;;;   -                  :LEAVE    exits, since the server was drained
 ;;;;
 ;;;; The handler of a signal may run at any moment, in any thread.  So it only leaves an errand to
@@ -43,10 +44,11 @@ LEVEL, a keyword, however many messages came before."))
     (pushnew kind (errands-waiting errands))
     (bt:condition-notify (errands-changed errands))))
 
-(defun next-errand (errands)
-  "Waits for an errand of ERRANDS, and returns its kind."
+(defun next-errand (errands seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, for an errand of ERRANDS, and returns its kind;
+NIL where none has come."
   (wait-until (lambda () (pop (errands-waiting errands)))
-              (errands-changed errands) (errands-lock errands) nil
+              (errands-changed errands) (errands-lock errands) seconds
               ;; In case a signal comes just before the wait, in the thread that is to wait.
               1))
 
@@ -127,16 +129,24 @@ lines.")
 (defparameter *last-line-seconds* 1
   "How long the exit waits for the last message to be written.")
 
-(defun do-errands (server errands drain-seconds)
+(defun do-errands (server errands drain-seconds manager)
   "Does ERRANDS, and returns when SERVER was stopped, which may take DRAIN-SECONDS, or NIL for no
-limit."
+limit.  Tells MANAGER, or NIL for none."
   (let ((drainer nil) (stopping-since nil))
     (loop
-      (ecase (next-errand errands)
-        (:renew (await-aside (begin-aside "renew" (lambda () (renew server))) *renewal-seconds*))
+      (report-to-manager manager server stopping-since (lambda () (leave-errand errands :feed)))
+      (ecase (next-errand errands (seconds-to-report manager))
+        ((nil))
+        (:feed (unless stopping-since
+                 (feed-watchdog manager server)))
+        (:renew (call-as-reload (if stopping-since nil manager) server
+                                (lambda ()
+                                  (await-aside (begin-aside "renew" (lambda () (renew server)))
+                                               *renewal-seconds*))))
         (:report (report server))
         (:leave (return))
         (:stop (cond ((null stopping-since)
+                      (notify manager server "STOPPING=1")
                       (setf stopping-since (milliseconds)
                             drainer (begin-to-drain server errands drain-seconds)))
                      ((< *same-signal-milliseconds* (- (milliseconds) stopping-since))
@@ -174,7 +184,8 @@ Prints an error, and returns NIL then."
   "Serves with the server that MAKE, a function, returns, until signals end that, and exits: with 1
 when the start has failed, else with 0.  DRAIN-TIMEOUT, a real or NIL, and ON-START, a function or
 NIL, are as for HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never returns."
-  (let* ((errands (errands-of-signals))
+  (let* ((manager (take-manager))
+         (errands (errands-of-signals))
          (server (started-server (lambda ()
                                    (check-argument-types
                                     (list :drain-timeout drain-timeout)
@@ -183,5 +194,6 @@ NIL, are as for HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never r
                                    (funcall make))
                                  on-start)))
     (when server
-      (do-errands server errands drain-timeout))
+      (notify-ready manager server)
+      (do-errands server errands drain-timeout manager))
     (exit-process (if server 0 1) *exit-limit*)))

@@ -311,3 +311,31 @@ afterwards they have the values that they had, or the empty one."
                                             append `((uiop:getenv ,name) ,value)))
                               ,@body)
          (setf ,@(loop for (name) in settings append `((uiop:getenv ,name) (pop ,before))))))))
+
+;;; Datagrams between processes: messages to a service manager
+
+(defun open-datagram-socket (name)
+  "A socket that gets datagrams sent to NAME, a string: a path, or @ and a name of the abstract
+namespace; where this Lisp can make one."
+  #+sbcl
+  (let ((socket (if (char= #\@ (char name 0))
+                    (make-instance 'sb-bsd-sockets:local-abstract-socket :type :datagram)
+                    (make-instance 'sb-bsd-sockets:local-socket :type :datagram))))
+    (setf (sb-bsd-sockets:non-blocking-mode socket) t)
+    (sb-bsd-sockets:socket-bind socket (string-left-trim "@" name))
+    socket)
+  #-sbcl
+  (error "This Lisp gets no datagrams for ~A." name))
+
+(defun receive-datagram (socket)
+  "The next datagram that has come to SOCKET, a string; NIL when there is none."
+  #+sbcl
+  (multiple-value-bind (octets length)
+      (sb-bsd-sockets:socket-receive socket nil 4096 :element-type '(unsigned-byte 8))
+    (and octets (sb-ext:octets-to-string octets :end length :external-format :utf-8)))
+  #-sbcl
+  (progn socket nil))
+
+(defun close-datagram-socket (socket)
+  #+sbcl (sb-bsd-sockets:socket-close socket)
+  #-sbcl socket)

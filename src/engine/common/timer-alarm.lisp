@@ -87,6 +87,13 @@ NIL if its function has begun already, or if it was cancelled or dropped before.
 call this."
   (cancel-timer-of (timer-timers timer) timer))
 
+;;; The pool's proof that it serves
+
+(defgeneric call-when-pool-serves (engine function)
+  (:documentation "Has FUNCTION, a function without arguments, called once, in a thread of ENGINE,
+when the pool of ENGINE has shown since this call that it can serve a request; never if it does not,
+or if ENGINE stops before.  Returns at once.  Any thread may call this."))
+
 ;;; Calling due functions
 
 (defun next-due-function (engine now)

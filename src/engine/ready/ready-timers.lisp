@@ -41,6 +41,10 @@ none."
 (defmethod set-alarm-clock ((engine ready-engine) moment)
   (arm-timer-descriptor (engine-timer-descriptor engine) moment))
 
+;; A request comes to the same workers from the same poller.
+(defmethod call-when-pool-serves ((engine ready-engine) function)
+  (schedule engine 0 function))
+
 ;;; Timers that are due
 
 (defun call-for-timers (engine)

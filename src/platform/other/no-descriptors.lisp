@@ -41,6 +41,16 @@
   "The value of ACCEPT-CONNECTION for SOCKET, a socket of the Lisp: a usocket."
   (stream-usocket socket))
 
+(defun take-variable (name)
+  "NIL: on this platform NAME, an environment variable, makes no difference."
+  (declare (ignore name))
+  nil)
+
+(defun take-number (name)
+  "NIL: on this platform NAME, an environment variable, makes no difference."
+  (declare (ignore name))
+  nil)
+
 (defun defer-accepts (listener seconds)
   "Has no effect: on this platform LISTENER does not hold connections back."
   (declare (ignore listener seconds))
@@ -60,7 +70,7 @@
                unread-octets unsent-octets
                lisp-stream-descriptor lisp-stream-milliseconds
                (setf lisp-stream-milliseconds) take-read-ahead put-read-ahead
-               inherited-descriptor
+               process-number send-notification inherited-descriptor
                open-path-listener open-inherited-listener open-shared-port-listener
                native-name open-file file-facts read-file-octets write-file-octets send-file
                make-poller close-poller watch rearm unwatch wake-all send-probe wake-one

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Sockets that a service manager such as systemd hands over, see sd_listen_fds(3), for SBCL on
-;;;; Linux.
+;;;; The protocols of a service manager such as systemd, for SBCL on Linux: sockets that it hands
+;;;; over, see sd_listen_fds(3), and what a service tells it, see sd_notify(3).
 
 ;;; Environment variables
 
@@ -16,6 +16,15 @@ not inherit it.  Returns its value, a string; NIL if it was not set, or empty."
     (when value
       (system-call "unsetenv" sb-alien:int (sb-alien:c-string name)))
     (and (plusp (length value)) value)))
+
+(defun take-number (name)
+  "Removes the environment variable NAME, and returns its value, an integer above 0; NIL if it was
+not set.  The second value is its text if that is no such integer, else NIL."
+  (let* ((text (take-variable name))
+         (number (and (every #'digit-char-p text) (plusp (length text)) (parse-integer text))))
+    (if (and number (plusp number))
+        number
+        (values nil text))))
 
 (defun environment-integer (name)
   "The integer in the environment variable NAME; NIL if there is none."
@@ -75,3 +84,49 @@ service manager has handed over no such descriptor, by the protocol of sd_listen
   (if (integerp designator)
       designator
       (handed-over-descriptor (and (consp designator) (second designator)))))
+
+;;; Notifications
+
+(defparameter *notification-seconds* 2
+  "How long a notification waits for room in the queue of the service manager.")
+
+(defun notification-address (name)
+  "The struct sockaddr_un of NAME, see SEND-NOTIFICATION.  Signals LISTEN-FAILED for one that is too
+long."
+  (let ((address (path-address name)))
+    (if (char= #\@ (char name 0))
+        (let ((abstract (subseq address 0 (1- (length address))))) ; without the final zero
+          (setf (aref abstract 2) 0)
+          abstract)
+        address)))
+
+(defun send-to-address (address octets)
+  "Sends OCTETS as one datagram to ADDRESS, a struct sockaddr_un.  Returns their number, or minus an
+error number."
+  (let ((descriptor (path-socket +sock-dgram+)))
+    (unwind-protect
+         (let ((result (call-with-address "connect" descriptor address)))
+           (if (minusp result)
+               result
+               (flet ((send ()
+                        (send-octets descriptor octets 0 (length octets))))
+                 (let ((result (send)))
+                   (if (and (would-block-p result)
+                            (await-descriptor descriptor :output
+                                              :until (end-after *notification-seconds*)))
+                       (send)
+                       result)))))
+      (close-descriptor descriptor))))
+
+(defun send-notification (name text)
+  "Sends TEXT, a string, as one datagram to the Unix-domain socket NAME, a string: an absolute path,
+or @ and a name of the abstract namespace, see unix(7).  Waits for up to *NOTIFICATION-SECONDS*.
+Returns NIL, or why TEXT could not be sent: a string, without its full stop."
+  (if (find (char name 0) "/@")
+      (handler-case
+          (let ((result (send-to-address (notification-address name)
+                                         (sb-ext:string-to-octets text :external-format :utf-8))))
+            (and (minusp result) (sb-int:strerror (- result))))
+        (listen-failed (condition)
+          (listen-failure-reason condition)))
+      "it names no Unix-domain socket"))

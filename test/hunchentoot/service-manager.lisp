@@ -1,0 +1,235 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite service-manager :in acceptors
+  :description "What programs tell the service manager that has started them: sd_notify(3).")
+
+(in-suite service-manager)
+
+;;; A service manager: a datagram socket
+
+(defstruct (manager (:constructor make-manager (socket)))
+  socket
+  (messages '()))                       ; the last first
+
+(defun take-messages (manager)
+  "The messages that MANAGER has got, the oldest first."
+  (loop for message = (receive-datagram (manager-socket manager))
+        while message do (push message (manager-messages manager)))
+  (reverse (manager-messages manager)))
+
+(defun lines-of-message (message)
+  (uiop:split-string message :separator '(#\Newline)))
+
+(defun got-p (manager line)
+  "True when MANAGER has got a message with a line that begins with LINE."
+  (some (lambda (message)
+          (some (lambda (other) (uiop:string-prefix-p line other)) (lines-of-message message)))
+        (take-messages manager)))
+
+(defun await-message (manager line)
+  (eventually ((format nil "the message ~A" line)) (got-p manager line)))
+
+(defun forget-messages (manager)
+  (take-messages manager)
+  (setf (manager-messages manager) '()))
+
+(defun states-of (manager)
+  "The first lines of the messages of MANAGER, without figures and without the watchdog's."
+  (loop for message in (take-messages manager)
+        for line = (first (lines-of-message message))
+        unless (or (uiop:string-prefix-p "STATUS=" line) (string= "WATCHDOG=1" line))
+          collect line))
+
+(defun call-with-manager (function name watchdog-microseconds)
+  "Calls FUNCTION with a manager whose socket is NAME, while the environment names that."
+  (let ((socket (open-datagram-socket name)))
+    (unwind-protect
+         (with-environment (("NOTIFY_SOCKET" name)
+                            ("WATCHDOG_USEC" watchdog-microseconds) ("WATCHDOG_PID" ""))
+           (funcall function (make-manager socket)))
+      (close-datagram-socket socket))))
+
+(defmacro with-manager ((manager &key (watchdog "")) &body body)
+  "Evaluates BODY with MANAGER bound to a service manager, while the environment names it.  WATCHDOG,
+a string, is the number of microseconds for which its watchdog waits."
+  (let ((directory (gensym "DIRECTORY")))
+    `(with-directory (,directory)
+       (call-with-manager (lambda (,manager) ,@body)
+                          (uiop:native-namestring (merge-pathnames "notify" ,directory))
+                          ,watchdog))))
+
+;;; Order
+
+(defun check-states (manager form)
+  "Checks what the program of FORM tells MANAGER from its start to its end."
+  (with-serving-program (program form)
+    (await-message manager "READY=1")
+    (is-true (got-p manager
+                    "STATUS=0 connections, 0 busy threads, 0 requests/s, 0 requests served"))
+    (send-signals program "HUP")
+    (await-printed program "renewed")
+    (send-signals program "TERM")
+    (is (eql 0 (program-exit program)))
+    (is (equal '("READY=1" "RELOADING=1" "READY=1" "STOPPING=1") (states-of manager)))
+    (is-true (got-p manager "MONOTONIC_USEC="))))
+
+(define-server-test (a-service-manager-is-told-of-start-reload-and-stop-in-order :needs :parking)
+  (with-manager (manager)
+    (check-states manager (signalled-acceptor)))
+  (with-manager (manager)
+    (check-states manager (clack-program)))
+  ;; In the abstract namespace.
+  (call-with-manager (lambda (manager) (check-states manager (signalled-acceptor)))
+                     (format nil "@hunchentoot-recycling-taskmaster-~D" (process-number)) ""))
+
+(define-server-test (a-service-manager-hears-nothing-of-a-start-that-fails :needs :parking)
+  (with-manager (manager)
+    (with-program (program (signalled-acceptor ":port -1"))
+      (is (eql 1 (program-exit program)))
+      (is (null (take-messages manager))))))
+
+(define-server-test (a-service-manager-is-told-figures :needs :parking)
+  (with-manager (manager :watchdog "300000")
+    (with-serving-program (program (slow-page-forms) (signalled-acceptor))
+      (with-connection (client)
+        (send-request client "/slow")
+        (await-message manager "STATUS=1 connection, 1 busy thread, ")
+        (release program)
+        (is (equal "slow" (response-text (read-response client)))))
+      (eventually ("the request to be counted")
+        (find-if (lambda (message) (search "1 request served" message)) (take-messages manager)))
+      (send-signals program "TERM")
+      (is (eql 0 (program-exit program))))))
+
+;;; The watchdog
+
+(defun starved-p (manager seconds)
+  "True when the watchdog of MANAGER is not fed for SECONDS."
+  (forget-messages manager)
+  (not (poll (lambda () (got-p manager "WATCHDOG=1")) seconds)))
+
+(defun check-watchdog (initargs)
+  "Checks the watchdog of a program whose acceptor has INITARGS, a string, and one thread."
+  (with-manager (manager :watchdog "300000")
+    (with-serving-program (program (slow-page-forms) (signalled-acceptor initargs))
+      (loop repeat 3
+            do (await-message manager "WATCHDOG=1")
+               (forget-messages manager))
+      (with-connection (client)
+        (send-request client "/slow")
+        (eventually ("the watchdog to be hungry" :patience (* 6 *patience*)) (starved-p manager 1))
+        (release program)
+        (is (equal "slow" (response-text (read-response client)))))
+      (await-message manager "WATCHDOG=1")
+      (send-signals program "TERM")
+      (is (eql 0 (program-exit program))))))
+
+(defun one-thread (keywords)
+  (format nil ":taskmaster (make-instance 'hunchentoot-recycling-taskmaster:recycling-taskmaster
+                                          :max-thread-count 1 ~A)"
+          keywords))
+
+(define-server-test (the-watchdog-is-fed-only-while-the-pool-serves :needs :parking)
+  (check-watchdog (one-thread "")))
+
+(define-server-test (the-watchdog-is-fed-only-while-a-pool-without-parking-serves :needs :parking)
+  (check-watchdog (one-thread ":parking nil")))
+
+(define-server-test (the-watchdog-is-fed-while-silent-connections-take-all-threads :needs :parking)
+  (with-manager (manager :watchdog "300000")
+    (with-serving-program (program (page-form "/yo" "\"Hey!\"")
+                                   (signalled-acceptor (one-thread ":parking nil")))
+      (with-connection (client)
+        (is (equal "Hey!" (exchange-text client "/yo")))
+        (loop repeat 3
+              do (forget-messages manager)
+                 (await-message manager "WATCHDOG=1"))))))
+
+(define-server-test (the-watchdog-goes-on-after-the-program-has-restarted-its-server
+                     :needs :parking)
+  (with-manager (manager :watchdog "300000")
+    (with-serving-program (program
+                           (slow-page-forms)
+                           "(defvar *acceptor*
+                              (make-instance
+                                'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
+                                :port 0 :access-log-destination nil))"
+                           "(bt:make-thread
+                              (lambda ()
+                                                (loop until (probe-file *release*) do (sleep 1/50))
+                                (hunchentoot:stop *acceptor*)
+                                (hunchentoot:start *acceptor*)
+                                (format t \"restarted~%\")
+                                (finish-output)))"
+                           "(hunchentoot-recycling-taskmaster:serve-until-signalled
+                              *acceptor*
+                              :on-start (lambda (acceptor)
+                                          (format t \"~&serving ~D~%\"
+                                                  (hunchentoot:acceptor-port acceptor))
+                                          (finish-output)))")
+      (await-message manager "WATCHDOG=1")
+      (release program)
+      (await-printed program "restarted")
+      (loop repeat 3
+            do (forget-messages manager)
+               (await-message manager "WATCHDOG=1")))))
+
+;;; The environment
+
+(defun watchdog-of-environment (microseconds process)
+  "For how many seconds a watchdog waits, and what is said of it, where the environment has
+MICROSECONDS and PROCESS."
+  (with-environment (("NOTIFY_SOCKET" "@none") ("WATCHDOG_USEC" microseconds)
+                     ("WATCHDOG_PID" process))
+    (let ((manager (server::take-manager)))
+      (is (equal '(nil nil nil)
+                 (mapcar #'uiop:getenv '("NOTIFY_SOCKET" "WATCHDOG_USEC" "WATCHDOG_PID"))))
+      (values (server::manager-watchdog-seconds manager) (server::manager-complaint manager)))))
+
+(define-server-test (the-watchdog-of-another-process-is-left-alone :needs :parking)
+  (is (eql 30 (watchdog-of-environment "30000000" "")))
+  (is (eql 30 (watchdog-of-environment "30000000" (princ-to-string (process-number)))))
+  (is (null (watchdog-of-environment "30000000" "1")))
+  (is (null (watchdog-of-environment "" (princ-to-string (process-number)))))
+  (loop for (microseconds process) in '(("abc" "") ("0" "") ("-5" "") ("1e6" "") ("30000000" "me"))
+        do (multiple-value-bind (seconds complaint)
+               (watchdog-of-environment microseconds process)
+             (is (null seconds))
+             (is (search "the watchdog is not fed" complaint)))))
+
+(defun occurrences (text words)
+  (loop for start = (search words text) then (search words text :start2 (1+ start))
+        while start count t))
+
+(defun check-complaint (words socket microseconds)
+  "Checks that a program serves although the environment has SOCKET and MICROSECONDS, and tells
+WORDS once."
+  (with-environment (("NOTIFY_SOCKET" socket) ("WATCHDOG_USEC" microseconds) ("WATCHDOG_PID" ""))
+    (with-serving-program (program (page-form "/yo" "\"Hey!\"") (signalled-acceptor))
+      (await-printed program words)
+      (is (equal "Hey!" (ask-text "/yo")))
+      (send-signals program "HUP")
+      (await-printed program "renewed")
+      (send-signals program "TERM")
+      (is (eql 0 (program-exit program)))
+      (is (eql 1 (occurrences (program-text program "errors") words))))))
+
+(define-server-test (an-environment-that-makes-no-sense-is-told-once-and-ignored :needs :parking)
+  (with-manager (manager)
+    (check-complaint "WATCHDOG_USEC is \"abc\"" (uiop:getenv "NOTIFY_SOCKET") "abc")
+    (is (equal '("READY=1" "RELOADING=1" "READY=1" "STOPPING=1") (states-of manager))))
+  (check-complaint "No such file or directory" "/nonexistent/notify" "300000")
+  (check-complaint "it names no Unix-domain socket" "notify" "")
+  (check-complaint "the path is longer"
+                   (format nil "/~A" (make-string 200 :initial-element #\x)) ""))
+
+(define-server-test (programs-that-a-service-starts-do-not-speak-for-it :needs :parking)
+  (with-manager (manager :watchdog "300000")
+    (with-serving-program (program
+                           (page-form "/env" "(uiop:run-program '(\"env\") :output :string)")
+                           (signalled-acceptor))
+      (await-message manager "READY=1")
+      (let ((environment (ask-text "/env")))
+        (is (search "PATH=" environment))
+        (is (not (search "NOTIFY_SOCKET" environment)))
+        (is (not (search "WATCHDOG_" environment)))))))
