@@ -233,3 +233,42 @@ WORDS once."
         (is (search "PATH=" environment))
         (is (not (search "NOTIFY_SOCKET" environment)))
         (is (not (search "WATCHDOG_" environment)))))))
+
+;;; The units
+
+(defun write-units (directory)
+  "Writes the units of the guide to DIRECTORY, with a program that exists; returns their files."
+  (loop for name in '("shop.service" "shop.socket")
+        for text = (configuration name)
+        collect (uiop:native-namestring
+                 (write-file directory name
+                             (if (search "/srv/shop/shop" text)
+                                 (substituted text "/srv/shop/shop" "/bin/sh")
+                                 text)))))
+
+(defun analyzed (analyze &rest arguments)
+  "The code and the output of the command ANALYZE with ARGUMENTS."
+  (multiple-value-bind (output errors code)
+      (uiop:run-program (cons analyze arguments)
+                        :output :string :error-output :output :ignore-error-status t)
+    (declare (ignore errors))
+    (values code output)))
+
+(test the-units-of-the-guide-are-without-mistakes-and-hardened
+  (where-program (analyze "systemd-analyze")
+    (with-directory (directory)
+      (let ((units (write-units directory)))
+        (multiple-value-bind (code output) (apply #'analyzed analyze "verify" units)
+          (is (eql 0 code))
+          (is (not (search "shop" output)) "~A" output))
+        ;; The exposure is at most 2.0 of 10.
+        (multiple-value-bind (code output)
+            (analyzed analyze "security" "--offline=true" "--threshold=20" (first units))
+          (is (eql 0 code) "~A" output))))))
+
+(test the-guide-shows-the-units-that-are-tested
+  (let ((shown (loop for example in (examples "docs/guide/service.md")
+                     when (equal "ini" (example-language example))
+                       collect (example-text example))))
+    (dolist (name '("shop.service" "shop.socket"))
+      (is (member (configuration name) shown :test #'string=) "~A" name))))
