@@ -79,8 +79,9 @@ empty lists, tells."
     (with-connection (connection)
       (send connection "PROXY TCP4 192.")
       (is-true (closed-by-server-p connection)))
-    (eventually ("the end to be counted")
-      (plusp (figure :expired)))
+    (unless (uiop:featurep :abcl)       ; there the limit of the stream comes first
+      (eventually ("the end to be counted")
+        (plusp (figure :expired))))
     (with-connection (connection)
       (send connection (as-octets *signature*))
       (is-true (closed-by-server-p connection)))))

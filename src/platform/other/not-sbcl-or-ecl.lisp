@@ -43,8 +43,9 @@ call of WAIT-ON."
 
 (defun receive-before-stream (usocket octets count)
   "Receives at most COUNT octets from USOCKET, whose stream was not read yet, into OCTETS, and waits
-for them.  Returns their number; 0 at the end of input, and if the socket has failed."
-  (handler-case (read-stream-octets (usocket:socket-stream usocket) octets 0 count)
+for the first.  Returns their number; 0 at the end of input, and if the socket has failed."
+  ;; A read of several would wait for all of them.
+  (handler-case (read-stream-octets (usocket:socket-stream usocket) octets 0 (min count 1))
     (error () 0)))
 
 (defun %accept (listener)
