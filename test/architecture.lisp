@@ -243,7 +243,7 @@ it.")
           "Several files are called ~A." name))))
 
 (defun loaded-files (systems)
-  "The source files of SYSTEMS that are loaded on this Lisp: others define the same for other Lisps."
+  "The source files of SYSTEMS that this Lisp loads: others define the same for other Lisps."
   (loop for system in systems
         append (mapcar #'asdf:component-pathname
                        (asdf:required-components system

@@ -228,7 +228,7 @@
             (signals handler:reply-already-sent (funcall writer "more")))
         (with-open-connection (connection (small-connection))
           (send-request connection "/")
-          ;; A client that reads at once may keep up with the first write, which then waits for nobody.
+          ;; A client that reads at once may keep up with the first write, which then does not wait.
           (await written)
           (read-head connection)
           (loop repeat 2 do (is (= *large-size* (length (read-chunk connection)))))
