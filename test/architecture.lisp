@@ -54,19 +54,26 @@
 (defun outside (folder names)
   (remove-if (lambda (name) (uiop:string-prefix-p folder name)) names))
 
+(defmacro define-source-test (name &body body)
+  "Defines the test NAME of what the sources say: SBCL, which reads them fastest, does that for all Lisps."
+  `(test ,name
+     (if (slow-lisp-p)
+         (skip "The sources, which SBCL reads, say the same on every Lisp.")
+         (progn ,@body))))
+
 (test the-sources-are-found
   (is (< 20 (length (source-files)))))
 
-(test only-internals-knows-what-hunchentoot-hides
+(define-source-test only-internals-knows-what-hunchentoot-hides
   (is (null (files-that-say (format nil "hunchentoot~A" "::")
                             :except '("src/hunchentoot/internals.lisp")))))
 
-(test only-the-platform-has-reader-conditionals-and-foreign-calls
+(define-source-test only-the-platform-has-reader-conditionals-and-foreign-calls
   (dolist (text '("#+" "#-" "cffi" "sb-alien" "sb-sys" "sb-impl" "sb-unix" "sb-bsd-sockets"
                   "c-inline" "jcall"))
     (is (null (outside "src/platform/" (files-that-say text))) "~A" text)))
 
-(test only-declared-files-are-hot
+(define-source-test only-declared-files-are-hot
   (dolist (text '("*hot-policy*" "(safety 0)"))
     (is (null (files-that-say text :except (append '("src/base/policies.lisp"
                                                   "src/base/package.lisp"
@@ -116,7 +123,7 @@ it.")
                                                      text :test #'char-equal)))
             collect (format nil "(~A" operator))))
 
-(test what-clients-send-is-read-by-no-risky-operator
+(define-source-test what-clients-send-is-read-by-no-risky-operator
   (let ((found (loop for file in (source-files)
                      append (loop for risk in (risks-of file)
                                   collect (list (source-name file) risk)))))
@@ -149,7 +156,7 @@ it.")
         when (uiop:string-prefix-p "| `" line)
           collect (subseq line 3 (position #\` line :start 3))))
 
-(test each-function-without-checks-is-explained
+(define-source-test each-function-without-checks-is-explained
   (let ((hot (loop for file in (source-files)
                    when (member (source-name file) (hot-files) :test #'string=)
                      append (hot-functions file)))
@@ -162,7 +169,7 @@ it.")
         (set-difference explained hot :test #'string=))
     (is (= (length explained) (length (remove-duplicates explained :test #'string=))))))
 
-(test nobody-sleeps
+(define-source-test nobody-sleeps
   (is (null (files-that-say "(sleep "))))
 
 (defun layer-of (file)
@@ -176,7 +183,7 @@ it.")
       "in-package #:hunchentoot-recycling-taskmaster)"
       (format nil "hunchentoot-recycling-taskmaster.~A" layer)))
 
-(test no-layer-names-one-above-it
+(define-source-test no-layer-names-one-above-it
   (dolist (file (source-files))
     (let ((layer (layer-of file)))
       (dolist (above (and layer (rest (member layer *layers* :test #'string=))))
@@ -204,7 +211,7 @@ it.")
       (resume name))
     names))
 
-(test only-hunchentoots-layer-knows-it
+(define-source-test only-hunchentoots-layer-knows-it
   (dolist (file (source-files))
     (unless (or (equal "hunchentoot" (layer-of file))
                 (string= "src/package.lisp" (source-name file)))
@@ -283,7 +290,7 @@ type, and (:TEST NAME) for a test; those of methods are not."
   (when (consp form)
     (case (first form)
       ((defun defmacro defgeneric) (list (second form)))
-      ((test define-server-test) (list (list :test (first (uiop:ensure-list (second form))))))
+      ((test define-source-test define-server-test) (list (list :test (first (uiop:ensure-list (second form))))))
       ((deftype) (list (list :type (second form))))
       ((defstruct base:define-record) (accessor-names (second form) (cddr form))))))
 
@@ -301,7 +308,7 @@ type, and (:TEST NAME) for a test; those of methods are not."
 (test no-function-and-no-type-is-defined-twice
   (apply #'check-defined-once *library-systems*))
 
-(test no-test-and-no-tool-of-the-tests-is-defined-twice
+(define-source-test no-test-and-no-tool-of-the-tests-is-defined-twice
   (check-defined-once "hunchentoot-recycling-taskmaster-test"))
 
 ;;; Docstrings

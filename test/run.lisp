@@ -53,13 +53,20 @@
          (loop for suite in suites append (run suite)))
     (setf recycling::*parking-by-default* t)))
 
-(defparameter *suites-of-acceptors* '(taskmaster acceptors conformance)
-  "What of ALL depends on the mode.")
+(defparameter *suites-of-one-mode*
+  '(guide demo deployment arguments mistakes secrets tls-contexts tls-facts tls-mistakes tls-reload)
+  "Suites in ACCEPTORS that test nothing which depends on the mode.")
+
+(defun suites-of-acceptors ()
+  "What of ALL depends on the mode."
+  (list* 'taskmaster 'conformance
+         (remove-if (lambda (name) (member name *suites-of-one-mode*))
+                    (names-in (get-test 'acceptors)))))
 
 (defun suites-in-mode (suite mode)
   "What of SUITE is to run in MODE."
   (if (and (eq suite 'all) (not (eq mode (first (modes)))))
-      *suites-of-acceptors*
+      (suites-of-acceptors)
       (list suite)))
 
 (defun tell-skipped (skipped)

@@ -650,7 +650,8 @@ after the other."
       (let ((talks (mapcar #'open-talk connections)))
         (eventually ("all to wait")
           (= 100 (getf (handler:stats *server*) :deferred)))
-        (is (>= 10 (getf (handler:stats *server*) :threads)))
+        ;; Each handshake held a worker for a moment: on a busy machine others were made meanwhile.
+        (eventually ("their threads to end") (>= 10 (server-figure :threads)))
         (dolist (talk talks)
           (tell talk "still there")
           (is (string= "still there" (hear-text talk))))))))

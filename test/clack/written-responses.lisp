@@ -189,9 +189,10 @@
   (with-later (given :write-timeout 60) (funcall responder '(200 ()))
     (with-open-connection (connection (small-connection))
       (send-request connection "/")
+      ;; Before the function has returned, it would wait for the thread that writes.
+      (await-pending)
       (let* ((writer (nth-given given))
              (writing (in-background ("writing") (funcall writer *large-answer*))))
-        (await-pending)
         (is (not (poll (lambda () (task-done-p writing)) 1/10)))
         (read-head connection)
         (is (= *large-size* (length (read-chunk connection))))

@@ -155,9 +155,10 @@ that meets TEST."
 ;;; Suspension: with one processor, one of two workers is suspended.
 
 (defmacro with-one-awake ((engine gate connections count) &body body)
-  "Evaluates BODY as WITH-GATED-ENGINE does, with two workers, of whom one is suspended."
+  "Evaluates BODY as WITH-GATED-ENGINE does, with two workers, of whom one is suspended, and no
+more: on a busy machine another one would be made meanwhile."
   `(with-globals ((engine::*processors* 1))
-     (with-gated-engine (,engine ,gate ,connections ,count :standby 2)
+     (with-gated-engine (,engine ,gate ,connections ,count :standby 2 :thread-limit 2)
        ,@body)))
 
 (defun check-suspended (engine)

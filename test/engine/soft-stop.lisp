@@ -158,6 +158,7 @@
     (with-ready-engine (engine (constantly nil))
       (with-connection (idle *port*)
         (is (equal "a" (exchange-octets idle "a")))
+        (wait-for-statistic engine :busy 0) ; its worker may have answered, and not be done
         (let ((stop (stop-softly engine)))
           (is (null (engine:stop-engine engine)))
           (is (null (task-result stop))))))))

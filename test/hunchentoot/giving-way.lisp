@@ -150,7 +150,7 @@ the next one is younger."
           (open-gate leave)
           (await held)                  ; the first turn of FLOOD is over
           (is (plusp (engine:client-memory-reserved)))
-          (engine::evict-idle-connections (recycling::engine-of (recycling::acceptor-taskmaster* *server*)))
+          (engine::evict-idle-connections (server:server-engine *server*))
           (open-gate go-on)
           (loop repeat 100 do (unless (string= "word" (response-text (read-response flood))) (fail "Another answer.")))
           (dolist (other (list before after))

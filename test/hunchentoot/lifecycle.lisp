@@ -262,7 +262,7 @@ GATE opens.  Checks that it then serves, whatever FIRST-STOP does."
         delta))
 
 (define-server-test (abandoning-tells-of-corruption-and-can-ignore-it :needs :our-engine)
-  (with-globals ((engine::*abandon-seconds* 1))
+  (with-globals ((engine::*abandon-seconds* 1/4))
     (with-acceptor (acceptor)
       (corrupt acceptor)
       (let ((signalled 0))
@@ -276,7 +276,7 @@ GATE opens.  Checks that it then serves, whatever FIRST-STOP does."
         (is (= 1 signalled))))))
 
 (define-server-test (abandoning-can-be-retried-after-repair :needs :our-engine)
-  (with-globals ((engine::*abandon-seconds* 2))
+  (with-globals ((engine::*abandon-seconds* 1))
     (with-acceptor (acceptor)
       (corrupt acceptor)
       (is (eq acceptor

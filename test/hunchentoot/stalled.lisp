@@ -25,7 +25,7 @@ stall at the same time."
 
 (define-server-test (a-client-that-stalls-amid-content-is-told-so :needs :our-http)
   (let ((runs (make-recorder)))
-    (serving (:read-timeout 1)
+    (serving (:read-timeout 1/2)
         (("/raw" (hunchentoot:raw-post-data) (record runs :raw))
          ("/form" (hunchentoot:post-parameters*) (record runs :form))
          ("/stream" (let ((stream (hunchentoot:raw-post-data :want-stream t)))

@@ -148,7 +148,7 @@ of the tests' client.  SERVER is a usocket even if the platform would return a d
 
 (defun collect-garbage-repeatedly ()
   "Collects garbage, except on ABCL, since Java does not stop threads by signals."
-  (loop repeat 10
+  (loop repeat (rounds 10)
         do (progn #+sbcl (sb-ext:gc) #+ecl (ext:gc t))))
 
 (define-server-test collecting-garbage-loses-nothing-of-what-is-received

@@ -313,7 +313,8 @@ worker.")
        (list (format nil "~D connections are counted as open." (open-count engine)))))))
 
 (defparameter *abandon-seconds* 5
-  "How many seconds ABANDON-ENGINE waits for the end of threads that it has destroyed.")
+  "How many seconds ABANDON-ENGINE waits for threads that only wait, and then for the end of those
+that it has destroyed.")
 
 (defun destroy-threads (threads)
   "Destroys those of THREADS that are any, but not the current one."
@@ -330,7 +331,7 @@ end.  Signals STOP-FROM-WORKER in a worker of ENGINE."
     (error 'stop-from-worker))
   ;; Threads that only wait leave by themselves: one that is destroyed while it comes or goes might
   ;; take a lock with it.
-  (end-work engine 5)
+  (end-work engine *abandon-seconds*)
   (destroy-threads (with-engine (engine)
                      (cons (engine-timer-thread engine)
                            (mapcar #'worker-thread (engine-workers engine)))))
