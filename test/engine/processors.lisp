@@ -22,11 +22,13 @@
   (with-ready-engine (engine (constantly nil) :standby 3)
     (with-connection (connection *port*)
       (exchange-octets connection "x")
+      (wait-for-statistic engine :busy 0)
       (let* ((pool (engine::engine-pool-state engine))
-             (tick (engine::pool-state-tick pool)))
+             (tick (engine::pool-state-tick pool))
+             (made (statistic engine :made))) ; one more where the machine was so busy that "x" took long
         (eventually ("many looks of the sentinel") (> (engine::pool-state-tick pool) (+ 100 tick)))
-        (is (= 3 (statistic engine :made)))
-        (is (= 3 (statistic engine :threads)))))))
+        (is (= made (statistic engine :made)))
+        (is (<= 3 (statistic engine :threads) made))))))
 
 (defparameter *tests-for-any-processors*
   '(an-idle-pool-keeps-its-size
