@@ -32,7 +32,7 @@ LEVEL, a keyword, however many messages came before."))
 
 ;;; Errands
 
-(defstruct errands
+(defstruct (errands (:include opaque))
   "What signals ask the main thread to do."
   (lock (bt:make-lock "errands") :read-only t)
   (changed (bt:make-condition-variable) :read-only t)
