@@ -186,14 +186,6 @@ connection."
                   (error 'stream-timeout :stream (io-stream base)))))
           (note-worker-wait (io-queue base) (- (milliseconds) began))))))
 
-(defun begin-request-on (io)
-  "Notes that a new request begins on IO: the progress of its client is counted from 0."
-  (reset-taking (io-queue (io-base io)))
-  (let ((pace (io-pace io)))            ; of content that has begun to come
-    (when pace
-      (decf (pace-received pace) (io-received io))))
-  (setf (io-received io) 0))
-
 (defun await-input-within (io limit)
   "Waits until the descriptor beneath IO is ready for reading IO.  Signals STREAM-TIMEOUT after
 LIMIT milliseconds; a negative LIMIT means none."
@@ -220,6 +212,14 @@ come, LEFT milliseconds of waiting were left.  Each RATE further octets add a se
 octets received since take at RATE octets a second.  With RATE NIL there is no such limit."
   (setf (io-pace io)
         (and rate (make-pace rate (* 1000 grace) (io-received io)))))
+
+(defun begin-request-on (io)
+  "Notes that a new request begins on IO: the progress of its client is counted from 0."
+  (reset-taking (io-queue (io-base io)))
+  (let ((pace (io-pace io)))            ; of content that has begun to come
+    (when pace
+      (decf (pace-received pace) (io-received io))))
+  (setf (io-received io) 0))
 
 (defun pace-limit (io)
   "How many milliseconds the worker may still wait for input of IO, which has a pace."
