@@ -55,7 +55,7 @@
   (remove-if (lambda (name) (uiop:string-prefix-p folder name)) names))
 
 (defmacro define-source-test (name &body body)
-  "Defines the test NAME of what the sources say: SBCL, which reads them fastest, does that for all Lisps."
+  "Defines the test NAME of what the sources say: SBCL, which reads them fastest, does so for all."
   `(test ,name
      (if (slow-lisp-p)
          (skip "The sources, which SBCL reads, say the same on every Lisp.")
@@ -290,7 +290,8 @@ type, and (:TEST NAME) for a test; those of methods are not."
   (when (consp form)
     (case (first form)
       ((defun defmacro defgeneric) (list (second form)))
-      ((test define-source-test define-server-test) (list (list :test (first (uiop:ensure-list (second form))))))
+      ((test define-source-test define-server-test)
+       (list (list :test (first (uiop:ensure-list (second form))))))
       ((deftype) (list (list :type (second form))))
       ((defstruct base:define-record) (accessor-names (second form) (cddr form))))))
 

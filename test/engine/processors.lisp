@@ -25,7 +25,7 @@
       (wait-for-statistic engine :busy 0)
       (let* ((pool (engine::engine-pool-state engine))
              (tick (engine::pool-state-tick pool))
-             (made (statistic engine :made))) ; one more where the machine was so busy that "x" took long
+             (made (statistic engine :made))) ; one more where "x" took long on a busy machine
         (eventually ("many looks of the sentinel") (> (engine::pool-state-tick pool) (+ 100 tick)))
         (is (= made (statistic engine :made)))
         (is (<= 3 (statistic engine :threads) made))))))

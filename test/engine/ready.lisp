@@ -129,7 +129,8 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
         (exchange-octets connection "x"))
       (is (= 100 (statistic engine :open)))
       (wait-for-statistic engine :busy 0)
-      (eventually ("threads that were made meanwhile to end") (<= (statistic engine :threads) 10)))))
+      (eventually ("threads that were made meanwhile to end")
+        (<= (statistic engine :threads) 10)))))
 
 (define-server-test blocked-handlers-do-not-hold-up-others
   (with-gated-engine (engine gate blocked 10)
