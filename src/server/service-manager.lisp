@@ -11,7 +11,8 @@
 ;;;;
 ;;;; The main thread sends them all, so they come in order.  A worker only leaves it an errand.
 
-(defstruct (manager (:constructor make-manager (socket watchdog-seconds complaint)))
+(defstruct (manager (:include opaque)
+                    (:constructor make-manager (socket watchdog-seconds complaint)))
   "A service manager."
   (socket nil :type string :read-only t)
   (watchdog-seconds nil :type (or null real) :read-only t) ; it restarts what is silent for longer
