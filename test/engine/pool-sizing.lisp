@@ -39,13 +39,15 @@ that has found a worker missing just now."
 
 ;;; The rule
 
-(defun sized (waiting active blocked brief lately &key (floor 2) (processors 2))
-  "What SIZE-POOL says, a list."
-  (multiple-value-list (engine::size-pool :waiting waiting :active active :blocked blocked :brief brief
-                                          :floor floor :processors processors :lately lately)))
+(defun sized (waiting active blocked asleep lately &key (free-p t) (floor 2) (processors 2))
+  "What SIZE-POOL says, a list; how many were blocked lately as an integer."
+  (multiple-value-bind (missing excess-p lately)
+      (engine::size-pool :waiting waiting :active active :blocked blocked :asleep asleep
+                         :free-p free-p :floor floor :processors processors :lately lately)
+    (list missing excess-p (round lately))))
 
 (define-server-test as-many-workers-as-processors-take-events
-  (loop for (waiting active blocked brief lately . decision)
+  (loop for (waiting active blocked asleep lately . decision)
           in '((2 2 0 0 0  0 nil 0)     ; at rest
                (0 2 0 0 0  0 nil 0)     ; both serve
                (1 2 1 0 0  2 nil 1)     ; one is blocked: it is replaced, and another one may be next
@@ -53,15 +55,16 @@ that has found a worker missing just now."
                (0 2 2 0 0  4 nil 2)     ; both are
                (0 6 6 0 2  6 nil 6)     ; so are those that replaced them: bursts grow by powers
                (0 8 6 0 6  0 nil 6)     ; as many as lately, and all were replaced
-               (0 9 4 3 7  0 nil 7)     ; requests block for less than a look, and no worker waits
-               (1 9 4 3 4  0 nil 4)     ; one waits: that is the proof that there are enough
+               (0 9 4 8 4  1 nil 8)     ; requests block for less than a look: one more at each
+               (0 9 0 8 0  1 nil 8)     ; the same
                (0 3 0 0 0  0 nil 0)     ; one more than processors may run
                (0 4 0 0 0  0 t 0)       ; two may not
                (1 4 0 0 0  0 nil 0)     ; unless one waits: then a free worker finds out by itself
-               (0 8 0 0 4  0 nil 3)     ; some were blocked lately, and soon may be again
-               (0 9 0 0 4  0 t 3))
-        do (is (equal decision (sized waiting active blocked brief lately))
-               "~A of ~A wait, ~A and ~A are blocked, lately ~A" waiting active blocked brief lately)))
+               (0 9 0 0 4  0 nil 4)     ; some were blocked lately, and soon may be again
+               (0 10 0 0 4  0 t 4))
+        do (is (equal decision (sized waiting active blocked asleep lately))
+               "~A of ~A wait, ~A are blocked, ~A sleep, lately ~A"
+               waiting active blocked asleep lately)))
 
 (define-server-test an-idle-pool-may-have-fewer-workers-than-processors
   (flet ((missing (waiting active blocked)
@@ -79,25 +82,33 @@ that has found a worker missing just now."
     (is (= 1 (missing 0 1 1 1)))
     (is (= 0 (missing 0 2 1 1)))))
 
-(define-server-test a-worker-that-was-blocked-lately-is-forgotten-by-a-sixteenth-at-each-look
-  (is (equal '(30 28 26 24 22 20)
-             (loop repeat 6
-                   for lately = 32 then most
-                   for most = (third (sized 2 2 0 0 lately))
-                   collect most)))
-  (is (= 0 (loop repeat 60
-                 for lately = 100 then (third (sized 2 2 0 0 lately))
-                 finally (return lately)))))
+(define-server-test half-of-those-that-were-blocked-lately-are-forgotten-in-11-looks-or-177
+  (flet ((left (looks waiting free-p)
+           (let ((lately 64))
+             (loop repeat looks
+                   do (setf lately (nth-value 2 (engine::size-pool
+                                                 :waiting waiting :active 9 :blocked 0 :asleep 0
+                                                 :free-p free-p :floor 2 :processors 2
+                                                 :lately lately))))
+             lately)))
+    (is (< 31 (left 11 0 t) 33))
+    (is (< 31 (left 11 1 nil) 33) "A worker waits: there are enough.")
+    (is (< 31 (left 177 0 nil) 33) "No processor is free: it is not known who sleeps briefly.")
+    (is (eql 0 (left 100 0 t)))
+    (is (eql 0 (left 2000 0 nil)))))
 
 ;;; What the sentinel sees
 
-(defun look (engine controller tick)
-  "What LOOK-AT-WORKERS tells: WAITING, ACTIVE, BLOCKED and BRIEF, a list; and whether only the next
-look is to tell."
+(defun look (engine controller tick &key (free-p t))
+  "What LOOK-AT-WORKERS tells: WAITING, ACTIVE, BLOCKED and ASLEEP, a list; and whether only the next
+look is to tell.  FREE-P says whether a processor is free."
   (multiple-value-bind (look suspect-p)
-      (with-function (platform:voluntary-switches (original) 0)
-        (engine::look-at-workers engine controller tick))
-    (values (loop for (nil value) on look by #'cddr collect value) suspect-p)))
+      (with-function (engine::processor-free-p (original controller) free-p)
+        (with-function (platform:online-processors (original) 100)
+          (engine::look-at-workers engine controller tick)))
+    (values (loop for name in '(:waiting :active :blocked :asleep)
+                  collect (getf look name))
+            suspect-p)))
 
 (define-server-test a-worker-that-is-on-a-request-at-two-looks-and-sleeps-is-blocked
   (with-still-pool (engine controller)
@@ -160,7 +171,7 @@ look is to tell."
     (let ((run-time 1000) (worker (first (pretend-workers engine 1 :active))))
       (setf (engine::ready-worker-stamp worker) 1)
       (with-function (platform:thread-run-time (original identity) run-time)
-        (with-function (engine::open-thread-status (original identity) nil)
+        (with-function (platform:thread-state (original identity) nil)
           (is (engine::asleep-p worker))
           (incf run-time 10)
           (is (not (engine::asleep-p worker)))
@@ -181,20 +192,59 @@ look is to tell."
         (is (not suspect-p))))
     (forget-workers engine)))
 
-(define-server-test requests-that-block-for-less-than-a-look-are-known-by-the-sleeps-of-threads
+(define-server-test while-no-processor-is-free-a-worker-is-blocked-after-3-ms
   (with-still-pool (engine controller)
-    (let ((switches 1000) (turns 500) (now 1000000))
-      (with-function (platform:voluntary-switches (original) switches)
-        (flet ((asleep (ticks more-switches more-turns)
-                 (incf switches more-switches)
-                 (engine::briefly-asleep controller (incf turns more-turns)
-                                         (incf now (* ticks engine::*tick-microseconds*)))))
-          (asleep 1 0 0)
-          (is (= 60 (asleep 1 21 40)) "Three times twenty.")
-          (is (= 0 (asleep 1 20 40)) "Fewer than every other one: and one is the sentinel's.")
-          (is (= 15 (asleep 4 21 40)) "The look was late.")
-          (is (= 0 (asleep 1 1 1)))
-          (is (= 0 (asleep 1 0 10)) "The system counts none."))))))
+    (let ((worker (first (pretend-workers engine 1 :active)))
+          (now (engine::pool-state-clock (engine::engine-pool-state engine))))
+      (setf (engine::ready-worker-stamp worker) 1)
+      (with-function (engine::asleep-p (original worker) t)
+        (with-function (engine::computed-for-long-p (original worker) nil)
+          (flet ((blocked (milliseconds free-p)
+                   (setf (engine::ready-worker-begun worker) (- now milliseconds)
+                         (engine::ready-worker-blocked-stamp worker) 0)
+                   (third (look engine controller 9 :free-p free-p))))
+            (is (= 0 (blocked 2 nil)))
+            (is (= 1 (blocked 3 nil)))
+            (is (= 1 (blocked 0 t)))
+            (is (= 1 (blocked 0 :unknown)))))))
+    (forget-workers engine)))
+
+(define-server-test workers-that-no-processor-runs-are-asleep-while-one-is-free-and-none-waits
+  (with-still-pool (engine controller)
+    (pretend-to-serve (pretend-workers engine 5 :active))
+    (flet ((asleep (free-p processors)
+             (with-function (engine::processor-free-p (original controller) free-p)
+               (with-function (platform:online-processors (original) processors)
+                 (getf (engine::look-at-workers engine controller 2) :asleep)))))
+      (is (= 4 (asleep t 2)))
+      (is (= 5 (asleep t 1)))
+      (is (= 0 (asleep t 8)))
+      (is (= 0 (asleep nil 2)))
+      (is (= 0 (asleep :unknown 2)) "The system does not tell.")
+      (pretend-to-wait engine)
+      (is (= 0 (asleep t 2))))
+    (forget-workers engine)))
+
+(define-server-test a-processor-is-free-while-threads-wait-for-less-than-half-of-4-ms
+  (with-still-pool (engine controller)
+    (let ((now 1000000) (stall 500))
+      (with-function (platform:microseconds (original) now)
+        (with-function (platform:processor-stall (original) stall)
+          (flet ((free-p (microseconds more-stall)
+                   (incf now microseconds)
+                   (when stall
+                     (incf stall more-stall))
+                   (engine::processor-free-p controller)))
+            (is-true (free-p 0 0))
+            (is-true (free-p 4000 1999))
+            (is (not (free-p 4000 2000)))
+            (is (not (free-p 3999 0)) "It was measured a moment ago.")
+            (is-true (free-p 1 0))
+            (setf stall nil)
+            (is (eq :unknown (free-p 4000 0)) "The system does not tell.")
+            (setf stall 100000)
+            (free-p 4000 0)
+            (is-true (free-p 4000 10))))))))
 
 ;;; Fewer
 
@@ -359,7 +409,7 @@ look is to tell."
       (is (null (adjust-recorded engine controller)))
       (setf (engine::pool-state-lately pool) 4)
       (is (eq :busy (adjust-recorded engine controller)) "Some were blocked lately.")
-      (is (= 6 (engine::pool-state-target pool)) "Three were, now, so five may wait, and one.")
+      (is (= 7 (engine::pool-state-target pool)) "Nearly four were, so six may wait, and one.")
       (forget-workers engine))))
 
 (define-server-test a-look-applies-the-limit-and-accepts-the-overflow

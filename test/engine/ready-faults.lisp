@@ -228,7 +228,7 @@ engine and a connection; and checks the engine."
 
 (define-server-test the-pool-grows-where-the-system-does-not-tell-of-threads
   (where-supported
-   (with-globals ((platform::*tasks* "/nowhere/"))
+   (with-globals ((platform::*system-files* "/nowhere/"))
      (with-gated-engine (engine gate blocked 6)
        (send-each blocked "w")
        (wait-for-statistic engine :busy 6)

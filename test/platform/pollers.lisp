@@ -280,15 +280,25 @@ says so."
                     (loop until stop)
                     (await gate))))
      (eventually ("the subject to run") identity)
-     (let ((status (platform:open-thread-status identity)))
-       (unwind-protect
-            (progn
-              (is (eq :running (platform:thread-state status)))
-              (setf stop t)
-              (eventually ("the subject to block") (eq :blocked (platform:thread-state status))))
-         (open-gate gate)
-         (task-result thread)
-         (platform:close-descriptor status))))))
+     (unwind-protect
+          (progn
+            (is (eq :running (platform:thread-state identity)))
+            (setf stop t)
+            (eventually ("the subject to block") (eq :blocked (platform:thread-state identity))))
+       (open-gate gate)
+       (task-result thread)))))
+
+(define-server-test time-that-threads-wait-for-processors-is-counted
+  (where-supported
+   (let ((before (platform:processor-stall)) (stop nil))
+     (when before                       ; else the system does not count it
+       (let ((threads (loop repeat (1+ (platform:online-processors))
+                            collect (in-background ("busy") (loop until stop)))))
+         (unwind-protect
+              (eventually ("a thread to wait for a processor")
+                (< (+ before 10000) (platform:processor-stall)))
+           (setf stop t)
+           (mapc #'task-result threads)))))))
 
 (define-server-test a-listener-that-defers-tells-of-connections-when-octets-come
   (where-supported

@@ -3,28 +3,34 @@
 ;;;; The number of workers of the ready engine that take events follows one rule, SIZE-POOL.
 ;;;;
 ;;;; As many workers as there are processors take events.  At each look, every half millisecond
-;;;; while it is needed, the sentinel counts the available workers.  A worker that has been on one
-;;;; request, or held up elsewhere, since the last look but one is blocked, and not available,
-;;;; unless its thread merely waits for a processor.  While no worker waits for events, and requests
-;;;; block for less than a look, workers that serve are not available either.  For each missing
-;;;; worker the sentinel resumes a suspended one or makes another.  It adds as many again as there
-;;;; are more blocked workers than lately, so bursts grow by powers.  A free worker suspends itself
-;;;; if as many wait as there are processors, and half as many again as were blocked lately; later
-;;;; it ends.  One worker a look suspends itself while no worker waits and more than that run.
+;;;; while it is needed, the sentinel counts the available workers.  A worker that is blocked is not
+;;;; available, and is replaced: the sentinel resumes a suspended one or makes another.  It adds as
+;;;; many again as there are more blocked workers than lately, so bursts grow by powers.  A free
+;;;; worker suspends itself if as many wait as there are processors, and half as many again as were
+;;;; blocked lately; later it ends.  One worker a look suspends itself while no worker waits and more
+;;;; than that run.
+;;;;
+;;;; A worker is blocked if it is at one request, or held up elsewhere, at two looks in a row, and
+;;;; its thread sleeps.  If no processor is free, more workers would only wait for each other, and
+;;;; for what the requests wait for: then the worker must have been there for 3 ms.  A worker that
+;;;; has computed for 5 ms at its request is blocked as well.  While no worker waits, shorter sleeps
+;;;; count too: if a processor is free, all workers are asleep but those that the other processors can
+;;;; run; if none is, hardly fewer than before.
 ;;;;
 ;;;; Three facts come from the system, because without each of them the rule was measured to do
 ;;;; worse (see docs/decisions.md, "One rule for the pool"):
 ;;;;
 ;;;;   fact                              asked                       without it
+;;;;   is a processor free: for most of  once in 4 ms, if no worker  handlers that ask a database on
+;;;;   4 ms no thread waited for one     waits or some seem blocked  the same machine have ten times
+;;;;                                                                 the threads, and are slower
 ;;;;   does this thread sleep, or wait   about one worker a look,    a thread that was denied a
 ;;;;   for a processor                   if some seem blocked        busy processor is replaced
 ;;;;   has it computed for long at this  about all of those, if      computing handlers make a
 ;;;;   request                           that one did not sleep      thread for each connection
-;;;;   how many threads went to sleep    once a look                 handlers of 0.3 ms have as
-;;;;   of their own since the last look                              many threads as processors
 ;;;;
-;;;; If /proc does not give the first, a thread that used no processor since the last look counts as
-;;;; asleep.
+;;;; If the system does not tell the first, a processor counts as free for workers that seem blocked.
+;;;; If it does not tell the second, a thread that used no processor since the last look is asleep.
 ;;;;
 ;;;; While no worker was blocked lately, looks are seldom.  The first worker that seems blocked then
 ;;;; only makes the next looks follow closely.  During a collection of garbage, threads are blocked
@@ -35,6 +41,10 @@
 
 (defparameter *computing-microseconds* 5000
   "The worker of a request that has computed for longer counts as blocked.")
+
+(defparameter *long-milliseconds* 3
+  "While no processor is free, a worker that has been at one request for less does not count as
+blocked.")
 
 (defparameter *watch-looks* 10
   "For this number of looks after a worker was missing the sentinel naps for one tick at most.")
@@ -49,11 +59,11 @@ waits until a worker wakes it.  That costs the worker more than several looks.")
                                          (decisions (make-decision-counters)))))
   "The data that the sentinel of a ready engine keeps from look to look."
   (processors 1 :type fixnum)
-  (switches 0 :type fixnum)             ; VOLUNTARY-SWITCHES at the last look
-  (last-look 0 :type fixnum)            ; when that was, in MICROSECONDS
-  (turns 0 :type fixnum)                ; of all workers, at the last look
   (looks-without-need 0 :type fixnum)   ; since a worker was missing, or seemed blocked
   (idle-looks 0 :type fixnum)           ; since no worker waited, or one was blocked
+  (free-p t)                            ; see PROCESSOR-FREE-P
+  (stall 0 :type integer)               ; PROCESSOR-STALL when that was decided, and the time in
+  (stall-asked 0 :type fixnum)          ; MICROSECONDS
   (last-housekeeping 0 :type fixnum)    ; of deadlines, in MILLISECONDS
   (last-processor-count 0 :type fixnum) ; of processors, likewise
   (work-done 0 :type integer)           ; see SAMPLE-WAIT-WHEN-BUSY
@@ -84,15 +94,22 @@ refuse or park them; and how to rest.")
 
 ;;; The rule
 
-(defun size-pool (&key waiting active blocked brief floor processors lately)
+(defun faded (lately slowly-p)
+  "What is left of LATELY, the number of workers that were blocked lately, at the next look: half of
+it is forgotten in 11 looks, or in 177 if SLOWLY-P."
+  (let ((left (* lately (if slowly-p (float 255/256) (float 15/16)))))
+    (if (< left 1/2) 0 left)))
+
+(defun size-pool (&key waiting active blocked asleep free-p floor processors lately)
   "Returns three values: how many workers are missing, whether one worker too many runs, and how
-many were blocked lately.  Of the ACTIVE workers, WAITING wait for events and BLOCKED are
-blocked; BRIEF more are blocked while none waits.  FLOOR workers are to be available at rest, up
-to PROCESSORS under load.  LATELY is the third value of the last look."
-  (let* ((blocked (if (zerop waiting) (+ blocked brief) blocked))
-         (available (- active blocked))
-         (most (max blocked (- lately (ceiling lately 16)))))
-    (values (cond ((< available floor) (+ (- floor available) (max 0 (- blocked lately))))
+many were blocked lately.  Of the ACTIVE workers, WAITING wait for events, BLOCKED are blocked, and
+at least ASLEEP sleep, however briefly.  FREE-P is true if a processor is free; if none is while no
+worker waits, it is not known how many are blocked briefly, and LATELY, the third value of the last
+look, fades slowly.  FLOOR workers are to be available at rest, up to PROCESSORS under load."
+  (let* ((unavailable (max blocked asleep))
+         (available (- active unavailable))
+         (most (max unavailable (faded lately (and (zerop waiting) (not free-p))))))
+    (values (cond ((< available floor) (+ (- floor available) (max 0 (- blocked (round lately)))))
                   ((and (zerop waiting) (< available processors)) 1)
                   (t 0))
             (and (zerop waiting)
@@ -101,7 +118,7 @@ to PROCESSORS under load.  LATELY is the third value of the last look."
 
 (defun enough-workers (free blocked)
   "The number of workers that are enough to have FREE ones while BLOCKED or so are blocked."
-  (+ free blocked (ceiling blocked 2)))
+  (+ free (ceiling (* 3/2 blocked))))
 
 ;;; Observations of the sentinel
 
@@ -119,10 +136,7 @@ which its thread waited for a processor does not count."
 
 (defun asleep-p (worker)
   "True if the thread of WORKER waits for anything but a processor."
-  (case (with-acquired (status (open-thread-status (ready-worker-identity worker))
-                               (when status
-                                 (close-descriptor status)))
-          (and status (thread-state status)))
+  (case (thread-state (ready-worker-identity worker))
     (:blocked t)
     (:running nil)
     (t (zerop (nth-value 1 (computed-microseconds worker (busy-since worker)))))))
@@ -131,59 +145,74 @@ which its thread waited for a processor does not count."
   "True if WORKER has computed for long at its request."
   (> (computed-microseconds worker (busy-since worker)) *computing-microseconds*))
 
-(defun briefly-asleep (controller turns now)
-  "Estimates how many threads are asleep for less than a look: the number that went to sleep of
-their own in three ticks, at the rate since the last look.  Returns 0 if fewer did so than half
-of the requests and events that workers began, TURNS in all so far, because requests do not block
-then; or if the system does not count.  NOW is in MICROSECONDS."
-  (let* ((switches (voluntary-switches))
-         ;; One of them is the sentinel's own nap.
-         (latest (max 0 (- switches (shiftf (controller-switches controller) switches) 1)))
-         (begun (- turns (shiftf (controller-turns controller) turns)))
-         (elapsed (- now (shiftf (controller-last-look controller) now))))
-    (if (>= (* 2 latest) begun)
-        (ceiling (* latest 3 *tick-microseconds*) (max elapsed *tick-microseconds*))
-        0)))
-
 (defun classify-workers (engine tick)
-  "Returns how many workers of ENGINE are at the ready set, or soon will be; how many of them
-were found blocked before; how many have served for less than a look; and a list of those that
-seem blocked at TICK, because they were on the same request at two looks."
-  (let ((active 0) (blocked 0) (serving 0) (suspects '()))
-    (declare (type fixnum active blocked serving))
+  "Returns how many workers of ENGINE are at the ready set, or soon will be; how many of them were
+found blocked before; and a list of those that seem blocked at TICK, because they were at the same
+request at two looks."
+  (let ((active 0) (blocked 0) (suspects '()))
+    (declare (type fixnum active blocked))
     (dolist (worker (engine-workers engine))
       (when (member (worker-state worker) '(:active :starting))
         (incf active)
         (let ((since (busy-since worker)))
           (cond ((zerop since))
                 ((= since (ready-worker-blocked-stamp worker)) (incf blocked))
-                ((> (- tick since) 1) (push worker suspects))
-                ((plusp (ready-worker-stamp worker)) (incf serving))))))
-    (values active blocked serving suspects)))
+                ((> (- tick since) 1) (push worker suspects))))))
+    (values active blocked suspects)))
 
-(defun blocked-suspects (suspects)
-  "The workers of the list SUSPECTS that are blocked.  The thread of one answers for all."
-  (cond ((null suspects) '())
-        ((asleep-p (nth (random (length suspects)) suspects)) suspects)
-        (t (remove-if-not #'computed-for-long-p suspects))))
+(defun busy-for-long (workers now)
+  "Those of WORKERS, a list, that have been at one request for long NOW, in MILLISECONDS."
+  (remove-if (lambda (worker) (< (- now (ready-worker-begun worker)) *long-milliseconds*))
+             workers))
+
+(defun blocked-suspects (suspects free-p now)
+  "The workers of the list SUSPECTS that are blocked NOW, in MILLISECONDS; FREE-P is true if a
+processor is free.  The thread of one answers for all."
+  (let ((candidates (if free-p suspects (busy-for-long suspects now))))
+    (if (and candidates (asleep-p (nth (random (length candidates)) candidates)))
+        candidates
+        (remove-if-not #'computed-for-long-p suspects))))
+
+(defparameter *stall-microseconds* 4000
+  "The waits of threads for processors are measured over this time at least.")
+
+(defun processor-free-p (controller)
+  "True if for most of the last few milliseconds no thread of the system had to wait for a processor;
+:UNKNOWN if the system does not tell."
+  (let* ((now (microseconds))
+         (elapsed (- now (controller-stall-asked controller))))
+    (when (>= elapsed *stall-microseconds*)
+      (let ((stall (processor-stall)))
+        (setf (controller-free-p controller)
+              (if stall
+                  (< (* 2 (- stall (controller-stall controller))) elapsed)
+                  :unknown)
+              (controller-stall controller) (or stall 0)
+              (controller-stall-asked controller) now)))
+    (controller-free-p controller)))
 
 (defun look-at-workers (engine controller tick)
-  "The observations of the sentinel of ENGINE at TICK, a plist for SIZE-POOL.  The second value
-is true if some workers seem blocked and the next look is to decide."
-  (multiple-value-bind (active blocked serving suspects) (classify-workers engine tick)
-    (let ((found (blocked-suspects suspects))
-          (asleep (briefly-asleep controller
-                                  (reduce #'+ (engine-workers engine) :key #'ready-worker-turns)
-                                  (microseconds)))
-          (doubt-p (pool-state-calm-p (engine-pool-state engine))))
+  "The observations of the sentinel of ENGINE at TICK, a plist for SIZE-POOL.  The second value is
+true if some workers seem blocked and the next look is to decide."
+  (multiple-value-bind (active blocked suspects) (classify-workers engine tick)
+    (let* ((pool (engine-pool-state engine))
+           (waiting (counter-count (pool-state-waiting pool)))
+           (free-p (or (and (null suspects) (plusp waiting)) ; no matter
+                       (processor-free-p controller)))
+           (found (blocked-suspects suspects free-p (pool-state-clock pool)))
+           (asleep (if (and (eq t free-p) (zerop waiting))
+                       (max 0 (- active (1- (online-processors))))
+                       0))
+           (doubt-p (pool-state-calm-p pool)))
       (unless doubt-p
         (dolist (worker found)
           (setf (ready-worker-blocked-stamp worker) (busy-since worker))))
-      (values (list :waiting (counter-count (pool-state-waiting (engine-pool-state engine)))
+      (values (list :waiting waiting
                     :active active
                     :blocked (if doubt-p blocked (+ blocked (length found)))
-                    :brief (min asleep (+ serving (- (length suspects) (length found)))))
-              (and doubt-p found t)))))
+                    :asleep (if doubt-p 0 asleep)
+                    :free-p free-p)
+              (and doubt-p (or found (> asleep blocked)) t)))))
 
 ;;; Fewer
 

@@ -41,7 +41,7 @@ writes it, except EXCESS, SENTINEL-IDLE-P and WAITING."
   (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
   (target 1 :type fixnum)               ; how many workers may wait
   (excess 0 :type fixnum)               ; how many should be suspended; each one counts it down
-  (lately 0 :type fixnum)               ; how many workers were blocked lately
+  (lately 0 :type real)                 ; how many workers were blocked lately
   (calm-p nil)                          ; no worker was blocked or missing lately
   (sentinel-idle-p nil)                 ; wake the sentinel when no worker waits
   (waiting (make-counter) :read-only t)) ; how many workers wait
@@ -80,7 +80,6 @@ the worker that came last first, so the others reach this time.")
   "A worker of a ready engine.  Its state is :ACTIVE while it waits or serves; STAMP says which."
   (pool-state nil :type pool-state :read-only t)
   (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
-  (turns 0 :type (unsigned-byte 60))    ; how often that was
   (begun 0 :type fixnum)                ; the same moment in MILLISECONDS
   ;; Tick since which it neither waits nor serves, or will be missed; else 0.
   (away 0 :type fixnum)
@@ -100,8 +99,7 @@ the worker that came last first, so the others reach this time.")
   "Shows the sentinel that WORKER now begins something that may take long."
   (let ((pool (ready-worker-pool-state worker)))
     (setf (ready-worker-begun worker) (coarse-now pool)
-          (ready-worker-stamp worker) (pool-state-tick pool))
-    (incf (ready-worker-turns worker))))
+          (ready-worker-stamp worker) (pool-state-tick pool))))
 
 (defparameter *brief-ticks* 20
   "A worker that was resumed may be on its way for this number of ticks.")

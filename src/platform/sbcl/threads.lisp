@@ -12,35 +12,59 @@
    ;; architectures that Linux has supported since 2012: arm64, riscv, loongarch.
    #+x86-64 186 #+ppc64 207 #-(or x86-64 ppc64) 178))
 
-(defparameter *tasks* "/proc/self/task/"
-  "The folder with the system's files about the threads of this process; see proc(5).  It is missing
-if /proc is not mounted, as in many chroots.")
+(defparameter *system-files* "/proc/"
+  "The folder with the system's files about processes; see proc(5).  It is missing in many chroots.")
 
-(defun open-thread-status (identity)
-  "A descriptor, an integer, for THREAD-STATE of the thread IDENTITY of this process; NIL if it
-cannot be opened."
-  (let ((result (system-call "open" sb-alien:int
-                             (sb-alien:c-string (format nil "~A~D/stat" *tasks* identity))
-                             (sb-alien:int +sock-cloexec+))))
-    (unless (minusp result)
-      result)))
+(defun start-of-system-file (name buffer)
+  "Reads the first octets of the file NAME, a string, of the system's files into BUFFER.  Returns how
+many, an integer; 0 if the file cannot be read."
+  (declare (type octets buffer))
+  (let ((file (concatenate 'string *system-files* name)))
+    (with-acquired (descriptor
+                    (system-call "open" sb-alien:int (sb-alien:c-string file)
+                                 (sb-alien:int +sock-cloexec+))
+                    (unless (minusp descriptor)
+                      (close-descriptor descriptor)))
+      (if (minusp descriptor)
+          0
+          (sb-sys:with-pinned-objects (buffer)
+            (max 0 (system-call "read" sb-alien:long
+                                (sb-alien:int descriptor)
+                                (sb-sys:system-area-pointer (sb-sys:vector-sap buffer))
+                                (sb-alien:unsigned-long (length buffer)))))))))
 
-(defun thread-state (status)
-  "The state of the thread of STATUS, of OPEN-THREAD-STATUS: :RUNNING if it has a processor or waits
-for one, :BLOCKED if it waits for anything else, NIL if the state is unknown."
+(defun thread-state (identity)
+  "The state of the thread IDENTITY of this process: :RUNNING if it has a processor or waits for
+one, :BLOCKED if it waits for anything else, NIL if the state is unknown."
   (let ((buffer (make-octets 64)))
     (declare (dynamic-extent buffer))
-    (sb-sys:with-pinned-objects (buffer)
-      (let* ((count (system-call "pread" sb-alien:long
-                                 (sb-alien:int status)
-                                 (sb-sys:system-area-pointer (sb-sys:vector-sap buffer))
-                                 (sb-alien:unsigned-long 64)
-                                 (sb-alien:long 0)))
-             (name-end (and (plusp count)
-                            (position (char-code #\)) buffer :from-end t :end count))))
-        (when (and name-end (< (+ name-end 2) count))
-          ;; The state is a letter, two octets after the closing parenthesis of the name.
-          (if (= (char-code #\R) (aref buffer (+ name-end 2))) :running :blocked))))))
+    (let* ((count (start-of-system-file (format nil "self/task/~D/stat" identity) buffer))
+           (name-end (position (char-code #\)) buffer :from-end t :end count)))
+      (when (and name-end (< (+ name-end 2) count))
+        ;; The state is a letter, two octets after the closing parenthesis of the name.
+        (if (= (char-code #\R) (aref buffer (+ name-end 2))) :running :blocked)))))
+
+(defun processor-stall ()
+  "For how many microseconds so far some thread of the system had to wait for a processor, an
+integer, of which only differences matter; NIL if that is unknown."
+  (let ((buffer (make-octets 128)))
+    (declare (dynamic-extent buffer))
+    ;; The first line is "some avg10=0.01 avg60=0.20 avg300=0.10 total=1234".
+    (let* ((count (start-of-system-file "pressure/cpu" buffer))
+           (end (position (char-code #\Newline) buffer :end count))
+           (start (and end (position (char-code #\=) buffer :from-end t :end end))))
+      (when start
+        (loop with number = 0
+              for place from (1+ start) below end
+              do (setf number (+ (* 10 number) (- (aref buffer place) (char-code #\0))))
+              finally (return number))))))
+
+(defun online-processors ()
+  "The number of processors of the whole system, an integer."
+  (let ((sc-nprocessors-onln 84))
+    (max 1 (sb-alien:alien-funcall
+            (sb-alien:extern-alien "sysconf" (function sb-alien:long sb-alien:int))
+            sc-nprocessors-onln))))
 
 (defun thread-run-time (identity)
   "The processor time of the thread IDENTITY of this process, in microseconds, an integer; 0 if the
@@ -51,16 +75,6 @@ thread has ended."
                             (sb-alien:int (logior (ash (lognot identity) 3) 6))
                             ((* (array sb-alien:long 2)) (sb-alien:addr time))))
         (+ (* 1000000 (sb-alien:deref time 0)) (floor (sb-alien:deref time 1) 1000))
-        0)))
-
-(defun voluntary-switches ()
-  "How often threads of this process have given up their processor of their own, to wait for something
-other than a processor; 0 where the system does not count that."
-  (sb-alien:with-alien ((usage (array sb-alien:long 18)))
-    (if (zerop (system-call "getrusage" sb-alien:int
-                            (sb-alien:int 0)
-                            ((* (array sb-alien:long 18)) (sb-alien:addr usage))))
-        (sb-alien:deref usage 16)
         0)))
 
 (defconstant +sched-other+ 0)
