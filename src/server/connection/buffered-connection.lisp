@@ -236,14 +236,6 @@ octets received since take at RATE octets a second.  With RATE NIL there is no s
     (await-input-within io (if (minusp limit) most (min limit most)))
     (decf (pace-left (io-pace io)) (- (milliseconds) began))))
 
-(defun begin-request-on (io)
-  "Notes that a new request begins on IO: the progress of its client is counted from 0."
-  (reset-taking (io-queue (io-base io)))
-  (let ((pace (io-pace io)))            ; of content that has begun to come
-    (when pace
-      (decf (pace-received pace) (io-received io))))
-  (setf (io-received io) 0))
-
 ;;; Between requests, and at the end
 
 (defun lend-no-buffers (io)
