@@ -61,16 +61,16 @@
                                                    :headers `(("X-Forwarded-For" . ,client)))))))))
 
 (define-server-test a-clack-server-that-drains-is-not-ready
-  (with-globals ((engine::*drain-seconds* *patience*))
-    (let ((server nil))
+  (with-globals ((engine::*drain-seconds* (/ *patience* 2)))
+    (let ((server nil) (stopping nil))
       (serving-watched ((handler:make-readiness-middleware "/ready"))
         (setf server *server*)
         (with-connection (connection)
           (is (= 200 (response-status (exchange connection "/ready"))))
-          (let ((stopping (in-background ("stop") (handler:stop server :soft t))))
-            (eventually ("the drain") (not (server:ready-p server)))
-            (is (= 503 (response-status (exchange connection "/ready"))))
-            (task-result stopping))))
+          (setf stopping (in-background ("stop") (handler:stop server :soft t)))
+          (eventually ("the drain") (not (server:ready-p server)))
+          (is (= 503 (response-status (exchange connection "/ready")))))
+        (task-result stopping))
       (is (not (server:ready-p server))))))
 
 (test a-middleware-of-another-handler-leaves-requests-to-the-application

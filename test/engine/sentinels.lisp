@@ -239,7 +239,7 @@
     (setf (fake-deaf *listener*) t)
     (let ((begun (platform:milliseconds)))
       (is (null (engine:stop-engine engine :timeout 0)))
-      (is (< (- (platform:milliseconds) begun) 2000)))
+      (is (< (- (platform:milliseconds) begun) (* 500 *patience*))))
     (setf (fake-woken *listener*) t)
     (wait-for-statistic engine :threads 0)))
 
@@ -249,7 +249,7 @@
       (unwind-protect
            (let ((begun (platform:milliseconds)))
              (is (null (engine:stop-engine engine :timeout 1/5)))
-             (is (< (- (platform:milliseconds) begun) 2000)))
+             (is (< (- (platform:milliseconds) begun) (* 500 *patience*))))
         (open-gate held)))))
 
 (define-server-test resources-are-released-when-the-sentinel-is-the-last-to-leave

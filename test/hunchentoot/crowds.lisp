@@ -74,7 +74,7 @@ were more than before, and with the milliseconds of the slowest answer to who di
 (defun check-not-noticed (threads slowest)
   "Checks that a crowd took no THREADS, and was not waited for by the SLOWEST answer."
   (is (<= threads *threads-for-crowds*))
-  (is (< slowest 3000))
+  (is (< slowest (* 300 *patience*)))
   (is (zerop (figure :failed))))
 
 (define-server-test (clients-that-stall-are-given-up-and-noticed-by-nobody :needs :parking)
@@ -92,6 +92,6 @@ were more than before, and with the milliseconds of the slowest answer to who di
                         ;; Without parking others may have to wait for the deadline.
                         (if *parking-p*
                             (check-not-noticed threads slowest)
-                            (is (< slowest 5000)))
+                            (is (< slowest (* 500 *patience*))))
                         (is (= *crowd-size* (getf (figure :expired-by) :handshake))))
                       '(:handshake) :initargs initargs :make-connection '%make-connection)))

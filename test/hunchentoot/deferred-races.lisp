@@ -5,7 +5,7 @@
 request has one answer, or its connection ends.")
 
 (defvar *race-requests* (parse-integer (or (uiop:getenv "RACES")
-                                           (if (uiop:featurep :sbcl) "8000" "2000"))) ; others take minutes
+                                           (if (uiop:featurep :sbcl) "8000" "1000"))) ; others take minutes
   "How many requests the random test makes in each mode; the environment variable RACES says another number.")
 
 (defparameter *round-of-races* 5000

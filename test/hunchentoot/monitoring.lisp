@@ -146,16 +146,17 @@
           (is (= 503 (status-of "/ready")) "It is stopped."))))))
 
 (define-server-test (a-kept-connection-is-told-that-its-acceptor-drains :needs :our-engine)
-  (with-globals ((engine::*drain-seconds* *patience*))
+  (with-globals ((engine::*drain-seconds* (/ *patience* 2)))
     (with-pages ((recycling:make-readiness-dispatcher "/ready"))
       (with-acceptor (acceptor)
-        (with-connection (connection)
-          (is (= 200 (response-status (exchange connection "/ready"))))
-          (let ((stopping (in-background ("stop") (hunchentoot:stop acceptor :soft t))))
+        (let ((stopping nil))
+          (with-connection (connection)
+            (is (= 200 (response-status (exchange connection "/ready"))))
+            (setf stopping (in-background ("stop") (hunchentoot:stop acceptor :soft t)))
             (eventually ("the drain")
               (not (server:ready-p acceptor)))
-            (is (= 503 (response-status (exchange connection "/ready"))))
-            (task-result stopping)))))))
+            (is (= 503 (response-status (exchange connection "/ready")))))
+          (task-result stopping))))))
 
 ;;; Who sees them
 

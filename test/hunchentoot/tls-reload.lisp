@@ -38,7 +38,7 @@
                                     (loop until (open-p done)
                                           count t
                                           do (assert (search "Hey!" (ask-tls))))))))
-      (loop repeat 5
+      (loop repeat (rounds 5)
             do (dolist (name '("one" "two"))
                  (put-in-place directory name)
                  (recycling:reload-certificates *server*)

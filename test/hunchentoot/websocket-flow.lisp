@@ -298,14 +298,14 @@ NIL."
           (task-result sender))))))
 
 (define-server-test (messages-at-random-are-echoed-in-order :needs (:our-engine :full-duplex-client))
-  (let ((seed (fresh-seed)))
+  (let ((seed (fresh-seed)) (count (max 3 (rounds 10))))
     (format t "~&Random messages: seed ~D~%" seed)
     (serving-echoes (ends)
-      (let ((clients (loop for number below 10
+      (let ((clients (loop for number below count
                            collect (let ((number number))
                                      (in-background ("a client") (talk-at-random (+ seed number)))))))
         (is (every (lambda (client) (task-result client 60)) clients) "Seed ~D" seed))
-      (apply #'await-end ends (make-list 10 :initial-element 1000)))))
+      (apply #'await-end ends (make-list count :initial-element 1000)))))
 
 ;;; Many who send more than the client takes
 
