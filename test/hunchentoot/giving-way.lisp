@@ -69,6 +69,7 @@ the next one is younger."
               do (send connection (large-request "/"))
                  (nth-reply replies count)
                  (when (< count 3)
+                   (await-deferred count) ; its worker may not be done, though its handler has begun
                    (await-memory (* 14000 count))))
         (destructuring-bind (first second third) connections
           (is (= 503 (response-status (read-response first))))
