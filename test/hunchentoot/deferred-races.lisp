@@ -214,7 +214,8 @@ completed all."
          (stopping nil)
          (memory (engine:client-memory-reserved)))
     (setf *races* (make-races count state))
-    (serving ()
+    ;; A client that waits for a processor is not given up.
+    (serving (:read-timeout 600 :write-timeout 600)
         (("/" (run-race (aref *races* (parse-integer (hunchentoot:get-parameter "n"))))))
       (call-with-pool
        (lambda ()
