@@ -100,7 +100,7 @@ that meets TEST."
   "Checks that ENGINE has closed CONNECTION, whose worker was destroyed, and serves others."
   (is (closed-by-server-p connection))
   (wait-for-statistic engine :open 0)
-  (wait-for-statistic engine :ended 1)
+  (await-ended engine 1)
   (is (null (engine::parked-connections (engine::engine-table engine))))
   (with-connection (other *port*)
     (is (equal "o" (exchange-octets other "o")))))
@@ -148,7 +148,7 @@ that meets TEST."
                           (send connection "b")
                           (destroy-in-ambush ambush)))
       (is (equal "b" (decode (read-octets connection 1))))
-      (wait-for-statistic engine :ended 1)
+      (await-ended engine 1)
       (is (equal "c" (exchange-octets connection "c")))
       (is (= 1 (statistic engine :open))))))
 
