@@ -41,10 +41,12 @@ that has found a worker missing just now."
 
 (defun sized (waiting active blocked asleep lately &key (free-p t) (floor 2) (processors 2))
   "What SIZE-POOL says, a list; how many were blocked lately as an integer."
-  (multiple-value-bind (missing excess-p lately)
+  (multiple-value-bind (missing excess-p blocked-lately asleep-lately)
       (engine::size-pool :waiting waiting :active active :blocked blocked :asleep asleep
-                         :free-p free-p :floor floor :processors processors :lately lately)
-    (list missing excess-p (round lately))))
+                         :free-p free-p :floor floor :processors processors
+                         :blocked-lately lately :asleep-lately lately)
+    (declare (ignore blocked-lately))
+    (list missing excess-p (round asleep-lately))))
 
 (define-server-test as-many-workers-as-processors-take-events
   (loop for (waiting active blocked asleep lately . decision)
@@ -53,7 +55,7 @@ that has found a worker missing just now."
                (1 2 1 0 0  2 nil 1)     ; one is blocked: it is replaced, and another one may be next
                (1 2 1 0 1  1 nil 1)     ; the same, and no more than lately
                (0 2 2 0 0  4 nil 2)     ; both are
-               (0 6 6 0 2  6 nil 6)     ; so are those that replaced them: bursts grow by powers
+               (0 6 6 0 2  6 nil 6)     ; so are those that replaced them: bursts grow faster and faster
                (0 8 6 0 6  0 nil 6)     ; as many as lately, and all were replaced
                (0 9 4 8 4  1 nil 8)     ; requests block for less than a look: one more at each
                (0 9 0 8 0  1 nil 8)     ; the same
@@ -65,6 +67,19 @@ that has found a worker missing just now."
         do (is (equal decision (sized waiting active blocked asleep lately))
                "~A of ~A wait, ~A are blocked, ~A sleep, lately ~A"
                waiting active blocked asleep lately)))
+
+(define-server-test a-burst-grows-faster-and-faster-though-its-new-workers-seem-asleep
+  (is (equal '(2 6 12 20)
+             (loop with lately = 0
+                   for workers = 2 then (+ workers missing)
+                   for (missing nil blocked-lately)
+                     = (multiple-value-list
+                        (engine::size-pool :waiting 0 :active workers :blocked workers
+                                           :asleep workers :free-p t :floor 2 :processors 2
+                                           :blocked-lately lately :asleep-lately workers))
+                   repeat 4
+                   do (setf lately blocked-lately)
+                   collect workers))))
 
 (define-server-test an-idle-pool-may-have-fewer-workers-than-processors
   (flet ((missing (waiting active blocked)
@@ -86,10 +101,10 @@ that has found a worker missing just now."
   (flet ((left (looks waiting free-p)
            (let ((lately 64))
              (loop repeat looks
-                   do (setf lately (nth-value 2 (engine::size-pool
+                   do (setf lately (nth-value 3 (engine::size-pool
                                                  :waiting waiting :active 9 :blocked 0 :asleep 0
                                                  :free-p free-p :floor 2 :processors 2
-                                                 :lately lately))))
+                                                 :blocked-lately 0 :asleep-lately lately))))
              lately)))
     (is (< 31 (left 11 0 t) 33))
     (is (< 31 (left 11 1 nil) 33) "A worker waits: there are enough.")

@@ -5,7 +5,7 @@
 ;;;; As many workers as there are processors take events.  At each look, every half millisecond
 ;;;; while it is needed, the sentinel counts the available workers.  A worker that is blocked is not
 ;;;; available, and is replaced: the sentinel resumes a suspended one or makes another.  It adds as
-;;;; many again as there are more blocked workers than lately, so bursts grow by powers.  A free
+;;;; many again as there are more blocked workers than lately, so bursts grow faster and faster.  A free
 ;;;; worker suspends itself if as many wait as there are processors, and half as many again as were
 ;;;; blocked lately; later it ends.  One worker a look suspends itself while no worker waits and more
 ;;;; than that run.
@@ -61,6 +61,7 @@ waits until a worker wakes it.  That costs the worker more than several looks.")
   (processors 1 :type fixnum)
   (looks-without-need 0 :type fixnum)   ; since a worker was missing, or seemed blocked
   (idle-looks 0 :type fixnum)           ; since no worker waited, or one was blocked
+  (blocked-lately 0 :type real)         ; how many workers were blocked lately
   (free-p t)                            ; see PROCESSOR-FREE-P
   (stall 0 :type integer)               ; PROCESSOR-STALL when that was decided, and the time in
   (stall-asked 0 :type fixnum)          ; MICROSECONDS
@@ -100,21 +101,26 @@ it is forgotten in 11 looks, or in 177 if SLOWLY-P."
   (let ((left (* lately (if slowly-p (float 255/256) (float 15/16)))))
     (if (< left 1/2) 0 left)))
 
-(defun size-pool (&key waiting active blocked asleep free-p floor processors lately)
-  "Returns three values: how many workers are missing, whether one worker too many runs, and how
-many were blocked lately.  Of the ACTIVE workers, WAITING wait for events, BLOCKED are blocked, and
-at least ASLEEP sleep, however briefly.  FREE-P is true if a processor is free; if none is while no
-worker waits, it is not known how many are blocked briefly, and LATELY, the third value of the last
-look, fades slowly.  FLOOR workers are to be available at rest, up to PROCESSORS under load."
-  (let* ((unavailable (max blocked asleep))
+(defun size-pool (&key waiting active blocked asleep free-p floor processors
+                       blocked-lately asleep-lately)
+  "Returns four values: how many workers are missing, whether one worker too many runs, and how many
+were blocked, and asleep, lately.  Of the ACTIVE workers, WAITING wait for events, BLOCKED are
+blocked, and at least ASLEEP sleep, however briefly.  FREE-P is true if a processor is free; if none
+is while no worker waits, it is not known how many sleep briefly, and the numbers of lately fade
+slowly.  FLOOR workers are to be available at rest, up to PROCESSORS under load.  BLOCKED-LATELY and
+ASLEEP-LATELY are the last values of the last look."
+  (let* ((slowly-p (and (zerop waiting) (not free-p)))
+         (unavailable (max blocked asleep))
          (available (- active unavailable))
-         (most (max unavailable (faded lately (and (zerop waiting) (not free-p))))))
-    (values (cond ((< available floor) (+ (- floor available) (max 0 (- blocked (round lately)))))
+         (most-asleep (max unavailable (faded asleep-lately slowly-p))))
+    (values (cond ((< available floor)
+                   (+ (- floor available) (max 0 (- blocked (round blocked-lately)))))
                   ((and (zerop waiting) (< available processors)) 1)
                   (t 0))
             (and (zerop waiting)
-                 (> active (+ 1 (enough-workers processors most))))
-            most)))
+                 (> active (+ 1 (enough-workers processors most-asleep))))
+            (max blocked (faded blocked-lately slowly-p))
+            most-asleep)))
 
 (defun enough-workers (free blocked)
   "The number of workers that are enough to have FREE ones while BLOCKED or so are blocked."
@@ -274,10 +280,12 @@ some are blocked; else NIL."
          (floor (pool-state-floor pool)))
     (setf (pool-state-clock pool) (milliseconds))
     (multiple-value-bind (look suspect-p) (look-at-workers engine controller tick)
-      (multiple-value-bind (missing excess-p lately)
+      (multiple-value-bind (missing excess-p blocked-lately lately)
           (apply #'size-pool :floor floor :processors (controller-processors controller)
-                             :lately (pool-state-lately pool) look)
-        (setf (pool-state-lately pool) lately
+                             :blocked-lately (controller-blocked-lately controller)
+                             :asleep-lately (pool-state-lately pool) look)
+        (setf (controller-blocked-lately controller) blocked-lately
+              (pool-state-lately pool) lately
               (pool-state-target pool) (enough-workers floor lately)
               (pool-state-excess pool) (if excess-p 1 0)
               (pool-state-calm-p pool) (and (zerop lately) (long-naps-p controller)))
