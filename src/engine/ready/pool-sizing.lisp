@@ -5,10 +5,10 @@
 ;;;; As many workers as there are processors take events.  At each look, every half millisecond
 ;;;; while it is needed, the sentinel counts the available workers.  A worker that is blocked is not
 ;;;; available, and is replaced: the sentinel resumes a suspended one or makes another.  It adds as
-;;;; many again as there are more blocked workers than lately, so bursts grow faster and faster.  A free
-;;;; worker suspends itself if as many wait as there are processors, and half as many again as were
-;;;; blocked lately; later it ends.  One worker a look suspends itself while no worker waits and more
-;;;; than that run.
+;;;; many again as there are more blocked workers than lately, so bursts grow faster and faster.  A
+;;;; free worker suspends itself if as many wait as there are processors, and half as many again as
+;;;; were blocked or asleep lately; later it ends.  One worker a look suspends itself while no worker
+;;;; waits and more than that run.
 ;;;;
 ;;;; A worker is blocked if it is at one request, or held up elsewhere, at two looks in a row, and
 ;;;; its thread sleeps.  If no processor is free, more workers would only wait for each other, and
