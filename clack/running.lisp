@@ -136,8 +136,8 @@ order and free its port.  ARGUMENTS are keywords and values; unknown ones are ig
   :PARKING            NIL: a connection between two requests keeps its thread; default true
   :BATCH-SCHEDULING   NIL: threads are scheduled as the process is; default true
   :TRUSTED-PROXIES, :PROXY-PROTOCOL
-                      as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR; then the environment
-                      has the address, the scheme and the host of clients behind proxies
+                      as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR; then the
+                      environment has the address, the scheme and the host of clients behind proxies
   :ON-START           a function, called with the server when it accepts connections
   :SSL                true: the server speaks TLS; by default when there is one of the files below
   :SSL-CERT-FILE, :SSL-KEY-FILE, :SSL-KEY-PASSWORD

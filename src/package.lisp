@@ -8,7 +8,8 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
         #:hunchentoot-recycling-taskmaster.engine
         #:hunchentoot-recycling-taskmaster.server)
   (:import-from #:hunchentoot-recycling-taskmaster.websocket
-                #:accept-handshake #:handshake-headers #:handshake-refused #:handshake-refused-status
+                #:accept-handshake #:handshake-headers #:handshake-refused
+                #:handshake-refused-status
                 #:handshake-refused-reason #:handshake-refused-headers #:encode-frame)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
@@ -21,11 +22,14 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    ;; replies that come later
    #:defer-reply #:deferred-reply #:deferred-reply-p #:complete-reply #:fail-reply
    #:reply-abandoned-p #:call-with-reply-context #:with-reply-context
-   #:start-stream #:outgoing-stream #:outgoing-stream-p #:write-outgoing #:call-when-writable #:close-outgoing
+   #:start-stream #:outgoing-stream #:outgoing-stream-p #:write-outgoing #:call-when-writable
+   #:close-outgoing
    #:outgoing-open-p
    #:start-event-stream #:send-event #:send-comment #:last-event-id #:*heartbeat-seconds*
-   #:channel #:channel-p #:make-channel #:channel-size #:channel-skipped #:channel-dropped #:subscribe #:unsubscribe #:publish
-   #:upgrade-to-websocket #:websocket #:websocket-p #:websocket-open-p #:send-text #:send-binary #:close-websocket
+   #:channel #:channel-p #:make-channel #:channel-size #:channel-skipped #:channel-dropped
+   #:subscribe #:unsubscribe #:publish
+   #:upgrade-to-websocket #:websocket #:websocket-p #:websocket-open-p #:send-text #:send-binary
+   #:close-websocket
    #:serve-until-signalled
    #:stats #:list-connections #:reopen-logs #:reload-certificates
    #:make-metrics-dispatcher #:make-stats-dispatcher #:make-connections-dispatcher

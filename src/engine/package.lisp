@@ -18,7 +18,8 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-outcome #:connection-input #:peer-ended-p
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
-   #:send-queue #:make-send-queue #:send-queue-parts #:send-queue-sender #:peer-progress #:note-worker-wait
+   #:send-queue #:make-send-queue #:send-queue-parts #:send-queue-sender #:peer-progress
+   #:note-worker-wait
    #:connection-queue #:connection-output #:enqueue #:flush-queue #:clear-queue #:queued-octets
    #:limit-taking #:copy-limits #:send-queue-milliseconds #:look-at-taker #:next-look-at-taker
    #:taker-given-up-p #:end-wait #:reset-taking #:earlier

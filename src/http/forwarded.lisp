@@ -253,8 +253,9 @@ IP-ADDRESS."
   (and value other (not (equalp value other))))
 
 (defun agreed-origin (origin other both-address-p)
-  "ORIGIN, with the facts that only OTHER knows.  Refuses them if they contradict each other: one was
-not written by a proxy, and nobody knows which.  If BOTH-ADDRESS-P, each was to tell an address."
+  "ORIGIN, with the facts that only OTHER knows.  Refuses them if they contradict each other: one
+was not written by a proxy, and nobody knows which.  If BOTH-ADDRESS-P, each was to tell an
+address."
   (when (or (if both-address-p
                 (not (eql (origin-address origin) (origin-address other)))
                 (contradict-p (origin-address origin) (origin-address other)))
@@ -267,8 +268,8 @@ not written by a proxy, and nobody knows which.  If BOTH-ADDRESS-P, each was to 
                :host (or (origin-host origin) (origin-host other))))
 
 (defun origin-of-head (head trusted-p)
-  "The ORIGIN of the request HEAD, which a trusted proxy has sent; NIL if HEAD has none of the fields
-of proxies.  TRUSTED-P is a function that returns true for the IP-ADDRESS of a trusted proxy.
+  "The ORIGIN of the request HEAD, which a trusted proxy has sent; NIL if HEAD has none of the
+fields of proxies.  TRUSTED-P is a function that returns true for the IP-ADDRESS of a trusted proxy.
 Signals PROTOCOL-ERROR if Forwarded and the others contradict each other."
   (let* ((headers (head-headers head))
          (forwarded (cdr (assoc :forwarded headers :test #'eq)))

@@ -114,8 +114,8 @@ list; () where the header tells none."))
         finally (return integer)))
 
 (defun address-octets (header)
-  "How many octets the two addresses of HEADER take, of version 2, whose fixed part is known: 0 where
-they are not to be used."
+  "How many octets the two addresses of HEADER take, of version 2, whose fixed part is known: 0
+where they are not to be used."
   (let* ((octets (proxy-header-octets header))
          (version-and-command (aref octets 12))
          (family-and-protocol (aref octets 13)))

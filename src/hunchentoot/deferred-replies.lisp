@@ -36,9 +36,10 @@ BODY hands REPLY to a thread that calls COMPLETE-REPLY, FAIL-REPLY or START-STRE
 Then the handler returns; its value is not sent.
 
 TIMEOUT is how many seconds the reply may take before the client gets status 504, a real, or NIL for
-no limit; by default the acceptor's :REPLY-TIMEOUT.  ON-ABANDON is NIL, or a function without arguments.  It is called once, in any thread,
-when the client leaves before its reply was sent.  It must not wait, and must not take a lock that
-another thread holds while it waits for room in a stream.
+no limit; by default the acceptor's :REPLY-TIMEOUT.  ON-ABANDON is NIL, or a function without
+arguments.  It is called once, in any thread, when the client leaves before its reply was sent.  It
+must not wait, and must not take a lock that another thread holds while it waits for room in a
+stream.
 
 The rest of the request's content is received before BODY is evaluated, so that any thread can read
 it in the context of REPLY.  Only the handler can read content of more than :MAX-RAW-OCTETS, or

@@ -25,8 +25,8 @@ shorter.")
 ;;; Lists in header fields
 
 (defun forwarded-address (hunchentoots &optional (request hunchentoot:*request*))
-  "As REAL-REMOTE-ADDR for REQUEST; HUNCHENTOOTS is that function.  X-Forwarded-For says nothing more
-where it was believed or not before."
+  "As REAL-REMOTE-ADDR for REQUEST; HUNCHENTOOTS is that function.  X-Forwarded-For says nothing
+more where it was believed or not before."
   (declare (ignore hunchentoots))
   (let ((forwarded (and (not (behind-proxies-p (hunchentoot:request-acceptor request)))
                         (hunchentoot:header-in :x-forwarded-for request))))

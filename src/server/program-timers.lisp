@@ -21,10 +21,11 @@ thread runs.  Signals UNFIT-ARGUMENT."
     (cond ((and engine (not (engine-stopped-p engine)))
            engine)
           (server
-           (unfit :server ", ~A, has no threads of ours that could run a timer: START it first" server))
+           (unfit :server ", ~A, has no threads of ours that could run a timer: START it first"
+                  server))
           (t
-           (unfit :server " must be passed outside of requests and timers: a started acceptor, whose ~
-                           taskmaster is a RECYCLING-TASKMASTER, or a running CLACK-SERVER")))))
+           (unfit :server " must be passed outside of requests and timers: a started acceptor, ~
+                           whose taskmaster is a RECYCLING-TASKMASTER, or a running CLACK-SERVER")))))
 
 (defun run-after (seconds function &key server)
   "Schedules one call of FUNCTION, without arguments, after SECONDS.  The call comes no earlier, and

@@ -16,14 +16,14 @@ is too slow, also when the server was stopped; and to the caller that uses a rep
 WebSocket, that has ended."))
 
 (setf (documentation 'client-left-source 'function)
-      "The deferred response, or the WebSocket, whose client has left, as far as CLIENT-LEFT knows it;
-or NIL.")
+      "The deferred response, or the WebSocket, whose client has left, as far as CLIENT-LEFT knows
+it; or NIL.")
 
 (define-condition reply-already-sent (recycling-error)
   ()
   (:report "The reply was given or closed before.")
-  (:documentation "Signalled to the caller that gives a reply, Clack's response, for the second time,
-or writes to one that it has closed itself, also after the client has left."))
+  (:documentation "Signalled to the caller that gives a reply, Clack's response, for the second
+time, or writes to one that it has closed itself, also after the client has left."))
 
 (define-condition cannot-defer (recycling-error)
   ((reason :initarg :reason :reader cannot-defer-reason))

@@ -90,8 +90,8 @@ at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true
           (and thread (not (bt:thread-alive-p thread)))))))
 
 (defun call-for-sentinel (engine)
-  "Has a worker of ENGINE make the next sentinel if the last one died.  Called by a worker that ends:
-it may be the one that was to do so, and no thread that dies makes another."
+  "Has a worker of ENGINE make the next sentinel if the last one died.  Called by a worker that
+ends: it may be the one that was to do so, and no thread that dies makes another."
   (when (with-engine (engine)
           (when (and (serving-p engine) (lost-sentinel-p engine))
             (setf (sentinel-lost-p (engine-sentinel engine)) t)))

@@ -7,15 +7,15 @@
 ;;;; available, and is replaced: the sentinel resumes a suspended one or makes another.  It adds as
 ;;;; many again as there are more blocked workers than lately, so bursts grow faster and faster.  A
 ;;;; free worker suspends itself if as many wait as there are processors, and half as many again as
-;;;; were blocked or asleep lately; later it ends.  One worker a look suspends itself while no worker
-;;;; waits and more than that run.
+;;;; were blocked or asleep lately; later it ends.  One worker a look suspends itself while no
+;;;; worker waits and more than that run.
 ;;;;
 ;;;; A worker is blocked if it is at one request, or held up elsewhere, at two looks in a row, and
 ;;;; its thread sleeps.  If no processor is free, more workers would only wait for each other, and
 ;;;; for what the requests wait for: then the worker must have been there for 3 ms.  A worker that
 ;;;; has computed for 5 ms at its request is blocked as well.  While no worker waits, shorter sleeps
-;;;; count too: if a processor is free, all workers are asleep but those that the other processors can
-;;;; run; if none is, hardly fewer than before.
+;;;; count too: if a processor is free, all workers are asleep but those that the other processors
+;;;; can run; if none is, hardly fewer than before.
 ;;;;
 ;;;; Three facts come from the system, because without each of them the rule was measured to do
 ;;;; worse (see docs/decisions.md, "One rule for the pool"):
@@ -29,8 +29,9 @@
 ;;;;   has it computed for long at this  about all of those, if      computing handlers make a
 ;;;;   request                           that one did not sleep      thread for each connection
 ;;;;
-;;;; If the system does not tell the first, a processor counts as free for workers that seem blocked.
-;;;; If it does not tell the second, a thread that used no processor since the last look is asleep.
+;;;; If the system does not tell the first, a processor counts as free for workers that seem
+;;;; blocked.  If it does not tell the second, a thread that used no processor since the last look
+;;;; is asleep.
 ;;;;
 ;;;; While no worker was blocked lately, looks are seldom.  The first worker that seems blocked then
 ;;;; only makes the next looks follow closely.  During a collection of garbage, threads are blocked
@@ -183,8 +184,8 @@ processor is free.  The thread of one answers for all."
   "The waits of threads for processors are measured over this time at least.")
 
 (defun processor-free-p (controller)
-  "True if for most of the last few milliseconds no thread of the system had to wait for a processor;
-:UNKNOWN if the system does not tell."
+  "True if for most of the last few milliseconds no thread of the system had to wait for a
+processor; :UNKNOWN if the system does not tell."
   (let* ((now (microseconds))
          (elapsed (- now (controller-stall-asked controller))))
     (when (>= elapsed *stall-microseconds*)

@@ -13,11 +13,12 @@
    #+x86-64 186 #+ppc64 207 #-(or x86-64 ppc64) 178))
 
 (defparameter *system-files* "/proc/"
-  "The folder with the system's files about processes; see proc(5).  It is missing in many chroots.")
+  "The folder with the system's files about processes; see proc(5).  It is missing in many
+chroots.")
 
 (defun start-of-system-file (name buffer)
-  "Reads the first octets of the file NAME, a string, of the system's files into BUFFER.  Returns how
-many, an integer; 0 if the file cannot be read."
+  "Reads the first octets of the file NAME, a string, of the system's files into BUFFER.  Returns
+how many, an integer; 0 if the file cannot be read."
   (declare (type octets buffer))
   (let ((file (concatenate 'string *system-files* name)))
     (with-acquired (descriptor

@@ -11,8 +11,8 @@
 (define-record (client (:include opaque) (:copier nil))
   "The client of a request, as trusted proxies tell it."
   (remote '() :type list :read-only t
-   :documentation "Address, a string, and port of CLIENT, a list.  The port is 0 where no proxy tells
-it.")
+   :documentation "Address, a string, and port of CLIENT, a list.  The port is 0 where no proxy
+tells it.")
   (named-p nil :type boolean :read-only t) ; true if a proxy tells that address
   (scheme nil :type (member nil :http :https) :read-only t
    :documentation "The scheme of the request of CLIENT: :HTTP or :HTTPS, or NIL where no proxy tells

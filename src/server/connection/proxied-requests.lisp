@@ -79,8 +79,8 @@ RECEIVE-OCTETS.  A worker that has CONNECTION waits for them."
            (receive-octets (open-descriptor base) octets 0 count)))))
 
 (defun continue-proxy-header (connection http)
-  "Takes the header of the PROXY protocol of CONNECTION, over HTTP, as far as it gets.  Returns :READ
-when it has come whole, :NONE to wait, or :END.  Signals PROTOCOL-ERROR."
+  "Takes the header of the PROXY protocol of CONNECTION, over HTTP, as far as it gets.  Returns
+:READ when it has come whole, :NONE to wait, or :END.  Signals PROTOCOL-ERROR."
   (loop with header = (http-proxy-header http)
         with octets = (make-octets 512)
         for count = (receive-proxy-octets connection http octets

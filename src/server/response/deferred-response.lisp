@@ -38,7 +38,8 @@
   (end nil :type (or null fixnum) :read-only t) ; its deadline, in MILLISECONDS
   (on-leaving nil
    :documentation "NIL, or the function without arguments that is called when the client of
-DEFERRED-RESPONSE leaves before it was answered; NIL at the end, since it may refer to much memory.")
+DEFERRED-RESPONSE leaves before it was answered; NIL at the end, since it may refer to much
+memory.")
   (owner (bt:current-thread)
    :documentation "The thread that runs the handler of DEFERRED-RESPONSE, or continues it; NIL while
 there is none.")
