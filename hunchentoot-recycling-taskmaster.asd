@@ -213,8 +213,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "journal-thread")))
      (:file "application")              ; what is served
      (:file "inspection")               ; by people who look after it
-     (:file "prometheus")               ; the same as metrics
-     (:file "monitoring")               ; pages for those that watch
      (:file "unfit-arguments")          ; of applications
      (:file "program-timers")           ; functions that programs have called later
      (:file "tls-arguments"
@@ -269,6 +267,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "program-input")))
      (:file "giving-way")               ; memory for what waits, to others
      (:file "connection-life")          ; from the engine to the application and back
+     (:file "prometheus")               ; statistics as metrics
+     (:file "monitoring")               ; pages for those that watch
      (:file "service-manager")          ; what a program tells systemd
      (:file "until-signalled")))))      ; the main function of a program
 
