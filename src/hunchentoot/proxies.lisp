@@ -59,7 +59,8 @@ PARALLEL-ACCEPTOR explains its arguments."))
 (defun note-scheme (request http)
   "Keeps the scheme of REQUEST, as the proxy of HTTP has told it, for threads that know only
 REQUEST."
-  (let ((scheme (and (http-client http) (client-scheme (http-client http)))))
+  (let* ((client (http-client http))
+         (scheme (and client (client-scheme client))))
     (when scheme
       (setf (hunchentoot:aux-request-value 'scheme request) scheme))))
 

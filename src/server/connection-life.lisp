@@ -269,7 +269,7 @@ Returns its refusal, or NIL when there is no unfinished request."
 and sent more all the same, may still be sending."
   (let ((http (established-http connection)))
     (not (and http
-              (http-over-p http)
+              (eq :over (http-phase http))
               (not (input-left-p (http-io http)))))))
 
 ;;; After each request

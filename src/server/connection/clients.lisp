@@ -18,6 +18,13 @@ tells it.")
    :documentation "The scheme of the request of CLIENT: :HTTP or :HTTPS, or NIL where no proxy tells
 it."))
 
+(defstruct (proxying (:include opaque) (:constructor make-proxying ()) (:copier nil))
+  "What is known of the proxies of a connection.  Most connections have none, and no room for this."
+  (trusted '() :type list)              ; the trusted proxies, if the peer is one of them
+  (client nil :type (or null client))   ; of the current request
+  ;; Of the PROXY protocol: a PROXY-HEADER until that has come whole, then :READ.
+  (header nil :type (or null proxy-header (eql :read))))
+
 ;;; Lists of networks, and of :UNIX, which stands for the peers of Unix-domain sockets
 
 (defun network-named (designator)

@@ -30,7 +30,7 @@ client has left."
          (io (encrypt-io (http-base http) (handshake-context application))))
     (setf (http-io http) io
           (http-stream http) (io-stream io)
-          (http-handshaking-p http) t
+          (http-phase http) :handshake
           (connection-data connection) http)))
 
 (defun continue-handshake (application connection http)
@@ -40,7 +40,7 @@ otherwise NIL and, as second value, :NONE to wait or :END to close."
     (multiple-value-bind (result reason) (transport-handshake transport)
       (ecase result
         (:done
-         (setf (http-handshaking-p http) nil)
+         (setf (http-phase http) :requests)
          (put-program-stream application connection http)
          t)
         (:input

@@ -13,7 +13,6 @@ TLS or a stream carries.")
   (stream nil
    :documentation "The stream of HTTP that programs get: that of HTTP-IO, or one that PROGRAM-STREAM
 has made.")
-  (handshaking-p nil)                       ; the TLS handshake is not done
   (parser nil)                          ; of a head, or of empty lines before one, that came in part
   (head-deadline nil)                   ; the deadline for the whole of that
   (awaited :idle :type keyword)         ; the kind of that deadline, see AWAITED-OF
@@ -23,24 +22,46 @@ has made.")
 where there is none, or the request was answered.")
   (suspended-exchange nil
    :documentation "The SUSPENDED-EXCHANGE of HTTP; NIL while requests are read.")
-  (over-p nil
-   :documentation "True when the client of HTTP has announced that it sends no further request, and
-the last one was read.")
+  ;; :HANDSHAKE until that of TLS is done; :OVER when the client has announced that it sends no further
+  ;; request, and the last one was read.
+  (phase :requests :type (member :handshake :requests :over))
   (remote '() :type list
    :documentation "Address and port of the peer of HTTP, a list; with the PROXY protocol, of the
 proxy's client.")
   (local '() :type list
    :documentation "Address and port of our end of HTTP, a list; with the PROXY protocol, of the
 proxy's.")
-  ;; Of the PROXY protocol: a PROXY-HEADER until that has come whole, then :READ.
-  (proxy-header nil :type (or null proxy-header (eql :read)))
-  (trusted '() :type list)              ; the trusted proxies, if HTTP-REMOTE is one of them
-  (client nil :type (or null client)
-   :documentation "The CLIENT of the current request over HTTP, as trusted proxies tell it; NIL
-where they tell none."))
+  (proxying nil :type (or null proxying))) ; NIL where no proxy is trusted
 
 (setf (documentation 'make-http-connection 'function)
       "A new HTTP connection; each keyword argument sets one of its slots.")
+
+(declaim (inline http-handshaking-p http-trusted http-client))
+(defun http-handshaking-p (http)
+  "True until the TLS handshake of HTTP is done."
+  (eq :handshake (http-phase http)))
+
+(defun http-trusted (http)
+  "The trusted proxies, a list, if the peer of HTTP is one of them."
+  (let ((proxying (http-proxying http)))
+    (and proxying (proxying-trusted proxying))))
+
+(defun http-client (http)
+  "The CLIENT of the current request over HTTP, as trusted proxies tell it; NIL where they tell
+none."
+  (let ((proxying (http-proxying http)))
+    (and proxying (proxying-client proxying))))
+
+(defun forget-client (http)
+  "Forgets the client of the last request over HTTP."
+  (let ((proxying (http-proxying http)))
+    (when proxying
+      (setf (proxying-client proxying) nil))))
+
+(defun ensure-proxying (http)
+  "The PROXYING of HTTP, perhaps a new one."
+  (or (http-proxying http)
+      (setf (http-proxying http) (make-proxying))))
 
 (declaim (inline established-http))
 (defun established-http (connection)

@@ -14,11 +14,12 @@
 
 (defun settle-trust (application http)
   "Records whether the peer of HTTP, a connection to APPLICATION, is a trusted proxy."
-  (let ((trusted (trusted-proxies application)))
-    (setf (http-trusted http)
-          (and trusted
-               (peer-in-p trusted (first (http-remote http)))
-               trusted))))
+  (let* ((proxies (trusted-proxies application))
+         (trusted (and proxies
+                       (peer-in-p proxies (first (http-remote http)))
+                       proxies)))
+    (when (or trusted (http-proxying http))
+      (setf (proxying-trusted (ensure-proxying http)) trusted))))
 
 (defun client-of-origin (origin http)
   "The CLIENT that ORIGIN, of a request over HTTP, tells."
@@ -34,7 +35,7 @@ the client has asked for.  Signals PROTOCOL-ERROR where the proxy contradicts it
   (let ((origin (origin-of-head head (lambda (address)
                                        (address-in-p (http-trusted http) address)))))
     (when origin
-      (setf (http-client http) (client-of-origin origin http))
+      (setf (proxying-client (ensure-proxying http)) (client-of-origin origin http))
       (when (origin-host origin)
         (set-host head (origin-host origin))))))
 
@@ -52,15 +53,16 @@ trusted proxy tells so."
   "True when a header of the PROXY protocol is the next input of CONNECTION, to APPLICATION, for
 which no request was read."
   (and (proxy-protocol-p application)
-       (let ((http (connection-data connection)))
-         (not (and http (eq :read (http-proxy-header http)))))))
+       (let* ((http (connection-data connection))
+              (proxying (and http (http-proxying http))))
+         (not (and proxying (eq :read (proxying-header proxying)))))))
 
 (defun begin-proxied-connection (application connection)
   "Returns the HTTP connection of CONNECTION, to APPLICATION, that a header of the PROXY protocol
 begins.  Signals PEER-GONE, and PROTOCOL-ERROR where the peer is no trusted proxy."
   (or (connection-data connection)
       (let ((http (http-connection-to-socket application (connection-usocket connection))))
-        (setf (http-proxy-header http) (make-proxy-header)
+        (setf (proxying-header (ensure-proxying http)) (make-proxy-header)
               (connection-data connection) http)
         (unless (http-trusted http)
           (error (make-refusal :no-trusted-proxy)))
@@ -81,7 +83,7 @@ RECEIVE-OCTETS.  A worker that has CONNECTION waits for them."
 (defun continue-proxy-header (connection http)
   "Takes the header of the PROXY protocol of CONNECTION, over HTTP, as far as it gets.  Returns
 :READ when it has come whole, :NONE to wait, or :END.  Signals PROTOCOL-ERROR."
-  (loop with header = (http-proxy-header http)
+  (loop with header = (proxying-header (http-proxying http))
         with octets = (make-octets 512)
         for count = (receive-proxy-octets connection http octets
                                           (min (proxy-octets-due header) (length octets)))
@@ -95,12 +97,12 @@ RECEIVE-OCTETS.  A worker that has CONNECTION waits for them."
 (defun end-proxy-header (application http)
   "Makes the addresses in the header of the PROXY protocol over HTTP, to APPLICATION, those of the
 connection."
-  (let ((header (http-proxy-header http)))
+  (let ((header (proxying-header (http-proxying http))))
     (when (proxy-header-source header)
       (setf (http-remote http) (proxy-header-source header)
             (http-local http) (proxy-header-destination header))
       (settle-trust application http))
-    (setf (http-proxy-header http) :read
+    (setf (proxying-header (http-proxying http)) :read
           (http-head-deadline http) nil)))
 
 (defun take-proxy-header (application connection)

@@ -91,7 +91,8 @@ says that a program has taken the connection away."
                                :request-end
                                :request-fault))
       (give-up-place content))          ; the reply may come much later
-    (setf (http-over-p http) (last-request-read-p (exchange-protocol exchange)))))
+    (setf (http-phase http)
+          (if (last-request-read-p (exchange-protocol exchange)) :over :requests))))
 
 ;;; Receiving content early
 

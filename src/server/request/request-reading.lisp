@@ -7,7 +7,7 @@
   "The head of the next request over HTTP; :NONE when it is incomplete; :END when none will come, or
 when it was refused.  If AHEAD-P, the octets are left for the first reader, and the result is :SOME
 where they do not begin a request."
-  (setf (http-client http) nil)         ; that of the request before
+  (forget-client http)
   (let* ((io (http-io http))
          (parser (or (shiftf (http-parser http) nil)
                      (take-parser (application-limits application))))
