@@ -24,7 +24,7 @@ HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED:
   SIGTERM, SIGINT  stop softly, within DRAIN-TIMEOUT seconds, a real, or NIL for no limit; a second
                    such signal stops at once
   SIGHUP           read the files of TLS anew
-  SIGUSR1          write STATS to *ERROR-OUTPUT*
+  SIGQUIT          write STATS to *ERROR-OUTPUT*
 
 The service manager is told as there.
 

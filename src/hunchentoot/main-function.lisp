@@ -24,7 +24,7 @@ error of that function counts as a failed start.  Call it in the main thread.
                    than DRAIN-TIMEOUT seconds, a real, or NIL for no limit, is cut short.  A second
                    such signal, at least half a second later, cuts short all that still runs
   SIGHUP           REOPEN-LOGS and, with TLS, RELOAD-CERTIFICATES
-  SIGUSR1          write STATS to the message log
+  SIGQUIT          write STATS to the message log; on other Lisps than SBCL, SIGUSR1 does
 
 On SBCL under Linux, if the environment variable NOTIFY_SOCKET is set, the service manager is told
 by the protocol of sd_notify(3): READY=1 when ON-START has returned, RELOADING=1 and READY=1 around

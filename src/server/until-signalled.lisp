@@ -5,7 +5,7 @@
 ;;;;   signal             errand    the main thread
 ;;;;   SIGTERM, SIGINT    :STOP     has a thread drain the server; at a second one, stops it at once
 ;;;;   SIGHUP             :RENEW    has a thread open the logs and read the certificates anew
-;;;;   SIGUSR1            :REPORT   writes the statistics to the message log
+;;;;   SIGQUIT            :REPORT   writes the statistics to the message log
 ;;;;   -                  :FEED     feeds the watchdog of the service manager, since the pool serves
 ;;;;   -                  :LEAVE    exits, since the server was drained
 ;;;;
@@ -56,7 +56,7 @@ NIL where none has come."
   "Errands that signals leave from now on."
   (let ((errands (make-errands)))
     (loop for (signal kind) in '((:terminate :stop) (:interrupt :stop)
-                                 (:hangup :renew) (:user-1 :report))
+                                 (:hangup :renew) (:report :report))
           do (let ((kind kind))
                (call-on-signal signal (lambda () (leave-errand errands kind)))))
     errands))

@@ -4,13 +4,14 @@
 
 (defun call-on-signal (name function)
   "Has FUNCTION, a function without arguments, called for each signal NAME that the process gets
-from now on: :HANGUP, :INTERRUPT, :TERMINATE or :USER-1.  Java makes a thread for each call."
+from now on: :HANGUP, :INTERRUPT, :TERMINATE or :REPORT, which is SIGUSR1.  Java makes a thread for
+each call."
   (java:jstatic "handle" "sun.misc.Signal"
                 (java:jnew "sun.misc.Signal" (ecase name
                                                (:hangup "HUP")
                                                (:interrupt "INT")
                                                (:terminate "TERM")
-                                               (:user-1 "USR1")))
+                                               (:report "USR1")))
                 (java:jinterface-implementation "sun.misc.SignalHandler" "handle"
                                                 (lambda (signal)
                                                   (declare (ignore signal))

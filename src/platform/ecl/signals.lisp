@@ -4,13 +4,13 @@
 
 (defun call-on-signal (name function)
   "Has FUNCTION, a function without arguments, called for each signal NAME that the process gets
-from now on: :HANGUP, :INTERRUPT, :TERMINATE or :USER-1.  The call may happen at any moment that
-allows interrupts, in any thread, so FUNCTION should only leave a note."
+from now on: :HANGUP, :INTERRUPT, :TERMINATE or :REPORT, which is SIGUSR1.  The call may happen at
+any moment that allows interrupts, in any thread, so FUNCTION should only leave a note."
   (ext:set-signal-handler (ecase name
                             (:hangup ext:+sighup+)
                             (:interrupt ext:+sigint+)
                             (:terminate ext:+sigterm+)
-                            (:user-1 ext:+sigusr1+))
+                            (:report ext:+sigusr1+))
                           (lambda (&rest arguments)
                             (declare (ignore arguments))
                             (funcall function))))
