@@ -422,7 +422,7 @@ look is to tell.  FREE-P says whether a processor is free."
       (is (eq :busy (adjust-recorded engine controller)))
       (pretend-to-wait engine)
       (is (null (adjust-recorded engine controller)))
-      (setf (engine::pool-state-lately pool) 4)
+      (setf (engine::controller-asleep-lately controller) 4)
       (is (eq :busy (adjust-recorded engine controller)) "Some were blocked lately.")
       (is (= 7 (engine::pool-state-target pool)) "Nearly four were, so six may wait, and one.")
       (forget-workers engine))))

@@ -62,7 +62,8 @@ waits until a worker wakes it.  That costs the worker more than several looks.")
   (processors 1 :type fixnum)
   (looks-without-need 0 :type fixnum)   ; since a worker was missing, or seemed blocked
   (idle-looks 0 :type fixnum)           ; since no worker waited, or one was blocked
-  (blocked-lately 0 :type real)         ; how many workers were blocked lately
+  (blocked-lately 0 :type real)         ; how many workers were blocked lately, and how many were
+  (asleep-lately 0 :type real)          ; blocked or asleep
   (free-p t)                            ; see PROCESSOR-FREE-P
   (stall 0 :type integer)               ; PROCESSOR-STALL when that was decided, and the time in
   (stall-asked 0 :type fixnum)          ; MICROSECONDS
@@ -281,15 +282,15 @@ some are blocked; else NIL."
          (floor (pool-state-floor pool)))
     (setf (pool-state-clock pool) (milliseconds))
     (multiple-value-bind (look suspect-p) (look-at-workers engine controller tick)
-      (multiple-value-bind (missing excess-p blocked-lately lately)
+      (multiple-value-bind (missing excess-p blocked-lately asleep-lately)
           (apply #'size-pool :floor floor :processors (controller-processors controller)
                              :blocked-lately (controller-blocked-lately controller)
-                             :asleep-lately (pool-state-lately pool) look)
+                             :asleep-lately (controller-asleep-lately controller) look)
         (setf (controller-blocked-lately controller) blocked-lately
-              (pool-state-lately pool) lately
-              (pool-state-target pool) (enough-workers floor lately)
+              (controller-asleep-lately controller) asleep-lately
+              (pool-state-target pool) (enough-workers floor asleep-lately)
               (pool-state-excess pool) (if excess-p 1 0)
-              (pool-state-calm-p pool) (and (zerop lately) (long-naps-p controller)))
+              (pool-state-calm-p pool) (and (zerop asleep-lately) (long-naps-p controller)))
         (when excess-p
           (count-decision controller :suspend))
         (apply-thread-limit engine pool controller)
@@ -297,7 +298,8 @@ some are blocked; else NIL."
           (add-workers engine controller missing)
           (accept-overflow engine controller))
         (cond ((or suspect-p (and (plusp missing) (plusp (places-left engine)))) :needed)
-              ((or (plusp missing) (plusp lately) (not (somebody-waits-p engine))) :busy))))))
+              ((or (plusp missing) (plusp asleep-lately) (not (somebody-waits-p engine)))
+               :busy))))))
 
 ;;; How long to rest
 

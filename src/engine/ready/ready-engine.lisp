@@ -41,7 +41,6 @@ writes it, except EXCESS, SENTINEL-IDLE-P and WAITING."
   (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
   (target 1 :type fixnum)               ; how many workers may wait
   (excess 0 :type fixnum)               ; how many should be suspended; each one counts it down
-  (lately 0 :type real)                 ; how many workers were blocked or asleep lately
   (calm-p nil)                          ; no worker was blocked or missing lately
   (sentinel-idle-p nil)                 ; wake the sentinel when no worker waits
   (waiting (make-counter) :read-only t)) ; how many workers wait
