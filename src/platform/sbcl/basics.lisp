@@ -64,13 +64,17 @@ supported processor reads an object after the pointer to it."
     (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
     (+ (* 1000000 seconds) (floor nanoseconds 1000))))
 
-#-linux
-(defun processor-count ()
-  "The number of processors that are online, an integer of at least 1."
-  (let ((sc-nprocessors-onln 58))
+(defun online-processors ()
+  "The number of processors of the whole system, an integer of at least 1."
+  (let ((sc-nprocessors-onln #+linux 84 #-linux 58))
     (max 1 (sb-alien:alien-funcall
             (sb-alien:extern-alien "sysconf" (function sb-alien:long sb-alien:int))
             sc-nprocessors-onln))))
+
+#-linux
+(defun processor-count ()
+  "The number of processors that are online, an integer of at least 1."
+  (online-processors))
 
 (defmacro with-lock-except-in-waits ((lock) &body body)
   "Evaluates BODY while the current thread holds LOCK and defers interrupts.  In BODY, (WAITING

@@ -60,13 +60,6 @@ integer, of which only differences matter; NIL if that is unknown."
               do (setf number (+ (* 10 number) (- (aref buffer place) (char-code #\0))))
               finally (return number))))))
 
-(defun online-processors ()
-  "The number of processors of the whole system, an integer."
-  (let ((sc-nprocessors-onln 84))
-    (max 1 (sb-alien:alien-funcall
-            (sb-alien:extern-alien "sysconf" (function sb-alien:long sb-alien:int))
-            sc-nprocessors-onln))))
-
 (defun thread-run-time (identity)
   "The processor time of the thread IDENTITY of this process, in microseconds, an integer; 0 if the
 thread has ended."
