@@ -10,7 +10,8 @@
 ;;;;   -                  :LEAVE    exits, since the server was drained
 ;;;;
 ;;;; The handler of a signal may run at any moment, in any thread.  So it only leaves an errand to
-;;;; the main thread.  That waits for no disk, client or handler, so that it always heeds a signal.
+;;;; the main thread.  That waits for no disk, client or handler, so that it always heeds a signal: at
+;;;; most two seconds late, for each message that a service manager does not take.
 
 ;;; What differs between kinds of servers
 
