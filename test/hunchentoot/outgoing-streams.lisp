@@ -385,13 +385,18 @@ then closes it."
       (is (= 500 (response-status (exchange connection "/"))))
       (is (string= "word" (exchange-text connection "/word"))))))
 
+(defun departed-stream (streams)
+  "A stream that STREAMS, a recorder, has noted, and whose client has left."
+  (let* ((connection (connect))
+         (stream (asked-stream connection streams)))
+    (disconnect connection)
+    (eventually ("the connection to end") (zerop (figure :open)))
+    stream))
+
 (define-server-test (a-writer-that-writes-to-a-client-that-has-left-is-told
                      :needs (:our-engine :noticed-leaving))
   (serving-streams (streams) ()
-    (let* ((connection (connect))
-           (stream (asked-stream connection streams)))
-      (disconnect connection)
-      (eventually ("the connection to end") (zerop (figure :open)))
+    (let ((stream (departed-stream streams)))
       (signals recycling:client-left (recycling:write-outgoing stream "x"))
       (let ((called-p nil))
         (recycling:call-when-writable stream (lambda () (setf called-p t)))
@@ -524,10 +529,7 @@ called once, when END, a function of the stream and of the client's connection, 
 (define-server-test (a-program-that-has-closed-a-stream-may-not-write-after-its-client-has-left
                      :needs (:our-engine :noticed-leaving))
   (serving-streams (streams) ()
-    (let* ((connection (connect))
-           (stream (asked-stream connection streams)))
-      (disconnect connection)
-      (eventually ("the connection to end") (zerop (figure :open)))
+    (let ((stream (departed-stream streams)))
       (signals recycling:client-left (recycling:write-outgoing stream "late"))
       (is (null (recycling:close-outgoing stream)))
       (signals recycling:reply-already-sent (recycling:write-outgoing stream "later")))))

@@ -51,6 +51,12 @@
               (is (eql 0 (program-exit program)))
               (is (not (printed-p program "cut short"))))))))))
 
+(defun expect-cut-short (program client)
+  "Checks that PROGRAM exits with 0, and tells that it has cut the request of CLIENT short."
+  (is (eql 0 (program-exit program)))
+  (is-true (printed-p program "1 request or connection did not finish"))
+  (is-true (closed-by-server-p client)))
+
 (define-server-test (a-second-signal-ends-the-server-at-once :needs :parking)
   (with-serving-program (program (slow-page-forms)
                                  (signalled-acceptor "" ":drain-timeout nil"))
@@ -64,9 +70,7 @@
       (eventually ("the program to end")
         (send-signals program "INT")
         (not (program-runs-p program)))
-      (is (eql 0 (program-exit program)))
-      (is-true (printed-p program "1 request or connection did not finish"))
-      (is-true (closed-by-server-p client)))))
+      (expect-cut-short program client))))
 
 (define-server-test (a-server-whose-time-to-drain-is-over-tells-what-it-cuts-short :needs :parking)
   (with-serving-program (program (slow-page-forms)
@@ -75,9 +79,7 @@
       (send-request client "/slow")
       (await-entered 1)
       (send-signals program "TERM")
-      (is (eql 0 (program-exit program)))
-      (is-true (printed-p program "1 request or connection did not finish"))
-      (is-true (closed-by-server-p client)))))
+      (expect-cut-short program client))))
 
 (define-server-test (signals-reopen-logs-and-write-statistics :needs :parking)
   (with-serving-program (program "(defvar *log* (here \"access\"))"
