@@ -1,5 +1,6 @@
-;;;; A chat: a page, and a WebSocket for each who has it open.  What one says is published on a channel, to which all
-;;;; are subscribed: it is encoded once, and nobody has a thread while nobody says anything.
+;;;; A chat: a page, and a WebSocket for each browser that has it open.  What one says is published
+;;;; on a channel, to which all are subscribed: it is encoded once, and no WebSocket has a thread
+;;;; while nobody says anything.
 ;;;;
 ;;;;   sbcl --load examples/chat.lisp        and open http://127.0.0.1:4243/chat in a few tabs
 
@@ -48,23 +49,27 @@
   (setf (hunchentoot:content-type*) "text/html; charset=utf-8")
   "<!DOCTYPE html>
 <html lang=\"en\"><head><meta charset=\"utf-8\"><title>Chat</title>
-<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><link rel=\"icon\" href=\"data:,\">
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
+<link rel=\"icon\" href=\"data:,\">
 <style>
- body { margin: 0 auto; max-width: 44rem; padding: 2.5rem 1.25rem; font-family: system-ui, sans-serif;
-        line-height: 1.55; color: #1f2933; background: #fbfaf8 }
- #log { min-height: 12rem; padding: .8rem; border: 1px solid #e3e0da; border-radius: 5px; white-space: pre-wrap;
-        overflow-wrap: anywhere; background: #fff }
- form { display: flex; gap: .5rem; margin-top: .8rem } input { font: inherit; padding: .25rem .5rem }
+ body { margin: 0 auto; max-width: 44rem; padding: 2.5rem 1.25rem;
+        font-family: system-ui, sans-serif; line-height: 1.55; color: #1f2933; background: #fbfaf8 }
+ #log { min-height: 12rem; padding: .8rem; border: 1px solid #e3e0da; border-radius: 5px;
+        white-space: pre-wrap; overflow-wrap: anywhere; background: #fff }
+ form { display: flex; gap: .5rem; margin-top: .8rem }
+ input { font: inherit; padding: .25rem .5rem }
  #text { flex: 1 } button { font: inherit } .by { color: #5b6770 }
 </style></head><body>
 <h1>Chat</h1>
 <p class=\"by\" id=\"state\">Not connected.</p>
 <div id=\"log\" aria-live=\"polite\"></div>
-<form id=\"form\"><input id=\"text\" autocomplete=\"off\" aria-label=\"what you say\" placeholder=\"Say something\">
+<form id=\"form\"><input id=\"text\" autocomplete=\"off\" aria-label=\"what you say\"
+ placeholder=\"Say something\">
 <button>Send</button></form>
 <p><a href=\"/\">Home</a></p>
 <script>
- const name = new URLSearchParams(location.search).get('name') || 'Guest ' + Math.floor(Math.random() * 1000);
+ const name = new URLSearchParams(location.search).get('name')
+              || 'Guest ' + Math.floor(Math.random() * 1000);
  const show = (id, text) => document.getElementById(id).textContent = text;
  const log = document.getElementById('log'), text = document.getElementById('text');
  let socket, pause = 500;
@@ -79,15 +84,18 @@
  connect();
  document.getElementById('form').onsubmit = event => {
    event.preventDefault();
-   if (text.value && socket.readyState === WebSocket.OPEN) { socket.send(text.value); text.value = ''; }
+   if (text.value && socket.readyState === WebSocket.OPEN) {
+     socket.send(text.value); text.value = '';
+   }
  };
 </script></body></html>
 ")
 
 (defun serve (&key (port 4243) (address "127.0.0.1"))
   "Starts the chat on PORT of ADDRESS, and returns its acceptor."
-  (let ((acceptor (hunchentoot:start (make-instance 'recycling:parallel-easy-acceptor
-                                                    :port port :address address :document-root nil))))
+  (let ((acceptor (hunchentoot:start
+                   (make-instance 'recycling:parallel-easy-acceptor
+                                  :port port :address address :document-root nil))))
     (format t "~&http://~A:~D/chat~%" address (hunchentoot:acceptor-port acceptor))
     acceptor))
 

@@ -1,5 +1,5 @@
-;;;; Clack responses that come later: by a timer, by a pool of threads, and piece by piece, for as many clients as like.
-;;;; No request holds a thread while it waits.
+;;;; Clack responses that come later: by a timer, by a pool of threads, and piece by piece, for any
+;;;; number of clients.  No request holds a thread while it waits.
 ;;;;
 ;;;;   (asdf:load-system "clack-handler-recycling")
 ;;;;   (load "examples/clack-delayed.lisp")
@@ -73,7 +73,8 @@
   (start-pool 2)
   (put-job (lambda ()
              (funcall responder
-                      (handler-case (text "The primes below 20,000 sum up to ~:D." (sum-of-primes 20000))
+                      (handler-case
+                          (text "The primes below 20,000 sum up to ~:D." (sum-of-primes 20000))
                         (error () '(500 (:content-type "text/plain") ("It failed."))))))))
 
 ;;; Piece by piece: a clock that ticks for whoever looks
@@ -94,7 +95,8 @@
         5))
 
 (defparameter *page* "<!DOCTYPE html>
-<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Later</title><link rel=\"icon\" href=\"data:,\"></head><body>
+<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Later</title>
+<link rel=\"icon\" href=\"data:,\"></head><body>
 <h1>Later</h1>
 <h2>By a timer</h2><pre id=\"timer\">waiting</pre>
 <h2>By a pool of threads</h2><pre id=\"primes\">waiting</pre>
@@ -113,7 +115,8 @@
 ")
 
 (defun app (environment)
-  "The application: a function of an environment, a plist, that returns a response, or a function of a responder."
+  "The application: a function of an environment, a plist, that returns a response, or a function of
+a responder."
   (let ((path (getf environment :path-info)))
     (cond ((string= path "/") (list 200 '(:content-type "text/html; charset=utf-8") (list *page*)))
           ((string= path "/timer") #'after-a-moment)

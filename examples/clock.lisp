@@ -1,5 +1,5 @@
-;;;; A clock by server-sent events: a page whose time comes from the server, every second, to all who have it open.
-;;;; One thread publishes, however many there are, and ends when nobody is left.
+;;;; A clock by server-sent events: a page whose time comes from the server, every second, to every
+;;;; browser that has it open.  One thread publishes to all of them, and ends when none is left.
 ;;;;
 ;;;;   sbcl --load examples/clock.lisp        and open http://127.0.0.1:4244/clock
 
@@ -55,10 +55,11 @@
   (setf (hunchentoot:content-type*) "text/html; charset=utf-8")
   "<!DOCTYPE html>
 <html lang=\"en\"><head><meta charset=\"utf-8\"><title>Clock</title>
-<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><link rel=\"icon\" href=\"data:,\">
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
+<link rel=\"icon\" href=\"data:,\">
 <style>
- body { margin: 0 auto; max-width: 44rem; padding: 2.5rem 1.25rem; font-family: system-ui, sans-serif;
-        line-height: 1.55; color: #1f2933; background: #fbfaf8 }
+ body { margin: 0 auto; max-width: 44rem; padding: 2.5rem 1.25rem;
+        font-family: system-ui, sans-serif; line-height: 1.55; color: #1f2933; background: #fbfaf8 }
  #time { font-size: 4rem; font-variant-numeric: tabular-nums } .by { color: #5b6770 }
 </style></head><body>
 <h1>The server's time</h1>
@@ -79,8 +80,9 @@
 
 (defun serve (&key (port 4244) (address "127.0.0.1"))
   "Starts the clock on PORT of ADDRESS, and returns its acceptor."
-  (let ((acceptor (hunchentoot:start (make-instance 'recycling:parallel-easy-acceptor
-                                                    :port port :address address :document-root nil))))
+  (let ((acceptor (hunchentoot:start
+                   (make-instance 'recycling:parallel-easy-acceptor
+                                  :port port :address address :document-root nil))))
     (format t "~&http://~A:~D/clock~%" address (hunchentoot:acceptor-port acceptor))
     acceptor))
 

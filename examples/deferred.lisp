@@ -1,5 +1,5 @@
-;;;; Answers that come later: the handler returns, its thread turns to other requests, and whoever has the answer gives
-;;;; it: a timer, a pool of threads, or a thread that has asked another server.
+;;;; Answers that come later: the handler returns, and its thread turns to other requests.  A timer,
+;;;; a pool of threads, or a thread that has asked another server gives the answer.
 ;;;;
 ;;;;   sbcl --load examples/deferred.lisp        and open http://127.0.0.1:4245/later
 
@@ -36,10 +36,12 @@
           sum number))
 
 (defun call-in-pool (function)
-  "Calls FUNCTION in a thread of lparallel's kernel, or in a new one.  Returns who does so, a string."
+  "Calls FUNCTION in a thread of lparallel's kernel, or in a new one.  Returns a string that says in
+which."
   (let ((kernel (uiop:find-symbol* '#:*kernel* '#:lparallel nil)))
     (cond ((and kernel (symbol-value kernel))
-           (uiop:symbol-call '#:lparallel '#:submit-task (uiop:symbol-call '#:lparallel '#:make-channel) function)
+           (uiop:symbol-call '#:lparallel '#:submit-task
+                             (uiop:symbol-call '#:lparallel '#:make-channel) function)
            "lparallel")
           (t
            (in-thread "primes" function)
@@ -49,8 +51,10 @@
   (setf (hunchentoot:content-type*) "text/plain")
   (recycling:defer-reply (reply)
     (call-in-pool (lambda ()
-                    (handler-case (recycling:complete-reply reply (format nil "The primes below 200,000 sum up to ~:D."
-                                                                          (sum-of-primes 200000)))
+                    (handler-case
+                        (recycling:complete-reply
+                         reply (format nil "The primes below 200,000 sum up to ~:D."
+                                       (sum-of-primes 200000)))
                       (error (condition) (recycling:fail-reply reply :reason condition)))))))
 
 ;;; By another server
@@ -60,7 +64,8 @@
   (let ((socket (usocket:socket-connect host port :timeout 5)))
     (unwind-protect
          (let ((stream (usocket:socket-stream socket)))
-           (dolist (line (list (format nil "GET ~A HTTP/1.1" path) "Host: localhost" "Connection: close" ""))
+           (dolist (line (list (format nil "GET ~A HTTP/1.1" path)
+                               "Host: localhost" "Connection: close" ""))
              (format stream "~A~C~C" line #\Return #\Newline))
            (finish-output stream)
            (with-output-to-string (out)
@@ -75,18 +80,21 @@
     (recycling:defer-reply (reply :timeout 10)
       (in-thread "fetch"
                  (lambda ()
-                   (handler-case (recycling:complete-reply reply (fetch "127.0.0.1" port "/later/timer"))
+                   (handler-case
+                       (recycling:complete-reply reply (fetch "127.0.0.1" port "/later/timer"))
                      (error (condition) (recycling:fail-reply reply :reason condition))))))))
 
 (hunchentoot:define-easy-handler (later-page :uri "/later") ()
   (setf (hunchentoot:content-type*) "text/html; charset=utf-8")
   "<!DOCTYPE html>
 <html lang=\"en\"><head><meta charset=\"utf-8\"><title>Later</title>
-<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><link rel=\"icon\" href=\"data:,\">
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
+<link rel=\"icon\" href=\"data:,\">
 <style>
- body { margin: 0 auto; max-width: 44rem; padding: 2.5rem 1.25rem; font-family: system-ui, sans-serif;
-        line-height: 1.55; color: #1f2933; background: #fbfaf8 }
- pre { padding: .8rem; border: 1px solid #e3e0da; border-radius: 5px; background: #fff; white-space: pre-wrap }
+ body { margin: 0 auto; max-width: 44rem; padding: 2.5rem 1.25rem;
+        font-family: system-ui, sans-serif; line-height: 1.55; color: #1f2933; background: #fbfaf8 }
+ pre { padding: .8rem; border: 1px solid #e3e0da; border-radius: 5px; background: #fff;
+       white-space: pre-wrap }
 </style></head><body>
 <h1>Answers that come later</h1>
 <h2>By a timer</h2><pre id=\"timer\">waiting</pre>
@@ -103,8 +111,9 @@
 
 (defun serve (&key (port 4245) (address "127.0.0.1"))
   "Starts this on PORT of ADDRESS, and returns its acceptor."
-  (let ((acceptor (hunchentoot:start (make-instance 'recycling:parallel-easy-acceptor
-                                                    :port port :address address :document-root nil))))
+  (let ((acceptor (hunchentoot:start
+                   (make-instance 'recycling:parallel-easy-acceptor
+                                  :port port :address address :document-root nil))))
     (format t "~&http://~A:~D/later~%" address (hunchentoot:acceptor-port acceptor))
     acceptor))
 

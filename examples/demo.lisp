@@ -61,7 +61,8 @@
   (setf (hunchentoot:content-type*) "text/html; charset=utf-8")
   (format nil "<!DOCTYPE html>~%<html lang=\"en\"><head><meta charset=\"utf-8\">~%~
                <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">~%~
-               <link rel=\"icon\" href=\"data:,\">~%<title>~A</title>~%<style>~A</style></head>~%<body>~%~A~%</body></html>~%"
+               <link rel=\"icon\" href=\"data:,\">~%<title>~A</title>~%<style>~A</style></head>~%~
+               <body>~%~A~%</body></html>~%"
           (escape title) *style* body))
 
 (defun this-thread ()
@@ -161,7 +162,8 @@
   (let ((stats (recycling:stats hunchentoot:*acceptor*)))
     (page "Recycled threads"
           (format nil "<h1>Hunchentoot, served by recycled threads</h1>~%~
-  <p class=\"by\">This page came from <code>~A</code>. Ask for it again: another worker may answer.</p>~%~
+  <p class=\"by\">This page came from <code>~A</code>. Ask for it again: another
+      worker may answer.</p>~%~
   <h2>What there is</h2>~%~
   <ul><li><a href=\"/yo\">/yo</a> &ndash; says hey</li>~%~
   <li><a href=\"/yo?name=Bob\">/yo?name=Bob</a> &ndash; says hey to Bob</li>~%~
@@ -171,8 +173,8 @@
       at once, then look here again</li>~%~
   <li><a href=\"/chat\">/chat</a> &ndash; a chat, by WebSockets; open it in a few tabs</li>~%~
   <li><a href=\"/clock\">/clock</a> &ndash; the server's time, by server-sent events</li>~%~
-  <li><a href=\"/later\">/later</a> &ndash; answers that come later: by a timer, a pool of threads, another
-      server</li></ul>~%~
+  <li><a href=\"/later\">/later</a> &ndash; answers that come later: by a timer, a pool of threads,
+      another server</li></ul>~%~
   <h2>Its threads</h2>~%~A~%<h2>Its counters</h2>~%~A~%~
   <p class=\"by\">The same at the REPL:
       <code>(recycling:stats acceptor)</code></p>"
