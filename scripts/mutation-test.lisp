@@ -14,7 +14,7 @@
   (:import-from #:hunchentoot-recycling-taskmaster-scripts #:setting #:give-up)
   (:import-from #:hunchentoot-recycling-taskmaster-test
                 #:mutations #:body-start #:replaced #:suites-by-folder #:top-level-forms #:loaded-files
-                #:source-name #:source-root #:find-suite #:names-in #:deadline-after #:seconds-until))
+                #:*library-systems* #:source-name #:source-root #:find-suite #:names-in #:deadline-after #:seconds-until))
 
 (in-package #:hunchentoot-recycling-taskmaster-mutation)
 
@@ -23,6 +23,9 @@
   file number old new changed)
 
 ;;; What may be changed, and what must be compiled again
+
+(defun library-files ()
+  (loaded-files *library-systems*))
 
 (defun file-package (file)
   (find-package (second (uiop:read-file-form file))))
@@ -50,7 +53,7 @@ what the changed macro or inline function expands to."
   (let* ((changed (mutant-changed mutant))
          (names (and (expanded-p (second changed)) (list (second changed)))))
     (append (replaced (definitions (mutant-file mutant)) (mutant-number mutant) changed)
-            (loop for file in (and names (rest (member (mutant-file mutant) (loaded-files) :test #'equal)))
+            (loop for file in (and names (rest (member (mutant-file mutant) (library-files) :test #'equal)))
                   append (loop for form in (definitions file)
                                when (mentions-p form names)
                                  collect form
@@ -76,7 +79,7 @@ what the changed macro or inline function expands to."
 
 (defun files-to-change ()
   (remove-if-not (lambda (file) (search (setting "FILE" "") (source-name file)))
-                 (loaded-files)))
+                 (library-files)))
 
 (defun covering-suites (file)
   (let ((suite (setting "SUITE")))
