@@ -88,7 +88,7 @@ content, :CHUNKED, or NIL for no header about it.  Signals INVALID-HEADER."
 (defun kept-p (exchange headers)
   "True when the server is willing to keep the connection of EXCHANGE, whose response has HEADERS."
   (and (server-persistent-p (exchange-application exchange))
-       (not (winding-down-p (exchange-engine exchange)))
+       (keeps-connections-p (exchange-engine exchange))
        (not (says-close-p (header :connection headers)))))
 
 (defun drop-unread (exchange)

@@ -40,6 +40,7 @@
   (examples-of-operating "docs/guide/operating.md")
   (examples-of-metrics "docs/guide/metrics.md")
   (examples-of-service "docs/guide/service.md")
+  (examples-of-processes "docs/guide/processes.md")
   (examples-of-clack "docs/guide/clack.md")
   (examples-of-platforms "docs/guide/platforms.md")
   (examples-of-limits "docs/guide/limits.md")

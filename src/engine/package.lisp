@@ -35,7 +35,8 @@ subclasses SERVICE and is called through its generic functions.")
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics
    #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
-   #:winding-down-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:inside-worker-p
+   #:winding-down-p #:keeps-connections-p #:welcoming-p #:running-p #:serving-p #:drain-over-p
+   #:engine-stopped-p #:inside-worker-p
    #:stop-from-worker #:log-message
    #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take

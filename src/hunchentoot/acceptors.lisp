@@ -184,9 +184,9 @@ RECYCLING-TASKMASTER."))
   "False when the connection of the current request should not be kept.  Hunchentoot asks when it
 writes the head of a reply."
   (and (call-next-method)
-       (not (and *exchange*
-                 (or (not (persists-p (exchange-protocol *exchange*)))
-                     (winding-down-p (exchange-engine *exchange*)))))))
+       (or (null *exchange*)
+           (and (persists-p (exchange-protocol *exchange*))
+                (keeps-connections-p (exchange-engine *exchange*))))))
 
 ;;; An acceptor works with a stock taskmaster, too.  But most programs pass one only for its
 ;;; numbers.
@@ -310,10 +310,15 @@ and leaves it stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread
           (stop-listening acceptor (acceptor-listener acceptor))
           (settle-logs acceptor))))))
 
-(defmethod hunchentoot:stop ((acceptor parallel-acceptor) &key soft (timeout (if soft nil 1)))
+(defmethod hunchentoot:stop ((acceptor parallel-acceptor)
+                             &key soft (timeout (if soft nil 1)) (delay 0))
   "Stops ACCEPTOR and frees its port.  Waits for running requests up to TIMEOUT seconds, a real, or
 NIL for no limit; when SOFT, also serves the requests that have come.  Connections without a request
 end at once.  That, and writing the last lines of the logs, may take up to five seconds each.
+
+When SOFT, ACCEPTOR first serves for DELAY seconds, a real, as before, but closes each connection
+after the next reply, and is not ready, as MAKE-READINESS-DISPATCHER tells: balancers have that time
+to ask other servers.
 
 Returns ACCEPTOR and a list of plists: one for each thread that still runs its request, and, when
 SOFT, one for each connection without a thread whose client has not got all of its reply, as in
@@ -321,7 +326,8 @@ LIST-CONNECTIONS.  Does nothing when ACCEPTOR is not started.  Signals STOP-FROM
 handler of ACCEPTOR."
   (in-place-of-hunchentoots ((call-next-method)
                              (primaries-after-ours #'hunchentoot:stop (list acceptor))
-                             #'hunchentoot:stop (acceptor) :soft soft :timeout timeout)
+                             #'hunchentoot:stop (acceptor)
+                             :soft soft :timeout timeout :delay delay)
     (let ((engine (await-engine acceptor))) ; a later start may make another one
       (cond ((not (hunchentoot:started-p acceptor))
              (values acceptor '()))
@@ -329,7 +335,7 @@ handler of ACCEPTOR."
              (multiple-value-prog1 (hunchentoots)
                (settle-logs acceptor)))
             (t
-             (let ((left (stop-engine engine :soft soft :timeout timeout)))
+             (let ((left (stop-engine engine :soft soft :timeout timeout :delay delay)))
                (stop-listening acceptor (engine-listener engine))
                (settle-logs acceptor)
                (values acceptor left)))))))

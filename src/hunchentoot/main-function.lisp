@@ -5,8 +5,8 @@
 (defmethod begin-serving ((acceptor parallel-acceptor))
   (hunchentoot:start acceptor))
 
-(defmethod end-serving ((acceptor parallel-acceptor) soft-p seconds)
-  (nth-value 1 (hunchentoot:stop acceptor :soft soft-p :timeout seconds)))
+(defmethod end-serving ((acceptor parallel-acceptor) soft-p seconds &optional (delay 0))
+  (nth-value 1 (hunchentoot:stop acceptor :soft soft-p :timeout seconds :delay delay)))
 
 (defmethod renew-files ((acceptor parallel-acceptor))
   (reopen-logs acceptor))
@@ -14,7 +14,7 @@
 (defmethod tell-operator ((acceptor parallel-acceptor) level text)
   (complain acceptor level *rare-control* text nil))
 
-(defun serve-until-signalled (acceptor &key (drain-timeout 30) on-start)
+(defun serve-until-signalled (acceptor &key (drain-timeout 30) (drain-delay 0) on-start)
   "The main function of a program: starts ACCEPTOR, serves until a signal ends that, and exits.
 Never returns.  ACCEPTOR is a PARALLEL-ACCEPTOR, or a function without arguments that makes one; an
 error of that function counts as a failed start.  Call it in the main thread.
@@ -23,6 +23,9 @@ error of that function counts as a failed start.  Call it in the main thread.
                    streams end, and WebSockets get a close frame with code 1001.  What lasts longer
                    than DRAIN-TIMEOUT seconds, a real, or NIL for no limit, is cut short.  A second
                    such signal, at least half a second later, cuts short all that still runs
+                   For DRAIN-DELAY seconds before that, a real, it serves, but is not ready, and
+                   closes each connection after the next reply, so that balancers in front of it
+                   ask other servers
   SIGHUP           REOPEN-LOGS and, with TLS, RELOAD-CERTIFICATES
   SIGQUIT          write STATS to the message log; on other Lisps than SBCL, SIGUSR1 does
 
@@ -39,4 +42,4 @@ exit hooks of the program.  Signals an error on a Lisp other than SBCL, ECL and 
                     (if (typep acceptor 'hunchentoot:acceptor)
                         acceptor
                         (funcall acceptor)))
-                  drain-timeout on-start))
+                  drain-timeout drain-delay on-start))

@@ -15,7 +15,7 @@ engine calls on top of them.")
    #:call-on-signal #:exit-process
    ;; listeners
    #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener
-   #:stop-arrivals #:close-listener
+   #:admit-held #:stop-arrivals #:close-listener
    #:accept-failed #:listener-closed #:descriptors-exhausted #:network-trouble
    #:accept-failure-kind #:make-accept-failure
    ;; listeners that usocket cannot make

@@ -35,6 +35,13 @@ tell.  Does not block."))
 LISTENER-CLOSED or NIL.  If the platform has no call for that, connects to the listener
 WAITING-COUNT times."))
 
+(defgeneric admit-held (listener)
+  (:documentation "Makes the system hold no connection to LISTENER until its first octets arrive.
+True if it may hold some, which then can be accepted about a second later, at the latest.")
+  (:method (listener)
+    (declare (ignore listener))
+    nil))
+
 (defgeneric stop-arrivals (listener)
   (:documentation "Makes the system begin no further connection to LISTENER, if it can.  Connections
 that the system has begun still arrive, and the caller accepts them.  NIL if other processes share

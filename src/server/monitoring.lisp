@@ -14,7 +14,7 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
 
 (defun engine-ready-p (engine)
   "True while ENGINE, or NIL for none, takes new requests."
-  (and engine (running-p engine)))
+  (and engine (welcoming-p engine)))
 
 ;;; The pages
 

@@ -18,9 +18,9 @@
 (defgeneric begin-serving (server)
   (:documentation "Starts SERVER.  Signals an error where it cannot."))
 
-(defgeneric end-serving (server soft-p seconds)
-  (:documentation "Stops SERVER, which may have been stopped before: gently if SOFT-P, and within
-SECONDS, a real, or NIL for no limit.  Returns a list with one element for each thread and
+(defgeneric end-serving (server soft-p seconds &optional delay)
+  (:documentation "Stops SERVER, which may have been stopped before: gently if SOFT-P, after DELAY
+seconds in which it serves, a real, then, and within SECONDS, a real, or NIL for no limit.  Returns a list with one element for each thread and
 connection that did not finish."))
 
 (defgeneric renew-files (server)
@@ -95,28 +95,29 @@ current one does that, and NIL is returned."
     (tell-operator server :info
                    (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
 
-(defun end-and-tell (server soft-p seconds)
+(defun end-and-tell (server soft-p seconds &optional (delay 0))
   "Stops SERVER like END-SERVING, whose value it returns, and tells the operator about an error."
-  (handler-case (end-serving server soft-p seconds)
+  (handler-case (end-serving server soft-p seconds delay)
     (error (condition)
       (tell-failure server "The server could not stop in order: ~A" condition)
       '())))
 
-(defun drain-server (server errands seconds)
-  "Stops SERVER gently, in up to SECONDS, and leaves ERRANDS the one to exit."
-  (let ((unfinished (end-and-tell server t seconds)))
+(defun drain-server (server errands seconds delay)
+  "Stops SERVER gently, after DELAY seconds, in up to SECONDS, and leaves ERRANDS the one to exit."
+  (let ((unfinished (end-and-tell server t seconds delay)))
     (leave-errand errands :leave)
     (when unfinished
       (tell-operator server :warning
                      (format nil "~D request~:P or connection~:P did not finish, and were cut short"
                              (length unfinished))))))
 
-(defun begin-to-drain (server errands seconds)
-  "Has a thread of BEGIN-ASIDE drain SERVER in up to SECONDS, and returns it."
+(defun begin-to-drain (server errands seconds delay)
+  "Has a thread of BEGIN-ASIDE drain SERVER after DELAY seconds, in up to SECONDS, and returns it."
   (tell-operator server :info
-                 (format nil "Stopping: what runs has ~:[no limit of time~;~:*up to ~D second~:P~]"
-                         seconds))
-  (begin-aside "drain" (lambda () (drain-server server errands seconds))))
+                 (format nil "Stopping~@[ in ~D second~:P~]: ~
+                              what runs has ~:[no limit of time~;~:*up to ~D second~:P~]"
+                         (and (plusp delay) delay) seconds))
+  (begin-aside "drain" (lambda () (drain-server server errands seconds delay))))
 
 (defparameter *same-signal-milliseconds* 500
   "For how long after the first signal that asks to stop another one is taken for the same.  A
@@ -130,9 +131,9 @@ lines.")
 (defparameter *last-line-seconds* 1
   "How long the exit waits for the last message to be written.")
 
-(defun do-errands (server errands drain-seconds manager)
+(defun do-errands (server errands drain-seconds drain-delay manager)
   "Does ERRANDS, and returns when SERVER was stopped, which may take DRAIN-SECONDS, or NIL for no
-limit.  Tells MANAGER, or NIL for none."
+limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
   (let ((drainer nil) (stopping-since nil))
     (loop
       (report-to-manager manager server stopping-since (lambda () (leave-errand errands :feed)))
@@ -149,7 +150,7 @@ limit.  Tells MANAGER, or NIL for none."
         (:stop (cond ((null stopping-since)
                       (notify manager server "STOPPING=1")
                       (setf stopping-since (milliseconds)
-                            drainer (begin-to-drain server errands drain-seconds)))
+                            drainer (begin-to-drain server errands drain-seconds drain-delay)))
                      ((< *same-signal-milliseconds* (- (milliseconds) stopping-since))
                       (end-and-tell server nil 0)
                       (return))))))
@@ -181,20 +182,22 @@ Prints an error, and returns NIL then."
 (defparameter *exit-limit* 1
   "How many seconds the exit waits for threads that have not ended.")
 
-(defun serve-and-exit (make drain-timeout on-start)
+(defun serve-and-exit (make drain-timeout drain-delay on-start)
   "Serves with the server that MAKE, a function, returns, until signals end that, and exits: with 1
-when the start has failed, else with 0.  DRAIN-TIMEOUT, a real or NIL, and ON-START, a function or
-NIL, are as for HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never returns."
+when the start has failed, else with 0.  DRAIN-TIMEOUT, a real or NIL, DRAIN-DELAY, a real, and
+ON-START, a function or NIL, are as for HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never returns."
   (let* ((manager (take-manager))
          (errands (errands-of-signals))
          (server (started-server (lambda ()
                                    (check-argument-types
-                                    (list :drain-timeout drain-timeout)
+                                    (list :drain-timeout drain-timeout :drain-delay drain-delay)
                                     '((:drain-timeout seconds
-                                       "a number of seconds, or NIL for no limit")))
+                                       "a number of seconds, or NIL for no limit")
+                                      (:drain-delay (real 0 3600)
+                                       "a number of seconds up to 3600")))
                                    (funcall make))
                                  on-start)))
     (when server
       (notify-ready manager server)
-      (do-errands server errands drain-timeout manager))
+      (do-errands server errands drain-timeout drain-delay manager))
     (exit-process (if server 0 1) *exit-limit*)))

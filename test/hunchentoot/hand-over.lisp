@@ -41,6 +41,43 @@
                  (task-result stop)))
           (open-gate gate))))))
 
+(define-server-test (a-client-that-is-silent-when-a-soft-stop-begins-is-answered :needs :our-engine)
+  "The system holds such a connection until its first octets arrive."
+  (with-globals ((engine::*held-seconds* 6/5))
+    (serving () (("/yo" "Hey!"))
+      (with-connection (silent)
+        (let ((stop (in-background ("soft stop") (hunchentoot:stop *server* :soft t))))
+          (poll (constantly nil) 1/2)
+          (is (equal "Hey!" (exchange-text silent "/yo")))
+          (task-result stop))))))
+
+(defun check-leaving-server (stop)
+  "Checks how *SERVER* serves before a soft stop, which STOP, a function like HUNCHENTOOT:STOP,
+begins, and that STOP can end it at once all the same."
+  (let ((server *server*))
+    (with-connections (connections 2)
+      (destructuring-bind (kept idle) connections
+        (dolist (connection connections)
+          (is (not (equal "close" (connection-header (exchange connection "/yo"))))))
+        (let ((stopping (in-background ("soft stop")
+                          (funcall stop server :soft t :delay (* 4 *patience*)))))
+          (eventually ("the stop to begin") (not (server:ready-p server)))
+          (dolist (response (list (ask "/yo") (ask "/yo") (exchange kept "/yo")))
+            (is (equal "Hey!" (response-text response)))
+            (is (equal "close" (connection-header response))))
+          (is (closed-by-server-p kept))
+          (is (not (readable-p idle)) "It is still open.")
+          (is (not (task-done-p stopping)))
+          (funcall stop server)
+          (task-result stopping)
+          (is (closed-by-server-p idle)))))))
+
+(define-server-test (a-server-that-will-stop-serves-and-closes-no-idle-connection :needs :our-http)
+  (serving () (("/yo" "Hey!"))
+    (check-leaving-server #'hunchentoot:stop))
+  (with-clack (environment (text-response "Hey!"))
+    (check-leaving-server #'handler:stop)))
+
 (defclass called-once () ()
   (:documentation "Has a primary method of its own, so all requests of a connection are served
 within it."))

@@ -72,6 +72,14 @@
         (not (program-runs-p program)))
       (expect-cut-short program client))))
 
+(define-server-test (a-server-serves-until-its-delay-is-over :needs :parking)
+  (with-serving-program (program (page-form "/hello" "\"hello\"")
+                                 (signalled-acceptor "" ":drain-delay 1"))
+    (send-signals program "TERM")
+    (await-printed program "Stopping in 1 second: ")
+    (is (equal "hello" (ask-text "/hello")))
+    (is (eql 0 (program-exit program)))))
+
 (define-server-test (a-server-whose-time-to-drain-is-over-tells-what-it-cuts-short :needs :parking)
   (with-serving-program (program (slow-page-forms)
                                  (signalled-acceptor "" ":drain-timeout 1/10"))
@@ -123,7 +131,8 @@
                (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor
                               :port 0 :ssl-certificate-file \"/nonexistent.pem\"
                               :ssl-privatekey-file \"/nonexistent.key\")))")
-    (check "DRAIN-TIMEOUT must be a number" (signalled-acceptor "" ":drain-timeout :long"))))
+    (check "DRAIN-TIMEOUT must be a number" (signalled-acceptor "" ":drain-timeout :long"))
+    (check "DRAIN-DELAY must be a number" (signalled-acceptor "" ":drain-delay nil"))))
 
 ;;; Clack, and certificates
 

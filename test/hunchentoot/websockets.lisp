@@ -275,6 +275,18 @@
           (task-result stop))))
     (await-end ends 1001 1001)))
 
+(define-server-test (a-talk-goes-on-until-the-delay-of-a-gentle-stop-is-over :needs :our-engine)
+  (serving-echoes (ends)
+    (with-talk (talk)
+      (let ((stop (stop-in-background :soft t :delay 1)))
+        (eventually ("the stop to begin") (not (server:ready-p *server*)))
+        (tell talk "word")
+        (is (string= "word" (hear-text talk)))
+        (is (eql 1001 (hear-close talk)))
+        (say-close talk 1001)
+        (task-result stop)))
+    (await-end ends 1001)))
+
 (define-server-test (a-gentle-stop-does-not-wait-for-who-stays :needs :our-engine)
   (with-globals ((server::*closing-seconds* 1/5))
     (serving-echoes (ends)

@@ -3,7 +3,9 @@
 ;;;; The phases of an engine.
 ;;;;
 ;;;;   :new       not started                                         -> :running
-;;;;   :running   accepts and serves                                  -> :draining, :stopping
+;;;;   :running   accepts and serves                                  -> any later one
+;;;;   :leaving   likewise, but each request as the last of its       -> :draining, :stopping
+;;;;              connection, so that clients go elsewhere
 ;;;;   :draining  serves the requests that have come, each as the     -> :stopping, :stopped
 ;;;;              last of its connection; ends idle connections
 ;;;;              after a moment
@@ -158,9 +160,14 @@ lock.")
   (:method ((engine engine))
     (worker-count engine :starting :waiting)))
 
-(defun running-p (engine)
-  "True until a thread stops ENGINE, gently or not."
+(defun welcoming-p (engine)
+  "True while ENGINE runs, and no stop of it, gentle or not, has begun."
   (eq (engine-phase engine) :running))
+
+(defun running-p (engine)
+  "True until a stop of ENGINE, gentle or not, ends what goes on without an end."
+  (case (engine-phase engine)
+    ((:running :leaving) t)))
 
 (defun engine-stopped-p (engine)
   "True when ENGINE was stopped: it serves no more connections, save those left behind."
@@ -172,7 +179,7 @@ lock.")
 (defun serving-p (engine)
   "True if ENGINE serves the requests that come to it."
   (case (engine-phase engine)
-    ((:running :draining) t)))
+    ((:running :leaving :draining) t)))
 
 (defun drain-over-p (engine now)
   "True when ENGINE drains and has, at NOW, in MILLISECONDS, waited long enough for requests that
@@ -181,9 +188,13 @@ were under way."
     (and end (draining-p engine) (>= now end))))
 
 (defun winding-down-p (engine)
-  "True if no connection of ENGINE should be kept open for another request: ENGINE drains or
-stops, or connections wait for a worker."
+  "True if connections of ENGINE that idle should end: ENGINE drains or stops, or connections wait
+for a worker."
   (or (engine-overloaded-p engine) (not (running-p engine))))
+
+(defun keeps-connections-p (engine)
+  "True if the connections of ENGINE should be kept after the replies that are sent now."
+  (and (welcoming-p engine) (not (engine-overloaded-p engine))))
 
 (defvar *timed-engine* nil
   "In a timer thread, the engine that it belongs to; else NIL.")

@@ -72,7 +72,7 @@ successor if it dies."
 (defun advance-phase (engine phase)
   "Makes ENGINE go to PHASE from any earlier one.  True when it did."
   (with-engine (engine)
-    (let ((order '(:new :running :draining :stopping :stopped)))
+    (let ((order '(:new :running :leaving :draining :stopping :stopped)))
       (when (< (position (engine-phase engine) order) (position phase order))
         (bt:condition-notify (engine-changed engine))
         (setf (engine-phase engine) phase)))))
@@ -150,6 +150,9 @@ have no connection have ended.  They have nothing to finish, so five seconds are
 
 ;;; A soft stop loses no request.  One may be under way on a connection that idles, so each has a
 ;;; moment for it; and so has a client whose connection the system has accepted, and we have not.
+;;; Proxies may send a request on an idle connection at the moment at which it ends.  So where there
+;;; are some, the engine first is leaving until they have learnt from replies, or from a check, that
+;;; they should ask another server, and have closed the connections that idle.
 
 (defparameter *drain-seconds* 1
   "How long a soft stop waits for a request on a connection that idles, or for the rest of a head;
@@ -158,19 +161,51 @@ and how long for what has come to be accepted.")
 (defparameter *arrival-seconds* 1/5
   "How long a soft stop waits for connections that the system is about to accept.")
 
-(defun await-arrivals (engine seconds)
-  "Waits for connections that the system is about to accept for ENGINE, which drains, and for
-SECONDS at most, unless somebody else stops it."
-  (wait-for-change engine seconds (lambda () (not (draining-p engine)))))
+(defparameter *held-seconds* 6/5
+  "How long a soft stop waits for connections that the system has held until their first octets
+arrive, and holds no more.")
+
+(defun await-other-phase (engine phase seconds)
+  "Waits for SECONDS, or until another thread has ENGINE leave PHASE."
+  (wait-for-change engine seconds (lambda () (not (eq phase (engine-phase engine))))))
+
+(defun admit-held-connections (engine)
+  "Has the system hold no connection any more for ENGINE.  Returns within how many seconds those
+that it has held can be accepted."
+  (if (call-while-accepting engine (lambda () (admit-held (engine-listener engine))))
+      *held-seconds*
+      0))
+
+(defun leave (engine seconds)
+  "Has ENGINE serve for SECONDS, a real, so that its clients notice that it will stop."
+  (when (plusp seconds)
+    (advance-phase engine :leaving)
+    (let ((held (admit-held-connections engine)))
+      (await-other-phase engine :leaving (max held seconds)))))
+
+(defun begin-to-drain-connections (engine)
+  "Says until when ENGINE, which drains, waits for requests on idle connections, and wakes the
+sentinel."
+  (let ((held (admit-held-connections engine)))
+    (with-engine (engine)
+      (unless (engine-drain-end engine) ; the first caller may have been destroyed before this
+        (setf (engine-drain-end engine)
+              (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*)))))
+      (notify-sentinel engine))))
+
+(defun seconds-of-held-connections (engine)
+  "For how many seconds more ENGINE, which drains, gets connections that the system has held."
+  (max 0 (- (/ (milliseconds-left (engine-drain-end engine)) 1000) *drain-seconds*)))
 
 (defun end-arrivals (engine seconds)
   "Makes ENGINE, which drains, accept the connections that have come, and nothing more.  Takes up
 to SECONDS, a real, or as long as it should if NIL."
-  (when (stop-arrivals (engine-listener engine))
-    (let ((left (countdown seconds)))
-      (flet ((at-most (seconds)
-               (min seconds (or (funcall left) seconds))))
-        (await-arrivals engine (at-most *arrival-seconds*))
+  (let ((left (countdown seconds)))
+    (flet ((at-most (seconds)
+             (min seconds (or (funcall left) seconds))))
+      (await-other-phase engine :draining (at-most (seconds-of-held-connections engine)))
+      (when (stop-arrivals (engine-listener engine))
+        (await-other-phase engine :draining (at-most *arrival-seconds*))
         (accept-rest engine (at-most *drain-seconds*)))))
   (end-accepting engine))
 
@@ -197,11 +232,7 @@ limit.  True if that succeeded."
     (ensure-sentinel engine)            ; it ends the connections on which nothing comes
     (advance-phase engine :draining)
     (resume-all-deferred engine)
-    (with-engine (engine)
-      (unless (engine-drain-end engine) ; the first caller may have been destroyed before this
-        (setf (engine-drain-end engine)
-              (+ (milliseconds) (as-milliseconds *drain-seconds*)))
-        (notify-sentinel engine)))
+    (begin-to-drain-connections engine)
     ;; A second caller does this as well: the first may give up before it is done.
     (call-while-accepting engine (lambda () (end-arrivals engine (funcall left))))
     (await-end-of-work engine (funcall left))
@@ -263,10 +294,11 @@ end."
   (with-engine (engine)
     (mapcar #'describe-worker (remove-if #'resting-p (engine-workers engine)))))
 
-(defun stop-engine (engine &key soft (timeout (if soft nil 1)))
+(defun stop-engine (engine &key soft (timeout (if soft nil 1)) (delay 0))
   "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or has come is
-served, and its answer sent, and connections that idle have a moment for another; else connections
-read nothing more.  Waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end,
+served, and its answer sent, and connections that idle have a moment for another; before that,
+ENGINE goes on for DELAY seconds, a real, but keeps no connection after its next answer.  Otherwise
+connections read nothing more.  Then waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end,
 and a tenth of a second at least for those that have nothing to finish.  Returns a list of plists,
 one for each worker that had to be left behind, which ends with its request; and, when SOFT, one for
 each connection without a worker that lacks an answer, or a part of one, as LIST-ENGINE-CONNECTIONS
@@ -274,6 +306,8 @@ has them. Timers that are pending when the requests are served are dropped.  Sig
 STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
+  (when soft
+    (leave engine delay))
   (let* ((left (countdown timeout))
          (drained-p (and soft (drain engine (funcall left))))
          (unanswered (and soft (not drained-p) (unanswered-connections engine))))

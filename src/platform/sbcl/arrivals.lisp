@@ -8,6 +8,10 @@
 ;;;; that, a filter drops the segments that begin a handshake, and lets all others pass.  A client
 ;;;; whose first segment was dropped sends it again after a second.  By then the system refuses it,
 ;;;; or gives it to another process that listens on the same port.
+;;;;
+;;;; Before that, connections that the system holds until their first octets arrive are to be let in:
+;;;; their handshakes do not end otherwise.  When it holds none any more, it sends its part of the
+;;;; handshake once more, a second after the first time, and the client's answer ends it.
 
 (defconstant +so-attach-filter+ 26)
 
@@ -46,10 +50,24 @@ it.  Returns 0 or minus an error number."
                      ((* (array (sb-alien:unsigned 64) 2)) (sb-alien:addr given))
                      (sb-alien:int 16))))))
 
+(defun accepts-deferred-p (listener)
+  "True if the system holds new connections of LISTENER until their first octets arrive."
+  (plusp (socket-option (listener-descriptor listener) +tcp-defer-accept+ +ipproto-tcp+)))
+
+(defmethod admit-held ((listener usocket:stream-server-usocket))
+  (when (accepts-deferred-p listener)
+    (defer-accepts listener 0)
+    t))
+
+(defmethod admit-held ((listener path-listener))
+  nil)
+
+(defmethod admit-held ((listener inherited-listener))
+  nil)
+
 (defmethod stop-arrivals ((listener usocket:stream-server-usocket))
   ;; If the system refuses the filter, the last connections may be reset; no more can be done.
   (attach-filter (listener-descriptor listener) *no-first-segment*)
-  (defer-accepts listener 0)            ; connections without input arrive now
   t)
 
 (defmethod stop-arrivals ((listener path-listener))

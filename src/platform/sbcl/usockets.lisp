@@ -14,11 +14,11 @@ and a stream of the Lisp in it; these are made when a program asks for them, whi
 known address of its peer."
   (make-instance 'descriptor-usocket :descriptor descriptor :octet-stream stream :peer peer))
 
-(defun socket-option (descriptor option)
-  "The value, an integer, of the OPTION of the socket DESCRIPTOR; or minus an error number."
+(defun socket-option (descriptor option &optional (level +sol-socket+))
+  "The value, an integer, of the OPTION of the socket DESCRIPTOR at LEVEL; or minus an error number."
   (sb-alien:with-alien ((value sb-alien:int 0) (size sb-alien:int 4))
     (let ((result (system-call "getsockopt" sb-alien:int (sb-alien:int descriptor)
-                               (sb-alien:int +sol-socket+) (sb-alien:int option)
+                               (sb-alien:int level) (sb-alien:int option)
                                ((* sb-alien:int) (sb-alien:addr value))
                                ((* sb-alien:int) (sb-alien:addr size)))))
       (if (minusp result) result value))))
