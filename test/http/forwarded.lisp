@@ -186,6 +186,8 @@ or the name of the refusal."
     ((nil 0 nil nil) "Forwarded: for=")
     ((nil 0 nil nil) "Forwarded: =192.0.2.1")
     ((nil 0 nil nil) "Forwarded: for =192.0.2.1")
+    ((nil 0 nil nil) "Forwarded: for:192.0.2.1")
+    ((nil 0 nil nil) "Forwarded: for=192.0.2.1;x=\"a\"b\"")
     ((nil 0 nil nil) "Forwarded: for=192.0.2.1:80")
     ((nil 0 nil nil) "Forwarded: for=\"192.0.2.1")
     ((nil 0 nil nil) "Forwarded: for=\"192.0.2.\\1\"")

@@ -71,6 +71,7 @@ it."
       ("parts that are no fields"
        ,(form-lines "--b" "" "no head") ,(form-lines "--b" "X-Some: thing" "" "no disposition")
        ,(form-lines "--b" "Content-Disposition: attachment; name=\"a\"" "" "1")
+       ,(form-lines "--b" "Content-Dispositioo: form-data; name=\"a\"" "" "1")
        ,(field "filename=\"f\"" "" "a file without a name") ,(field "name=\"a\"" "" "1"))
       ("no blank line before the next part"
        ,(form-lines "--b" (disposition "name=\"a\"") "") ,(field "name=\"b\"" "" "2"))
