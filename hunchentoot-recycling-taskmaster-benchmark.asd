@@ -39,7 +39,8 @@
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster-benchmark" "fiveam")
   :pathname "benchmark/"
-  :components ((:file "test"))
+  :components ((:file "test")
+               (:module "httparena" :depends-on ("test") :components ((:file "test"))))
   :perform (test-op (operation system)
              (declare (ignore operation system))
              (unless (symbol-call '#:recycling-benchmark-test '#:run-all)

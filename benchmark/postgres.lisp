@@ -19,9 +19,10 @@
       (list* "runuser" "-u" "postgres" "--" command)
       command))
 
-(defun start-postgres ()
-  "Starts PostgreSQL with the rows of seed.sql in the database bench, whose user is bench.
-Returns the child, and the folder of its socket.  UNAVAILABLE where it cannot be had."
+(defun start-postgres (&key (port 5432) (addresses "") (rows "servers/seed.sql"))
+  "Starts PostgreSQL with the ROWS of a file in the database bench, whose user is bench, and which
+has the number PORT.  It listens on ADDRESSES, a string, and on a Unix socket.  Returns the child,
+and the folder of its socket.  UNAVAILABLE where it cannot be had."
   (let* ((initdb (postgres-program "initdb"))
          (sockets (built-file "postgres/"))
          (folder (merge-pathnames "data/" sockets))
@@ -33,12 +34,16 @@ Returns the child, and the folder of its socket.  UNAVAILABLE where it cannot be
     (apply #'run-or-be-unavailable "initdb failed"
            (as-postgres initdb "-D" folder "-U" "bench" "--auth=trust" "-E" "UTF8" "--locale=C"))
     (let ((child (launch (as-postgres (postgres-program "postgres") "-D" folder "-k" sockets
-                                      "-c" "listen_addresses=" "-c" "max_connections=1000"
-                                      "-c" "fsync=off")
+                                      "-c" (format nil "listen_addresses=~a" addresses)
+                                      "-c" (format nil "port=~d" port)
+                                      "-c" "max_connections=1000" "-c" "fsync=off")
                          :output (built-file "postgres.log"))))
       (unwind-protect
-           (progn (wait-until (lambda () (probe-file (merge-pathnames ".s.PGSQL.5432" sockets))) 20)
-                  (seed sockets)
+           (progn (wait-until (lambda ()
+                                (probe-file (format nil "~a.s.PGSQL.~d"
+                                                    (uiop:native-namestring sockets) port)))
+                              20)
+                  (seed sockets port rows)
                   (setf started-p t))
         (unless started-p (stop-postgres child)))
       (values child sockets))))
@@ -47,11 +52,12 @@ Returns the child, and the folder of its socket.  UNAVAILABLE where it cannot be
   "Ends CHILD, a PostgreSQL, without waiting for its clients."
   (end-child child "INT"))
 
-(defun seed (sockets)
-  "Makes the database bench in the PostgreSQL whose socket is in the folder SOCKETS."
+(defun seed (sockets port rows)
+  "Makes the database bench, with the ROWS of a file, in the PostgreSQL whose socket in the folder
+SOCKETS has the number PORT."
   (flet ((psql (database &rest words)
            (apply #'run-or-be-unavailable "psql failed"
-                  (postgres-program "psql") "-h" sockets "-U" "bench" "-d" database
+                  (postgres-program "psql") "-h" sockets "-p" port "-U" "bench" "-d" database
                   "-q" "-v" "ON_ERROR_STOP=1" words)))
     (psql "postgres" "-c" "create database bench")
-    (psql "bench" "-f" (source-file "servers/seed.sql"))))
+    (psql "bench" "-f" (source-file rows))))

@@ -17,7 +17,7 @@ bench-lisp = BENCH_SERVERS="$(SERVERS)" BENCH_WORKLOADS="$(WORKLOADS)" BENCH_ROU
     --eval '(asdf:load-system "$(BENCH_SYSTEM)")' --eval '(in-package \#:recycling-benchmark)' \
     --eval '(call-from-make (function $(1)))'
 
-.PHONY: bench bench-report bench-check bench-deps profile
+.PHONY: bench bench-report bench-check bench-deps httparena profile
 
 bench: bench-deps ## Measure: SERVERS= WORKLOADS= ROUNDS=5 SECONDS=2 CONNECTIONS= BEFORE=folder
 	@$(call bench-lisp,bench-from-make)
@@ -32,6 +32,12 @@ bench-check: bench-deps ## Test the benchmark itself
 	@$(SBCL) --noinform --non-interactive --eval '(require :asdf)' \
 	  --eval '(push (uiop:getcwd) asdf:*central-registry*)' \
 	  --eval '(asdf:test-system "$(BENCH_SYSTEM)")'
+
+httparena: ## Put the entry in HttpArena, with the library of the last commit, in build/httparena/
+	@rm -rf build/httparena && mkdir -p build/httparena/library
+	@cp benchmark/httparena/Dockerfile benchmark/httparena/*.json benchmark/httparena/build.lisp \
+	   benchmark/httparena/server.lisp build/httparena/
+	@git archive HEAD | tar -x -C build/httparena/library
 
 # What cannot be had is named, here and in the report, and costs only what needs it.
 bench-deps: ## Install what the benchmark needs and is missing

@@ -5,7 +5,9 @@
   (:import-from #:recycling-benchmark
                 #:make-cell #:cell-server #:best-p #:failed-p #:value-of #:amount
                 #:write-readme-rows #:read-cells #:figures-in #:call-with-held
-                #:make-running #:free-port #:find-server #:find-workload #:*result*))
+                #:make-running #:free-port #:find-server #:find-workload #:*result*
+                #:ask #:built-file #:source-file #:connects-p #:launch #:end-child #:wait-until
+                #:start-postgres #:stop-postgres #:*line-end* #:*root*))
 
 (in-package #:recycling-benchmark-test)
 
