@@ -209,6 +209,16 @@ arguments, returns the lines of its access log so far."
       (is (equal '(3 nil) (said 15000 15001)) "One more every ten seconds.")
       (is (equal '(2 1 1 nil) (said 90000 90000 90000 90000))))))
 
+(test a-sentence-of-the-log-ends-in-one-full-stop
+  (flet ((told (reason)
+           (server:log-rarely (server:make-log-throttle)
+                              (lambda (control &rest arguments)
+                                (apply #'format nil control arguments))
+                              "A request was refused" "requests were refused" reason)))
+    (is (string= "A request was refused: it has no host." (told "it has no host.")))
+    (is (string= "A request was refused: it has no host." (told "it has no host")))
+    (is (string= "A request was refused." (told nil)))))
+
 (test what-was-refused-is-told-in-a-sentence
   (let ((taskmaster (taskmaster :max-thread-count 7)) (told '()))
     (call-with-definition 'recycling::note

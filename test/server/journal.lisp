@@ -193,7 +193,7 @@
 (defmethod trivial-gray-streams:stream-line-column ((stream stalled-stream))
   nil)
 
-(define-server-test a-stalled-destination-holds-up-nobody-and-fills-no-memory
+(define-server-test a-stalled-destination-holds-up-nobody-and-what-it-lost-is-told
   (let ((stream (make-instance 'stalled-stream)))
     (with-globals ((server::*flush-seconds* 1/100)
                    (server::*journal-octets* 100))
@@ -205,7 +205,11 @@
                (loop repeat 50 do (note-line journal "123456789"))
                (is (= 40 (server:journal-lost journal)))
                (is (not (server:stop-journal journal 1/100))))
-          (open-gate (stream-gate stream))))
+          (open-gate (stream-gate stream)))
+        (eventually ("a complaint") (plusp (recorded-count *complaints*))))
+      (is (search "is written again; lines lost so far: 40."
+                  (second (first (recorded *complaints*)))))
+      (is (= 1 (recorded-count *complaints*)))
       (is (string= (format nil "first~%~{~A~%~}"
                            (make-list 10 :initial-element "123456789"))
                    (apply #'concatenate 'string (recorded (written-text stream))))))))

@@ -16,8 +16,8 @@
 ;;;; goes to the new file.
 ;;;;
 ;;;; The thread that has the turn writes a batch; see turns.lisp.  Invariants:
-;;;; - GATHERED, LINES, KEPT, LOST, UNMADE-P, URGENT-P and PHASE change under the lock, which is
-;;;;   held for a few instructions.
+;;;; - GATHERED, LINES, KEPT, LOST, FULL-P, UNMADE-P, URGENT-P and PHASE change under the lock, which
+;;;;   is held for a few instructions.
 ;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to the thread that has the turn.
 ;;;; - The lines of BATCH are older than those of GATHERED, and both are whole lines.
 
@@ -46,6 +46,7 @@ function of a level, a control string and its arguments, reports failures, and m
   (lines 0 :type fixnum)                ; in GATHERED
   (kept 0 :type fixnum)                 ; lines in GATHERED and BATCH
   (lost 0 :type integer)                ; lines that are lost
+  (full-p nil)                          ; lines were lost for want of room, which was not reported
   (unmade-p nil)                        ; a line could not be made, and that was reported
   (urgent-p nil)                        ; a line in GATHERED is not to wait for more
   (batch (make-output) :type output)
@@ -84,6 +85,7 @@ The caller holds the lock."
          (before (output-fill gathered)))
     (cond ((> (+ before (output-fill line)) *journal-octets*)
            (incf (journal-lost journal))
+           (setf (journal-full-p journal) t)
            nil)
           (t
            (encode-octets gathered (output-octets line) 0 (output-fill line))
@@ -223,8 +225,9 @@ lasts."
              (journal-destination journal) condition)))
 
 (defun note-recovery (journal)
-  "Reports that JOURNAL is written again, if a failure was reported."
-  (when (shiftf (journal-trouble-p journal) nil)
+  "Reports that JOURNAL is written again, if a failure was reported, or lines had no room."
+  (when (or (with-journal (journal) (shiftf (journal-full-p journal) nil))
+            (shiftf (journal-trouble-p journal) nil))
     (funcall (journal-complain journal) :warning "~A is written again; lines lost so far: ~D."
              (journal-destination journal) (journal-lost journal))))
 

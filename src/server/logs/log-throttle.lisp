@@ -48,7 +48,7 @@ both strings, and the last REASON, a string or NIL."
     (when count
       (funcall tell *rare-control*
                (if (= 1 count) once (format nil "~D ~A since the last message" count often))
-               reason))))
+               (and reason (string-right-trim "." reason))))))
 
 ;;; Messages that clients can cause
 
