@@ -198,6 +198,7 @@
                  (:file "own-output")
                  (:file "access-log")
                  (:file "message-log")
+                 (:file "request-ids")  ; and messages in JSON
                  (:file "forms")
                  (:file "limits")
                  (:file "form-limits")

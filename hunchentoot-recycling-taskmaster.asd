@@ -247,6 +247,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "body-prefetch")  ; of content before its request is served
                    (:file "shared-content") ; of a deferred reply
                    (:file "exchange")   ; one request and its reply
+                   (:file "request-id") ; by which logs name a request
                    (:file "request-reading")
                    (:file "request-content")))
      (:module "response"                ; whole, streamed, of a file, or later
@@ -300,6 +301,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "acceptors")
                  (:file "changing")     ; the class of an instance
                  (:file "limits")
+                 (:file "request-ids")  ; by which logs name requests
                  (:file "access-line")  ; what a line of the access log is
                  (:file "journals")     ; who writes the logs
                  (:file "access-log")   ; which requests have a line, and when

@@ -16,6 +16,7 @@
 MAKE-PROGRAM-SOCKET.")
    (trusted-proxies :initarg :trusted-proxies :reader trusted-proxies)
    (proxy-protocol-p :initarg :proxy-protocol-p :reader proxy-protocol-p)
+   (message-log-format :initarg :message-log-format :reader server-message-log-format)
    (tls-context :initarg :tls-context :initform nil :reader handshake-context)
    (place :initarg :place :reader server-place
           :documentation "The arguments of RUN that say where to listen, a plist.")
@@ -116,6 +117,10 @@ a stream that reads and writes the decrypted octets."))
 
 ;;; Messages
 
+(defvar *answered* nil
+  "The exchange of the request for which the current thread calls the application, or reports its
+failure; else NIL.")
+
 (defmethod note ((server clack-server) level control &rest arguments)
   "Limits the rate of all messages, since clients may cause any of them."
   (let ((text (if (equal control *rare-control*)
@@ -123,8 +128,20 @@ a stream that reads and writes the decrypted octets."))
                   (counted-text (server-throttle server) control arguments #'report-text))))
     (when text
       (append-line (server-journal server)
-                   (encoded-message (format nil "[~A] " level) text)
+                   (if (eq :json (server-message-log-format server))
+                       (json-message level text *answered*)
+                       (encoded-message (format nil "[~A] " level) text))
                    t))))
+
+(defun json-message (level text exchange)
+  "The line of JSON, an OUTPUT, for the message TEXT at LEVEL about the request of EXCHANGE, or
+about none if that is NIL."
+  (encoded-json-message level text
+                        :request-id (and exchange
+                                         (keep-request-id (exchange-request-id exchange)))
+                        :remote-address (and exchange
+                                             (exchange-http exchange) ; unless that is closed
+                                             (http-address (exchange-http exchange)))))
 
 (defmethod note-failed-handshake ((server clack-server) condition)
   (case (handshake-failure-kind condition)

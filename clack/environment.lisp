@@ -50,6 +50,7 @@ the request does not."
          (http (exchange-http exchange))
          (head (exchange-head exchange))
          (uri (head-uri head)))
+    (setf (exchange-request-id exchange) (told-request-id http (head-headers head)))
     (multiple-value-bind (path-start path-end) (uri-path uri)
       (multiple-value-bind (name port) (server-name-and-port server head http)
         (list :request-method (head-method head)
@@ -72,3 +73,6 @@ the request does not."
               :raw-body body
               :clack.streaming t
               :clack.io exchange))))) ; see socket.lisp
+
+(defmethod identifier-of ((environment cons))
+  (keep-request-id (exchange-request-id (getf environment :clack.io))))

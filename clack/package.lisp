@@ -10,7 +10,7 @@
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export #:run #:stop #:run-until-signalled
            #:clack-server #:server-address #:server-port #:stats #:list-connections
-           #:*raw-body-memory*
+           #:*raw-body-memory* #:request-id
            #:run-after #:cancel-timer
            ;; conditions
            #:recycling-error #:client-left #:reply-already-sent #:cannot-defer

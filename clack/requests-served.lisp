@@ -58,7 +58,8 @@ fault and not the application's."
 
 (defun report-failure (exchange condition)
   "Logs CONDITION, which the application has signalled for EXCHANGE, and sends 500."
-  (tell (exchange-application exchange) :error "~A" condition)
+  (let ((*answered* exchange))
+    (tell (exchange-application exchange) :error "~A" condition))
   (send-failure exchange 500 "Internal Server Error"))
 
 (defun answer-failure (exchange body condition)

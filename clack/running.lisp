@@ -139,6 +139,8 @@ order and free its port.  ARGUMENTS are keywords and values; unknown ones are ig
   :TRUSTED-PROXIES, :PROXY-PROTOCOL
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR; then the
                       environment has the address, the scheme and the host of clients behind proxies
+  :MESSAGE-LOG-FORMAT the format of messages on *ERROR-OUTPUT*: :TEXT, the default, or :JSON, an
+                      object in a line, with the REQUEST-ID of the request, if any
   :ON-START           a function, called with the server when it accepts connections
   :SSL                true: the server speaks TLS; by default when there is one of the files below
   :SSL-CERT-FILE, :SSL-KEY-FILE, :SSL-KEY-PASSWORD

@@ -18,9 +18,6 @@
 ;;;; Only the thread that calls the application can take the connection over.  After that, any
 ;;;; thread may write.
 
-(defvar *answered* nil
-  "The exchange of the request for which the current thread calls the application, or NIL.")
-
 (defun websocket-request-p (head)
   "True when HEAD asks for a WebSocket."
   (let ((upgrade (head-header head :upgrade)))

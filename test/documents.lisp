@@ -68,9 +68,19 @@
                     (words-in-column "docs/guide/logging.md" "field")
                     "docs/guide/logging.md"))
 
+(test the-guide-explains-every-member-of-a-message-in-json
+  (let ((line (server:encoded-json-message :info "Told.")))
+    (check-same-names (mapcar #'car (parse-json (string-right-trim
+                                                 '(#\Newline)
+                                                 (http:utf-8-text (http:output-octets line) 0
+                                                                  (http:output-fill line)))))
+                      (words-in-column "docs/guide/logging.md" "member")
+                      "docs/guide/logging.md")))
+
 (test the-guide-explains-every-keyword-for-clack
   (check-same-names (set-difference (keywords-of-docstring 'handler:run)
-                                    '(":systemd" ":unlimited" ":parallel-acceptor" ":parallel-ssl-acceptor")
+                                    '(":systemd" ":unlimited" ":text" ":json" ":parallel-acceptor"
+                                      ":parallel-ssl-acceptor")
                                     :test #'string=)
                     (words-in-column "docs/guide/clack.md" "keyword")
                     "docs/guide/clack.md"))

@@ -25,6 +25,10 @@ acceptor has it because its taskmaster may be replaced while the engine runs.")
     :initarg :access-log-format
     :reader access-log-format
     :documentation "The format of the access log: :COMBINED, :JSON or a function.")
+   (message-log-format
+    :initarg :message-log-format
+    :reader message-log-format
+    :documentation "The format of the message log: :TEXT or :JSON.")
    (journal
     :initform nil
     :accessor acceptor-journal
@@ -55,6 +59,7 @@ acceptor has it because its taskmaster may be replaced while the engine runs.")
     :documentation "The program's methods beside ours; see user-methods.lisp."))
   (:default-initargs
    :access-log-format :combined
+   :message-log-format :text
    :taskmaster (make-instance 'recycling-taskmaster))
   (:documentation "HUNCHENTOOT:ACCEPTOR on recycled threads, with the same initargs and handlers.
 Its default :TASKMASTER is a RECYCLING-TASKMASTER, and it takes the :PARKING of that, too.
@@ -98,13 +103,15 @@ Behind proxies:
                     PROXY protocol, version 1 or 2, before TLS.  The server closes others, and
                     counts them as rejected with status 400.  Default NIL
 
-The access log:
+The logs:
 
-  :ACCESS-LOG-FORMAT  the format of a line: :COMBINED, the default, is Hunchentoot's; :JSON is an
+  :ACCESS-LOG-FORMAT  the format of a line of the access log: :COMBINED, the default, is Hunchentoot's; :JSON is an
                       object in a line (RFC 8259); a function takes a plist of the members of :JSON,
                       and returns a string, or NIL for no line.  Requests that were rejected before
                       there was a request object, and refused connections, have a line too, with a
                       dash or NIL for unknown facts
+  :MESSAGE-LOG-FORMAT the format of a message: :TEXT, the default, is Hunchentoot's; :JSON is an
+                      object in a line, which has the same REQUEST-ID as that of the access log
 
 Limits on one request, in octets except for counts; the server answers a request beyond a limit with
 the status in parentheses, and closes the connection:

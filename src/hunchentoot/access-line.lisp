@@ -10,13 +10,7 @@
   (multiple-value-bind (second minute hour day month year) (decode-universal-time second)
     (format nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D" year month day hour minute second)))
 
-(defun utc-time-text (second)
-  "SECOND as a date-time of RFC 3339, section 5.6, in UTC."
-  (multiple-value-bind (second minute hour day month year) (decode-universal-time second 0)
-    (format nil "~4,'0D-~2,'0D-~2,'0DT~2,'0D:~2,'0D:~2,'0DZ" year month day hour minute second)))
-
 (defvar *local-time* '(nil) "For RENDERED-SECOND.")
-(defvar *utc-time* '(nil) "For RENDERED-SECOND.")
 
 ;;; The facts
 
@@ -40,7 +34,7 @@
 (defun access-facts (request reply status duration)
   "The facts of a line about REQUEST, a plist.  It was answered by REPLY with STATUS after DURATION,
 in microseconds or NIL."
-  (list :time (rendered-second *utc-time* (get-universal-time) 'utc-time-text)
+  (list :time (utc-now)
         :remote-address (hunchentoot:remote-addr request)
         :forwarded-for (forwarded-in-log request)
         :user (user-of request)
@@ -51,7 +45,8 @@ in microseconds or NIL."
         :bytes (content-octets request reply status)
         :duration-us duration
         :referer (hunchentoot:header-in :referer request)
-        :user-agent (hunchentoot:header-in :user-agent request)))
+        :user-agent (hunchentoot:header-in :user-agent request)
+        :request-id (request-id request)))
 
 ;;; The formats
 

@@ -20,7 +20,8 @@
     (:taskmaster hunchentoot:taskmaster "a taskmaster, such as an instance of RECYCLING-TASKMASTER")
     (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
     (:trusted-proxies proxies ,*proxies-in-words*)
-    (:access-log-format access-log-format ":COMBINED, :JSON or a function of one argument"))
+    (:access-log-format access-log-format ":COMBINED, :JSON or a function of one argument")
+    (:message-log-format (member :text :json) ":TEXT or :JSON"))
   "The types of the arguments of acceptors, for CHECK-ARGUMENT-TYPES.")
 
 (defmacro with-parameter-errors (&body body)

@@ -304,9 +304,12 @@ values."
   "Records that the connection is kept, as Hunchentoot's own code does when it sends a head."
   (setf hunchentoot::*finish-processing-socket* nil))
 
+(defparameter *error-control* "~A~@[~%~A~]"
+  "The control string of Hunchentoot's messages about errors in handlers, with their backtraces.")
+
 (defun log-handler-error (condition backtrace)
   (when hunchentoot:*log-lisp-errors-p*
-    (hunchentoot:log-message* hunchentoot:*lisp-errors-log-level* "~A~@[~%~A~]" condition
+    (hunchentoot:log-message* hunchentoot:*lisp-errors-log-level* *error-control* condition
                               (and hunchentoot:*log-lisp-backtraces-p* backtrace))))
 
 ;;; Messages, see message-log.lisp
@@ -325,7 +328,7 @@ function that makes a text of an argument."
   (cond ((some (lambda (beginning) (uiop:string-prefix-p beginning control))
                *client-caused-messages*)
          (values t #'client-text))
-        ((string= control "~A~@[~%~A~]") ; an error of a handler, and its backtrace
+        ((string= control *error-control*)
          (values t #'report-text))))
 
 (defun start-output (status content)

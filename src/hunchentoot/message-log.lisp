@@ -47,6 +47,37 @@ were left out.  NIL where a message that clients can cause comes too often."
         (counted-text (acceptor-throttle acceptor) control arguments (or treat #'report-text))
         (message-text control arguments))))
 
+(defun current-request ()
+  "The request that the current thread serves, or NIL."
+  (and (boundp 'hunchentoot:*request*) hunchentoot:*request*))
+
+(defun current-address (request)
+  "The address of the client of REQUEST; where that is NIL, since the request is still read, that of
+the client that sends it.  NIL where there is none."
+  (cond (request
+         (hunchentoot:remote-addr request))
+        ((and *exchange* (current-http-connection))
+         (http-address (current-http-connection)))))
+
+(defun json-message (acceptor level control arguments)
+  "The line of JSON, an OUTPUT, for a message of CONTROL and ARGUMENTS for ACCEPTOR at LEVEL; NIL
+where it comes too often."
+  (let* ((backtrace (and (string= control *error-control*) (second arguments)))
+         (text (throttled-text acceptor control
+                               (if backtrace (list (first arguments) nil) arguments)))
+         (request (current-request)))
+    (and text
+         (encoded-json-message level text
+                               :backtrace (and backtrace (report-text backtrace))
+                               :request-id (and request (request-id request))
+                               :remote-address (current-address request)))))
+
+(defun text-message (acceptor level control arguments)
+  "Like JSON-MESSAGE, in the format of Hunchentoot."
+  (let ((text (throttled-text acceptor control arguments)))
+    (and text
+         (encoded-message (message-head level) text))))
+
 (defun write-message (acceptor level control arguments)
   "Writes the message of CONTROL and ARGUMENTS, at LEVEL, to the message log of ACCEPTOR.  Never
 signals an error, and never waits for the destination while ACCEPTOR is started."
@@ -56,11 +87,11 @@ signals an error, and never waits for the destination while ACCEPTOR is started.
       ((and (client-caused control) (some #'departure-p arguments))
        (tell-departure acceptor))
       (t
-       (let ((text (throttled-text acceptor control arguments)))
-         (when text
-           (append-line (journal-for acceptor :messages destination)
-                        (encoded-message (message-head level) text)
-                        t)))))))
+       (let ((line (if (eq :json (message-log-format acceptor))
+                       (json-message acceptor level control arguments)
+                       (text-message acceptor level control arguments))))
+         (when line
+           (append-line (journal-for acceptor :messages destination) line t)))))))
 
 (defparameter *message-method*
   (make-calling-method (lambda (acceptor level control &rest arguments)

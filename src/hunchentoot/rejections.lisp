@@ -42,7 +42,7 @@ for another taskmaster than ours."
 
 (defun rejection-facts (address method uri protocol status)
   "The facts of a line about a request without a request object; see ACCESS-FACTS."
-  (list :time (rendered-second *utc-time* (get-universal-time) 'utc-time-text)
+  (list :time (utc-now)
         :remote-address address
         :forwarded-for nil
         :user nil
@@ -53,7 +53,8 @@ for another taskmaster than ours."
         :bytes nil
         :duration-us nil
         :referer nil
-        :user-agent nil))
+        :user-agent nil
+        :request-id nil))
 
 (defun encode-rejected-combined (line address method uri protocol status)
   "Appends to LINE what ENCODE-COMBINED would, with a dash for unknown facts."

@@ -73,6 +73,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:exchange-kind #:exchange-head #:exchange-duration #:note-served
    #:exchange-content
    #:exchange-protocol #:note-event #:exchange-access #:exchange-deferred-response
+   #:exchange-request-id #:told-request-id #:keep-request-id
+   #:request-id #:identifier-of
    ;; what goes on without a worker
    #:http-suspended-exchange #:suspended-exchange #:suspended-exchange-application
    #:suspended-exchange-engine #:suspended-exchange-connection
@@ -121,7 +123,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:reply-stream-inner #:write-encoded #:push-output #:end-reply
    #:whole-or-broken
    ;; lines
-   #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line
-   #:client-text #:report-text #:message-text #:counted-text #:encoded-message
+   #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now
+   #:client-text #:report-text #:message-text #:counted-text #:encoded-message #:encoded-json-message
    #:make-journal #:journal-destination #:journal-lost #:journal-unwritten
    #:start-journal #:stop-journal #:end-journal #:flush-journal #:append-line #:lose-line))

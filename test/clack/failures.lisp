@@ -183,3 +183,30 @@
         (is (= 500 (response-status (ask "/"))))
         (eventually ("the message" :patience (/ *patience* 2))
           (plusp (recorded-count (written-text stream))))))))
+
+;;; Messages in JSON
+
+(define-server-test a-failure-of-an-application-is-told-in-json
+  (let ((forged (format nil "\"}~C~%{\"level\":\"forged\"}" #\Return)) (id nil))
+    (with-clack (environment (progn (setf id (handler:request-id environment))
+                                    (error "~A" forged))
+                             :message-log-format :json)
+      (ask "/")
+      (let ((objects (told-objects (clack-log))))
+        (is (= 1 (length objects)))
+        (is (equal "error" (fact "level" (first objects))))
+        (is (equal forged (fact "message" (first objects))))
+        (is (equal id (fact "request_id" (first objects))))
+        (is (equal "127.0.0.1" (fact "remote_address" (first objects))))))))
+
+(define-server-test a-delayed-failure-is-told-with-its-request
+  (let ((id nil))
+    (with-clack (environment (lambda (responder)
+                               (declare (ignore responder))
+                               (setf id (handler:request-id environment))
+                               (error "Later."))
+                             :message-log-format :json)
+      (ask "/")
+      (let ((objects (told-objects (clack-log))))
+        (is (equal (list id) (mapcar (lambda (object) (fact "request_id" object)) objects)))
+        (is (equal "Later." (fact "message" (first objects))))))))

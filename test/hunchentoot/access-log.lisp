@@ -58,7 +58,7 @@
 
 (test the-time-of-facts-is-that-of-rfc-3339-in-utc
   (is (string= "1997-08-09T06:05:04Z"
-               (recycling::utc-time-text (encode-universal-time 4 5 6 9 8 1997 0)))))
+               (server::utc-time-text (encode-universal-time 4 5 6 9 8 1997 0)))))
 
 (define-server-test (a-request-cannot-forge-lines :needs :our-engine)
   (let ((lines (log-lines (logged (:access-log-destination) (("/" "body"))
@@ -377,7 +377,7 @@ string stream, after a request whose line is written when GATE is opened."
                                     ("X-Forwarded-For" . "10.0.0.1")
                                     ("Authorization" . "Basic bmFub29rOmlnbG9v"))))
     (is (equal '("time" "remote_address" "forwarded_for" "user" "method" "uri" "protocol" "status"
-                 "bytes" "duration_us" "referer" "user_agent")
+                 "bytes" "duration_us" "referer" "user_agent" "request_id")
                (mapcar #'car object)))
     (is (cl-ppcre:scan "^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ$" (fact "time" object)))
     (loop for (name value) in '(("remote_address" "127.0.0.1") ("forwarded_for" "10.0.0.1")

@@ -185,3 +185,16 @@ vector that is no string as an array; and anything else as the string that PRINC
     (cons (encode-json-object line value))
     (vector (encode-json-array line value))
     (t (encode-json-string line (printed value)))))
+
+;;; Times
+
+(defun utc-time-text (second)
+  "SECOND as a date-time of RFC 3339, section 5.6, in UTC."
+  (multiple-value-bind (second minute hour day month year) (decode-universal-time second 0)
+    (format nil "~4,'0D-~2,'0D-~2,'0DT~2,'0D:~2,'0D:~2,'0DZ" year month day hour minute second)))
+
+(defvar *utc-time* '(nil) "For RENDERED-SECOND.")
+
+(defun utc-now ()
+  "The current second as a string, a date-time of RFC 3339, section 5.6, in UTC."
+  (rendered-second *utc-time* (get-universal-time) 'utc-time-text))

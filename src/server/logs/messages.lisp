@@ -72,6 +72,25 @@ escaped."
         do (encode-string line "  " :utf-8))
   line)
 
+(defun trimmed-text (text)
+  "TEXT, a string, without the white space at its end."
+  (string-right-trim '(#\Newline #\Return #\Space) text))
+
 (defun encoded-message (head text)
   "An OUTPUT with the message that ENCODE-MESSAGE makes of HEAD and TEXT, strings."
-  (encode-message (make-output) head (string-right-trim '(#\Newline #\Return #\Space) text)))
+  (encode-message (make-output) head (trimmed-text text)))
+
+(defun encoded-json-message (level text &key backtrace request-id remote-address)
+  "An OUTPUT with a line of JSON (RFC 8259) for the message TEXT, a string, at LEVEL, a keyword or
+NIL, of the current thread.  BACKTRACE, and the REQUEST-ID and REMOTE-ADDRESS of the request that
+the thread serves, are strings, or NIL where there are none."
+  (let ((line (make-output)))
+    (encode-json line (list :time (utc-now)
+                            :level (and level (string-downcase level))
+                            :message (trimmed-text text)
+                            :request-id request-id
+                            :remote-address remote-address
+                            :thread (bt:thread-name (bt:current-thread))
+                            :backtrace (and backtrace (trimmed-text backtrace))))
+    (end-line line)
+    line))

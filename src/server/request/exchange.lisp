@@ -30,6 +30,8 @@ whether the connection may be used again.")
 or NIL.")
   (deferred-response nil
    :documentation "The DEFERRED-RESPONSE of the reply of EXCHANGE; NIL unless it is to come later.")
+  (request-id nil
+   :documentation "The identifier of the request of EXCHANGE, a string; NIL until there is one.")
   (upgrade nil
    :documentation "The use that the application has for the connection of EXCHANGE after a reply
 with status 101; NIL for none."))
