@@ -206,6 +206,7 @@
                  (:file "small-heaps")
                  (:file "stalled")
                  (:file "early-content")
+                 (:file "time-limits")
                  (:file "waiting-clients") ; no more than a share of the threads waits
                  (:file "secrets")
                  (:file "rejections")

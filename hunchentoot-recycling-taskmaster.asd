@@ -233,6 +233,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "lending")    ; streams of the Lisp's own beside ours
                    (:file "clients")    ; behind proxies
                    (:file "http-connection")       ; what is kept for a connection
+                   (:file "handler-watch")         ; the state of a handler with a limit of time
                    (:file "memory-account") ; of one connection, of the budget of all clients
                    (:file "handshake-failures") ; by kind
                    (:file "handshake")  ; of TLS, without a worker
@@ -258,7 +259,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "reply-stream") ; what handlers write themselves
                    (:file "suspended-exchange") ; what goes on without a worker
                    (:file "deferred-response")   ; replies that come later
-                   (:file "kept-deferred-response")))
+                   (:file "kept-deferred-response")
+                   (:file "handler-limit")))     ; 503 in place of a handler that takes too long
      (:module "upgrade"                 ; WebSockets, and connections that programs take over
       :serial t
       :components ((:file "detaching")  ; connections that programs take away
@@ -326,6 +328,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "channels")     ; to many clients at once
                  (:file "heartbeats")   ; of silent event streams
                  (:file "websockets")
+                 (:file "late-handlers") ; that take longer than they may
                  (:file "request-processing") ; by our own code, from octets to octets
                  (:file "resumed-replies") ; deferred ones, when they are answered
                  (:file "connection")

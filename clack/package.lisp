@@ -12,6 +12,7 @@
            #:clack-server #:server-address #:server-port #:stats #:list-connections
            #:*raw-body-memory* #:request-id
            #:run-after #:cancel-timer
+           #:request-timed-out-p #:call-when-timed-out
            ;; conditions
            #:recycling-error #:client-left #:reply-already-sent #:cannot-defer
            #:content-too-long #:content-left #:protocol-error #:invalid-header

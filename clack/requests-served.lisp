@@ -8,7 +8,8 @@
 ;;;;   the application failed (any other)         500; with :DEBUG, the debugger runs first
 ;;;;
 ;;;; A response that has begun is cut, so that the client sees that the rest is missing.  If the
-;;;; application has taken the connection over (socket.lisp), the connection ends.
+;;;; application has taken the connection over (socket.lisp), the connection ends.  An application
+;;;; that has a limit of time, and takes longer, was answered for: its response is dropped.
 
 (defun body-of (exchange)
   "The content of the request of EXCHANGE, as the stream that the application gets."
@@ -95,7 +96,7 @@ application knows nothing there, one that says that the server is alive."
                           (lambda (responder)
                             (funcall response responder)
                             (take-over-if-listened-to exchange))))
-          ((taken-over-p exchange))
+          ((or (taken-over-p exchange) (not (lift-handler-limit exchange))))
           (t
            (end-reading body)
            (check-response response)
@@ -119,13 +120,14 @@ enter the debugger in this thread, with a restart ABORT that answers 500."
       (error 'debugger-left))))
 
 (defun failure-of (exchange body)
-  "Calls ANSWER with EXCHANGE and BODY.  Returns the condition that ended the call, or NIL."
+  "Calls ANSWER with EXCHANGE and BODY, under the limit of time of applications.  Returns the
+condition that ended the call, or NIL."
   (flet ((answer-it ()
-           (answer exchange body)))
+           (if (server-debug-p (exchange-application exchange))
+               (call-debugging (lambda () (answer exchange body)) exchange body)
+               (answer exchange body))))
     (declare (dynamic-extent #'answer-it))
-    (handler-case (progn (if (server-debug-p (exchange-application exchange))
-                             (call-debugging #'answer-it exchange body)
-                             (answer-it))
+    (handler-case (progn (call-with-handler-limit exchange #'answer-it)
                          nil)
       (storage-condition (condition)
         (make-room-in-heap 0)           ; or the next call would run out of memory too
@@ -179,7 +181,12 @@ gone."
   (setf (exchange-protocol exchange)
         (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
   (let ((answered-p (answer-request exchange)))
-    (cond ((deferred-p exchange)
+    (cond ((handler-timed-out-p exchange)
+           (settle-takeover exchange)   ; in vain
+           (note-event exchange :reply-cut)
+           (release-request exchange)
+           :close)
+          ((deferred-p exchange)
            (settle-takeover exchange)
            :deferred)
           ((not answered-p)

@@ -108,6 +108,7 @@ since some clients look for a response only after they have sent everything."
   "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content.
 APPEND is a function of an OUTPUT: it appends the content to that, or returns the content, which is
 sent after it."
+  (begin-limited-reply exchange)
   (drop-unread exchange)
   (let ((head (exchange-head exchange))
         (event (reply-event status (kept-p exchange headers))))

@@ -69,6 +69,8 @@ opening handshake with content."
 
 (defun take-over (exchange)
   "Makes the connection of EXCHANGE the application's."
+  (begin-limited-reply exchange)
+  (lift-handler-limit exchange)
   (note-event exchange :switch)
   (begin-to-speak (exchange-upgrade exchange) (exchange-http exchange)))
 

@@ -76,6 +76,7 @@ application's function."
          (framing (written-framing written))
          (event (reply-event status (and (not (eq :plain framing))
                                          (kept-p exchange headers)))))
+    (begin-limited-reply exchange)
     (with-reply (reply)
       (encode-response-head reply exchange status headers event (written-announced written))
       (whole-or-broken (io)

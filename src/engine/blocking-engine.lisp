@@ -300,8 +300,20 @@ a worker, which looks after the time itself, and may be late.  Call it with the 
         for connection = (worker-connection worker)
         when (and connection
                   (not (served-when-due-p connection))
+                  (not (handler-limited-p connection))
                   (overdue-p connection now))
           do (end-connection engine worker (connection-deadline-kind connection))))
+
+(defun late-handlers (engine)
+  "The connections of ENGINE whose handlers have run for too long."
+  (let ((now (milliseconds)))
+    (with-engine (engine)
+      (loop for worker in (engine-workers engine)
+            for connection = (worker-connection worker)
+            when (and connection
+                      (handler-limited-p connection)
+                      (overdue-p connection now))
+              collect connection))))
 
 ;;; Clients that are given up
 
@@ -370,6 +382,8 @@ up once others wait."
   (with-engine (engine)
     (end-overdue-connections engine)
     (end-idle-connections engine))
+  (dolist (connection (late-handlers engine))
+    (time-out-handler (engine-service engine) connection))
   (maintain-pool engine)
   (replace-timer-thread engine))
 

@@ -7,7 +7,8 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; implemented by the layer above
-   #:service #:serve #:serve-at #:resume-connection #:call-for-all
+   #:service #:serve #:serve-at #:limit-handler-at #:time-out-handler #:wake-from-client
+   #:resume-connection #:call-for-all
    #:output-unwanted-p #:refuse #:release
    #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
    #:make-engine-thread #:call-as-worker #:note

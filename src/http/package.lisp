@@ -15,6 +15,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:limits-file-count
    #:limits-early-octets #:limits-content-rate #:limits-content-grace #:limits-content-seconds
    #:limits-reply-rate #:limits-reply-grace #:limits-reply-seconds
+   #:limits-handler-seconds
    ;; request heads
    #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
    #:reset-parser #:forget-head

@@ -59,6 +59,9 @@ a reply while the server waits for it, in these LIMITS; NIL for no bound.")
   (reply-seconds 60 :type (or null (real 0)) :read-only t
    :documentation "The number of seconds that a deferred reply may take by default, a real, in these
 LIMITS; NIL for no bound.  The server then answers 504 (RFC 9110, section 15.6.5).")
+  (handler-seconds nil :type (or null (real 0)) :read-only t
+   :documentation "The number of seconds that a handler may run before the server answers 503 in its
+place (RFC 9110, section 15.6.4), a real, in these LIMITS; NIL for no bound.")
   (field-count 10000 :type (or null content-size) :read-only t
    :documentation "The maximum number of fields in a form, files included, in these LIMITS; NIL for
 no bound.  The server refuses more with 413 (RFC 9110, section 15.5.14).")
@@ -71,8 +74,8 @@ server refuses more with 413 (RFC 9110, section 15.5.14)."))
 :REQUEST-LINE-OCTETS (16 KiB), :HEADER-OCTETS (32 KiB), :HEADER-COUNT (128), :BODY-OCTETS (NIL),
 :CHUNK-EXTENSION-OCTETS (16 KiB), :TRAILER-OCTETS (8 KiB), :RAW-OCTETS (64 MiB), :FORM-OCTETS
 (2 MiB), :EARLY-OCTETS (1 GiB), :CONTENT-RATE (1024), :CONTENT-GRACE (10), :CONTENT-SECONDS (NIL),
-:REPLY-RATE (1024), :REPLY-GRACE (30), :REPLY-SECONDS (60), :FIELD-COUNT (10,000), :FILE-COUNT
-(100).")
+:REPLY-RATE (1024), :REPLY-GRACE (30), :REPLY-SECONDS (60), :HANDLER-SECONDS (NIL), :FIELD-COUNT
+(10,000), :FILE-COUNT (100).")
 
 (defparameter *default-limits* (make-limits)
   "The limits that MAKE-PARSER uses by default.")

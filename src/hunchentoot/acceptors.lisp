@@ -149,6 +149,8 @@ Replies:
 
   :REPLY-TIMEOUT   how many seconds a deferred reply may take, unless DEFER-REPLY says otherwise, a
                    real; default 60, NIL for no limit (504)
+  :HANDLER-TIMEOUT  how many seconds a handler may run before the server answers 503 in its place, a
+                   real; default NIL, for no limit.  See REQUEST-TIMED-OUT-P
   :MIN-REPLY-RATE  how many octets a second of a reply a client has to take on average while the
                    server waits for it; default 1024, NIL for no limit
   :REPLY-GRACE     after how many seconds that rate counts; default 30

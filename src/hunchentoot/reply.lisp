@@ -23,6 +23,7 @@ Libraries for other protocols look for the stream there."
 
 (defun stream-for-program (exchange)
   "The stream in which a program may speak another protocol with the client of EXCHANGE."
+  (lift-handler-limit exchange)
   (let ((http (exchange-http exchange)))
     (setf (io-talked-on-p (http-io http)) t)
     (if (eq (http-io http) (http-base http))

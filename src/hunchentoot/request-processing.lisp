@@ -45,7 +45,8 @@ the reply comes later."
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
     ;; They may be left from an earlier request, where one call serves all requests.
     (setf (exchange-deferred-response exchange) nil
-          (exchange-upgrade exchange) nil)
+          (exchange-upgrade exchange) nil
+          (exchange-watch exchange) nil)
     (copy-head head)
     (let ((hunchentoot:*reply* (make-reply acceptor))
           (hunchentoot:*session* nil))
@@ -102,7 +103,7 @@ the head."
   (flet ((handle ()
            ;; Making the request may have found it bad.
            (if (eql (hunchentoot:return-code hunchentoot:*reply*) hunchentoot:+http-ok+)
-               (call-handler acceptor request)
+               (call-handler-in-time acceptor request)
                (values nil nil nil nil))))
     (declare (dynamic-extent #'handle))
     (unwind-protect (answer-by #'handle acceptor request head)
@@ -113,6 +114,26 @@ the head."
                    (not (deferred-response-unsent-p deferred-response)))
           (end-context (deferred-response-context deferred-response)))))))
 
+(defun call-handler-in-time (acceptor request)
+  "Like CALL-HANDLER, under the limit of time of ACCEPTOR's handlers."
+  (let ((exchange *exchange*))
+    (flet ((handle ()
+             (when (exchange-watch exchange)
+               (note-watch request (exchange-watch exchange)))
+             (call-handler acceptor request)))
+      (declare (dynamic-extent #'handle))
+      (call-with-handler-limit exchange #'handle))))
+
+(defun drop-late-result (condition backtrace)
+  "Ends the current request, which was answered in place of its handler.  CONDITION and BACKTRACE
+are those of the handler's failure, or NIL."
+  (when (and condition (not (typep condition 'client-left)))
+    (log-handler-error condition backtrace))
+  (when (exchange-deferred-response *exchange*)
+    (withdraw-deferred-response (exchange-deferred-response *exchange*)))
+  (drop-upgrade *exchange*)
+  (note-event *exchange* :reply-cut))
+
 (defun answer-by (handler acceptor request head)
   "Calls HANDLER, and answers REQUEST, with HEAD, unless the reply comes later.  HANDLER returns
 content, or NIL, a condition and a backtrace; and as fourth value true if it was left by a throw."
@@ -120,7 +141,9 @@ content, or NIL, a condition and a backtrace; and as fourth value true if it was
     (when (exchange-upgrade *exchange*)
       (check-switch *exchange* condition))
     (let ((deferred-response (exchange-deferred-response *exchange*)))
-      (cond ((exchange-upgrade *exchange*) ; a head without content
+      (cond ((handler-timed-out-p *exchange*)
+             (drop-late-result condition backtrace))
+            ((exchange-upgrade *exchange*) ; a head without content
              (send-result acceptor request head "" condition backtrace))
             ((and deferred-response (deferred-response-waits-p deferred-response))
              (multiple-value-bind (content condition backtrace)

@@ -12,6 +12,8 @@
   "Begins a reply with STATUS and CONTENT, a list of one or no element.  Calls HUNCHENTOOTS, a
 function of the same arguments, where our own code does not make the reply."
   (declare (dynamic-extent content))
+  (when (current-head)
+    (begin-limited-reply *exchange*))
   (cond ((and (current-head) (headers-sent-p))
          nil)                           ; as Hunchentoot does, but without a change
         ((and (null content) (ours-to-stream-p))

@@ -42,7 +42,8 @@ the text after the name, as for FORMAT."
     (:content-timeout :content-seconds limits-content-seconds)
     (:min-reply-rate :reply-rate limits-reply-rate)
     (:reply-grace :reply-grace limits-reply-grace)
-    (:reply-timeout :reply-seconds limits-reply-seconds))
+    (:reply-timeout :reply-seconds limits-reply-seconds)
+    (:handler-timeout :handler-seconds limits-handler-seconds))
   "For each limit, its name as an argument of an application, its name for MAKE-LIMITS, and its
 reader.")
 
@@ -67,7 +68,8 @@ reader.")
     (:min-reply-rate (or null (and index (integer 1)))
      "an integer of octets a second above 0, or NIL for no limit")
     (:reply-grace whole-seconds "an integer of seconds, not negative, and within reason")
-    (:reply-timeout seconds "a number of seconds, or NIL for no limit"))
+    (:reply-timeout seconds "a number of seconds, or NIL for no limit")
+    (:handler-timeout seconds "a number of seconds, or NIL for no limit"))
   "The limits on the pace of content and replies, with their types, and these in words.")
 
 (defun limit-type (name)

@@ -80,12 +80,12 @@ socket."
   (and (connection-linger-octets connection) t))
 
 (defparameter *deadline-kinds*
-  '(:handshake :first-byte :head :body :idle :deferred :write :linger :evicted)
+  '(:handshake :first-byte :head :body :idle :handler :deferred :write :linger :evicted)
   "The reasons for which the sentinel ends connections.  One of these took too long: a TLS
 handshake, the first octet of a new connection, the rest of a request's head or of its content,
-the next request, a reply that was to come later, the peer's taking of output, or its end after
-the last reply.  Or the connection waited while others needed its descriptor or memory.  The
-layer above may use other kinds.")
+the next request, a handler, a reply that was to come later, the peer's taking of output, or its
+end after the last reply.  Or the connection waited while others needed its descriptor or memory.
+The layer above may use other kinds.")
 
 (defun no-expirations ()
   "A plist of *DEADLINE-KINDS* and zeros."
@@ -126,6 +126,10 @@ waits."
 (defun served-when-due-p (connection)
   "True if CONNECTION is to be served at its deadline, and not ended."
   (and (member (connection-deadline-kind connection) '(:pause :deferred)) t))
+
+(defun handler-limited-p (connection)
+  "True if the last deadline of CONNECTION was that of a handler."
+  (eq :handler (connection-deadline-kind connection)))
 
 (defun overdue-p (connection now)
   (let ((deadline (connection-deadline connection)))

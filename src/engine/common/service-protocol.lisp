@@ -48,6 +48,15 @@ engine calls it once more after a non-local exit.  An error is counted.")
     (declare (ignore connection))
     nil))
 
+(defgeneric time-out-handler (service connection)
+  (:documentation "Tells SERVICE that the time that LIMIT-HANDLER-AT has set for CONNECTION has
+passed, while a worker serves that.  The sentinel calls it, at each look until the worker sets
+another deadline, and does not own CONNECTION: SERVICE must see to it that the worker does not leave
+CONNECTION meanwhile.  It must not wait.  Its value does not matter.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
 (defgeneric give-notice (service connection)
   (:documentation "Tells the peer of CONNECTION, which waited without a worker until its
 deadline, why it is going to be closed.  True if SERVICE had something to say.  The sentinel
@@ -120,3 +129,10 @@ does not matter.")
   (:method (engine connection time)
     (declare (ignore engine))
     (set-deadline-at connection :deferred time)))
+
+(defgeneric limit-handler-at (engine connection time)
+  (:documentation "Has TIME-OUT-HANDLER called for CONNECTION of ENGINE, which the caller owns and
+serves, at TIME, in MILLISECONDS, or a little later.  Its value does not matter.")
+  (:method (engine connection time)
+    (declare (ignore engine))
+    (set-deadline-at connection :handler time)))

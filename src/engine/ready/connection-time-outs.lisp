@@ -18,10 +18,18 @@
 ;;;;                                       look at its input
 ;;;;   overdue, owned                      otherwise                   shut down, for its owner to
 ;;;;                                                                   close
+;;;;   overdue, owned                      its handler has run too long  left to its service
 ;;;;   idle when a drain is over                                       treated as overdue
 
 (defun time-out-if-due (engine connection now)
   "Ends CONNECTION if it is overdue at NOW."
+  (if (handler-limited-p connection)
+      (when (overdue-p connection now)
+        (time-out-handler (engine-service engine) connection))
+      (end-if-due engine connection now)))
+
+(defun end-if-due (engine connection now)
+  "Ends CONNECTION, whose deadline is none of a handler, if it is overdue at NOW."
   (when (or (overdue-p connection now) (drain-time-out-p engine connection now))
     (unless (as-owner (claim-parked connection)
               ;; It may have been served and parked again since: look again, as its owner.

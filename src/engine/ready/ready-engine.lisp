@@ -187,16 +187,24 @@ IDLE-WAIT."
     (when (shiftf (pool-state-sentinel-idle-p (engine-pool-state engine)) nil)
       (notify-sentinel engine))))
 
-(defmethod serve-at :after ((engine ready-engine) connection time)
-  "Wakes the sentinel if it is idle and would look at deadlines too late for TIME."
-  (declare (ignore connection))
+(defun wake-sentinel-before (engine time)
+  "Wakes the sentinel of ENGINE if it is idle and would look at deadlines too late for TIME, in
+MILLISECONDS."
   (let ((pool (engine-pool-state engine)))
-    (when time
-      ;; The sentinel says that it is idle, and looks at deadlines then.
-      (order-memory)
-      (when (and (pool-state-sentinel-idle-p pool)
-                 (< time (+ (coarse-now pool) (as-milliseconds *idle-tick*))))
-        (wake-sentinel engine)))))
+    ;; The sentinel says that it is idle, and looks at deadlines then.
+    (order-memory)
+    (when (and (pool-state-sentinel-idle-p pool)
+               (< time (+ (coarse-now pool) (as-milliseconds *idle-tick*))))
+      (wake-sentinel engine))))
+
+(defmethod serve-at :after ((engine ready-engine) connection time)
+  (declare (ignore connection))
+  (when time
+    (wake-sentinel-before engine time)))
+
+(defmethod limit-handler-at :after ((engine ready-engine) connection time)
+  (declare (ignore connection))
+  (wake-sentinel-before engine time))
 
 (defun look-around (engine worker)
   "WORKER of ENGINE calls this when it has nothing else to do.  It can be interrupted here for

@@ -123,7 +123,10 @@ be looked for in the wrong place.  So it ends the content, and this request is t
                                                    (setf (content-failure content) condition))))
                                   (descriptor-broken (lambda (condition)
                                                        (setf (content-failure content) condition))))
-                     (funcall function))
+                     (let ((watch (watch-of-io (content-io content))))
+                       (if watch
+                           (call-reading-under-watch watch function)
+                           (funcall function))))
     (unless (content-failure content)
       (setf (content-failure content) (make-condition 'content-left :stream content)))))
 

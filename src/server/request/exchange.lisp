@@ -34,7 +34,10 @@ or NIL.")
    :documentation "The identifier of the request of EXCHANGE, a string; NIL until there is one.")
   (upgrade nil
    :documentation "The use that the application has for the connection of EXCHANGE after a reply
-with status 101; NIL for none."))
+with status 101; NIL for none.")
+  (watch nil
+   :documentation "The HANDLER-WATCH of the handler of EXCHANGE; NIL where that has no limit of
+time."))
 
 (defun note-event (exchange event)
   "Applies EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply, to

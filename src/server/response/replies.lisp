@@ -34,21 +34,23 @@ change any more."
         (when (io-unsent io)
           (give-octets-away reply))))))
 
-(defun encode-last-text (reply status headers text &optional second)
+(defun encode-last-text (reply status headers text &key second head-only-p)
   "Appends the last answer of a connection to REPLY: with STATUS, HEADERS, an alist, and TEXT, of
-ASCII characters; dated SECOND, a universal time, unless that is NIL."
+ASCII characters, unless HEAD-ONLY-P; dated SECOND, a universal time, unless that is NIL."
   (encode-head reply status
                `((:connection . "close")
                  ,@headers
                  (:content-type . "text/plain; charset=us-ascii")
                  (:content-length . ,(length text)))
                :second second)
-  (encode-string reply text :latin-1))
+  (unless head-only-p
+    (encode-string reply text :latin-1)))
 
-(defun encode-refusal (reply refusal)
-  "Appends an answer with the status and the reason of REFUSAL to REPLY."
+(defun encode-refusal (reply refusal &optional head-only-p)
+  "Appends an answer with the status and the reason of REFUSAL to REPLY; only its head if
+HEAD-ONLY-P."
   (encode-last-text reply (protocol-error-status refusal) '() (protocol-error-reason refusal)
-                    (current-second)))
+                    :second (current-second) :head-only-p head-only-p))
 
 (defun send-refusal (io refusal)
   "Answers the peer of IO with the status and the reason of REFUSAL, a PROTOCOL-ERROR."
@@ -56,11 +58,11 @@ ASCII characters; dated SECOND, a universal time, unless that is NIL."
     (encode-refusal reply refusal)
     (send-reply io reply)))
 
-(defun send-refusal-at-once (io refusal)
-  "Like SEND-REFUSAL, but drops the octets that the descriptor of IO does not accept now.  True when
-some were sent."
+(defun send-refusal-at-once (io refusal &optional head-only-p)
+  "Like SEND-REFUSAL, but drops the octets that the descriptor of IO does not accept now, and sends
+no content if HEAD-ONLY-P.  True when some were sent."
   (with-reply (reply)
-    (encode-refusal reply refusal)
+    (encode-refusal reply refusal head-only-p)
     (plusp (send io (output-octets reply) 0 (output-fill reply)))))
 
 (defun send-continue (io)

@@ -1,0 +1,154 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; The time limit of a handler: when it has passed, the sentinel answers 503 on the handler's
+;;;; behalf.  The handler runs on, and so does its worker, which owns the connection.  A
+;;;; HANDLER-WATCH decides which of the two may use the connection:
+;;;;
+;;;;   state        event                                  becomes      action
+;;;;   :RUNNING     the worker begins to read content      :READING
+;;;;                the handler's reply begins             :REPLYING
+;;;;                the handler is left                    :OVER
+;;;;                the limit has passed                   :ANSWERING   the sentinel sends 503
+;;;;   :READING     that read has ended                    :RUNNING
+;;;;                the handler's reply begins             :REPLYING
+;;;;                the limit has passed                   -            none: reading does not count
+;;;;   :REPLYING    the handler is left                    :OVER
+;;;;                the limit has passed                   :CUTTING     the sentinel shuts it down
+;;;;   :ANSWERING   the sentinel is done                   :ANSWERED
+;;;;   :CUTTING     the sentinel is done                   :CUT
+;;;;   :ANSWERED,   the handler's reply begins             -            DESCRIPTOR-BROKEN
+;;;;   :CUT         the handler is left                    -            its reply is dropped
+;;;;
+;;;; In :ANSWERING and :CUTTING the worker waits for the sentinel, which never waits: so the
+;;;; connection stays open meanwhile, and OpenSSL, which reads and writes, has one user at a time.
+;;;;
+;;;; The sentinel and no timer looks after the limit, because handlers that are late may have all
+;;;; workers, and timers need one.
+
+(defun handler-watch-limit (exchange)
+  "How many seconds, a real, the handler of EXCHANGE may run; NIL for no limit.  A program that
+reads the connection itself has none."
+  (and (not (eq :foreign (exchange-kind exchange)))
+       (limits-handler-seconds (application-limits (exchange-application exchange)))))
+
+;;; The worker
+
+(defun handler-timed-out-p (exchange)
+  "True when the limit of the handler of EXCHANGE has passed before the handler was left."
+  (let ((watch (exchange-watch exchange)))
+    (and watch
+         (watch-late-p watch))))
+
+(defun lift-handler-limit (exchange)
+  "Ends the limit of the handler of EXCHANGE, if there is one.  NIL when it has passed, and the
+handler's reply is not to be sent."
+  (let ((watch (exchange-watch exchange)))
+    (or (null watch)
+        (progn (change-watch watch '(:running :over :reading :over :replying :over))
+               (not (watch-late-p watch))))))
+
+(defun begin-limited-reply (exchange)
+  "Notes that the reply of EXCHANGE begins now.  Signals DESCRIPTOR-BROKEN where the client was
+answered in place of the handler."
+  (let ((watch (exchange-watch exchange)))
+    (when watch
+      (change-watch watch '(:running :replying :reading :replying))
+      (when (watch-late-p watch)
+        (fail-as-broken (http-io (exchange-http exchange)) +ebadf+)))))
+
+(defun call-watched (exchange seconds function)
+  "Calls FUNCTION, the handler of EXCHANGE, which may run for SECONDS."
+  (let* ((watch (make-handler-watch exchange (end-after seconds)))
+         (connection (exchange-connection exchange))
+         (http (exchange-http exchange)))
+    (setf (exchange-watch exchange) watch
+          (http-watch http) watch)
+    (limit-handler-at (exchange-engine exchange) connection (handler-watch-end watch))
+    (unwind-protect-whole (funcall function)
+      (lift-handler-limit exchange)
+      (setf (http-watch http) nil
+            (handler-watch-function watch) nil
+            (connection-deadline connection) nil))))
+
+(defun call-with-handler-limit (exchange function)
+  "Calls FUNCTION, the handler of EXCHANGE, under the limit of its application.  Returns the values
+of FUNCTION."
+  (let ((seconds (handler-watch-limit exchange)))
+    (if seconds
+        (call-watched exchange seconds function)
+        (funcall function))))
+
+;;; The sentinel
+
+(defun take-late-handler (watch)
+  "Reserves the connection of the handler of WATCH for the sentinel, if the limit has passed.
+Returns the state before, :RUNNING or :REPLYING, and the program's function or NIL; NIL where the
+sentinel has nothing to do."
+  (with-lock-briefly ((handler-watch-lock watch))
+    (let* ((state (handler-watch-state watch))
+           (next (getf '(:running :answering :replying :cutting) state)))
+      (when (and next (<= (handler-watch-end watch) (milliseconds)))
+        (setf (handler-watch-state watch) next)
+        (values state (shiftf (handler-watch-function watch) nil))))))
+
+(defun end-late-handler (watch)
+  "Lets the worker of WATCH use the connection again."
+  (with-lock-briefly ((handler-watch-lock watch))
+    (setf (handler-watch-state watch)
+          (getf '(:answering :answered :cutting :cut) (handler-watch-state watch)))
+    (bt:condition-notify (handler-watch-changed watch))))
+
+(defun answer-for-handler (application exchange)
+  "Answers the request of EXCHANGE, whose handler is late, with 503, and ends our side of the
+connection, since a client may wait for that."
+  (let* ((head (exchange-head exchange))
+         (http (exchange-http exchange))
+         (refusal (make-refusal :handler-timeout)))
+    (note-rejected application http refusal
+                   (head-method head) (head-uri head) (head-protocol head))
+    (handler-case (send-refusal-at-once (http-io http) refusal (eq :head (head-method head)))
+      (stream-error () nil))            ; the client is gone
+    (shut-down (connection-handle (exchange-connection exchange)) :output)))
+
+(defun call-timeout-function (application function)
+  "Has a new thread call FUNCTION, of a program, or does nothing where it is NIL.  It may wait, and
+all threads of APPLICATION may be those that FUNCTION is to free."
+  (when function
+    (begin-aside "handler timeout"
+                 (lambda ()
+                   (handler-case (funcall function)
+                     (serious-condition (condition)
+                       (tell application :error
+                             "What was to be done when a handler took too long failed: ~A"
+                             condition)))))))
+
+(defmethod time-out-handler ((application http-service) connection)
+  (let* ((http (connection-data connection))
+         (watch (and http (http-watch http))))
+    (when watch
+      (multiple-value-bind (state function) (take-late-handler watch)
+        (when state
+          (let ((exchange (handler-watch-exchange watch)))
+            (count-late (exchange-engine exchange) :handler)
+            (unwind-protect
+                 (if (eq :running state)
+                     (answer-for-handler application exchange)
+                     (wake-from-client (exchange-engine exchange) connection :output))
+              (end-late-handler watch))
+            (call-timeout-function application function)))))))
+
+;;; The program
+
+(defun call-when-late (watch function)
+  "Has FUNCTION, without arguments, or NIL for none, called once when the limit of WATCH, or NIL,
+passes; at once if it has passed."
+  (when (and watch
+             (with-lock-briefly ((handler-watch-lock watch))
+               (case (handler-watch-state watch)
+                 (:over nil)
+                 ((:running :reading :replying)
+                  (setf (handler-watch-function watch) function)
+                  nil)
+                 (t function))))
+    (funcall function))
+  nil)
