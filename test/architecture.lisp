@@ -135,6 +135,24 @@ it.")
       (is-true (find (subseq allowed 0 2) found :test #'equal)
                "~A has no ~A any more." (first allowed) (second allowed)))))
 
+;;; The tests
+
+(defun imported-names ()
+  "The symbols that the package of the tests imports one by one."
+  (let ((package (find-package '#:hunchentoot-recycling-taskmaster-test)))
+    (loop for symbol being the present-symbols of package
+          unless (eq package (symbol-package symbol)) collect symbol)))
+
+(define-source-test every-name-that-the-tests-import-is-used-by-a-test
+  (let ((words (make-hash-table :test 'equalp)))
+    (dolist (file (directory (merge-pathnames "test/**/*.lisp" (source-root))))
+      (unless (string= "test/package.lisp" (source-name file))
+        (cl-ppcre:do-matches-as-strings (word "[^\\s()'\"\`,;#]+" (source-text file))
+          (setf (gethash word words) t))))
+    (is (< 100 (length (imported-names))))
+    (is (null (remove-if (lambda (symbol) (gethash (symbol-name symbol) words))
+                         (imported-names))))))
+
 ;;; Functions that check nothing, and the document that says why they need not
 
 (defun hot-functions (file)

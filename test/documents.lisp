@@ -136,7 +136,7 @@
   (let ((limit (assoc name server::*limit-initargs*))
         (default (loop for class in (remove nil (mapcar #'finalized-class *configured-classes*))
                        thereis (assoc name (platform:default-arguments class)))))
-    (cond (limit (funcall (third limit) (recycling::make-limits)))
+    (cond (limit (funcall (third limit) (http:make-limits)))
           ((eq :standby-thread-count name) recycling:*default-standby-thread-count*)
           (t (funcall (cdr default))))))
 

@@ -262,7 +262,7 @@ values of FORM are recorded in GIVEN."
         (await-pending)
         (let ((stop (in-background ("stopping") (handler:stop *server* :soft t))))
           (eventually ("the stop to begin")
-            (handler::winding-down-p (handler::application-engine *server*)))
+            (engine:winding-down-p (server:application-engine *server*)))
           (is (null (poll (lambda () (task-done-p stop)) 3/2)))
           (elsewhere responder (text-response "in time"))
           (let ((answer (read-response connection)))
@@ -326,7 +326,7 @@ values of FORM are recorded in GIVEN."
   ;; A client that sends for ever would fill the disk, and hold its worker.
   (dolist (request (list (list "Transfer-Encoding: chunked" :crlf :crlf "30D40" :crlf (test-octets 200000))
                          (list "Content-Length: 1000000" :crlf :crlf "some")))
-    (with-globals ((handler::*unasked-limit* 50000) (server:*unread-limit* 1000))
+    (with-globals ((server:*unasked-limit* 50000) (server:*unread-limit* 1000))
       (with-later (given :max-early-octets 0) (list responder (getf environment :raw-body))
         (with-connection (connection)
           (apply #'send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf request)

@@ -41,7 +41,7 @@
         (await begun)
         (platform:destroy-thread (task-thread task))
         (eventually ("the stop to begin")
-          (not (engine:serving-p (handler::application-engine server))))
+          (not (engine:serving-p (server:application-engine server))))
         (platform:destroy-thread (task-thread task))
         (open-gate gate)
         (platform:join-thread (task-thread task) *patience*))

@@ -28,9 +28,9 @@
     (with-globals ((server::*close-answer-seconds* 1/10))
       (with-speaker (environment frame (unless (plusp (recorded-count frames))
                                          (record frames frame)
-                                         (handler::write-to-clack-socket (io-of environment)
-                                                            (make-frame 8 (test-octets 256) :mask nil)
-                                                            nil)))
+                                         (write-to-clack-socket (io-of environment)
+                                                   (make-frame 8 (test-octets 256) :mask nil)
+                                                   nil)))
         (with-talk (talk)
           (tell talk "go")
           (receive-rest (talk-connection talk)))
@@ -72,11 +72,11 @@
     (is (= 1 (server-figure :failed)))))
 
 (define-server-test what-is-no-octets-takes-nothing-over
-  (with-clack (environment (handler::write-to-clack-socket (io-of environment)
-                                                           (if (equal "/string" (getf environment :path-info))
-                                                               "HTTP/1.1 101 Switching Protocols"
-                                                               (vector 72 256 0))
-                                                           nil))
+  (with-clack (environment (write-to-clack-socket (io-of environment)
+                                                  (if (equal "/string" (getf environment :path-info))
+                                                      "HTTP/1.1 101 Switching Protocols"
+                                                      (vector 72 256 0))
+                                                  nil))
     (dolist (path '("/string" "/large"))
       (is (= 500 (response-status (ask path)))))))
 
@@ -85,14 +85,14 @@
                                  :displaced-to (octets "..abc..")))
         (filled (make-array 10 :element-type '(unsigned-byte 8) :fill-pointer 2 :initial-element 100)))
     (with-clack (environment (let ((io (io-of environment)))
-                               (handler::buffer-for-clack-socket io displaced)
-                               (handler::buffer-for-clack-socket io filled)
-                               (handler::flush-clack-socket io nil)
-                               (handler::flush-clack-socket io nil)
-                               (handler::write-to-clack-socket io (vector 101 102) nil)
-                               (handler::write-to-clack-socket io (octets "") nil)
-                               (handler::close-clack-socket io)
-                               (handler::close-clack-socket io)
+                               (buffer-for-clack-socket io displaced)
+                               (buffer-for-clack-socket io filled)
+                               (flush-clack-socket io nil)
+                               (flush-clack-socket io nil)
+                               (write-to-clack-socket io (vector 101 102) nil)
+                               (write-to-clack-socket io (octets "") nil)
+                               (close-clack-socket io)
+                               (close-clack-socket io)
                                nil))
       (is (equal "abcddef" (decode (ask-raw (request-octets "/"))))))))
 
@@ -101,10 +101,10 @@
     (unwind-protect
          (with-clack (environment (let ((io (io-of environment)))
                                     (loop repeat 5
-                                          do (handler::buffer-for-clack-socket
+                                          do (buffer-for-clack-socket
                                               io (test-octets (floor server:*high-water-mark* 4))))
                                     (await release)
-                                    (handler::close-clack-socket io)
+                                    (close-clack-socket io)
                                     nil))
            (with-connection (connection)
              (send-request connection "/")
@@ -115,7 +115,7 @@
 (define-server-test pieces-that-wait-for-a-flush-are-dropped-at-the-end
   (let ((ios (make-recorder)))
     (with-speaker (environment frame (let ((io (io-of environment)))
-                                       (handler::buffer-for-clack-socket io (test-octets 100))
+                                       (buffer-for-clack-socket io (test-octets 100))
                                        (record ios io)))
       (with-talk (talk)
         (tell talk "hello")
@@ -129,9 +129,9 @@
 (define-server-test a-great-many-pieces-are-flushed-together
   (with-clack (environment (let ((io (io-of environment)))
                              (dotimes (i 20000)
-                               (handler::buffer-for-clack-socket io (vector (mod i 256))))
-                             (handler::flush-clack-socket io nil)
-                             (handler::close-clack-socket io)
+                               (buffer-for-clack-socket io (vector (mod i 256))))
+                             (flush-clack-socket io nil)
+                             (close-clack-socket io)
                              nil))
     (let ((octets (ask-raw (request-octets "/"))))
       (is (= 20000 (length octets)))
@@ -160,8 +160,8 @@
     (with-speaker (environment frame (let ((io (io-of environment)))
                                        (write-frame io :text "bye" (lambda ()
                                                                      (record calls :sent)
-                                                                     (handler::close-clack-socket io)
-                                                                     (handler::close-clack-socket io)
+                                                                     (close-clack-socket io)
+                                                                     (close-clack-socket io)
                                                                      (record calls
                                                                              (handler-case (write-frame io :text "late")
                                                                                (error (condition) (type-of condition))))))))

@@ -11,25 +11,25 @@
   (getf environment :clack.io))
 
 (defun write-frame (io kind payload &optional callback)
-  (handler::write-to-clack-socket io (websocket:encode-frame kind payload) callback))
+  (write-to-clack-socket io (websocket:encode-frame kind payload) callback))
 
 (defun write-close (io &optional (code 1000) callback)
-  (handler::write-to-clack-socket io (websocket:encode-close code) callback))
+  (write-to-clack-socket io (websocket:encode-close code) callback))
 
 (defparameter *line-end* (format nil "~C~C" #\Return #\Newline))
 
 (defun begin-speaking (environment function &optional callback)
   "Answers the opening handshake of ENVIRONMENT piece by piece; FUNCTION gets each frame."
   (let ((io (io-of environment)))
-    (handler::set-clack-socket-callback (lambda (octets &key (start 0) end)
-                                          (funcall function (subseq octets start end)))
-                                        io)
+    (set-clack-socket-callback (lambda (octets &key (start 0) end)
+                                 (funcall function (subseq octets start end)))
+                               io)
     (dolist (piece (list "HTTP/1.1 101 Switching Protocols" *line-end* "Upgrade: websocket" *line-end*
                          "Connection: Upgrade" *line-end* "Sec-WebSocket-Accept: "
                          (websocket:accept-key (gethash "sec-websocket-key" (getf environment :headers)))
                          *line-end* *line-end*))
-      (handler::buffer-for-clack-socket io (octets piece)))
-    (handler::flush-clack-socket io callback)))
+      (buffer-for-clack-socket io (octets piece)))
+    (flush-clack-socket io callback)))
 
 (defmacro with-speaker ((environment frame function-form &rest arguments) &body body)
   "Evaluates BODY while an application speaks over the connections of requests for /ws:
@@ -63,7 +63,7 @@ answered."
       ((:text :binary) (write-frame (io-of environment) kind value))
       (:ping (write-frame (io-of environment) :pong value))
       (:close (write-close (io-of environment) value
-                           (lambda () (handler::close-clack-socket (io-of environment))))))))
+                           (lambda () (close-clack-socket (io-of environment))))))))
 
 (defmacro with-echoing (arguments &body body)
   `(with-speaker (environment frame (answer-frame environment frame) ,@arguments)
@@ -175,12 +175,12 @@ after the other."
                (lambda (responder)
                  (declare (ignore responder))
                  (let ((io (io-of environment)))
-                   (handler::write-to-clack-socket io (octets "hello,") nil)
-                   (handler::set-clack-socket-callback
+                   (write-to-clack-socket io (octets "hello,") nil)
+                   (set-clack-socket-callback
                     (lambda (octets &key (start 0) end)
-                      (handler::write-to-clack-socket io (subseq octets start end) nil)
+                      (write-to-clack-socket io (subseq octets start end) nil)
                       (when (find (char-code #\!) octets)
-                        (handler::close-clack-socket io)))
+                        (close-clack-socket io)))
                     io))))
     (with-connection (connection)
       (send connection (request-octets "/") "early")
@@ -197,16 +197,16 @@ after the other."
                             (error (condition) (record errors (type-of condition)))))
                         (text-response "at once")
                         nil))
-      (with-clack (environment (progn (handler::write-to-clack-socket (io-of environment) (octets "mine") nil)
-                                      (handler::close-clack-socket (io-of environment))
+      (with-clack (environment (progn (write-to-clack-socket (io-of environment) (octets "mine") nil)
+                                      (close-clack-socket (io-of environment))
                                       late))
         (is (equal "mine" (decode (ask-raw (request-octets "/")))))))
     (is (equal '(handler:reply-already-sent) (recorded errors)))))
 
 (define-server-test an-application-that-only-listens-may-still-answer
-  (with-clack (environment (progn (handler::set-clack-socket-callback (lambda (octets &key start end)
-                                                              (list octets start end))
-                                                            (io-of environment))
+  (with-clack (environment (progn (set-clack-socket-callback (lambda (octets &key start end)
+                                                     (list octets start end))
+                                                   (io-of environment))
                                   (text-response "answered")))
     (with-connection (connection)
       (loop repeat 2 do (is (equal "answered" (exchange-text connection "/")))))))
@@ -216,9 +216,9 @@ after the other."
     (with-clack (environment (lambda (responder)
                                (declare (ignore responder))
                                (setf io (io-of environment))
-                               (handler::set-clack-socket-callback (lambda (octets &key start end)
-                                                           (handler::write-to-clack-socket io (subseq octets start end) nil))
-                                                         io)))
+                               (set-clack-socket-callback (lambda (octets &key start end)
+                                                  (write-to-clack-socket io (subseq octets start end) nil))
+                                                io)))
       (with-connection (connection)
         (send-request connection "/")
         (send connection "more")
@@ -229,7 +229,7 @@ after the other."
     (with-clack (environment (lambda (responder)
                                (declare (ignore responder))
                                (setf io (io-of environment))
-                               (handler::write-to-clack-socket io (octets "hello") nil)))
+                               (write-to-clack-socket io (octets "hello") nil)))
       (with-connection (connection)
         (send-request connection "/")
         (is (equalp (octets "hello") (receive-many connection 5)))
@@ -237,9 +237,9 @@ after the other."
         (eventually ("nobody to serve the connection")
           (or (not *parking-p*)
               (= 1 (getf (handler:stats *server*) :deferred))))
-        (handler::set-clack-socket-callback (lambda (octets &key start end)
-                                    (record got (subseq octets start end)))
-                                  io)
+        (set-clack-socket-callback (lambda (octets &key start end)
+                           (record got (subseq octets start end)))
+                         io)
         (eventually ("what has come to be handed over") ; in pieces, perhaps
           (<= (length "waiting") (reduce #'+ (recorded got) :key #'length)))
         (is (equalp (octets "waiting") (apply #'octets (recorded got))))))))
@@ -260,14 +260,14 @@ after the other."
                                     (text-response "answered")))
       (with-connection (connection)
         (is (equal "answered" (exchange-text connection "/")))
-        (signals handler:cannot-defer (handler::write-to-clack-socket io (octets "more") nil))
-        (signals handler:cannot-defer (handler::close-clack-socket io))
+        (signals handler:cannot-defer (write-to-clack-socket io (octets "more") nil))
+        (signals handler:cannot-defer (close-clack-socket io))
         (is (equal "answered" (exchange-text connection "/")))))))
 
 (define-server-test an-application-that-fails-before-a-takeover-is-answered-500
-  (with-clack (environment (progn (handler::set-clack-socket-callback (lambda (octets &key start end)
-                                                              (list octets start end))
-                                                            (io-of environment))
+  (with-clack (environment (progn (set-clack-socket-callback (lambda (octets &key start end)
+                                                     (list octets start end))
+                                                   (io-of environment))
                                   (error "It fails.")))
     (is (= 500 (response-status (ask "/"))))))
 
@@ -296,7 +296,7 @@ after the other."
       (is (search "The client gets no more octets" (clack-log))))))
 
 (define-server-test taking-over-a-connection-whose-content-may-follow-fails-with-500
-  (with-clack (environment (progn (handler::write-to-clack-socket (io-of environment) (octets "taken") nil)
+  (with-clack (environment (progn (write-to-clack-socket (io-of environment) (octets "taken") nil)
                                   (text-response "answered")))
     (is (= 500 (response-status (ask "/" :method :post :content "content"))))
     (is (search "cannot be deferred: only the thread" (clack-log)))))
@@ -452,7 +452,7 @@ after the other."
                                    (record codes (second (frame-told frame)))
                                    (write-close io 4000
                                                 (and (= 2 (recorded-count codes))
-                                                     (lambda () (handler::close-clack-socket io))))))
+                                                     (lambda () (close-clack-socket io))))))
         (with-talk (talk)
           (say-close talk 4000)
           (is (eql 4000 (hear-close talk)))
@@ -464,7 +464,7 @@ after the other."
   (let ((frames (make-recorder)))
     (with-speaker (environment frame (progn (record frames (frame-told frame))
                                             (write-close (io-of environment) 3000)
-                                            (handler::close-clack-socket (io-of environment))))
+                                            (close-clack-socket (io-of environment))))
       (with-talk (talk)
         (tell talk "go")
         (is (eql 3000 (hear-close talk)))
@@ -490,7 +490,7 @@ after the other."
                                  (record calls kind)
                                  (write-close io 3001 (lambda ()
                                                         (record calls (if (eq :text kind) :called :called-at-once))
-                                                        (handler::close-clack-socket io)))
+                                                        (close-clack-socket io)))
                                  (when (eq :close kind)
                                    (record calls :written))))
       (with-talk (talk)
@@ -537,7 +537,7 @@ after the other."
 
 (define-server-test an-application-that-closes-after-a-close-frame-waits-for-the-clients-answer
   (with-speaker (environment frame (progn (write-close (io-of environment) 3000)
-                                          (handler::close-clack-socket (io-of environment))))
+                                          (close-clack-socket (io-of environment))))
     (with-talk (talk)
       (tell talk "go")
       (is (eql 3000 (hear-close talk)))
@@ -546,8 +546,8 @@ after the other."
       (is (equal '(:end) (hear talk))))))
 
 (define-server-test what-was-buffered-leaves-before-the-end
-  (with-speaker (environment frame (progn (handler::buffer-for-clack-socket (io-of environment) (websocket:encode-frame :text "last"))
-                                          (handler::close-clack-socket (io-of environment))))
+  (with-speaker (environment frame (progn (buffer-for-clack-socket (io-of environment) (websocket:encode-frame :text "last"))
+                                          (close-clack-socket (io-of environment))))
     (with-talk (talk)
       (tell talk "go")
       (is (string= "last" (hear-text talk)))
@@ -559,7 +559,7 @@ after the other."
                                        (when (eq :text (first (frame-told frame)))
                                          (write-close io 1002) ; a failure: the connection ends at once
                                          (record written (handler-case (progn (write-frame io :text "lost")
-                                                                              (handler::write-to-clack-socket io (octets "") nil)
+                                                                              (write-to-clack-socket io (octets "") nil)
                                                                               :dropped)
                                                            (error (condition) condition))))))
       (with-talk (talk)
@@ -570,7 +570,7 @@ after the other."
 
 (define-server-test an-application-that-closes-without-a-word-is-heard-out
   (with-speaker (environment frame (progn (write-frame (io-of environment) :text "bye")
-                                          (handler::close-clack-socket (io-of environment))))
+                                          (close-clack-socket (io-of environment))))
     (with-talk (talk)
       (tell talk "go" "on" "and" "on")
       (is (string= "bye" (hear-text talk)))

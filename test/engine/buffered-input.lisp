@@ -50,7 +50,7 @@
   "The beginning: a worker has accepted the connection, whose client sends REQUESTS and then ends
 its half, if END-P."
   (let ((*world* (make-array (length *buffer-fields*) :initial-element 0)))
-    (setf (buffer-field :word) (engine::ownership-word :owned)
+    (setf (buffer-field :word) (ownership-word :owned)
           (buffer-field :to-send) requests
           (buffer-field :to-end) (if end-p 1 0)
           (buffer-field :visits) 1
@@ -83,7 +83,7 @@ its half, if END-P."
 (defun ownership-event (event)
   "EVENT happens to the ownership, which was as the value tells."
   (shiftf (buffer-field :word)
-          (aref (engine::ownership-changes event) (buffer-field :word))))
+          (aref (ownership-changes event) (buffer-field :word))))
 
 (defun ownable-p (word)
   (not (bits-p word :owned :closed)))

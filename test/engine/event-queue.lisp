@@ -9,9 +9,9 @@
   (with-listener (listener)
     (let ((engine (engine:make-ready-engine (make-instance 'octet-service :meanings (constantly nil))
                                             listener :standby 1)))
-      (setf (engine::engine-poller engine) (platform:make-poller))
+      (setf (engine-poller engine) (platform:make-poller))
       (unwind-protect (funcall function engine)
-        (platform:close-poller (engine::engine-poller engine))))))
+        (platform:close-poller (engine-poller engine))))))
 
 (defmacro with-resting-engine ((engine) &body body)
   "Evaluates BODY with a ready ENGINE that is not started.  Where there are no pollers, does
@@ -20,67 +20,67 @@ nothing."
     (call-with-resting-engine (lambda (,engine) ,@body))))
 
 (defun take-all (engine)
-  (loop for token = (engine::take-event engine)
+  (loop for token = (take-event engine)
         while token collect token))
 
 (defun pretend-to-wait (engine)
-  (platform:counter-add (engine::pool-state-waiting (engine::engine-pool-state engine)) 1))
+  (platform:counter-add (pool-state-waiting (engine-pool-state engine)) 1))
 
 (defun told-now (engine)
-  (platform:await-ready (engine::engine-poller engine) 0))
+  (platform:await-ready (engine-poller engine) 0))
 
 (define-server-test what-is-queued-is-taken-in-its-order
   (with-resting-engine (engine)
-    (is (null (engine::take-event engine)))
-    (engine::queue-events engine (list 1 2 3))
-    (is (eql 1 (engine::take-event engine)))
-    (engine::queue-events engine (list 4))
+    (is (null (take-event engine)))
+    (queue-events engine (list 1 2 3))
+    (is (eql 1 (take-event engine)))
+    (queue-events engine (list 4))
     (is (equal '(2 3 4) (take-all engine)))))
 
 (define-server-test nobody-is-woken-where-nobody-waits
   (with-resting-engine (engine)
-    (engine::queue-events engine (list 1 2))
+    (queue-events engine (list 1 2))
     (take-all engine)
     (is (null (told-now engine)))))
 
 (define-server-test a-worker-that-waits-is-woken-once-until-somebody-comes
   (with-resting-engine (engine)
     (pretend-to-wait engine)
-    (engine::queue-events engine (list 1))
-    (engine::queue-events engine (list 2))
+    (queue-events engine (list 1))
+    (queue-events engine (list 2))
     (is (eq :wakeup (told-now engine)))
-    (engine::queue-events engine (list 3))
+    (queue-events engine (list 3))
     (is (null (told-now engine)) "Whoever was told has not looked yet.")
-    (engine::clear-wakeup engine)
-    (engine::queue-events engine (list 4))
+    (clear-wakeup engine)
+    (queue-events engine (list 4))
     (is (eq :wakeup (told-now engine)))))
 
 (define-server-test a-wakeup-that-a-busy-worker-got-is-sent-again
   (with-resting-engine (engine)
     (pretend-to-wait engine)
-    (engine::queue-events engine (list 1))
+    (queue-events engine (list 1))
     (is (eq :wakeup (told-now engine)))
-    (engine::queue-other-events engine (list 2 :wakeup 3))
+    (queue-other-events engine (list 2 :wakeup 3))
     (is (eq :wakeup (told-now engine)))
     (is (equal '(1 2 3) (take-all engine)))))
 
 (define-server-test a-wakeup-that-came-alone-to-a-busy-worker-is-sent-again
   (with-resting-engine (engine)
     (pretend-to-wait engine)
-    (engine::queue-events engine (list 1))
+    (queue-events engine (list 1))
     (is (eq :wakeup (told-now engine)))
-    (engine::queue-other-events engine (list :wakeup))
+    (queue-other-events engine (list :wakeup))
     (is (eq :wakeup (told-now engine)))
     (is (equal '(1) (take-all engine)))))
 
 (define-server-test a-worker-that-takes-one-of-several-wakes-another
   (with-resting-engine (engine)
-    (engine::queue-events engine (list 1 2))
+    (queue-events engine (list 1 2))
     (pretend-to-wait engine)
-    (is (eql 1 (engine::take-event engine)))
+    (is (eql 1 (take-event engine)))
     (is (eq :wakeup (told-now engine)))
-    (engine::clear-wakeup engine)
-    (is (eql 2 (engine::take-event engine)))
+    (clear-wakeup engine)
+    (is (eql 2 (take-event engine)))
     (is (null (told-now engine)) "Nothing was left.")))
 
 (define-server-test many-who-leave-and-take-lose-nothing
@@ -90,14 +90,14 @@ nothing."
                          collect (let ((first (* giver size)))
                                    (in-background ("giver")
                                      (loop for token from first below (+ first size) by 4
-                                           do (engine::queue-events
+                                           do (queue-events
                                                engine (loop for n below 4 collect (+ token n))))))))
            (taken (make-recorder))
            (takers (loop repeat 3
                          collect (in-background ("taker")
                                    (loop until (and (every #'task-done-p givers)
-                                                    (null (engine::engine-event-queue engine)))
-                                         for token = (engine::take-event engine)
+                                                    (null (engine-event-queue engine)))
+                                         for token = (take-event engine)
                                          when token do (record taken token))))))
       (mapc #'task-result givers)
       (mapc #'task-result takers)
@@ -132,8 +132,8 @@ nothing."
 
 (define-server-test what-is-queued-is-taken-before-the-poller-is-asked
   (with-resting-engine (engine)
-    (with-globals ((engine::*poll-milliseconds* (* 1000 (ceiling *patience*))))
-      (let ((worker (engine::make-pool-worker engine 1)))
-        (engine::queue-events engine (list 7))
-        (is (eql 7 (engine::await-event engine worker nil)))
-        (is (null (engine::somebody-waits-p engine)))))))
+    (with-globals ((*poll-milliseconds* (* 1000 (ceiling *patience*))))
+      (let ((worker (make-pool-worker engine 1)))
+        (queue-events engine (list 7))
+        (is (eql 7 (await-event engine worker nil)))
+        (is (null (somebody-waits-p engine)))))))

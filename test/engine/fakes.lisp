@@ -170,4 +170,4 @@ begins."
 
 (defun sentinel-of (engine)
   "The thread of the sentinel of ENGINE; NIL when it has none."
-  (engine::sentinel-thread (engine::engine-sentinel engine)))
+  (sentinel-thread (engine-sentinel engine)))

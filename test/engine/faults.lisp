@@ -10,7 +10,7 @@
 
 (define-server-test exhausted-descriptors-are-noted-once-and-accepting-goes-on
   (with-running-engine (engine (constantly :close))
-    (with-globals ((engine::*tick* 1/100))
+    (with-globals ((*tick* 1/100))
       (loop repeat 3 do (hand-over *listener* (exhausted)))
       (is (closed-p (connect-fake *listener*)))
       (is (= 1 (recorded-count (fake-notes *service*))))
@@ -46,46 +46,46 @@
       (open-gate gate))))
 
 (define-server-test trouble-with-threads-is-over-when-none-was-missing-for-long
-  (with-globals ((engine::*tick* 1/100)
-                 (engine::*trouble-seconds* 1/10))
+  (with-globals ((*tick* 1/100)
+                 (*trouble-seconds* 1/10))
     (with-running-engine (engine (constantly :close))
-      (engine::note-thread-trouble engine (make-condition 'simple-error :format-control "None."))
-      (eventually ("the trouble to be over") (not (engine::engine-thread-trouble-p engine)))
-      (setf engine::*trouble-seconds* 1000)
-      (engine::note-thread-trouble engine (make-condition 'simple-error :format-control "None."))
+      (note-thread-trouble engine (make-condition 'simple-error :format-control "None."))
+      (eventually ("the trouble to be over") (not (engine-thread-trouble-p engine)))
+      (setf *trouble-seconds* 1000)
+      (note-thread-trouble engine (make-condition 'simple-error :format-control "None."))
       (is (= 2 (recorded-count (fake-notes *service*))) "It is noted again.")
-      (engine::housekeep engine)
-      (is-true (engine::engine-thread-trouble-p engine) "It may last.")
-      (engine::forget-thread-trouble engine))))
+      (housekeep engine)
+      (is-true (engine-thread-trouble-p engine) "It may last.")
+      (forget-thread-trouble engine))))
 
 (define-server-test a-thread-that-dies-before-its-worker-begins-is-replaced
   (with-running-engine (engine (constantly :close) :standby 2)
-    (with-globals ((engine::*tick* 1/100))
+    (with-globals ((*tick* 1/100))
       (wait-for-statistic engine :standby 2)
       (let ((dead (bt:make-thread (constantly nil))))
         (eventually ("a thread to end") (not (bt:thread-alive-p dead)))
-        (let ((worker (engine::with-engine (engine) (engine::reserve-worker engine))))
+        (let ((worker (with-engine (engine) (reserve-worker engine))))
           (with-function (engine:make-engine-thread (original &rest arguments) dead)
-            (is-true (engine::launch worker)))
-          (engine::maintain-pool engine)
-          (is (eq :ended (engine::worker-state worker)))
+            (is-true (launch worker)))
+          (maintain-pool engine)
+          (is (eq :ended (worker-state worker)))
           (wait-for-statistic engine :standby 2))))))
 
 (define-server-test (a-thread-that-dies-amid-the-making-of-workers-makes-them-or-gives-them-back
                      :needs :deferred-ends)
   (let* (*listener* *service* (launched '())
          (engine (make-engine (constantly :close) :standby 3)))
-    (setf (engine::engine-phase engine) :running
-          (engine::engine-accepting-p engine) t)
-    (with-function (engine::launch (original worker) (push worker launched) t)
-      (with-function (engine::launch-all (original engine workers)
+    (setf (engine-phase engine) :running
+          (engine-accepting-p engine) t)
+    (with-function (launch (original worker) (push worker launched) t)
+      (with-function (launch-all (original engine workers)
                        (destroy-here (bt:current-thread))
                        (funcall original engine workers))
         (platform:join-thread (bt:make-thread (lambda ()
-                                                (engine::make-missing-workers engine)
+                                                (make-missing-workers engine)
                                                 (await (make-gate))))
                               *patience*)))
-    (is (null (set-exclusive-or launched (engine::engine-workers engine))))
+    (is (null (set-exclusive-or launched (engine-workers engine))))
     (is (= 3 (length launched)))))
 
 (define-server-test start-signals-when-no-thread-can-be-made
@@ -153,8 +153,8 @@
 (define-server-test a-waiting-worker-destroyed-from-outside-is-replaced
   (with-running-engine (engine (constantly :close) :standby 2)
     (eventually ("the workers to begin")
-      (every #'engine::worker-thread (engine::engine-workers engine)))
-    (platform:destroy-thread (engine::worker-thread (first (engine::engine-workers engine))))
+      (every #'worker-thread (engine-workers engine)))
+    (platform:destroy-thread (worker-thread (first (engine-workers engine))))
     (wait-for-statistic engine :made 3)
     (wait-for-statistic engine :standby 2)
     (is (= 1 (statistic engine :ended)))
@@ -202,10 +202,10 @@
 
 (define-server-test a-connection-that-overstays-its-deadline-is-ended
   (with-running-engine (engine (constantly :close))
-    (with-globals ((engine::*tick* 1/100))
+    (with-globals ((*tick* 1/100))
       (let* ((socket (make-instance 'fake-socket))
-             (connection (engine::make-connection socket)))
-        (setf (engine::worker-connection (first (engine::engine-workers engine))) connection)
+             (connection (make-connection socket)))
+        (setf (worker-connection (first (engine-workers engine))) connection)
         (engine:call-with-deadline
          connection :handshake 0
          (lambda ()
@@ -213,19 +213,19 @@
         (is (eq :handshake (engine:connection-deadline-kind connection)))
         (is (= 1 (statistic engine :expired)))
         (is (= 1 (getf (statistic engine :expired-by) :handshake)))
-        (setf (engine::worker-connection (first (engine::engine-workers engine))) nil)))))
+        (setf (worker-connection (first (engine-workers engine))) nil)))))
 
 (define-server-test a-client-that-is-to-be-served-at-its-deadline-is-left-to-its-worker
   (with-running-engine (engine (constantly :close))
     (let* ((socket (make-instance 'fake-socket))
-           (connection (engine::make-connection socket))
-           (worker (first (engine::engine-workers engine))))
+           (connection (make-connection socket))
+           (worker (first (engine-workers engine))))
       (flet ((ended-p (kind)
                (engine:set-deadline-at connection kind (- (platform:milliseconds) 1000))
-               (engine::with-engine (engine)
-                 (setf (engine::worker-connection worker) connection)
-                 (engine::end-overdue-connections engine)
-                 (setf (engine::worker-connection worker) nil))
+               (with-engine (engine)
+                 (setf (worker-connection worker) connection)
+                 (end-overdue-connections engine)
+                 (setf (worker-connection worker) nil))
                (fake-ended socket)))
         (is (not (ended-p :deferred)))
         (is (not (ended-p :pause)))
@@ -255,9 +255,9 @@ or :AFTER that call as MOMENT says; checks that one was."
       (is (null armed) "No worker called ~A." name))))
 
 (defparameter *steps-of-a-connection*
-  '(platform:accept-connection engine::make-connection engine::admit engine::assign-connection
-    engine::handle-connection engine::serve-to-the-end engine::become-idle engine::close-connection
-    engine::release-connection engine::next-step)
+  '(platform:accept-connection make-connection admit assign-connection
+    handle-connection serve-to-the-end become-idle close-connection
+    release-connection next-step)
   "Functions that a worker of the blocking engine calls for a connection.")
 
 (define-server-test (a-worker-destroyed-at-any-step-leaks-no-connection :needs :deferred-ends)

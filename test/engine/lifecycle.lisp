@@ -9,7 +9,7 @@
   (with-running-engine (engine (constantly :close) :standby 4)
     (is (plusp (statistic engine :standby)))
     (is (<= 0 (statistic engine :uptime) 100))
-    (is (= 1 (engine::sentinel-count (engine::engine-sentinel engine))))
+    (is (= 1 (sentinel-count (engine-sentinel engine))))
     (wait-for-statistic engine :standby 4)))
 
 (define-server-test stop-leaves-nothing-a-hundred-times
@@ -90,10 +90,10 @@
       (is (null (engine:accounting-problems engine))))))
 
 (define-server-test those-who-come-when-a-soft-stop-begins-are-served-though-no-worker-waits
-  (with-globals ((engine::*arrival-seconds* 2))
+  (with-globals ((*arrival-seconds* 2))
     (with-requests-in-progress (engine 1 release)
       (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
-        (eventually ("the engine to drain") (engine::draining-p engine))
+        (eventually ("the engine to drain") (draining-p engine))
         (let ((sockets (loop repeat 5 collect (connect-fake *listener*))))
           (wait-for-statistic engine :accepted 6)
           (open-gate release)
@@ -103,9 +103,9 @@
 
 (defun destroy-who-serves (engine)
   "Destroys the worker of ENGINE that serves, and waits until it has left the pool."
-  (let ((worker (find :serving (engine::engine-workers engine) :key #'engine::worker-state)))
-    (platform:destroy-thread (engine::worker-thread worker))
-    (eventually ("the worker to end") (eq :ended (engine::worker-state worker)))))
+  (let ((worker (find :serving (engine-workers engine) :key #'worker-state)))
+    (platform:destroy-thread (worker-thread worker))
+    (eventually ("the worker to end") (eq :ended (worker-state worker)))))
 
 (define-server-test a-queue-whose-last-worker-was-destroyed-is-served
   (with-requests-in-progress (engine 1 release :thread-limit 1 :accept-limit 9)
@@ -123,7 +123,7 @@
     (let ((queued (loop repeat 2 collect (connect-fake *listener*))))
       (wait-for-statistic engine :queued 2)
       (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
-        (eventually ("the engine to accept no more") (not (engine::engine-accepting-p engine)))
+        (eventually ("the engine to accept no more") (not (engine-accepting-p engine)))
         (wait-for-statistic engine :threads 1)
         (destroy-who-serves engine)
         (open-gate release)
@@ -166,7 +166,7 @@
 (defun check-waiting-for-who-accepts (engine)
   "Checks that nobody has stopped ENGINE while another who stops it may use its listener."
   (let ((within (make-gate)) (gate (make-gate)) (others '()))
-    (with-function (engine::accept-rest (original engine seconds)
+    (with-function (accept-rest (original engine seconds)
                      (open-gate within)
                      (await gate))
       (let ((soft (in-background ("soft stop") (engine:stop-engine engine :soft t))))
@@ -179,7 +179,7 @@
             (push other others)))
         (open-gate gate)
         (mapc #'task-result (cons soft others))
-        (is (zerop (engine::engine-listener-users engine)))))))
+        (is (zerop (engine-listener-users engine)))))))
 
 (define-server-test nobody-has-stopped-an-engine-while-another-who-stops-it-may-accept
   (with-running-engine (engine (constantly :close))
@@ -201,15 +201,15 @@
 
 (test an-engine-that-did-nothing-has-all-statistics
   (let ((statistics (engine:no-statistics)))
-    (is (equal (engine::no-expirations) (getf statistics :expired-by)))
+    (is (equal (no-expirations) (getf statistics :expired-by)))
     (is (null (getf statistics :ready-wait)))
     (is (eql 0 (getf statistics :served)))))
 
 (define-server-test counts-that-do-not-add-up-are-told
   (with-running-engine (engine (constantly :close))
     (engine:stop-engine engine)
-    (incf (svref (engine::engine-counts engine) (engine::state-index :serving)))
-    (platform:counter-add (engine::tally-open (engine::engine-tally engine)) 1)
+    (incf (svref (engine-counts engine) (state-index :serving)))
+    (platform:counter-add (tally-open (engine-tally engine)) 1)
     (is (= 2 (length (engine:accounting-problems engine))))
-    (decf (svref (engine::engine-counts engine) (engine::state-index :serving)))
-    (platform:counter-add (engine::tally-open (engine::engine-tally engine)) -1)))
+    (decf (svref (engine-counts engine) (state-index :serving)))
+    (platform:counter-add (tally-open (engine-tally engine)) -1)))

@@ -83,7 +83,7 @@
   (let ((world (make-array (length *model-fields*) :initial-element 0)))
     (setf (shared world :coming) 1)
     (dolist (connection '(1 2))
-      (setf (model-word world connection) (engine::ownership-word :closed)
+      (setf (model-word world connection) (ownership-word :closed)
             (model-more world connection) 1))
     world))
 
@@ -153,21 +153,21 @@
   (svref *world* (cdr *thread*)))
 
 (defparameter *model-changes*
-  (loop for (event) in engine::*ownership-rules*
+  (loop for (event) in *ownership-rules*
         collect event
-        collect (engine::ownership-changes event))
+        collect (ownership-changes event))
   "For each event what the engine's table makes of each ownership.")
 
 (defun model-event (event connection)
   "EVENT happens to the ownership of CONNECTION, which was as the value tells."
   (let ((before (model-word *world* connection)))
     (setf (model-word *world* connection)
-          (aref (the engine::ownership-changes (getf *model-changes* event)) (the fixnum before)))
+          (aref (the ownership-changes (getf *model-changes* event)) (the fixnum before)))
     before))
 
 (defmacro bits-p (word &rest bits)
   "Whether one of BITS is set in WORD."
-  `(logtest ,word ,(apply #'engine::ownership-word bits)))
+  `(logtest ,word ,(apply #'ownership-word bits)))
 
 (defun use (connection what)
   "A call of the system, WHAT, on the descriptor, for CONNECTION."
@@ -201,11 +201,11 @@
                (zerop (shared *world* :stopping)))
       (setf (shared *world* :holder) connection
             (shared *world* :coming) (1+ connection)
-            (model-word *world* connection) (engine::ownership-word :owned)
+            (model-word *world* connection) (ownership-word :owned)
             (shared *world* :entry) connection)
       (at :serve connection))))
 
-(defun take-event (connection)
+(defun take-event-in-model (connection)
   (when (plusp (model-pending *world* connection))
     (setf (model-pending *world* connection) 0)
     (when (readable-in-model-p connection)
@@ -245,7 +245,7 @@ it."
   "Functions, each of which makes the step that a thread at PLACE may make."
   (let ((connection (thread-connection)))
     (ecase place
-      (:idle (one-of (accept-in-model) (take-event 1) (take-event 2)
+      (:idle (one-of (accept-in-model) (take-event-in-model 1) (take-event-in-model 2)
                      (take-queued 1) (take-queued 2)))
       ((:find :find-over)
        (one-of (at (cond ((/= connection (shared *world* :entry)) :idle)
@@ -468,8 +468,8 @@ Lisp's."
         unless (eql value 0)
           collect (list name (cond ((search "-AT" (string name)) (nth value *model-places*))
                                    ((search "WORD" (string name))
-                                    (loop for bit in engine::*ownership-bits*
-                                          when (logtest value (engine::ownership-word bit))
+                                    (loop for bit in *ownership-bits*
+                                          when (logtest value (ownership-word bit))
                                             collect bit))
                                    (t value)))))
 
@@ -519,14 +519,14 @@ came to be."
 
 (defun broken-rules (event place value)
   "The rules of ownership, with VALUE in the place of what EVENT makes of the ownership PLACE."
-  (let ((changes (copy-seq (engine::ownership-changes event))))
+  (let ((changes (copy-seq (ownership-changes event))))
     (setf (aref changes place) value)
     (append (list event changes) *model-changes*)))
 
 (defmacro finds-the-mistake (event place value)
   "Checks that the search notices when EVENT makes VALUE of the ownership PLACE."
-  `(let ((*model-changes* (broken-rules ,event (engine::ownership-word ,@place)
-                                        (engine::ownership-word ,@value))))
+  `(let ((*model-changes* (broken-rules ,event (ownership-word ,@place)
+                                        (ownership-word ,@value))))
      (is (stringp (search-worlds 22 '(:worker :sibling :sentinel)))
          "~A of ~A" ,event ',place)))
 

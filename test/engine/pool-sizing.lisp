@@ -14,37 +14,37 @@
   "Evaluates BODY with an ENGINE without threads that seems to run, and a CONTROLLER for PROCESSORS
 that has found a worker missing just now."
   `(with-resting-engine (,engine)
-     (let ((,controller (engine::make-controller ,processors)))
+     (let ((,controller (make-controller ,processors)))
        (declare (ignorable ,controller))
-       (setf (engine::engine-phase ,engine) :running
-             (engine::engine-accepting-p ,engine) t)
+       (setf (engine-phase ,engine) :running
+             (engine-accepting-p ,engine) t)
        ,@body)))
 
 (defun pretend-workers (engine count state)
   "COUNT new workers of ENGINE, which have no threads, in STATE."
-  (engine::with-engine (engine)
+  (with-engine (engine)
     (loop repeat count
-          collect (let ((worker (engine::reserve-worker engine)))
+          collect (let ((worker (reserve-worker engine)))
                     (unless (eq state :starting)
-                      (engine::set-worker-state worker state))
+                      (set-worker-state worker state))
                     worker))))
 
 (defun pretend-to-serve (workers)
   (dolist (worker workers)
-    (setf (engine::ready-worker-stamp worker) 1)))
+    (setf (ready-worker-stamp worker) 1)))
 
 (defun forget-workers (engine)
-  (engine::with-engine (engine)
-    (mapc #'engine::retire (copy-list (engine::engine-workers engine)))))
+  (with-engine (engine)
+    (mapc #'retire (copy-list (engine-workers engine)))))
 
 ;;; The rule
 
 (defun sized (waiting active blocked asleep lately &key (free-p t) (floor 2) (processors 2))
   "What SIZE-POOL says, a list; how many were blocked lately as an integer."
   (multiple-value-bind (missing excess-p blocked-lately asleep-lately)
-      (engine::size-pool :waiting waiting :active active :blocked blocked :asleep asleep
-                         :free-p free-p :floor floor :processors processors
-                         :blocked-lately lately :asleep-lately lately)
+      (size-pool :waiting waiting :active active :blocked blocked :asleep asleep
+                 :free-p free-p :floor floor :processors processors
+                 :blocked-lately lately :asleep-lately lately)
     (declare (ignore blocked-lately))
     (list missing excess-p (round asleep-lately))))
 
@@ -74,9 +74,9 @@ that has found a worker missing just now."
                    for workers = 2 then (+ workers missing)
                    for (missing nil blocked-lately)
                      = (multiple-value-list
-                        (engine::size-pool :waiting 0 :active workers :blocked workers
-                                           :asleep workers :free-p t :floor 2 :processors 2
-                                           :blocked-lately lately :asleep-lately workers))
+                        (size-pool :waiting 0 :active workers :blocked workers
+                                   :asleep workers :free-p t :floor 2 :processors 2
+                                   :blocked-lately lately :asleep-lately workers))
                    repeat 4
                    do (setf lately blocked-lately)
                    collect workers))))
@@ -101,7 +101,7 @@ that has found a worker missing just now."
   (flet ((left (looks waiting free-p)
            (let ((lately 64))
              (loop repeat looks
-                   do (setf lately (nth-value 3 (engine::size-pool
+                   do (setf lately (nth-value 3 (size-pool
                                                  :waiting waiting :active 9 :blocked 0 :asleep 0
                                                  :free-p free-p :floor 2 :processors 2
                                                  :blocked-lately 0 :asleep-lately lately))))
@@ -118,9 +118,9 @@ that has found a worker missing just now."
   "What LOOK-AT-WORKERS tells: WAITING, ACTIVE, BLOCKED and ASLEEP, a list; and whether only the next
 look is to tell.  FREE-P says whether a processor is free."
   (multiple-value-bind (look suspect-p)
-      (with-function (engine::processor-free-p (original controller) free-p)
+      (with-function (processor-free-p (original controller) free-p)
         (with-function (platform:online-processors (original) 100)
-          (engine::look-at-workers engine controller tick)))
+          (look-at-workers engine controller tick)))
     (values (loop for name in '(:waiting :active :blocked :asleep)
                   collect (getf look name))
             suspect-p)))
@@ -131,21 +131,21 @@ look is to tell.  FREE-P says whether a processor is free."
       (declare (ignore free))
       (pretend-workers engine 2 :suspended)
       (pretend-workers engine 1 :starting)
-      (setf (engine::ready-worker-stamp young) 100
-            (engine::ready-worker-stamp old) 99)
+      (setf (ready-worker-stamp young) 100
+            (ready-worker-stamp old) 99)
       (let ((asleep-p nil))
-        (with-function (engine::asleep-p (original worker) asleep-p)
-          (with-function (engine::computed-for-long-p (original worker) nil)
+        (with-function (asleep-p (original worker) asleep-p)
+          (with-function (computed-for-long-p (original worker) nil)
             (is (equal '(0 4 0 0) (look engine controller 101)) "It waits for a processor.")
             (setf asleep-p t)
             (is (equal '(0 4 1 0) (look engine controller 101)))
             (setf asleep-p nil)
             (is (equal '(0 4 1 0) (look engine controller 102)) "It has been found so.")
-            (setf (engine::ready-worker-stamp old) 102)
+            (setf (ready-worker-stamp old) 102)
             (is (equal '(0 4 0 0) (look engine controller 103)) "That is another request.")
-            (setf (engine::ready-worker-stamp old) 0
-                  (engine::ready-worker-stamp young) 0
-                  (engine::ready-worker-away old) 102
+            (setf (ready-worker-stamp old) 0
+                  (ready-worker-stamp young) 0
+                  (ready-worker-away old) 102
                   asleep-p t)
             (is (equal '(0 4 1 0) (look engine controller 104)) "An interrupt holds it up."))))
       (forget-workers engine))))
@@ -154,8 +154,8 @@ look is to tell.  FREE-P says whether a processor is free."
   (with-still-pool (engine controller)
     (let ((asked 0) (asleep-p t))
       (pretend-to-serve (pretend-workers engine 20 :active))
-      (with-function (engine::asleep-p (original worker) (incf asked) asleep-p)
-        (with-function (engine::computed-for-long-p (original worker) nil)
+      (with-function (asleep-p (original worker) (incf asked) asleep-p)
+        (with-function (computed-for-long-p (original worker) nil)
           (setf asleep-p nil)
           (is (equal '(0 20 0 0) (look engine controller 9)))
           (setf asleep-p t)
@@ -168,40 +168,40 @@ look is to tell.  FREE-P says whether a processor is free."
 (define-server-test a-worker-that-computes-for-long-counts-as-blocked-and-not-before
   (with-still-pool (engine controller)
     (let ((run-time 1000) (worker (first (pretend-workers engine 1 :active))))
-      (setf (engine::ready-worker-stamp worker) 1)
+      (setf (ready-worker-stamp worker) 1)
       (with-function (platform:thread-run-time (original identity) run-time)
-        (with-function (engine::asleep-p (original worker) nil)
+        (with-function (asleep-p (original worker) nil)
           (flet ((blocked (tick) (third (look engine controller tick))))
             (is (= 0 (blocked 100)) "It is asked about for the first time.")
-            (incf run-time engine::*computing-microseconds*)
+            (incf run-time *computing-microseconds*)
             (is (= 0 (blocked 101)))
             (incf run-time 1)
             (is (= 1 (blocked 102)))
-            (setf (engine::ready-worker-stamp worker) 102)
+            (setf (ready-worker-stamp worker) 102)
             (is (= 0 (blocked 104)) "That is another request."))))
       (forget-workers engine))))
 
 (define-server-test a-worker-that-has-no-processor-is-asleep-where-the-system-does-not-tell
   (with-still-pool (engine controller)
     (let ((run-time 1000) (worker (first (pretend-workers engine 1 :active))))
-      (setf (engine::ready-worker-stamp worker) 1)
+      (setf (ready-worker-stamp worker) 1)
       (with-function (platform:thread-run-time (original identity) run-time)
         (with-function (platform:thread-state (original identity) nil)
-          (is (engine::asleep-p worker))
+          (is (asleep-p worker))
           (incf run-time 10)
-          (is (not (engine::asleep-p worker)))
-          (is (engine::asleep-p worker))))
+          (is (not (asleep-p worker)))
+          (is (asleep-p worker))))
       (forget-workers engine))))
 
 (define-server-test the-first-who-seems-blocked-has-the-next-looks-follow-closely
   (with-still-pool (engine controller)
     (pretend-to-serve (pretend-workers engine 1 :active))
-    (with-function (engine::asleep-p (original worker) t)
-      (setf (engine::pool-state-calm-p (engine::engine-pool-state engine)) t)
+    (with-function (asleep-p (original worker) t)
+      (setf (pool-state-calm-p (engine-pool-state engine)) t)
       (multiple-value-bind (look suspect-p) (look engine controller 9)
         (is (= 0 (third look)))
         (is-true suspect-p))
-      (setf (engine::pool-state-calm-p (engine::engine-pool-state engine)) nil)
+      (setf (pool-state-calm-p (engine-pool-state engine)) nil)
       (multiple-value-bind (look suspect-p) (look engine controller 10)
         (is (= 1 (third look)))
         (is (not suspect-p))))
@@ -210,13 +210,13 @@ look is to tell.  FREE-P says whether a processor is free."
 (define-server-test while-no-processor-is-free-a-worker-is-blocked-after-3-ms
   (with-still-pool (engine controller)
     (let ((worker (first (pretend-workers engine 1 :active)))
-          (now (engine::pool-state-clock (engine::engine-pool-state engine))))
-      (setf (engine::ready-worker-stamp worker) 1)
-      (with-function (engine::asleep-p (original worker) t)
-        (with-function (engine::computed-for-long-p (original worker) nil)
+          (now (pool-state-clock (engine-pool-state engine))))
+      (setf (ready-worker-stamp worker) 1)
+      (with-function (asleep-p (original worker) t)
+        (with-function (computed-for-long-p (original worker) nil)
           (flet ((blocked (milliseconds free-p)
-                   (setf (engine::ready-worker-begun worker) (- now milliseconds)
-                         (engine::ready-worker-blocked-stamp worker) 0)
+                   (setf (ready-worker-begun worker) (- now milliseconds)
+                         (ready-worker-blocked-stamp worker) 0)
                    (third (look engine controller 9 :free-p free-p))))
             (is (= 0 (blocked 2 nil)))
             (is (= 1 (blocked 3 nil)))
@@ -228,9 +228,9 @@ look is to tell.  FREE-P says whether a processor is free."
   (with-still-pool (engine controller)
     (pretend-to-serve (pretend-workers engine 5 :active))
     (flet ((asleep (free-p processors)
-             (with-function (engine::processor-free-p (original controller) free-p)
+             (with-function (processor-free-p (original controller) free-p)
                (with-function (platform:online-processors (original) processors)
-                 (getf (engine::look-at-workers engine controller 2) :asleep)))))
+                 (getf (look-at-workers engine controller 2) :asleep)))))
       (is (= 4 (asleep t 2)))
       (is (= 5 (asleep t 1)))
       (is (= 0 (asleep t 8)))
@@ -249,7 +249,7 @@ look is to tell.  FREE-P says whether a processor is free."
                    (incf now microseconds)
                    (when stall
                      (incf stall more-stall))
-                   (engine::processor-free-p controller)))
+                   (processor-free-p controller)))
             (is-true (free-p 0 0))
             (is-true (free-p 4000 1999))
             (is (not (free-p 4000 2000)))
@@ -265,19 +265,19 @@ look is to tell.  FREE-P says whether a processor is free."
 
 (define-server-test as-many-count-as-excess-as-should
   (with-resting-engine (engine)
-    (let ((pool (engine::engine-pool-state engine)))
-      (is (not (engine::one-of-excess-p pool)))
-      (setf (engine::pool-state-excess pool) 2)
-      (is (equal '(t t nil) (loop repeat 3 collect (engine::one-of-excess-p pool)))))))
+    (let ((pool (engine-pool-state engine)))
+      (is (not (one-of-excess-p pool)))
+      (setf (pool-state-excess pool) 2)
+      (is (equal '(t t nil) (loop repeat 3 collect (one-of-excess-p pool)))))))
 
 (define-server-test a-worker-that-is-beyond-a-lowered-limit-is-to-be-suspended
   (with-still-pool (engine controller)
-    (let ((pool (engine::engine-pool-state engine)))
+    (let ((pool (engine-pool-state engine)))
       (flet ((excess (limit before)
                (setf (engine:engine-thread-limit engine) limit
-                     (engine::pool-state-excess pool) before)
-               (engine::apply-thread-limit engine pool controller)
-               (engine::pool-state-excess pool)))
+                     (pool-state-excess pool) before)
+               (apply-thread-limit engine pool controller)
+               (pool-state-excess pool)))
         (pretend-workers engine 4 :active)
         (pretend-workers engine 1 :starting)
         (pretend-workers engine 3 :suspended)
@@ -290,11 +290,11 @@ look is to tell.  FREE-P says whether a processor is free."
 (define-server-test a-worker-that-has-left-the-pool-is-not-resumed
   (with-still-pool (engine controller)
     (let ((worker (first (pretend-workers engine 1 :suspended))))
-      (setf (engine::engine-suspended engine) (list worker))
-      (engine::with-engine (engine) (engine::retire worker))
-      (is (null (engine::engine-suspended engine)))
-      (is (= 0 (engine::resume-workers engine 1)))
-      (is (eq :ended (engine::worker-state worker))))))
+      (setf (engine-suspended engine) (list worker))
+      (with-engine (engine) (retire worker))
+      (is (null (engine-suspended engine)))
+      (is (= 0 (resume-workers engine 1)))
+      (is (eq :ended (worker-state worker))))))
 
 ;;; More
 
@@ -302,25 +302,25 @@ look is to tell.  FREE-P says whether a processor is free."
   (with-still-pool (engine controller)
     (flet ((made (count)
              (let ((made '()))
-               (with-function (engine::launch-all (original engine workers) (setf made workers))
-                 (engine::add-workers engine controller count))
-               (engine::with-engine (engine) (mapc #'engine::retire made))
+               (with-function (launch-all (original engine workers) (setf made workers))
+                 (add-workers engine controller count))
+               (with-engine (engine) (mapc #'retire made))
                (length made))))
       (is (= 3 (made 3)))
-      (setf (engine::engine-suspended engine) (pretend-workers engine 1 :suspended))
+      (setf (engine-suspended engine) (pretend-workers engine 1 :suspended))
       (is (= 2 (made 3)))
       (forget-workers engine)
       (setf (engine:engine-thread-limit engine) 2)
       (is (= 2 (made 3)))
-      (setf (engine::engine-suspended engine) (pretend-workers engine 1 :suspended))
+      (setf (engine-suspended engine) (pretend-workers engine 1 :suspended))
       (is (= 0 (made 1)))
-      (is (null (engine::engine-suspended engine)))
+      (is (null (engine-suspended engine)))
       (is (= 2 (statistic engine :resumes)))
       (is (= 1 (made 3)) "One is there already.")
-      (setf (engine::engine-launch-after engine) (+ (platform:milliseconds) 100000))
+      (setf (engine-launch-after engine) (+ (platform:milliseconds) 100000))
       (is (= 0 (made 3)) "A thread could not be made a moment ago.")
-      (setf (engine::engine-launch-after engine) 0
-            (engine::engine-phase engine) :stopping)
+      (setf (engine-launch-after engine) 0
+            (engine-phase engine) :stopping)
       (is (= 0 (made 3)))
       (forget-workers engine))))
 
@@ -328,18 +328,18 @@ look is to tell.  FREE-P says whether a processor is free."
 ;;; became free, and resumed at the next look.
 (define-server-test suspended-workers-beyond-the-limit-are-not-resumed
   (with-still-pool (engine controller)
-    (setf (engine::engine-suspended engine) (pretend-workers engine 4 :suspended))
+    (setf (engine-suspended engine) (pretend-workers engine 4 :suspended))
     (pretend-to-serve (pretend-workers engine 2 :active))
     (setf (engine:engine-thread-limit engine) 3)
-    (engine::add-workers engine controller 4)
-    (is (= 3 (engine::worker-count engine :active)))
+    (add-workers engine controller 4)
+    (is (= 3 (worker-count engine :active)))
     (setf (engine:engine-thread-limit engine) 1)
-    (engine::add-workers engine controller 4)
-    (is (= 3 (engine::worker-count engine :active)))
+    (add-workers engine controller 4)
+    (is (= 3 (worker-count engine :active)))
     (setf (engine:engine-thread-limit engine) nil)
-    (with-function (engine::launch-all (original engine workers) nil)
-      (engine::add-workers engine controller 4))
-    (is (= 6 (engine::worker-count engine :active)))
+    (with-function (launch-all (original engine workers) nil)
+      (add-workers engine controller 4))
+    (is (= 6 (worker-count engine :active)))
     (forget-workers engine)))
 
 (define-server-test a-limit-that-was-lowered-under-load-is-kept
@@ -350,13 +350,13 @@ look is to tell.  FREE-P says whether a processor is free."
     (open-gate gate)
     (expect-each connections "w")
     (eventually ("the workers beyond the limit to be suspended")
-      (<= (engine::worker-count engine :active) 3))
-    (let ((again (make-gate)) (tick (engine::pool-state-tick (engine::engine-pool-state engine))))
+      (<= (worker-count engine :active) 3))
+    (let ((again (make-gate)) (tick (pool-state-tick (engine-pool-state engine))))
       (setf gate again)
       (send-each connections "w")
       (wait-for-statistic engine :busy 3)
       (eventually ("the sentinel to look for some time")
-        (> (engine::pool-state-tick (engine::engine-pool-state engine)) (+ tick 100)))
+        (> (pool-state-tick (engine-pool-state engine)) (+ tick 100)))
       (is (= 3 (statistic engine :busy)))
       (open-gate again)
       (expect-each connections "w"))))
@@ -366,8 +366,8 @@ look is to tell.  FREE-P says whether a processor is free."
     (let ((kept (make-recorder)))
       (flet ((keeps-p ()
                (let ((before (recorded-count kept)))
-                 (recording (kept engine::accept-for-others)
-                   (engine::accept-overflow engine controller))
+                 (recording (kept accept-for-others)
+                   (accept-overflow engine controller))
                  (> (recorded-count kept) before))))
         (pretend-to-serve (pretend-workers engine 2 :active))
         (setf (engine:engine-thread-limit engine) 2
@@ -381,13 +381,13 @@ look is to tell.  FREE-P says whether a processor is free."
         (setf (engine:engine-accept-limit engine) 5)
         (is (keeps-p))
         (let ((worker (first (pretend-workers engine 1 :suspended))))
-          (setf (engine::engine-suspended engine) (list worker))
+          (setf (engine-suspended engine) (list worker))
           (is (not (keeps-p)) "A worker can be called.")
-          (engine::resume-workers engine 1)
+          (resume-workers engine 1)
           (is (not (keeps-p)) "A worker is going to accept.")
           (pretend-to-serve (list worker))
           (is (keeps-p)))
-        (setf (engine::engine-accepting-p engine) nil)
+        (setf (engine-accepting-p engine) nil)
         (is (not (keeps-p)))
         (forget-workers engine)))))
 
@@ -396,13 +396,13 @@ look is to tell.  FREE-P says whether a processor is free."
 (defun adjust-recorded (engine controller)
   "What ADJUST-POOL finds at a look, and how many it called, without making threads."
   (let ((called (make-recorder)))
-    (values (recording (called engine::add-workers)
-              (engine::adjust-pool engine controller))
+    (values (recording (called add-workers)
+              (adjust-pool engine controller))
             (reduce #'+ (recorded called) :key #'third))))
 
 (define-server-test a-look-calls-who-is-missing-and-nobody-who-is-coming
   (with-still-pool (engine controller :processors 3)
-    (setf (engine::pool-state-floor (engine::engine-pool-state engine)) 3)
+    (setf (pool-state-floor (engine-pool-state engine)) 3)
     (pretend-to-wait engine)
     (is (= 3 (nth-value 1 (adjust-recorded engine controller))))
     (pretend-workers engine 2 :starting)
@@ -413,18 +413,18 @@ look is to tell.  FREE-P says whether a processor is free."
 
 (define-server-test a-look-moves-the-clock-and-tells-what-it-found
   (with-still-pool (engine controller :processors 1)
-    (let* ((pool (engine::engine-pool-state engine)) (tick (engine::pool-state-tick pool)))
-      (setf (engine::pool-state-clock pool) 0)
+    (let* ((pool (engine-pool-state engine)) (tick (pool-state-tick pool)))
+      (setf (pool-state-clock pool) 0)
       (is (eq :needed (adjust-recorded engine controller)))
-      (is (= (1+ tick) (engine::pool-state-tick pool)))
-      (is (<= 0 (- (platform:milliseconds) (engine::pool-state-clock pool)) 10000))
+      (is (= (1+ tick) (pool-state-tick pool)))
+      (is (<= 0 (- (platform:milliseconds) (pool-state-clock pool)) 10000))
       (pretend-workers engine 1 :active)
       (is (eq :busy (adjust-recorded engine controller)))
       (pretend-to-wait engine)
       (is (null (adjust-recorded engine controller)))
-      (setf (engine::controller-asleep-lately controller) 4)
+      (setf (controller-asleep-lately controller) 4)
       (is (eq :busy (adjust-recorded engine controller)) "Some were blocked lately.")
-      (is (= 7 (engine::pool-state-target pool)) "Nearly four were, so six may wait, and one.")
+      (is (= 7 (pool-state-target pool)) "Nearly four were, so six may wait, and one.")
       (forget-workers engine))))
 
 (define-server-test a-look-applies-the-limit-and-accepts-the-overflow
@@ -433,9 +433,9 @@ look is to tell.  FREE-P says whether a processor is free."
       (setf (engine:engine-thread-limit engine) 2
             (engine:engine-accept-limit engine) nil)
       (pretend-to-serve (pretend-workers engine 3 :active))
-      (recording (kept engine::accept-for-others)
+      (recording (kept accept-for-others)
         (adjust-recorded engine controller))
-      (is (= 1 (engine::pool-state-excess (engine::engine-pool-state engine))))
+      (is (= 1 (pool-state-excess (engine-pool-state engine))))
       (is (= 1 (recorded-count kept)))
       (forget-workers engine))))
 
@@ -443,8 +443,8 @@ look is to tell.  FREE-P says whether a processor is free."
   (with-still-pool (engine controller :processors 1)
     (pretend-to-serve (pretend-workers engine 2 :active))
     (setf (engine:engine-accept-limit engine) :unlimited)
-    (with-function (engine::asleep-p (original worker) t)
-      (setf (engine::pool-state-tick (engine::engine-pool-state engine)) 9)
+    (with-function (asleep-p (original worker) t)
+      (setf (pool-state-tick (engine-pool-state engine)) 9)
       (is (eq :needed (adjust-recorded engine controller)))
       (setf (engine:engine-thread-limit engine) 3)
       (is (eq :needed (adjust-recorded engine controller)))
@@ -457,7 +457,7 @@ look is to tell.  FREE-P says whether a processor is free."
 ;;; Each decision is counted
 
 (defun decision-counts (controller)
-  (copy-list (engine::decision-counts (engine::controller-decisions controller))))
+  (copy-list (engine::decision-counts (controller-decisions controller))))
 
 (defmacro decisions-of ((controller) &body body)
   "The decisions that CONTROLLER counts while BODY is evaluated, a list in the order of their
@@ -471,9 +471,9 @@ table."
 (define-server-test a-decision-to-add-workers-is-counted
   (with-still-pool (engine controller)
     (flet ((decided-to-add (count)
-             (with-function (engine::launch-all (original engine workers) t)
-               (decisions-of (controller) (engine::add-workers engine controller count)))))
-      (setf (engine::engine-suspended engine) (pretend-workers engine 2 :suspended))
+             (with-function (launch-all (original engine workers) t)
+               (decisions-of (controller) (add-workers engine controller count)))))
+      (setf (engine-suspended engine) (pretend-workers engine 2 :suspended))
       (is (equal '(:resume) (decided-to-add 1)))
       (is (equal '(:resume :launch) (decided-to-add 2)))
       (is (equal '(:launch) (decided-to-add 2)))
@@ -487,8 +487,8 @@ table."
     (setf (engine:engine-thread-limit engine) 1)
     (flet ((decided-with (accept-limit)
              (setf (engine:engine-accept-limit engine) accept-limit)
-             (with-function (engine::accept-for-others (original engine) nil)
-               (decisions-of (controller) (engine::accept-overflow engine controller)))))
+             (with-function (accept-for-others (original engine) nil)
+               (decisions-of (controller) (accept-overflow engine controller)))))
       (is (equal '(:accept-overflow) (decided-with nil)))
       (is (null (decided-with :unlimited))))
     (forget-workers engine)))
@@ -503,11 +503,11 @@ table."
 
 (define-server-test all-decisions-are-told
   (with-ready-engine (engine (constantly nil))
-    (is (equal engine::*decisions*
+    (is (equal *decisions*
                (loop for (decision) on (statistic engine :decisions) by #'cddr collect decision)))
     (eventually ("a rest to be counted")
       (plusp (reduce #'+ (member :short-nap (statistic engine :decisions))
                      :key (lambda (each) (if (integerp each) each 0))))))
   (with-resting-engine (engine)
-    (engine::count-decision (engine::make-engine-controller engine) :limit)
+    (count-decision (make-engine-controller engine) :limit)
     (is (= 1 (getf (statistic engine :decisions) :limit)))))

@@ -7,14 +7,14 @@
 
 (define-server-test processors-that-come-and-go-are-noticed
   (with-resting-engine (engine)
-    (let ((controller (engine::make-controller 2)))
+    (let ((controller (make-controller 2)))
       (setf (engine:engine-standby engine) 8)
       (dolist (processors '(4 1 64))
-        (with-globals ((engine::*processors* processors))
-          (setf (engine::controller-last-processor-count controller) 0)
-          (engine::count-processors engine controller (1+ engine::*count-milliseconds*))
-          (is (= processors (engine::controller-processors controller)))
-          (is (= (min 8 processors) (engine::pool-state-floor (engine::engine-pool-state engine)))))))))
+        (with-globals ((*processors* processors))
+          (setf (controller-last-processor-count controller) 0)
+          (count-processors engine controller (1+ *count-milliseconds*))
+          (is (= processors (controller-processors controller)))
+          (is (= (min 8 processors) (pool-state-floor (engine-pool-state engine)))))))))
 
 ;;; The engine
 
@@ -23,10 +23,10 @@
     (with-connection (connection *port*)
       (exchange-octets connection "x")
       (wait-for-statistic engine :busy 0)
-      (let* ((pool (engine::engine-pool-state engine))
-             (tick (engine::pool-state-tick pool))
+      (let* ((pool (engine-pool-state engine))
+             (tick (pool-state-tick pool))
              (made (statistic engine :made))) ; one more where "x" took long on a busy machine
-        (eventually ("many looks of the sentinel") (> (engine::pool-state-tick pool) (+ 100 tick)))
+        (eventually ("many looks of the sentinel") (> (pool-state-tick pool) (+ 100 tick)))
         (is (= made (statistic engine :made)))
         (is (<= 3 (statistic engine :threads) made))))))
 
@@ -51,7 +51,7 @@ with the number that is given to RUN-ALL.")
   `(progn
      ,@(loop for number in numbers
              collect `(test ,(intern (format nil "WITH-~D-PROCESSORS-PROMISES-ARE-KEPT" number))
-                        (with-globals ((engine::*processors* ,number))
+                        (with-globals ((*processors* ,number))
                           (mapc #'funcall *tests-for-any-processors*))))))
 
 (define-processor-tests 1 4 64)

@@ -71,12 +71,12 @@ reported more of it meanwhile."
          (is (equal "w" (exchange-octets ,connection "w")))
          (send ,connection "x")
          (eventually ("the report of another octet")
-           (some-connection-p #'engine::arrived-p ,engine))
+           (some-connection-p #'arrived-p ,engine))
          (open-gate *more-came*)
          ,@body))))
 
 (defun some-connection-p (predicate engine)
-  (plusp (engine::count-connections predicate engine)))
+  (plusp (count-connections predicate engine)))
 
 (define-server-test a-deadline-holds-though-the-peer-has-sent-more
   (with-owned-connection (engine connection impatient-service)

@@ -27,7 +27,7 @@ that connect to *PORT* all the same, and with a function that ends the want."
       (mapc #'disconnect connections))))
 
 (define-server-test without-descriptors-connections-wait-and-are-served-later
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-ready-engine (engine (constantly nil))
       ;; Who is accepted before it has sent something may have to give way.
       (platform:defer-accepts (engine:engine-listener engine) 60)
@@ -47,7 +47,7 @@ that connect to *PORT* all the same, and with a function that ends the want."
            (is (= 1 (length (error-notes *service*))) "It is noted once.")))))))
 
 (define-server-test without-descriptors-idle-connections-give-way
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-ready-engine (engine (constantly nil))
       (with-connections (idle 8 *port*)
         (dolist (connection idle) (exchange-octets connection "i"))
@@ -101,7 +101,7 @@ that meets TEST."
   (is (closed-by-server-p connection))
   (wait-for-statistic engine :open 0)
   (await-ended engine 1)
-  (is (null (engine::parked-connections (engine::engine-table engine))))
+  (is (null (parked-connections (engine-table engine))))
   (with-connection (other *port*)
     (is (equal "o" (exchange-octets other "o")))))
 
@@ -110,7 +110,7 @@ that meets TEST."
     (with-connection (connection *port*)
       (exchange-octets connection "a")
       (wait-for-statistic engine :parked 1)
-      (call-with-ambush 'engine::become-owner #'identity
+      (call-with-ambush 'become-owner #'identity
                         (lambda (ambush)
                           (send connection "x")
                           (destroy-in-ambush ambush)))
@@ -143,7 +143,7 @@ that meets TEST."
     (with-connection (connection *port*)
       (exchange-octets connection "a")
       (wait-for-statistic engine :parked 1)
-      (call-with-ambush 'engine::give-up-ownership #'identity
+      (call-with-ambush 'give-up-ownership #'identity
                         (lambda (ambush)
                           (send connection "b")
                           (destroy-in-ambush ambush)))
@@ -157,7 +157,7 @@ that meets TEST."
 (defmacro with-one-awake ((engine gate connections count) &body body)
   "Evaluates BODY as WITH-GATED-ENGINE does, with two workers, of whom one is suspended, and no
 more: on a busy machine another one would be made meanwhile."
-  `(with-globals ((engine::*processors* 1))
+  `(with-globals ((*processors* 1))
      (with-gated-engine (,engine ,gate ,connections ,count :standby 2 :thread-limit 2)
        ,@body)))
 
@@ -167,8 +167,8 @@ suspended is listed, and nobody else."
   (wait-for-statistic engine :made 3)
   (wait-for-statistic engine :ended 1)
   (wait-for-statistic engine :threads 2)
-  (is (every (lambda (worker) (eq :suspended (engine::worker-state worker)))
-             (engine::engine-suspended engine)))
+  (is (every (lambda (worker) (eq :suspended (worker-state worker)))
+             (engine-suspended engine)))
   (with-connection (other *port*)
     (is (equal "o" (exchange-octets other "o"))))
   (is (null (engine:stop-engine engine)))
@@ -187,28 +187,28 @@ engine and a connection; and checks the engine."
                          (check-suspended engine))))))
 
 (define-server-test a-worker-destroyed-at-the-beginning-of-its-suspension-leaves-the-list
-  (destroy-where 'engine::begin-suspension (constantly t) (constantly nil)))
+  (destroy-where 'begin-suspension (constantly t) (constantly nil)))
 
 (defun have-one-resumed (engine connection)
   (wait-for-statistic engine :suspended 1)
   (send connection "w"))
 
 (define-server-test a-worker-destroyed-when-it-was-just-resumed-leaves-the-list
-  (destroy-where 'engine::await-resume #'identity #'have-one-resumed))
+  (destroy-where 'await-resume #'identity #'have-one-resumed))
 
 (define-server-test a-worker-destroyed-at-the-end-of-its-suspension-leaves-the-list
-  (destroy-where 'engine::end-suspension (constantly t) #'have-one-resumed))
+  (destroy-where 'end-suspension (constantly t) #'have-one-resumed))
 
 (define-server-test a-worker-destroyed-while-suspended-leaves-the-list
   (with-one-awake (engine gate connections 1)
-    (let ((victim (eventually ("a worker to be suspended") (first (engine::engine-suspended engine)))))
-      (bt:destroy-thread (engine::worker-thread victim))
+    (let ((victim (eventually ("a worker to be suspended") (first (engine-suspended engine)))))
+      (bt:destroy-thread (worker-thread victim))
       (eventually ("it to leave the list")
-        (not (member victim (engine::engine-suspended engine))))
+        (not (member victim (engine-suspended engine))))
       (check-suspended engine))))
 
 (define-server-test nobody-who-belongs-to-the-floor-ends-while-suspended
-  (with-globals ((engine::*suspension-seconds* 0))
+  (with-globals ((*suspension-seconds* 0))
     (with-one-awake (engine gate connections 1)
       (wait-for-statistic engine :suspended 1)
       (engine:resize-pool engine)       ; has it look around
@@ -219,10 +219,10 @@ engine and a connection; and checks the engine."
     (send-each connections "w")
     (wait-for-statistic engine :busy 1)
     (is (= 1 (length (engine:stop-engine engine :timeout 0))))
-    (is (engine::engine-resources-held-p engine) "It uses it still.")
+    (is (engine-resources-held-p engine) "It uses it still.")
     (open-gate gate)
     (is-true (eventually ("the poller to be given back")
-               (not (engine::engine-resources-held-p engine))))))
+               (not (engine-resources-held-p engine))))))
 
 ;;; No /proc
 
@@ -263,7 +263,7 @@ engine and a connection; and checks the engine."
                                            (error "No more threads."))))
       (send-each blocked "w")
       (eventually ("several failures") (>= (statistic engine :failed) 4))
-      (is (>= (- (platform:milliseconds) first-failure) (* 3 900 engine::*tick*))
+      (is (>= (- (platform:milliseconds) first-failure) (* 3 900 *tick*))
           "A tick lies between two.")
       (is (= 1 (length (error-notes *service*))))
       (open-gate allowed)
@@ -286,7 +286,7 @@ engine and a connection; and checks the engine."
 (defmacro with-failing-accepts ((engine number times) &body body)
   "Evaluates BODY while a ready ENGINE runs, the first TIMES accepts of which fail with error
 NUMBER."
-  `(with-globals ((engine::*tick* 1/100))
+  `(with-globals ((*tick* 1/100))
      (where-supported
       (call-with-function 'platform:accept-descriptor (failing-accepts ,number ,times)
                           (lambda ()
@@ -312,7 +312,7 @@ NUMBER."
 (define-server-test what-keeps-failing-is-told-once-and-ends-no-connection
   (let ((refused (make-gate)))
     (where-supported
-     (with-globals ((engine::*tick* 1/100))
+     (with-globals ((*tick* 1/100))
        (with-ready-engine (engine (constantly nil))
          (with-connection (idle *port*)
            (exchange-octets idle "i")
@@ -331,18 +331,18 @@ NUMBER."
 
 (define-server-test a-descriptor-beyond-the-table-is-refused
   (with-resting-engine (engine)
-    (with-function (platform:accept-descriptor (original listener) engine::+most-descriptors+)
-      (is (equal '(nil t) (multiple-value-list (engine::take-connection engine nil)))))
+    (with-function (platform:accept-descriptor (original listener) +most-descriptors+)
+      (is (equal '(nil t) (multiple-value-list (take-connection engine nil)))))
     (is (= 1 (statistic engine :refused)))
     (is (zerop (statistic engine :open)))))
 
 (define-server-test a-client-that-was-accepted-first-is-served-though-accepting-the-second-fails
   (where-supported
-   (with-globals ((engine::*processors* 4))
+   (with-globals ((*processors* 4))
      (with-ready-engine (engine (constantly nil) :standby 4)
        (eventually ("several to wait")
-         (< 2 (platform:counter-count (engine::pool-state-waiting (engine::engine-pool-state engine)))))
-       (with-function (engine::accept-and-park (original engine worker) (error "Broken."))
+         (< 2 (platform:counter-count (pool-state-waiting (engine-pool-state engine)))))
+       (with-function (accept-and-park (original engine worker) (error "Broken."))
          (with-connection (connection *port*)
            (is (equal "x" (exchange-octets connection "x"))))
          (is (plusp (statistic engine :failed))))))))
@@ -352,7 +352,7 @@ NUMBER."
     (with-descriptor (descriptor client)
       (with-function (engine:refuse (original service connection) (throw 'unwound nil))
         (catch 'unwound
-          (engine::refuse-connection engine (engine::open-connection engine descriptor nil))))
+          (refuse-connection engine (open-connection engine descriptor nil))))
       (is (closed-by-server-p client))
       (is (zerop (statistic engine :open)))
       ;; WITH-DESCRIPTOR closes it, too: that number must still be nobody's.
@@ -369,7 +369,7 @@ NUMBER."
                         (if (eql descriptor token)
                             -1
                             (apply original poller descriptor token more)))
-         (signals engine::start-refused (engine:start-engine engine)))
+         (signals start-refused (engine:start-engine engine)))
        (is (zerop (statistic engine :threads)))))))
 
 (define-server-test a-start-that-fails-early-leaves-no-descriptor

@@ -146,12 +146,12 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
     (expect-each blocked "w")))
 
 (define-server-test handlers-that-block-for-less-than-a-nap-are-noticed
-  (let* ((processors (engine::usable-processors))
+  (let* ((processors (usable-processors))
          (inside (platform:make-counter))
          (crowd (make-gate "more handlers at once than there are processors")))
-    (with-globals ((engine::*watch-looks* 1)
-                   (engine::*long-nap-ticks* 40))
-      (with-function (engine::processor-free-p (original controller) t) ; the machine may be busy
+    (with-globals ((*watch-looks* 1)
+                   (*long-nap-ticks* 40))
+      (with-function (processor-free-p (original controller) t) ; the machine may be busy
         (with-ready-engine (engine (lambda (char)
                                      (declare (ignore char))
                                      (platform:counter-add inside 1)
@@ -180,8 +180,8 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
     (expect-each connections "w")))
 
 (define-server-test threads-return-to-the-floor
-  (with-globals ((engine::*suspension-seconds* 1/10)
-                 (engine::*poll-milliseconds* 20))
+  (with-globals ((*suspension-seconds* 1/10)
+                 (*poll-milliseconds* 20))
     (with-gated-engine (engine gate connections 20 :standby 2)
       (send-each connections "w")
       (wait-for-statistic engine :busy 20)
@@ -211,7 +211,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
     (wait-for-statistic engine :open 0)))
 
 (define-server-test an-idle-connection-is-closed-by-its-deadline
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-ready-engine (engine (constantly nil) :idle-seconds 1/5)
       (with-connection (connection *port*)
         (exchange-octets connection "x")
@@ -220,7 +220,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
       (is (= 1 (getf (statistic engine :expired-by) :idle))))))
 
 (define-server-test a-client-that-is-late-may-be-told-so
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-ready-engine (engine (constantly nil) :idle-seconds 1/5 :notice "late")
       (with-connection (connection *port*)
         (exchange-octets connection "x")
@@ -229,7 +229,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
       (wait-for-statistic engine :open 0))))
 
 (define-server-test a-client-that-is-late-is-told-although-it-speaks-on
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-ready-engine (engine (lambda (char) (declare (ignore char)) :park)
                                :idle-seconds 1/5 :notice "late")
       (with-connection (connection *port*)
@@ -240,7 +240,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
       (wait-for-statistic engine :open 0))))
 
 (define-server-test a-notice-that-fails-harms-nobody
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-ready-engine (engine (constantly nil) :idle-seconds 1/5 :notice 42)
       (with-connection (connection *port*)
         (exchange-octets connection "x")
@@ -250,7 +250,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
         (is (equal "x" (exchange-octets connection "x")))))))
 
 (define-server-test a-new-connection-that-says-nothing-is-closed-by-its-deadline
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-ready-engine (engine (constantly nil) :idle-seconds 1/5)
       (with-connection (connection *port*)
         (is (closed-by-server-p connection)))
@@ -277,15 +277,15 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
         (exchange-octets connection "i"))
       (wait-for-statistic engine :open 6)
       (wait-for-statistic engine :busy 0) ; else one of BUSY might be refused
-      (setf (engine::engine-accept-limit engine) 3)
+      (setf (engine:engine-accept-limit engine) 3)
       (send-each busy "w")
       (eventually ("both to be served")
-        (and (= 2 (statistic engine :busy)) (= 2 (engine::busy-or-readable-count engine 9))))
+        (and (= 2 (statistic engine :busy)) (= 2 (busy-or-readable-count engine 9))))
       (with-connection (waiting *port*)
         (send waiting "x")
         (wait-for-statistic engine :open 7)
         (eventually ("the waiting one to be told of")
-          (= 3 (engine::busy-or-readable-count engine 9)))
+          (= 3 (busy-or-readable-count engine 9)))
         (with-connection (late *port*)
           (is (equal "!" (decode (receive-rest late)))))
         (is (= 1 (statistic engine :refused)))
@@ -295,9 +295,9 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
 (define-server-test ready-workers-destroyed-from-outside-are-replaced
   (with-ready-engine (engine (constantly nil))
     (eventually ("the workers to begin")
-      (every #'engine::worker-thread (engine::engine-workers engine)))
+      (every #'worker-thread (engine-workers engine)))
     (mapc #'bt:destroy-thread
-          (mapcar #'engine::worker-thread (engine::engine-workers engine)))
+          (mapcar #'worker-thread (engine-workers engine)))
     (await-ended engine 2)
     (with-connection (connection *port*)
       (is (equal "x" (exchange-octets connection "x"))))))
@@ -330,7 +330,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
       (wait-for-statistic engine :parked 1))))
 
 (define-server-test how-long-what-is-ready-waits-is-sampled
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-gated-engine (engine gate connections 2 :thread-limit 2)
       (eventually ("a sample") (plusp (getf (statistic engine :ready-waits) :count)))
       (send-each connections "w")
@@ -343,7 +343,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
         (is (>= (getf (statistic engine :ready-waits) :sum) 1/5))))))
 
 (define-server-test resumes-and-suspends-are-counted
-  (let ((many (+ 2 (engine::usable-processors))))
+  (let ((many (+ 2 (usable-processors))))
     (with-gated-engine (engine gate connections many :standby many)
       (eventually ("some to rest") (plusp (statistic engine :suspends)))
       (send-each connections "w")

@@ -12,7 +12,7 @@
       (and thread (not (eq thread sentinel)) (bt:thread-alive-p thread) thread))))
 
 (define-server-test a-destroyed-sentinel-has-a-successor
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-ready-engine (engine (constantly nil) :idle-seconds 1/5)
       (let ((sentinel (sentinel-of engine)))
         (platform:destroy-thread sentinel)
@@ -22,21 +22,21 @@
           (is (closed-by-server-p connection) "Deadlines count again."))))))
 
 (define-server-test (a-destroyed-sentinel-has-a-successor-though-the-worker-that-it-called-dies-too :needs :parking)
-  (with-globals ((engine::*poll-milliseconds* 100000)) ; or the others would look around by themselves
+  (with-globals ((*poll-milliseconds* 100000)) ; or the others would look around by themselves
     (with-ready-engine (engine (constantly nil) :standby 3)
       ;; A thread that is destroyed before it begins calls for nobody.
-      (eventually ("the workers to begin") (zerop (engine::worker-count engine :starting)))
+      (eventually ("the workers to begin") (zerop (worker-count engine :starting)))
       (let ((sentinel (sentinel-of engine)))
-        (with-function (engine::request-sentinel (original engine) nil)
+        (with-function (request-sentinel (original engine) nil)
           (platform:destroy-thread sentinel)
           (eventually ("its end") (not (bt:thread-alive-p sentinel))))
-        (platform:destroy-thread (engine::worker-thread (first (engine::engine-workers engine))))
+        (platform:destroy-thread (worker-thread (first (engine-workers engine))))
         (successor engine sentinel)
         (with-connection (connection *port*)
           (is (equal "x" (exchange-octets connection "x"))))))))
 
 (define-server-test (a-destroyed-sentinel-has-a-successor-though-who-waits-is-suspended :needs :parking)
-  (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+  (with-globals ((*tick* 1/100) (*idle-tick* 1/100))
     (let ((gate (make-gate)))
       (with-ready-engine (engine (lambda (char)
                                    (when (eql #\w char)
@@ -46,14 +46,14 @@
           (exchange-octets blocked "x")
           ;; One worker is blocked, and the other suspended: nobody waits, and the sentinel does not
           ;; see to that.
-          (with-function (engine::adjust-pool (original engine controller) nil)
+          (with-function (adjust-pool (original engine controller) nil)
             (eventually ("a suspended worker")
               ;; A look that had begun before may write this once more.
-              (setf (engine::pool-state-target (engine::engine-pool-state engine)) 1)
+              (setf (pool-state-target (engine-pool-state engine)) 1)
               (exchange-octets blocked "x")
-              (engine::engine-suspended engine))
+              (engine-suspended engine))
             (send blocked "w")
-            (eventually ("nobody to wait") (not (engine::somebody-waits-p engine)))
+            (eventually ("nobody to wait") (not (somebody-waits-p engine)))
             (let ((sentinel (sentinel-of engine)))
               (unwind-protect
                    (progn (platform:destroy-thread sentinel)
@@ -61,7 +61,7 @@
                 (open-gate gate)))))))))
 
 (define-server-test a-successor-that-is-destroyed-before-it-begins-has-another
-  (with-globals ((engine::*tick* 1/100) (engine::*poll-milliseconds* 10))
+  (with-globals ((*tick* 1/100) (*poll-milliseconds* 10))
     (with-ready-engine (engine (constantly nil))
       (let ((sentinel (sentinel-of engine)) (unborn nil))
         (with-function (engine:make-engine-thread (original service role thunk)
@@ -77,43 +77,43 @@
   (let* (*listener* *service* (engine (make-engine (constantly :close)))
          (mine (thread-that-never-began)) (other (bt:current-thread)))
     (loop for (sentinel lost-p noted) in (list (list nil nil mine) (list other nil other) (list nil t nil))
-          do (setf (engine::sentinel-thread (engine::engine-sentinel engine)) sentinel
-                   (engine::sentinel-lost-p (engine::engine-sentinel engine)) lost-p)
-             (engine::record-sentinel engine mine)
+          do (setf (sentinel-thread (engine-sentinel engine)) sentinel
+                   (sentinel-lost-p (engine-sentinel engine)) lost-p)
+             (record-sentinel engine mine)
              (is (eq noted (sentinel-of engine))))))
 
 (define-server-test the-clock-goes-on-without-a-sentinel
   (with-resting-engine (engine)
-    (let ((pool (engine::engine-pool-state engine)))
-      (flet ((lag () (- (platform:milliseconds) (engine::coarse-now pool))))
+    (let ((pool (engine-pool-state engine)))
+      (flet ((lag () (- (platform:milliseconds) (coarse-now pool))))
         (is (< (* 1000 *patience*) (lag)) "Nobody has ticked.")
-        (engine::request-sentinel engine)
+        (request-sentinel engine)
         (is (<= 0 (lag) (* 1000 *patience*)))
-        (engine::resume-clock pool)
+        (resume-clock pool)
         (is (<= 0 (lag) (* 1000 *patience*)))
-        (is (not (engine::pool-state-clock-stopped-p pool)))))))
+        (is (not (pool-state-clock-stopped-p pool)))))))
 
 (defun await-progress-of-clock (pool)
   "Waits until what the workers take for the time has moved on."
-  (let ((before (engine::coarse-now pool)))
+  (let ((before (coarse-now pool)))
     (is-true (eventually ("the clock to go on")
-               (< (+ before 100) (engine::coarse-now pool))))))
+               (< (+ before 100) (coarse-now pool))))))
 
 (define-server-test the-clock-goes-on-when-a-worker-misses-the-sentinel-that-is-lost
   (with-resting-engine (engine)
-    (let ((pool (engine::engine-pool-state engine)))
-      (engine::request-sentinel engine)
-      (engine::wake-sentinel-if-nobody-waits engine pool)
+    (let ((pool (engine-pool-state engine)))
+      (request-sentinel engine)
+      (wake-sentinel-if-nobody-waits engine pool)
       (await-progress-of-clock pool)
-      (engine::wake-sentinel engine)
+      (wake-sentinel engine)
       (await-progress-of-clock pool))))
 
 (define-server-test the-clock-goes-on-while-the-sentinel-waits-after-a-failure
-  (with-globals ((engine::*tick* (* 2 *patience*)))
+  (with-globals ((*tick* (* 2 *patience*)))
     (with-ready-engine (engine (constantly nil))
-      (with-function (engine::look-at-workers (original &rest arguments) (error "Broken."))
+      (with-function (look-at-workers (original &rest arguments) (error "Broken."))
         (eventually ("the failure to be noted") (error-notes *service*))
-        (await-progress-of-clock (engine::engine-pool-state engine))
+        (await-progress-of-clock (engine-pool-state engine))
         (is (= 1 (statistic engine :failed)) "It waits.")))))
 
 (define-server-test a-sentinel-destroyed-while-all-are-busy-has-a-successor
@@ -131,7 +131,7 @@
   (with-running-engine (engine (constantly :close))
     (let ((sentinel (sentinel-of engine)))
       (platform:destroy-thread sentinel)
-      (eventually ("its end") (engine::lost-sentinel-p engine))
+      (eventually ("its end") (lost-sentinel-p engine))
       (is (closed-p (connect-fake *listener*)))
       (is-true (successor engine sentinel)))))
 
@@ -152,10 +152,10 @@
       (is (closed-by-server-p connection)))))
 
 (define-server-test a-sentinel-that-fails-goes-on-and-says-so-once
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-ready-engine (engine (constantly nil))
       (let ((sentinel (sentinel-of engine)))
-        (dolist (place '(engine::housekeep-when-due engine::rest-after-look))
+        (dolist (place '(housekeep-when-due rest-after-look))
           (let ((before (statistic engine :failed)))
             (call-with-function place (lambda (&rest arguments)
                                         (declare (ignore arguments))
@@ -164,14 +164,14 @@
                                   (eventually ("several failures")
                                     (> (statistic engine :failed) (+ 3 before)))))
             (eventually ("it to recover")
-              (null (engine::sentinel-failing-parts (engine::engine-sentinel engine))))))
+              (null (sentinel-failing-parts (engine-sentinel engine))))))
         (is (eq sentinel (sentinel-of engine)))
         (is (bt:thread-alive-p sentinel))
         (is (= 2 (recorded-count (fake-notes *service*))))))))
 
 (define-server-test housekeeping-that-fails-keeps-nobody-from-sizing-the-pool
   (with-gated-engine (engine gate blocked 6)
-    (with-function (engine::housekeep-when-due (original &rest arguments) (error "Broken."))
+    (with-function (housekeep-when-due (original &rest arguments) (error "Broken."))
       (eventually ("the failure to be noted") (error-notes *service*))
       (send-each blocked "w")
       (with-connection (connection *port*)
@@ -181,38 +181,38 @@
 
 (define-server-test (a-thread-that-dies-amid-the-making-of-a-sentinel-leaves-that-to-others
                      :needs :deferred-ends)
-  (dolist (name '(engine::replace-sentinel-p engine::start-sentinel))
+  (dolist (name '(replace-sentinel-p start-sentinel))
     (let* (*listener* *service* (made 0)
            (engine (make-engine (constantly :close))))
-      (setf (engine::engine-phase engine) :running
-            (engine::sentinel-lost-p (engine::engine-sentinel engine)) t)
-      (with-function (engine::start-sentinel (original engine) (incf made))
+      (setf (engine-phase engine) :running
+            (sentinel-lost-p (engine-sentinel engine)) t)
+      (with-function (start-sentinel (original engine) (incf made))
         (call-with-function
          name (lambda (original &rest arguments)
                 (prog1 (apply original arguments)
                   (destroy-here (bt:current-thread))))
          (lambda ()
            (platform:join-thread (bt:make-thread (lambda ()
-                                                   (engine::ensure-sentinel engine)
+                                                   (ensure-sentinel engine)
                                                    (await (make-gate))))
                                  *patience*))))
-      (is (= made (engine::sentinel-count (engine::engine-sentinel engine))))
-      (is (eq (zerop made) (engine::sentinel-lost-p (engine::engine-sentinel engine)))))))
+      (is (= made (sentinel-count (engine-sentinel engine))))
+      (is (eq (zerop made) (sentinel-lost-p (engine-sentinel engine)))))))
 
 (define-server-test a-sentinel-that-cannot-be-made-is-lost-still
   (let* (*listener* *service*
          (engine (make-engine (constantly :close))))
-    (setf (engine::engine-phase engine) :running
-          (engine::sentinel-lost-p (engine::engine-sentinel engine)) t)
+    (setf (engine-phase engine) :running
+          (sentinel-lost-p (engine-sentinel engine)) t)
     (dolist (fail (list (lambda (&rest arguments) (declare (ignore arguments)) (error "No thread."))
                         (lambda (&rest arguments) (declare (ignore arguments)) (throw 'away nil))))
-      (setf (engine::engine-launch-after engine) 0)
+      (setf (engine-launch-after engine) 0)
       (catch 'away
         ;; Of another file than who calls it: ECL calls the functions of one file directly.
         (call-with-function 'engine:make-engine-thread fail
-                            (lambda () (engine::ensure-sentinel engine))))
-      (is-true (engine::sentinel-lost-p (engine::engine-sentinel engine)))
-      (is (zerop (engine::sentinel-count (engine::engine-sentinel engine)))))))
+                            (lambda () (ensure-sentinel engine))))
+      (is-true (sentinel-lost-p (engine-sentinel engine)))
+      (is (zerop (sentinel-count (engine-sentinel engine)))))))
 
 (define-server-test the-sentinel-does-not-wait-for-programs-that-hold-up-a-workers-end
   (let ((gate (make-gate)) (held (make-gate)))
@@ -224,13 +224,13 @@
              (wait-for-statistic engine :busy 3)
              (open-gate gate)
              (eventually ("some to leave the pool") (plusp (statistic engine :ended)))
-             (engine::join-exited-threads engine)
+             (join-exited-threads engine)
              ;; The sentinel takes them out to look at them.
              (is-true (eventually ("them to be kept for later")
-                        (engine::engine-exited-threads engine)))
+                        (engine-exited-threads engine)))
              (platform:destroy-thread
               (eventually ("the thread of a worker")
-                (some #'engine::worker-thread (engine::engine-workers engine))))
+                (some #'worker-thread (engine-workers engine))))
              (is (closed-p (connect-fake *listener*)) "It is replaced."))
         (open-gate held)))))
 
@@ -254,23 +254,23 @@
 
 (define-server-test resources-are-released-when-the-sentinel-is-the-last-to-leave
   (with-ready-engine (engine (constantly nil))
-    (with-function (engine::await-sentinel (original engine seconds) nil)
+    (with-function (await-sentinel (original engine seconds) nil)
       (engine:stop-engine engine)
-      (eventually ("all to be given back") (not (engine::engine-resources-held-p engine))))))
+      (eventually ("all to be given back") (not (engine-resources-held-p engine))))))
 
 (define-server-test resources-are-released-though-the-sentinel-died-before-its-last-act
   (with-ready-engine (engine (constantly nil))
-    (with-function (engine::discount-sentinel (original engine) nil)
+    (with-function (discount-sentinel (original engine) nil)
       (engine:stop-engine engine)
-      (is (not (engine::engine-resources-held-p engine))))))
+      (is (not (engine-resources-held-p engine))))))
 
 (define-server-test workers-that-have-nothing-to-finish-are-not-reported-by-a-stop
   (with-ready-engine (engine (constantly nil))
-    (let ((worker (engine::make-pool-worker engine 1)))
+    (let ((worker (make-pool-worker engine 1)))
       (loop for (state stamp rests-p) in '((:suspended 5 t) (:active 0 t) (:active 5 nil))
-            do (setf (engine::worker-state worker) state
-                     (engine::ready-worker-stamp worker) stamp)
-               (is (eq rests-p (engine::resting-p worker)) "~A ~A" state stamp)))))
+            do (setf (worker-state worker) state
+                     (ready-worker-stamp worker) stamp)
+               (is (eq rests-p (resting-p worker)) "~A ~A" state stamp)))))
 
 ;;; At rest
 
@@ -292,7 +292,7 @@
 (define-server-test at-rest-deadlines-count
   (with-ready-engine (engine (constantly nil) :idle-seconds 2)
     (eventually ("the sentinel to wait idly")
-      (engine::pool-state-sentinel-idle-p (engine::engine-pool-state engine)))
+      (pool-state-sentinel-idle-p (engine-pool-state engine)))
     (with-connection (connection *port*)
       (exchange-octets connection "x")
       (let ((begun (platform:milliseconds)))
@@ -302,7 +302,7 @@
 (define-server-test after-a-rest-blocked-handlers-hold-up-nobody
   (with-gated-engine (engine gate blocked 6)
     (eventually ("the sentinel to wait idly")
-      (engine::pool-state-sentinel-idle-p (engine::engine-pool-state engine)))
+      (pool-state-sentinel-idle-p (engine-pool-state engine)))
     (send-each blocked "w")
     (with-connection (connection *port*)
       (is (equal "q" (exchange-octets connection "q"))))
@@ -311,7 +311,7 @@
 (define-server-test the-time-of-a-request-is-right-while-the-sentinel-waits-idly
   (with-gated-engine (engine gate connections 1 :standby 4)
     (eventually ("the sentinel to wait idly")
-      (engine::pool-state-sentinel-idle-p (engine::engine-pool-state engine)))
+      (pool-state-sentinel-idle-p (engine-pool-state engine)))
     (let ((begun (platform:milliseconds)))
       (send-each connections "w")
       (wait-for-statistic engine :busy 1)

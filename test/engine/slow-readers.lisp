@@ -93,7 +93,7 @@
     (is (zerop (statistic engine :failed)))))
 
 (define-server-test a-client-that-reads-nothing-is-ended-by-the-write-deadline
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-ready-engine (engine #'large-answers :write-seconds 1/5)
       (with-connection (slow *port*)
         (send slow "L")
@@ -104,9 +104,9 @@
 (defun deadlines (engine)
   "The deadlines of the connections of ENGINE, in milliseconds."
   (let ((deadlines '()))
-    (engine::map-connections (lambda (connection)
-                               (push (engine:connection-deadline connection) deadlines))
-                             (engine::engine-table engine))
+    (map-connections (lambda (connection)
+                       (push (engine:connection-deadline connection) deadlines))
+                     (engine-table engine))
     deadlines))
 
 (define-server-test the-write-deadline-is-renewed-when-octets-are-taken
@@ -117,7 +117,7 @@
       (let ((deadline (first (deadlines engine))))
         (eventually ("the engine's clock to go on")
           (< (+ 5 deadline)
-             (+ 100000 (engine::coarse-now (engine::engine-pool-state engine)))))
+             (+ 100000 (coarse-now (engine-pool-state engine)))))
         (eventually ("the deadline to be renewed")
           (receive-many slow 200000)
           (some (lambda (later) (and later (< deadline later))) (deadlines engine)))))))

@@ -10,7 +10,7 @@
   (let ((stop (in-background ("soft stop")
                 (engine:stop-engine engine :soft t))))
     (eventually ("the engine to drain")
-      (engine::draining-p engine))
+      (draining-p engine))
     stop))
 
 (define-server-test requests-on-kept-connections-are-served-while-an-engine-drains
@@ -27,7 +27,7 @@
         (is (null (engine:accounting-problems engine)))))))
 
 (define-server-test connections-that-nobody-has-accepted-are-served-by-a-soft-stop
-  (with-globals ((engine::*drain-seconds* 10))
+  (with-globals ((*drain-seconds* 10))
     (with-gated-engine (engine gate connections 6 :standby 1 :thread-limit 1)
       (send (first connections) "w")
       (wait-for-statistic engine :busy 1)
@@ -39,15 +39,15 @@
         (is (null (task-result stop)))))))
 
 (define-server-test without-descriptors-a-soft-stop-waits-for-some-and-loses-no-connection
-  (with-globals ((engine::*drain-seconds* 10))
+  (with-globals ((*drain-seconds* 10))
     (with-ready-engine (engine (constantly nil))
       (call-while-exhausted
        12
        (lambda (clients give-back)
          (let ((waiting (mapcar #'funcall clients)))
            (send-each waiting "x")
-           (eventually ("accepting to fail") (engine::engine-accept-trouble engine))
-           (with-function (engine::evict-idle-connections (original engine)
+           (eventually ("accepting to fail") (engine-accept-trouble engine))
+           (with-function (evict-idle-connections (original engine)
                             ;; The sentinel makes some as well, but then the stop would find no
                             ;; want.
                             (unless (eq (bt:current-thread) (sentinel-of engine))
@@ -60,14 +60,14 @@
                (is (null (engine:accounting-problems engine)))))))))))
 
 (define-server-test a-soft-stop-tries-again-where-the-network-failed-under-an-accept
-  (with-globals ((engine::*drain-seconds* 10))
+  (with-globals ((*drain-seconds* 10))
     (with-gated-engine (engine gate connections 4 :standby 1 :thread-limit 1)
       (send (first connections) "w")
       (wait-for-statistic engine :busy 1)
       (send-each (rest connections) "a")
       (let ((failures (list t t)))
         (with-function (platform:accept-descriptor (original listener)
-                         (cond ((not (and failures (engine::draining-p engine)))
+                         (cond ((not (and failures (draining-p engine)))
                                 (funcall original listener))
                                ((eq (bt:current-thread) (sentinel-of engine))
                                 -11)    ; EAGAIN
@@ -83,12 +83,12 @@
 
 (define-server-test where-connections-keep-coming-a-soft-stop-accepts-no-longer-than-it-may
   (with-resting-engine (engine)
-    (setf (engine::engine-accepting-p engine) t)
+    (setf (engine-accepting-p engine) t)
     (let ((count 0))
-      (with-function (engine::accept-and-park (original engine worker)
+      (with-function (accept-and-park (original engine worker)
                        (< (incf count) 100000000))
         (let ((begun (platform:milliseconds)))
-          (engine::accept-rest engine 1/10)
+          (accept-rest engine 1/10)
           (is (<= 100 (- (platform:milliseconds) begun)))
           (is (< 1 count 100000000)))))))
 
@@ -104,7 +104,7 @@
   (with-ready-engine (engine (constantly nil))
     (with-connection (idle *port*)
       (is (equal "a" (exchange-octets idle "a")))
-      (engine::advance-phase engine :draining) ; that thread did no more
+      (advance-phase engine :draining) ; that thread did no more
       (let ((stop (stop-softly engine)))
         (is (closed-by-server-p idle))
         (is (null (task-result stop)))))))
@@ -114,7 +114,7 @@
 (define-server-test at-the-exit-of-the-process-all-workers-end
   (dolist (drains-p '(nil t))
     (let ((begun (make-gate)) (gate (make-gate)))
-      (with-globals ((engine::*drain-seconds* 1000))
+      (with-globals ((*drain-seconds* 1000))
         (with-ready-engine (engine (lambda (char)
                                      (declare (ignore char))
                                      (open-gate begun) ; it was read: what is not would reset the connection
@@ -126,8 +126,8 @@
             (await begun)
             (let ((stop (and drains-p (stop-softly engine))))
               (when stop
-                (eventually ("it to accept nothing more") (not (engine::engine-accepting-p engine))))
-              (engine::stop-for-exit)
+                (eventually ("it to accept nothing more") (not (engine-accepting-p engine))))
+              (stop-for-exit)
               (is-true (wait-for-statistic engine :threads 0) "~A" drains-p)
               (is (closed-by-server-p connection))
               (open-gate gate)
@@ -136,11 +136,11 @@
 
 (define-server-test an-engine-that-drains-ends-without-waiting-where-nothing-is-open
   (with-ready-engine (engine (constantly nil))
-    (with-globals ((engine::*drain-seconds* 1000))
+    (with-globals ((*drain-seconds* 1000))
       (is (null (task-result (stop-softly engine)))))))
 
 (define-server-test a-program-that-stops-softly-while-another-does-cuts-nothing-off
-  (with-globals ((engine::*drain-seconds* 10))
+  (with-globals ((*drain-seconds* 10))
     (with-gated-engine (engine gate connections 6 :standby 1 :thread-limit 1)
       (send (first connections) "w")
       (wait-for-statistic engine :busy 1)
@@ -154,7 +154,7 @@
         (is (null (task-result second-stop)))))))
 
 (define-server-test a-soft-stop-ends-with-a-hard-one
-  (with-globals ((engine::*drain-seconds* 1000))
+  (with-globals ((*drain-seconds* 1000))
     (with-ready-engine (engine (constantly nil))
       (with-connection (idle *port*)
         (is (equal "a" (exchange-octets idle "a")))
@@ -178,12 +178,12 @@
 ;;; Left amid
 
 (define-server-test a-stop-that-is-left-leaves-no-worker-waiting-for-ever
-  (with-globals ((engine::*processors* 1)) ; the others are suspended
+  (with-globals ((*processors* 1)) ; the others are suspended
     (with-ready-engine (engine (constantly nil) :standby 6)
       (eventually ("workers to be suspended")
-        (plusp (engine::worker-count engine :suspended)))
+        (plusp (worker-count engine :suspended)))
       (catch 'left
-        (with-function (engine::close-timers (original timers)
+        (with-function (close-timers (original timers)
                          (throw 'left nil))
           (engine:stop-engine engine)))
       (wait-for-statistic engine :threads 0)
@@ -200,7 +200,7 @@
     (check-waiting-for-who-accepts engine)))
 
 (define-server-test a-hard-stop-ends-the-wait-of-a-soft-one-for-arrivals
-  (with-globals ((engine::*arrival-seconds* 1000))
+  (with-globals ((*arrival-seconds* 1000))
     (with-ready-engine (engine (constantly nil))
       (let ((stop (stop-softly engine)))
         (is (null (engine:stop-engine engine)))

@@ -9,12 +9,12 @@
 
 (defun accept-at-rest (engine)
   "A connection that ENGINE, which has no threads, has accepted and owns."
-  (platform:set-non-blocking (engine::engine-listener-descriptor engine))
-  (engine::open-connection engine (accepted-descriptor (engine:engine-listener engine)) nil))
+  (platform:set-non-blocking (engine-listener-descriptor engine))
+  (open-connection engine (accepted-descriptor (engine:engine-listener engine)) nil))
 
 (defun call-with-connections-at-rest (function count)
   (with-resting-engine (engine)
-    (setf (engine::engine-phase engine) :running)
+    (setf (engine-phase engine) :running)
     (let ((clients '()) (connections '()))
       (unwind-protect
            (progn
@@ -25,9 +25,9 @@
                       (push (accept-at-rest engine) connections))
              (funcall function engine connections clients))
         (dolist (connection connections)
-          (unless (engine::gone-p connection)
-            (engine::claim-parked connection)
-            (engine::drop-connection engine connection)))
+          (unless (gone-p connection)
+            (claim-parked connection)
+            (drop-connection engine connection)))
         (mapc #'disconnect clients)))))
 
 (defmacro with-connections-at-rest ((engine connections clients count) &body body)
@@ -77,34 +77,34 @@ CLIENTS in the same order."
     (destructuring-bind (first second) connections
       (let ((now (platform:milliseconds)))
         (dolist (connection connections)
-          (engine::begin-to-linger connection now)
-          (is (eql (+ now (* 1000 engine::*linger-seconds*)) (engine:connection-deadline connection)))
+          (begin-to-linger connection now)
+          (is (eql (+ now (* 1000 *linger-seconds*)) (engine:connection-deadline connection)))
           (is (eq :linger (engine:connection-deadline-kind connection))))
-        (setf (engine::connection-linger-octets first) 3)
+        (setf (connection-linger-octets first) 3)
         (send (first clients) "abc")
         (await-input-at-rest first)
-        (is (eq :none (engine::drop-arrivals first)) "So many may come.")
+        (is (eq :none (drop-arrivals first)) "So many may come.")
         (send (first clients) "d")
         (await-input-at-rest first)
-        (is (eq :end (engine::drop-arrivals first)))
+        (is (eq :end (drop-arrivals first)))
         ;; A peer that sends as fast as it is read gets no more time either.
-        (with-function (engine::drop-arrivals (original connection) :some)
-          (engine::linger engine first)
-          (is (eql (engine::connection-token first) (engine::take-event engine)))
+        (with-function (drop-arrivals (original connection) :some)
+          (linger engine first)
+          (is (eql (connection-token first) (take-event engine)))
           (make-overdue second now)
-          (engine::linger engine second)
-          (is (engine::gone-p second))
-          (is (null (engine::take-event engine))))))))
+          (linger engine second)
+          (is (gone-p second))
+          (is (null (take-event engine))))))))
 
 (define-server-test what-came-after-a-service-had-read-all-is-unread
   (with-connection-at-rest (engine connection client)
     (setf (engine:connection-input connection) :read)
-    (engine::watch-connection engine connection :input)
+    (watch-connection engine connection :input)
     (send client "x")
     (await-input-at-rest connection)
-    (is (not (engine::unread-p connection)) "Nobody was told of it.")
-    (is (not (engine::become-owner connection nil)))
-    (is (engine::unread-p connection))))
+    (is (not (unread-p connection)) "Nobody was told of it.")
+    (is (not (become-owner connection nil)))
+    (is (unread-p connection))))
 
 ;;; Shutting down what somebody else owns
 
@@ -115,74 +115,74 @@ CLIENTS in the same order."
 
 (define-server-test a-descriptor-is-not-closed-while-somebody-else-shuts-it-down
   (with-connection-at-rest (engine connection client)
-    (is (engine::call-while-expiring
+    (is (call-while-expiring
          connection
          (lambda ()
-           (engine::close-owned engine connection)
-           (is (engine::gone-p connection))
+           (close-owned engine connection)
+           (is (gone-p connection))
            (is (descriptor-open-p connection))
-           (is (not (engine::call-while-expiring connection (lambda () (fail "Twice.")))))))
+           (is (not (call-while-expiring connection (lambda () (fail "Twice.")))))))
         "It was owned.")
     (is (not (descriptor-open-p connection)))
     (is (closed-by-server-p client))
-    (is (not (engine::parked-p connection)))
-    (is (null (engine::parked-connections (engine::engine-table engine))))
-    (is (not (engine::claim-parked connection)))
-    (is (not (engine::call-while-expiring connection (lambda () (fail "It is gone.")))))))
+    (is (not (parked-p connection)))
+    (is (null (parked-connections (engine-table engine))))
+    (is (not (claim-parked connection)))
+    (is (not (call-while-expiring connection (lambda () (fail "It is gone.")))))))
 
 (define-server-test nobody-shuts-down-what-is-parked
   (with-connection-at-rest (engine connection client)
-    (is (eq :parked (engine::park engine connection)))
-    (is (not (engine::call-while-expiring connection (lambda () (fail "It is parked.")))))
-    (is (engine::parked-p connection))))
+    (is (eq :parked (park engine connection)))
+    (is (not (call-while-expiring connection (lambda () (fail "It is parked.")))))
+    (is (parked-p connection))))
 
 ;;; What is told late, or to somebody else
 
 (test a-late-token-of-a-descriptor-that-was-used-again-finds-nothing
   (dolist (descriptor '(5 1023 1024 5000))
-    (let* ((table (engine::make-table))
+    (let* ((table (make-table))
            (connections (loop repeat 3
-                              collect (engine::make-connection
+                              collect (make-connection
                                        nil :descriptor descriptor
-                                           :generation (engine::next-generation table)))))
+                                   :generation (next-generation table)))))
       (destructuring-bind (first second third) connections
-        (engine::enter-connection table first)
-        (is (eq first (engine::find-connection table (engine::connection-token first))))
-        (engine::forget-connection table first)
-        (is (null (engine::find-connection table (engine::connection-token first))))
-        (engine::enter-connection table second)
-        (is (null (engine::find-connection table (engine::connection-token first))))
-        (is (null (engine::find-connection table (engine::connection-token third))))
-        (is (eq second (engine::find-connection table (engine::connection-token second))))))))
+        (enter-connection table first)
+        (is (eq first (find-connection table (connection-token first))))
+        (forget-connection table first)
+        (is (null (find-connection table (connection-token first))))
+        (enter-connection table second)
+        (is (null (find-connection table (connection-token first))))
+        (is (null (find-connection table (connection-token third))))
+        (is (eq second (find-connection table (connection-token second))))))))
 
 (test generations-begin-again-when-there-are-no-more
-  (let ((table (engine::make-table)))
-    (setf (engine::table-generation table) (- (expt 2 30) 2))
-    (is (= (1- (expt 2 30)) (engine::next-generation table)))
-    (is (zerop (engine::next-generation table)))))
+  (let ((table (make-table)))
+    (setf (table-generation table) (- (expt 2 30) 2))
+    (is (= (1- (expt 2 30)) (next-generation table)))
+    (is (zerop (next-generation table)))))
 
 (define-server-test a-worker-that-is-told-of-an-owned-connection-leaves-it-and-its-owner-looks-again
   (with-connection-at-rest (engine connection client)
-    (let ((token (engine::connection-token connection)))
-      (is (null (engine::own-connection engine token)))
-      (is (not (engine::give-up-ownership connection)))
-      (is (not (engine::parked-p connection)))
-      (is (engine::give-up-ownership connection) "Nothing more has come.")
-      (is (eq connection (engine::own-connection engine token)))
-      (is (not (engine::read-closed-p connection))))))
+    (let ((token (connection-token connection)))
+      (is (null (own-connection engine token)))
+      (is (not (give-up-ownership connection)))
+      (is (not (parked-p connection)))
+      (is (give-up-ownership connection) "Nothing more has come.")
+      (is (eq connection (own-connection engine token)))
+      (is (not (read-closed-p connection))))))
 
 (define-server-test an-engine-that-stops-or-drains-parks-nobody
   (with-connections-at-rest (engine connections clients 2)
     (destructuring-bind (served late) connections
-      (let ((worker (engine::make-pool-worker engine 1)))
+      (let ((worker (make-pool-worker engine 1)))
         (change-class (engine:engine-service engine) 'satisfied-service)
-        (with-function (engine::park (original engine connection)
-                         (setf (engine::engine-phase engine) :stopping)
+        (with-function (park (original engine connection)
+                         (setf (engine-phase engine) :stopping)
                          (funcall original engine connection))
-          (engine::serve-connection engine worker late))
-        (is (engine::gone-p late) "It was parked when the engine had stopped.")
-        (is (eq :close (engine::serve-once engine served)))
-        (is (null (engine::worker-connection worker)))))))
+          (serve-connection engine worker late))
+        (is (gone-p late) "It was parked when the engine had stopped.")
+        (is (eq :close (serve-once engine served)))
+        (is (null (worker-connection worker)))))))
 
 (defclass giving-service (octet-service)
   ((engine :accessor giving-engine)
@@ -197,18 +197,18 @@ CLIENTS in the same order."
 (defun check-given-away (engine connection client ending)
   "Checks that the descriptor of CONNECTION stays open when its service gives it away and then does
 what ENDING does."
-  (let ((worker (engine::make-pool-worker engine 1))
+  (let ((worker (make-pool-worker engine 1))
         (service (change-class (engine:engine-service engine) 'giving-service)))
     (setf (giving-engine service) engine
           (giving-ending service) ending)
-    (engine::watch-connection engine connection :input)
-    (catch 'away (engine::serve-connection engine worker connection))
-    (is (engine::gone-p connection))
+    (watch-connection engine connection :input)
+    (catch 'away (serve-connection engine worker connection))
+    (is (gone-p connection))
     (is (descriptor-open-p connection))
     (is (zerop (statistic engine :open)))
-    (is (null (engine::worker-connection worker)))
-    (is (null (engine::find-connection (engine::engine-table engine)
-                                       (engine::connection-token connection))))
+    (is (null (worker-connection worker)))
+    (is (null (find-connection (engine-table engine)
+                               (connection-token connection))))
     (loop while (told-now engine))      ; what was told before
     (send client "x")
     (await-input-at-rest connection)
@@ -237,9 +237,9 @@ what ENDING does."
 that away and then does what ENDING does, and that nobody is told of it."
   (let ((service (change-class (engine:engine-service engine) 'duplicating-service)))
     (setf (giving-ending service) ending)
-    (engine::watch-connection engine connection :input)
-    (catch 'away (engine::serve-connection engine (engine::make-pool-worker engine 1) connection))
-    (is (engine::gone-p connection))
+    (watch-connection engine connection :input)
+    (catch 'away (serve-connection engine (make-pool-worker engine 1) connection))
+    (is (gone-p connection))
     (loop while (told-now engine))
     (let ((duplicate (duplicate-descriptor service)))
       (unwind-protect
@@ -266,10 +266,10 @@ that away and then does what ENDING does, and that nobody is told of it."
     (wait-for-statistic engine :open 0)
     (is (= 1 (statistic engine :failed)))
     (is (= 1 (recorded-count (fake-notes *service*))))
-    (is (notany #'engine::worker-connection (engine::engine-workers engine)))))
+    (is (notany #'worker-connection (engine-workers engine)))))
 
 (define-server-test a-client-that-is-served-is-not-idle
-  (with-globals ((engine::*tick* 1/100))
+  (with-globals ((*tick* 1/100))
     (with-gated-engine (engine gate connections 1 :idle-seconds 1/5)
       (let ((connection (first connections)))
         (is (equal "a" (exchange-octets connection "a")))
@@ -284,12 +284,12 @@ that away and then does what ENDING does, and that nobody is told of it."
   (loop for (over-p expected) in '((t :close) (nil :parked))
         do (with-connection-at-rest (engine connection client)
              (change-class (engine:engine-service engine) 'satisfied-service)
-             (is (null (engine::own-connection engine
-                                               (logior (engine::connection-token connection)
-                                                       (if over-p
-                                                           (ash 1 platform::+hangup-bit+)
-                                                           0)))))
-             (is (eq expected (loop for result = (engine::serve-once engine connection)
+             (is (null (own-connection engine
+                                       (logior (connection-token connection)
+                                               (if over-p
+                                                   (ash 1 platform::+hangup-bit+)
+                                                   0)))))
+             (is (eq expected (loop for result = (serve-once engine connection)
                                     unless (eq result :again) return result))))))
 
 ;;; The listener
@@ -298,9 +298,9 @@ that away and then does what ENDING does, and that nobody is told of it."
   "Evaluates BODY with an ENGINE without threads that has been told of a connection to its listener,
 which is DESCRIPTOR."
   `(with-resting-engine (,engine)
-     (let ((,descriptor (engine::engine-listener-descriptor ,engine)))
-       (setf (engine::engine-phase ,engine) :running)
-       (platform:watch (engine::engine-poller ,engine) ,descriptor ,descriptor)
+     (let ((,descriptor (engine-listener-descriptor ,engine)))
+       (setf (engine-phase ,engine) :running)
+       (platform:watch (engine-poller ,engine) ,descriptor ,descriptor)
        (with-connection (client (usocket:get-local-port (engine:engine-listener ,engine)))
          (eventually ("a connection to be told of")
            (eql ,descriptor (told-now ,engine)))
@@ -309,26 +309,26 @@ which is DESCRIPTOR."
 
 (define-server-test a-listener-that-is-listened-to-again-tells-of-who-waits
   (with-listening-engine (engine descriptor)
-    (engine::rearm-listener engine)
+    (rearm-listener engine)
     (is (eql descriptor (told-now engine)))
     (is (null (told-now engine)))))
 
 (define-server-test after-many-connections-what-else-is-ready-has-its-turn
   (with-listening-engine (engine descriptor)
-    (let ((worker (engine::make-pool-worker engine 1)))
-      (loop repeat (1- engine::+accept-batch+)
-            do (engine::requeue-listener engine worker)
-               (is (eql descriptor (engine::take-event engine)))
+    (let ((worker (make-pool-worker engine 1)))
+      (loop repeat (1- +accept-batch+)
+            do (requeue-listener engine worker)
+               (is (eql descriptor (take-event engine)))
                (is (null (told-now engine))))
-      (engine::requeue-listener engine worker)
-      (is (null (engine::take-event engine)))
+      (requeue-listener engine worker)
+      (is (null (take-event engine)))
       (is (eql descriptor (told-now engine))))))
 
 ;;; Accepting
 
 (define-server-test only-who-comes-while-all-workers-serve-is-refused
   (with-connections-at-rest (engine connections clients 2)
-    (let ((worker (engine::make-pool-worker engine 1)))
+    (let ((worker (make-pool-worker engine 1)))
       (is (= 2 (statistic engine :accepted) (statistic engine :open)))
       (loop for (limit refused-p) in '((:unlimited nil) (2 nil) (nil t))
             do (setf (engine:engine-accept-limit engine) limit)
@@ -340,62 +340,62 @@ which is DESCRIPTOR."
         do (with-listening-engine (engine descriptor)
              (setf (engine:engine-accept-limit engine) nil
                    (engine:engine-thread-limit engine) limit
-                   (engine::engine-accepting-p engine) t)
+                   (engine-accepting-p engine) t)
              (platform:set-non-blocking descriptor)
-             (engine::accept-rest engine 1)
+             (accept-rest engine 1)
              (is (= 1 (statistic engine :accepted)))
              (is (= refused (statistic engine :refused)))
-             (engine::end-input engine :keep-alive :writing))))
+             (end-input engine :keep-alive :writing))))
 
 (define-server-test a-soft-stop-accepts-nothing-more-once-another-stop-has-ended-that
   (with-listening-engine (engine descriptor)
     (platform:set-non-blocking descriptor)
     (dolist (trouble '(nil platform:descriptors-exhausted))
-      (setf (engine::engine-accept-trouble engine) trouble)
+      (setf (engine-accept-trouble engine) trouble)
       (let ((begun (platform:milliseconds)))
-        (engine::accept-rest engine 10)
+        (accept-rest engine 10)
         (is (< (- (platform:milliseconds) begun) 5000))))
     (is (zerop (statistic engine :accepted)))))
 
 (define-server-test trouble-with-accepting-is-over-when-it-succeeds-unless-descriptors-lack
   (with-resting-engine (engine)
-    (loop for (trouble left) in '((engine::accept-failed nil)
-                                  (engine::descriptors-exhausted engine::descriptors-exhausted))
-          do (setf (engine::engine-accept-trouble engine) trouble)
-             (engine::note-accepted engine)
-             (is (eq left (engine::engine-accept-trouble engine))))))
+    (loop for (trouble left) in '((platform:accept-failed nil)
+                                  (platform:descriptors-exhausted platform:descriptors-exhausted))
+          do (setf (engine-accept-trouble engine) trouble)
+             (note-accepted engine)
+             (is (eq left (engine-accept-trouble engine))))))
 
 (define-server-test a-client-that-is-accepted-ends-the-trouble-with-accepting
   (with-resting-engine (engine)
-    (platform:set-non-blocking (engine::engine-listener-descriptor engine))
-    (setf (engine::engine-accept-trouble engine) 'engine::accept-failed)
+    (platform:set-non-blocking (engine-listener-descriptor engine))
+    (setf (engine-accept-trouble engine) 'platform:accept-failed)
     (with-connection (client (usocket:get-local-port (engine:engine-listener engine)))
-      (let* ((worker (engine::make-pool-worker engine 1))
-             (connection (eventually ("a connection") (engine::take-connection engine worker))))
-        (is (null (engine::engine-accept-trouble engine)))
-        (engine::drop-connection engine connection)))))
+      (let* ((worker (make-pool-worker engine 1))
+             (connection (eventually ("a connection") (take-connection engine worker))))
+        (is (null (engine-accept-trouble engine)))
+        (drop-connection engine connection)))))
 
 (define-server-test trouble-with-accepting-is-over-when-nobody-waits-any-more
   (with-resting-engine (engine)
-    (loop for (trouble left) in '((engine::accept-failed engine::accept-failed)
-                                  (engine::descriptors-exhausted nil))
-          do (setf (engine::engine-accept-trouble engine) trouble
-                   (engine::engine-accept-again-p engine) t)
-             (engine::accept-again engine)
-             (is (not (engine::engine-accept-again-p engine)) "Another process had them.")
-             (is (eq left (engine::engine-accept-trouble engine))))))
+    (loop for (trouble left) in '((platform:accept-failed platform:accept-failed)
+                                  (platform:descriptors-exhausted nil))
+          do (setf (engine-accept-trouble engine) trouble
+                   (engine-accept-again-p engine) t)
+             (accept-again engine)
+             (is (not (engine-accept-again-p engine)) "Another process had them.")
+             (is (eq left (engine-accept-trouble engine))))))
 
 (defun fail-to-accept (engine)
-  (engine::note-failed-accept engine 24)) ; EMFILE
+  (note-failed-accept engine 24)) ; EMFILE
 
 (defun call-with-a-failed-accept-beside (function)
   (with-listening-engine (engine descriptor)
     (let ((client nil))
       (platform:set-non-blocking descriptor)
       (platform:close-descriptor (platform:accept-descriptor descriptor))
-      (setf (engine::engine-accepting-p engine) t)
+      (setf (engine-accepting-p engine) t)
       (fail-to-accept engine)
-      (with-function (engine::note-backlog-empty (original engine)
+      (with-function (note-backlog-empty (original engine)
                        (setf client (connect (usocket:get-local-port
                                               (engine:engine-listener engine))))
                        (eventually ("another connection to be told of")
@@ -415,23 +415,23 @@ and notes it, before what was seen is noted."
 
 (define-server-test a-client-is-accepted-as-trouble-with-accepting-ends-though-another-could-not
   (with-a-failed-accept-beside (engine descriptor)
-    (is (equal '(nil t) (multiple-value-list (engine::take-connection engine nil)))
+    (is (equal '(nil t) (multiple-value-list (take-connection engine nil)))
         "It is tried again.")
-    (is (null (engine::engine-accept-trouble engine))))
+    (is (null (engine-accept-trouble engine))))
   (with-a-failed-accept-beside (engine descriptor)
-    (engine::accept-again engine)
+    (accept-again engine)
     (is (eql descriptor (told-now engine)) "Somebody is told of it again.")))
 
 (define-server-test who-ends-input-does-not-rely-on-another-who-may-not
   (with-connection-at-rest (engine connection client)
     (let* ((gate (make-gate)) (within (make-gate))
            (other (in-background ("another who ends it")
-                    (engine::call-while-expiring connection (lambda ()
-                                                              (open-gate within)
-                                                              (await gate))))))
+                    (call-while-expiring connection (lambda ()
+                                                      (open-gate within)
+                                                      (await gate))))))
       (await within)
       (let ((ender (in-background ("who ends input")
-                     (engine::end-input-of engine connection '(:serving)))))
+                     (end-input-of engine connection '(:serving)))))
         (is (not (poll (lambda () (task-done-p ender)) 1/10)))
         (open-gate gate)
         (task-result ender)
@@ -442,9 +442,9 @@ and notes it, before what was seen is noted."
 
 (define-server-test a-connection-is-closed-if-its-worker-dies-while-it-sees-to-others
   (with-connection-at-rest (engine connection client)
-    (let ((worker (engine::make-pool-worker engine 1)))
+    (let ((worker (make-pool-worker engine 1)))
       (pretend-to-wait engine)
-      (with-function (engine::accept-and-park (original engine worker) (throw 'dead t))
-        (is (catch 'dead (engine::accept-others engine worker connection) nil)))
-      (is (engine::gone-p connection))
+      (with-function (accept-and-park (original engine worker) (throw 'dead t))
+        (is (catch 'dead (accept-others engine worker connection) nil)))
+      (is (gone-p connection))
       (is (closed-by-server-p client)))))

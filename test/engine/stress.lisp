@@ -72,17 +72,17 @@ an error when answers are wrong or do not come."
 
 (defun waiting-unseen-p (connection)
   "True when something has come on CONNECTION, and nobody owns it."
-  (and (engine::parked-p connection)
+  (and (parked-p connection)
        (null (engine:connection-output connection))
        (platform:await-descriptor (engine:connection-descriptor connection) :input
                                   :until (platform:milliseconds))
-       (engine::parked-p connection)))
+       (parked-p connection)))
 
 (defun look-for-the-unseen (engine since)
   "Enters in SINCE, a hash table, since when each connection of ENGINE has waited unseen; returns
 one that has for more than a second."
   (let ((now (get-internal-real-time)) (forgotten nil))
-    (engine::map-connections
+    (map-connections
      (lambda (connection)
        (let ((known (gethash connection since)))
          (cond ((not (waiting-unseen-p connection))
@@ -92,7 +92,7 @@ one that has for more than a second."
                       (cons (engine:connection-served connection) now)))
                ((< internal-time-units-per-second (- now (cdr known)))
                 (setf forgotten connection)))))
-     (engine::engine-table engine))
+     (engine-table engine))
     forgotten))
 
 (defun watch-dog (engine finished-p)

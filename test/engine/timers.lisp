@@ -9,18 +9,18 @@
 
 (defun add-at (timers deadline &optional (function 'list))
   "Adds a timer, due at DEADLINE, to TIMERS, and returns it."
-  (let ((timer (engine::make-timer timers function)))
-    (loop while (eq :full (engine::add-timer timers timer deadline))
-          do (engine::grow-heap timers))
+  (let ((timer (make-timer timers function)))
+    (loop while (eq :full (add-timer timers timer deadline))
+          do (grow-heap timers))
     timer))
 
 (defun take-all-due (timers now)
   "The functions of TIMERS that are due at NOW, in their order."
-  (loop for function = (engine::take-due-timer timers now)
+  (loop for function = (take-due-timer timers now)
         while function collect function))
 
 (test timers-are-due-in-the-order-of-their-deadlines
-  (let ((timers (engine::make-timers)))
+  (let ((timers (make-timers)))
     (loop for deadline in '(50 20 90 10 70)
           for name in '(c b e a d)
           do (add-at timers deadline name))
@@ -30,40 +30,40 @@
     (is (null (take-all-due timers 2000)))))
 
 (test timers-of-one-deadline-are-due-as-they-were-scheduled
-  (let ((timers (engine::make-timers)) (names '(a b c d e f g h i j)))
+  (let ((timers (make-timers)) (names '(a b c d e f g h i j)))
     (dolist (name names)
       (add-at timers 10 name))
     (is (equal names (take-all-due timers 10)))))
 
 (test a-timer-that-is-cancelled-lets-go-of-its-function-and-of-its-place
-  (let* ((timers (engine::make-timers))
+  (let* ((timers (make-timers))
          (others (loop for deadline below 40 collect (add-at timers deadline)))
          (timer (nth 7 others)))
     (is-true (engine:cancel timer))
-    (is (null (engine::timer-function timer)))
-    (is (null (find timer (engine::timers-entries timers))))
-    (is (= 39 (engine::timers-count timers)))
+    (is (null (timer-function timer)))
+    (is (null (find timer (timers-entries timers))))
+    (is (= 39 (timers-count timers)))
     (is (null (engine:cancel timer)) "It is cancelled once.")
     (is (= 39 (length (take-all-due timers 100))))))
 
 (test a-timer-that-is-due-lets-go-of-its-function
-  (let* ((timers (engine::make-timers)) (timer (add-at timers 5)))
+  (let* ((timers (make-timers)) (timer (add-at timers 5)))
     (is (equal '(list) (take-all-due timers 5)))
-    (is (null (engine::timer-function timer)))
-    (is (every #'null (engine::timers-entries timers)))
+    (is (null (timer-function timer)))
+    (is (every #'null (timers-entries timers)))
     (is (null (engine:cancel timer)))))
 
 (test timers-that-are-closed-drop-what-they-have-and-what-comes
-  (let* ((timers (engine::make-timers))
+  (let* ((timers (make-timers))
          (before (loop for deadline below 100 collect (add-at timers deadline)))
-         (later (progn (engine::close-timers timers) (add-at timers 1))))
-    (is (every (lambda (timer) (null (engine::timer-function timer))) (cons later before)))
+         (later (progn (close-timers timers) (add-at timers 1))))
+    (is (every (lambda (timer) (null (timer-function timer))) (cons later before)))
     (is (notany #'engine:cancel (cons later before)))
-    (is (every #'null (engine::timers-entries timers)))
+    (is (every #'null (timers-entries timers)))
     (is (null (take-all-due timers 1000)))
-    (engine::close-timers timers)
+    (close-timers timers)
     (is (equal '(:pending 0 :run 0 :failed 0 :cancelled 0 :dropped 101)
-               (engine::timer-statistics timers)))))
+               (timer-statistics timers)))))
 
 (defun model-before-p (one other)
   "True when ONE, a list of a deadline and a number, is due before OTHER."
@@ -73,11 +73,11 @@
 (defun check-heap-against-model (state steps)
   "Does STEPS random things to timers and to a list of them.  True when both are the same all the
 time."
-  (let ((timers (engine::make-timers)) (model '()) (now 0))
+  (let ((timers (make-timers)) (model '()) (now 0))
     (flet ((add ()
              (let* ((deadline (+ now (random 300 state)))
                     (timer (add-at timers deadline)))
-               (push (list deadline (engine::timer-number timer) timer) model)
+               (push (list deadline (timer-number timer) timer) model)
                t))
            (cancel-one ()
              (let ((entry (nth (random (length model) state) model)))
@@ -89,21 +89,21 @@ time."
                     (due (loop for entry in sorted while (<= (first entry) now) collect entry))
                     (taken (first due)))
                (setf model (remove taken model))
-               (multiple-value-bind (function next) (engine::take-due-timer timers now)
+               (multiple-value-bind (function next) (take-due-timer timers now)
                  (when (eq next :set)
-                   (setf (engine::timers-setting timers) nil))
+                   (setf (timers-setting timers) nil))
                  (and (eq (null taken) (null function))
-                      (or (null taken) (minusp (engine::timer-place (third taken))))
+                      (or (null taken) (minusp (timer-place (third taken))))
                       (eq (eq next :due) (and (rest due) t)))))))
       (loop repeat steps
             always (and (case (random 5 state)
                           ((0 1) (add))
                           (2 (if model (cancel-one) t))
                           (t (take)))
-                        (= (length model) (engine::timers-count timers))
+                        (= (length model) (timers-count timers))
                         (loop for (nil nil timer) in model
-                              always (eq timer (svref (engine::timers-entries timers)
-                                                      (engine::timer-place timer)))))))))
+                              always (eq timer (svref (timers-entries timers)
+                                                      (timer-place timer)))))))))
 
 (test a-heap-is-what-a-sorted-list-would-be
   (let ((seed (fresh-seed)))
@@ -113,54 +113,54 @@ time."
 ;;; The alarm
 
 (test the-alarm-is-set-for-who-is-first-only
-  (let ((timers (engine::make-timers)))
+  (let ((timers (make-timers)))
     (flet ((add (deadline)
-             (prog1 (engine::add-timer timers (engine::make-timer timers 'list) deadline)
-               (setf (engine::timers-setting timers) nil))))
+             (prog1 (add-timer timers (make-timer timers 'list) deadline)
+               (setf (timers-setting timers) nil))))
       (is-true (add 10000))
       (is (null (add 20000)))
       (is (null (add 10001)) "It rings for both at once.")
       (is-true (add 5000))
-      (is (= 5000 (engine::timers-alarm timers))))))
+      (is (= 5000 (timers-alarm timers))))))
 
 (test while-one-thread-sets-the-alarm-others-leave-it-to-that
-  (let ((timers (engine::make-timers)))
-    (is-true (engine::add-timer timers (engine::make-timer timers 'list) 10000))
-    (is (null (engine::add-timer timers (engine::make-timer timers 'list) 5000)))
-    (is (= 5000 (engine::timers-alarm timers)))))
+  (let ((timers (make-timers)))
+    (is-true (add-timer timers (make-timer timers 'list) 10000))
+    (is (null (add-timer timers (make-timer timers 'list) 5000)))
+    (is (= 5000 (timers-alarm timers)))))
 
 (test an-alarm-that-has-rung-while-it-was-set-is-set-again-for-the-same-moment
-  (let ((timers (engine::make-timers)))
-    (is-true (engine::add-timer timers (engine::make-timer timers 'list) 990))
-    (is (null (engine::claim-next-alarm timers 1005)) "Who sets it is told so.")
-    (is (= 1000 (engine::timers-alarm timers)))
-    (is (null (engine::end-setting timers)))
-    (is-true (engine::end-setting timers))
-    (is-true (engine::claim-next-alarm timers 1005))))
+  (let ((timers (make-timers)))
+    (is-true (add-timer timers (make-timer timers 'list) 990))
+    (is (null (claim-next-alarm timers 1005)) "Who sets it is told so.")
+    (is (= 1000 (timers-alarm timers)))
+    (is (null (end-setting timers)))
+    (is-true (end-setting timers))
+    (is-true (claim-next-alarm timers 1005))))
 
 (test an-alarm-that-has-rung-is-set-anew-when-nothing-more-is-due
-  (let ((timers (engine::make-timers)))
+  (let ((timers (make-timers)))
     (add-at timers 1000)
     (add-at timers 1001)
     (add-at timers 900000)
-    (setf (engine::timers-setting timers) nil)
-    (is (eq :due (nth-value 1 (engine::take-due-timer timers 1250))))
-    (is (eq :set (nth-value 1 (engine::take-due-timer timers 1250))))
-    (is (= 900000 (engine::timers-alarm timers)))
-    (setf (engine::timers-setting timers) nil)
-    (is (null (nth-value 1 (engine::take-due-timer timers 1250))) "It is set already.")))
+    (setf (timers-setting timers) nil)
+    (is (eq :due (nth-value 1 (take-due-timer timers 1250))))
+    (is (eq :set (nth-value 1 (take-due-timer timers 1250))))
+    (is (= 900000 (timers-alarm timers)))
+    (setf (timers-setting timers) nil)
+    (is (null (nth-value 1 (take-due-timer timers 1250))) "It is set already.")))
 
 (test an-alarm-rings-no-earlier-than-who-it-is-for
   (loop for deadline from 1 to 2000 by 7
-        for moment = (engine::alarm-moment deadline)
-        do (is (<= deadline moment (+ deadline engine::*alarm-microseconds*)))))
+        for moment = (alarm-moment deadline)
+        do (is (<= deadline moment (+ deadline *alarm-microseconds*)))))
 
 (test seconds-of-all-kinds-are-taken
   (loop for (seconds microseconds) in `((0 0) (1 1000000) (1/1000 1000) (0.001 1000) (1d-3 1000) (0.25 250000)
                                         (-1 0) (-1.0 0) (1/3000000 1) (2000.0 2000000000)
                                         (,(expt 10 30) ,(ash 1 60)) (1d30 ,(ash 1 60)))
         ;; A float of 0.001 is a little more than that.
-        do (is (<= microseconds (engine::delay-microseconds seconds) (1+ microseconds)) "~A" seconds)))
+        do (is (<= microseconds (delay-microseconds seconds) (1+ microseconds)) "~A" seconds)))
 
 (test a-timer-that-waits-for-long-may-be-late-by-a-thousandth-and-shares-its-moment-with-others
   (is (= 1234 (engine::deadline-after 1000 234)))
@@ -287,7 +287,7 @@ octet."
       (is (null (engine:stop-engine engine :soft t)))
       (is (= 1000 (timer-statistic engine :dropped)))
       (is (zerop (timer-statistic engine :pending)))
-      (is (notany #'engine::timer-function timers))
+      (is (notany #'timer-function timers))
       (is (notany #'engine:cancel timers))
       (is (null (engine:accounting-problems engine)))
       (engine:schedule engine 0 (lambda () (error "Much too late.")))
@@ -366,7 +366,7 @@ octet."
 
 (define-server-test a-thread-that-is-destroyed-in-a-function-loses-that-one-only
   (with-each-engine (engine)
-    (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+    (with-globals ((*tick* 1/100) (*idle-tick* 1/100))
       (let ((thread nil) (begun (make-gate)) (gate (make-gate)))
         (engine:schedule engine 0 (lambda ()
                                     (setf thread (bt:current-thread))
@@ -384,9 +384,9 @@ octet."
 (define-server-test (a-thread-that-is-destroyed-before-it-calls-a-function-leaves-that-to-another
                      :needs (:deferred-ends :calls-by-name))
   (with-each-engine (engine)
-    (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+    (with-globals ((*tick* 1/100) (*idle-tick* 1/100))
       (let ((first-p t) (gate (make-gate)))
-        (with-function (engine::next-due-function (original engine now)
+        (with-function (next-due-function (original engine now)
                          (multiple-value-bind (function more-p) (funcall original engine now)
                            (when (and function (shiftf first-p nil))
                              (let ((thread (bt:current-thread)))
@@ -436,7 +436,7 @@ octet."
                      :needs :calls-by-name)
   (with-running-engine (engine (constantly :close))
     (let ((moments (make-recorder)) (first-p t))
-      (with-function (engine::set-alarm-clock (original engine moment)
+      (with-function (set-alarm-clock (original engine moment)
                        (record moments moment)
                        (when (shiftf first-p nil)
                          (task-result (in-background ("another")
@@ -444,16 +444,16 @@ octet."
         (engine:schedule engine 1000 (constantly nil)))
       (is (= 2 (recorded-count moments)))
       (is (apply #'> (recorded moments)))
-      (is (null (engine::timers-setting (engine::engine-timers engine)))))))
+      (is (null (timers-setting (engine-timers engine)))))))
 
 ;;; Where the timer thread is
 
 (define-server-test an-engine-without-timers-has-no-thread-for-them
   (with-each-engine (engine)
-    (is (null (engine::engine-timer-thread engine)))))
+    (is (null (engine-timer-thread engine)))))
 
 (define-server-test a-thread-for-timers-that-cannot-be-made-is-made-later
-  (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+  (with-globals ((*tick* 1/100) (*idle-tick* 1/100))
     (with-each-engine (engine)
       (let ((failures 2) (gate (make-gate)))
         (with-function (engine:make-engine-thread (original service role thunk)
@@ -466,7 +466,7 @@ octet."
         (is (= 1 (timer-statistic engine :run)))))))
 
 (define-server-test a-thread-for-timers-that-is-destroyed-before-it-begins-has-a-successor
-  (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+  (with-globals ((*tick* 1/100) (*idle-tick* 1/100))
     (with-each-engine (engine)
       (let ((first-p t) (gate (make-gate)))
         (with-function (engine:make-engine-thread (original service role thunk)
@@ -478,10 +478,10 @@ octet."
         (is (= 1 (timer-statistic engine :run)))))))
 
 (define-server-test (a-thread-for-timers-that-dies-when-the-alarm-has-rung-loses-nothing :needs :deferred-ends)
-  (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+  (with-globals ((*tick* 1/100) (*idle-tick* 1/100))
     (with-running-engine (engine (constantly :close))
       (let ((first-p t) (gate (make-gate)))
-        (with-function (engine::call-due-functions (original engine)
+        (with-function (call-due-functions (original engine)
                          (if (shiftf first-p nil)
                              (kill-this-thread)
                              (funcall original engine)))
@@ -506,7 +506,7 @@ octet."
 
 (define-server-test (an-error-of-an-interrupt-costs-no-timer :needs :calls-by-name)
   (let ((first-p t) (gate (make-gate)))
-    (with-function (engine::await-alarm (original timers)
+    (with-function (await-alarm (original timers)
                      (prog1 (funcall original timers)
                        (when (shiftf first-p nil)
                          (error "Of an interrupt."))))
@@ -520,15 +520,15 @@ octet."
   (let* (*listener* *service* (engine (make-engine (constantly :close)))
          (mine (thread-that-never-began)) (other (bt:current-thread)))
     (flet ((noted-after (place)
-             (setf (engine::engine-timer-thread engine) place)
-             (engine::record-timer-thread engine mine)
-             (engine::engine-timer-thread engine)))
+             (setf (engine-timer-thread engine) place)
+             (record-timer-thread engine mine)
+             (engine-timer-thread engine)))
       (dolist (place (list nil :missing other))
         (is (eq place (noted-after place))))
       (is (eq mine (noted-after :starting))))))
 
 (define-server-test a-thread-for-timers-is-made-by-the-sentinel-at-once
-  (with-globals ((engine::*tick* 60) (engine::*idle-tick* 60))
+  (with-globals ((*tick* 60) (*idle-tick* 60))
     (with-running-engine (engine (constantly :close))
       (let ((gate (make-gate)))
         (engine:schedule engine 0 (lambda () (open-gate gate)))
@@ -605,7 +605,7 @@ octet."
 (define-server-test whoever-dies-when-the-alarm-has-rung-leaves-the-timers-to-another
   (with-each-ready-engine (engine)
     (let ((first-p t) (gate (make-gate)))
-      (with-function (engine::run-due-timers (original engine worker)
+      (with-function (run-due-timers (original engine worker)
                        (when (shiftf first-p nil)
                          (platform:interruptibly (destroy-here (bt:current-thread))))
                        (funcall original engine worker))
@@ -615,16 +615,16 @@ octet."
 
 (define-server-test a-worker-that-has-run-many-timers-leaves-the-others-to-a-later-event
   (with-resting-engine (engine)
-    (let ((worker (engine::make-pool-worker engine 1))
+    (let ((worker (make-pool-worker engine 1))
           (calls (make-recorder)))
-      (with-function (engine::ring-again (original engine)
+      (with-function (ring-again (original engine)
                        (record calls :ring))
-        (with-function (engine::next-due-function (original engine now)
+        (with-function (next-due-function (original engine now)
                          (if (< (recorded-count calls) 1000)
                              (lambda () (record calls :run))
                              nil))
-          (engine::run-due-timers engine worker)))
-      (is (= engine::+timer-batch+ (recorded-count calls :run)))
+          (run-due-timers engine worker)))
+      (is (= +timer-batch+ (recorded-count calls :run)))
       (is (= 1 (recorded-count calls :ring))))))
 
 (define-server-test a-timer-descriptor-is-given-back-when-nobody-sets-it-any-more
@@ -646,7 +646,7 @@ octet."
              (task-result scheduling)
              (is (null (task-result stopping))))))
        (is-true open-p)
-       (is (= -1 (engine::engine-timer-descriptor engine)))))))
+       (is (= -1 (engine-timer-descriptor engine)))))))
 
 (define-server-test a-start-without-a-timer-descriptor-fails-and-leaves-nothing
   (where-supported
@@ -654,5 +654,5 @@ octet."
      (let ((engine (engine:make-ready-engine
                     (make-instance 'octet-service :meanings (constantly nil)) listener :standby 1)))
        (with-function (platform:make-timer-descriptor (original) -24)
-         (signals engine::start-refused (engine:start-engine engine)))
+         (signals start-refused (engine:start-engine engine)))
        (is (zerop (statistic engine :threads)))))))

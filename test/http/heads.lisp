@@ -152,7 +152,7 @@
          (state (seeded-state seed)))
     (format t "~&; looking for the ends of 2,000 runs from seed ~D~%" seed)
     (loop repeat 2000
-          for octets = (http::make-octets (random 40 state))
+          for octets = (base:make-octets (random 40 state))
           for end = (random (1+ (length octets)) state)
           for start = (random (1+ end) state)
           ;; One character in ten ends most runs, or resembles one that does.
@@ -175,12 +175,12 @@
 (test texts-have-every-character
   (dotimes (size 20)
     (let* ((octets (coerce (loop repeat (+ size 10) for octet from 120 collect octet)
-                           'http::octets))
+                           'base:octets))
            (wanted (map 'string #'code-char octets)))
       (dotimes (start 8)
         (let ((part (subseq wanted start (+ start size))))
           (is (string= part (http:latin-1-text octets start (+ start size))))
-          (is (string= part (http:text-part (coerce wanted 'http::text)
+          (is (string= part (http:text-part (coerce wanted 'base:text)
                                              start (+ start size)))))))))
 
 (defun distances (keywords hash)

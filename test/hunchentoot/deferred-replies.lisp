@@ -886,7 +886,7 @@ its refusal, or :ERROR."
             (is-true (probe-file file))
             (recycling:complete-reply reply "later")
             (is (string= "later" (response-text (read-response connection))))
-            (eventually ("the file to be deleted") (gone-p file))))
+            (eventually ("the file to be deleted") (file-gone-p file))))
         (let ((connection (connect)))
           (multiple-value-bind (file reply) (upload-slowly connection)
             (await-deferred 1)
@@ -894,7 +894,7 @@ its refusal, or :ERROR."
             (unless (unmet-need :noticed-leaving)
               (eventually ("the leaving to be noticed") (recycling:reply-abandoned-p reply)))
             (recycling:complete-reply reply "too late")
-            (eventually ("the file to be deleted") (gone-p file))))))))
+            (eventually ("the file to be deleted") (file-gone-p file))))))))
 
 (define-server-test (what-another-thread-does-before-the-handler-returns-loses-no-file :needs :our-engine)
   (let ((replies (make-recorder)) (inside (make-gate)) (left (make-gate)))
@@ -916,7 +916,7 @@ its refusal, or :ERROR."
         (is-true (probe-file (nth-reply replies 1)))
         (open-gate left)
         (is (string= "later" (response-text (read-response connection))))
-        (eventually ("the file to be deleted") (gone-p (nth-reply replies 1)))))))
+        (eventually ("the file to be deleted") (file-gone-p (nth-reply replies 1)))))))
 
 (define-server-test (the-context-of-the-request-comes-back :needs :our-engine)
   (let ((replies (make-recorder)))

@@ -151,8 +151,8 @@ records requests that were none."
     (is (zerop (recorded-count smuggled)))))
 
 (define-server-test (content-that-is-too-much-to-be-dropped-ends-the-connection :needs :our-http)
-  (with-globals ((recycling::*unread-limit* 20000)
-                 (recycling::*unasked-limit* 20000))
+  (with-globals ((server:*unread-limit* 20000)
+                 (server:*unasked-limit* 20000))
     (with-partial-readers (smuggled)
       (dolist (framing (framings-of (smuggling-content 60000)))
         (dolist (target '("/one" "/none"))
@@ -166,8 +166,8 @@ records requests that were none."
       (is (zerop (recorded-count smuggled))))))
 
 (define-server-test (content-that-was-read-whole-is-not-in-the-way-whatever-its-size :needs :our-http)
-  (with-globals ((recycling::*unread-limit* 1000)
-                 (recycling::*unasked-limit* 1000))
+  (with-globals ((server:*unread-limit* 1000)
+                 (server:*unasked-limit* 1000))
     (serving () (("/" (princ-to-string (length (hunchentoot:raw-post-data)))))
       (with-connection (connection)
         (loop repeat 3
@@ -317,7 +317,7 @@ records requests that were none."
 (define-server-test (a-handler-may-read-the-stream-of-content-after-the-head-of-its-reply
                      :needs :our-http)
   (let ((begun (make-gate "the head of the reply")))
-    (with-globals ((recycling::*unasked-limit* 10))
+    (with-globals ((server:*unasked-limit* 10))
       (serving (:max-early-octets 0)
           (("/" (let ((content (hunchentoot:raw-post-data :want-stream t))
                       (reply (hunchentoot:send-headers)))

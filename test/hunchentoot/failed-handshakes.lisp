@@ -117,7 +117,7 @@ MESSAGES is a function that returns what was written to the message log so far."
   (with-messages (messages)
     (serving-https (directory)
       (flet ((expire (kind)
-               (setf (recycling::log-throttle-silent-until
+               (setf (server:log-throttle-silent-until
                       (server::log-throttle-of (hunchentoot::acceptor-taskmaster *server*) kind))
                      nil))
              (break-off ()

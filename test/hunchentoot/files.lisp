@@ -242,7 +242,7 @@ besides ROUTES, by an acceptor made of INITARGS."
                 recycling::*known-paths*))))
 
 (define-server-test (files-that-share-a-place-are-told-apart :needs :our-http)
-  (with-globals ((recycling::*known-files* (make-array 1 :initial-element nil)))
+  (with-globals ((server:*known-files* (make-array 1 :initial-element nil)))
     (with-directory (directory)
       (let ((one (write-file directory "one" "first")) (two (write-file directory "two" "second")))
         (serving () (("/one" (hunchentoot:handle-static-file one))
@@ -281,7 +281,7 @@ besides ROUTES, by an acceptor made of INITARGS."
 (define-server-test (a-file-whose-time-settles-while-it-is-known-gets-a-strong-tag :needs :our-http)
   (serving-file ((octets "text")) (path)
     (is (uiop:string-prefix-p "W/" (tag-of "/file")))
-    (with-globals ((recycling::*settled-seconds* -10))
+    (with-globals ((server:*settled-seconds* -10))
       (is (uiop:string-prefix-p "\"" (tag-of "/file"))))))
 
 (define-server-test (a-range-of-a-file-that-may-have-changed-is-not-sent :needs :our-http)

@@ -233,7 +233,7 @@ Content-Disposition.")
           (is (string= (shown "1" "2") text))
           (is (null (octet-difference (test-octets size) contents)))
           (eventually ("the temporary file to be deleted")
-            (gone-p path)))))))
+            (file-gone-p path)))))))
 
 (define-server-test forms-in-chunks-are-held-to-the-limit-on-content
   (let ((form (large-form 50000)) (runs (make-recorder)))
@@ -257,7 +257,7 @@ Content-Disposition.")
         (end-sending connection)
         (receive-rest connection))
       (is (= 1 (length files)))
-      (is (gone-p (first files))))))
+      (is (file-gone-p (first files))))))
 
 ;;; Hunchentoot counts the names of files without a lock, and each process counts for itself
 
@@ -290,7 +290,7 @@ Content-Disposition.")
                                                                     :content-type (multipart-type)
                                                                     :content (multipart (file-part))))))
         (is (= 2 (recorded-count paths)))
-        (eventually ("the files to be deleted") (every #'gone-p (recorded paths)))))))
+        (eventually ("the files to be deleted") (every #'file-gone-p (recorded paths)))))))
 
 (define-server-test (a-form-is-read-though-a-file-goes-while-a-name-is-sought :needs :our-content)
   (let ((looks 0) (contents nil))

@@ -119,7 +119,7 @@ and PORT to where."
                         (ask-path path "/who")))
              (is (eql 0 (hunchentoot:acceptor-port *server*)))
              (hunchentoot:stop *server*)
-             (is (not (gone-p path)))
+             (is (not (file-gone-p path)))
              (hunchentoot:start *server*)
              (is (uiop:string-prefix-p "unix:" (ask-path path "/who"))))
         (usocket:socket-close listener)))))

@@ -163,7 +163,7 @@
       (loop repeat 10
             do (is (equal "Hey!" (ask-path path "/yo")))
                (hunchentoot:stop *server*)
-               (is (gone-p path))
+               (is (file-gone-p path))
                (hunchentoot:start *server*)))))
 
 (define-server-test (a-soft-stop-of-a-path-answers-what-runs :needs :our-engine)
@@ -185,7 +185,7 @@
 (define-server-test (the-socket-of-a-dead-server-is-replaced :needs :our-engine)
   (with-path (path)
     (usocket:socket-close (path-listener path)) ; leaves its file
-    (is (not (gone-p path)))
+    (is (not (file-gone-p path)))
     (serving-path (path) (("/yo" "Hey!"))
       (is (equal "Hey!" (ask-path path "/yo"))))))
 
@@ -219,7 +219,7 @@
       (delete-file path)
       (let ((other (path-listener path)))
         (unwind-protect (progn (hunchentoot:stop *server*)
-                               (is (not (gone-p path))))
+                               (is (not (file-gone-p path))))
           (usocket:socket-close other))))))
 
 (define-server-test (a-path-may-have-letters-that-mean-something-else-in-pathnames :needs :our-engine)
@@ -236,9 +236,9 @@
           (descriptor (platform::path-socket)))
       (platform::bind-path descriptor name)
       (platform:close-descriptor descriptor)
-      (is (not (gone-p path)))
+      (is (not (file-gone-p path)))
       (signals platform:listen-failed (platform::listen-with-mode -1 name nil 5))
-      (is (gone-p path)))))
+      (is (file-gone-p path)))))
 
 (define-server-test a-path-that-cannot-get-its-mode-is-not-listened-on
   (with-path (path)

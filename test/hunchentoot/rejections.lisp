@@ -194,17 +194,17 @@ arguments, returns the lines of its access log so far."
     (is (zerop (getf (recycling:stats acceptor) :failed)))))
 
 (test warnings-of-refused-connections-come-every-ten-seconds-with-their-number
-  (let ((log-throttle (recycling::make-log-throttle)))
+  (let ((log-throttle (server:make-log-throttle)))
     (flet ((said (&rest times)
-             (loop for time in times collect (recycling::count-throttled log-throttle time))))
+             (loop for time in times collect (server:count-throttled log-throttle time))))
       (is (equal '(1 nil nil) (said 5000 5001 14999)))
       (is (equal '(3 nil) (said 15000 15500)))
       (is (equal '(2) (said 90000))))))
 
 (test some-messages-of-a-kind-may-follow-each-other
-  (let ((log-throttle (recycling::make-log-throttle :burst 3)))
+  (let ((log-throttle (server:make-log-throttle :burst 3)))
     (flet ((said (&rest times)
-             (loop for time in times collect (recycling::count-throttled log-throttle time))))
+             (loop for time in times collect (server:count-throttled log-throttle time))))
       (is (equal '(1 1 1 nil nil) (said 5000 5000 5001 5002 14999)))
       (is (equal '(3 nil) (said 15000 15001)) "One more every ten seconds.")
       (is (equal '(2 1 1 nil) (said 90000 90000 90000 90000))))))
@@ -221,14 +221,14 @@ arguments, returns the lines of its access log so far."
 
 (test what-was-refused-is-told-in-a-sentence
   (let ((taskmaster (taskmaster :max-thread-count 7)) (told '()))
-    (call-with-definition 'recycling::note
+    (call-with-definition 'engine:note
                           (lambda (former taskmaster level control &rest arguments)
                             (declare (ignore former taskmaster level))
                             (push (apply #'format nil control arguments) told))
                           (lambda ()
                             (loop repeat 3
                                   do (hunchentoot:too-many-taskmaster-requests taskmaster nil))
-                            (setf (recycling::log-throttle-silent-until
+                            (setf (server:log-throttle-silent-until
                                    (server::log-throttle-of taskmaster :refused))
                                   nil)
                             (hunchentoot:too-many-taskmaster-requests taskmaster nil)))

@@ -172,8 +172,8 @@ stall at the same time."
 
 (define-server-test (the-rest-of-chunks-beyond-all-limits-is-no-request :needs :our-http)
   (let ((runs (make-recorder)))
-    (with-globals ((recycling::*unasked-limit* 20000)
-                   (recycling::*unread-limit* 10000))
+    (with-globals ((server:*unasked-limit* 20000)
+                   (server:*unread-limit* 10000))
       (serving () (("/" "unwanted")
                    ("/part" (read-byte (hunchentoot:raw-post-data :want-stream t)) "unwanted")
                    ("/smuggled" (record runs :handler) "smuggled"))

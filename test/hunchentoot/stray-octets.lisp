@@ -95,4 +95,4 @@ new one, and after a reply."
   "Whether the kernel reported the end of a connection of *SERVER*."
   (plusp (engine::count-connections
           #'engine::read-closed-p
-          (recycling::application-engine (recycling::acceptor-taskmaster* *server*)))))
+          (server:application-engine (recycling::acceptor-taskmaster* *server*)))))

@@ -108,7 +108,7 @@ get \"next\" from TARGET."
           (send lender (post-head "/lend" "Content-Length: 10"))
           (await asked)
           (send-request reader "/read")
-          (eventually ("a worker to wait") (server::waits-full-p (server:server-engine *server*)))
+          (eventually ("a worker to wait") (engine:waits-full-p (server:server-engine *server*)))
           (let ((now (platform:milliseconds)))
             (eventually ("the first client to be slower than the next one")
               (< (+ now 5) (platform:milliseconds))))
@@ -139,7 +139,7 @@ get \"next\" from TARGET."
       (destructuring-bind (silent held) connections
         (begin-to-expect silent "/")
         (is (= 100 (response-status (read-response silent))))
-        (eventually ("a worker to wait") (server::waits-full-p (server:server-engine *server*)))
+        (eventually ("a worker to wait") (engine:waits-full-p (server:server-engine *server*)))
         (with-globals ((server::*held-milliseconds* 3000))
           (begin-to-expect held "/")
           (eventually ("the second one to be parked")

@@ -325,7 +325,7 @@ server has not read, and the server waits for CLIENT without a limit."
 (test names-of-sockets-are-told-whole
   (where-supported
    (flet ((name (&rest octets)
-            (let ((vector (platform::make-octets 128)))
+            (let ((vector (base:make-octets 128)))
               (replace vector octets)
               (multiple-value-list (platform::name-of vector (length octets))))))
      (is (equal '("10.1.2.3" 258) (name 2 0 1 2 10 1 2 3 0 0 0 0 0 0 0 0)))

@@ -177,8 +177,8 @@ says so."
 
 (define-server-test a-thread-knows-its-number
   (where-supported
-   (is (gone-p (format nil "/proc/self/task/~D/no-such" (platform:thread-identity))))
-   (is (not (gone-p (format nil "/proc/self/task/~D/stat" (platform:thread-identity)))))))
+   (is (file-gone-p (format nil "/proc/self/task/~D/no-such" (platform:thread-identity))))
+   (is (not (file-gone-p (format nil "/proc/self/task/~D/stat" (platform:thread-identity)))))))
 
 (defmacro recording-descriptors ((recorder) &body body)
   "Evaluates BODY while RECORDER records the first arguments of the functions that trust them."

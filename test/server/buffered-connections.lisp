@@ -34,15 +34,15 @@ worker buffers."
 
 (defun unread (io)
   "What IO has received and nobody has read."
-  (subseq (server::io-input io) (server::io-start io) (server::io-end io)))
+  (subseq (io-input io) (io-start io) (io-end io)))
 
 (defun send-and-fill (io client octets)
   "Has CLIENT send OCTETS and IO receive them, without reading any."
-  (let ((wanted (+ (length octets) (- (server::io-end io) (server::io-start io)))))
+  (let ((wanted (+ (length octets) (- (io-end io) (io-start io)))))
     (send client octets)
-    (loop until (= wanted (- (server::io-end io) (server::io-start io)))
+    (loop until (= wanted (- (io-end io) (io-start io)))
           do (await-arrival io)
-             (is (eq :some (server::fill-more-input io))))))
+             (is (eq :some (fill-more-input io))))))
 
 (defun fill-socket (io)
   "Sends zeros over IO until its socket takes no more."
@@ -84,7 +84,7 @@ worker buffers."
 
 (define-server-test after-a-full-buffer-there-may-be-more
   (with-io (io stream client)
-    (let ((octets (test-octets server::+input-size+)))
+    (let ((octets (test-octets +input-size+)))
       (send-and-fill io client octets)
       (is (not (server:io-drained-p io)))
       (clear-input stream)
@@ -101,26 +101,26 @@ worker buffers."
   (with-io (io stream client)
     (send-and-fill io client (test-octets 100))
     (is (server:io-drained-p io))
-    (send-and-fill io client (test-octets (- server::+input-size+ 100)))
+    (send-and-fill io client (test-octets (- +input-size+ 100)))
     (is (not (server:io-drained-p io)))))
 
 (test two-buffers-for-input-and-one-for-output-fit-in-a-page-of-the-heap
-  (loop for (count size) in (list (list 2 server::+input-size+) (list 1 (* 2 server::+input-size+))
-                                  (list 1 server::+output-size+))
-        do (is (<= (* count (+ size server::+vector-header-octets+)) (* 32 1024)))))
+  (loop for (count size) in (list (list 2 +input-size+) (list 1 (* 2 +input-size+))
+                                  (list 1 +output-size+))
+        do (is (<= (* count (+ size +vector-header-octets+)) (* 32 1024)))))
 
 (define-server-test input-moves-to-the-front-and-then-grows
   (with-io (io stream client)
-    (let ((first (test-octets server::+input-size+))
+    (let ((first (test-octets +input-size+))
           (more (octets "and more")))
       (send-and-fill io client first)
       (read-sequence (make-array 100 :element-type '(unsigned-byte 8)) stream)
       (send-and-fill io client more)
       (is (equalp (octets (subseq first 100) more) (unread io)))
-      (is (= server::+input-size+ (length (server::io-input io))))
+      (is (= +input-size+ (length (io-input io))))
       (send-and-fill io client first)
       (is (equalp (octets (subseq first 100) more first) (unread io)))
-      (is (= (* 2 server::+input-size+) (length (server::io-input io)))))))
+      (is (= (* 2 +input-size+) (length (io-input io)))))))
 
 (define-server-test octets-come-in-order-through-the-buffer-and-past-it
   (with-io (io stream client)
@@ -139,21 +139,21 @@ worker buffers."
 (define-server-test dropped-octets-are-those-asked-for-and-no-others
   (with-io (io stream client)
     (send-and-fill io client "abcdef")
-    (is (= 2 (server::drop-input io 2)))
+    (is (= 2 (drop-input io 2)))
     (is (equalp (octets "cdef") (unread io)))
-    (is (= 4 (server::drop-input io 100)) "What is buffered, at most.")
+    (is (= 4 (drop-input io 100)) "What is buffered, at most.")
     (send client "ghij")
     (await-arrival io)
-    (is (= 3 (server::drop-input io 3)))
+    (is (= 3 (drop-input io 3)))
     (is (eql (char-code #\j) (read-byte stream)))
     (end-sending client)
-    (is (zerop (server::drop-input io 3)))))
+    (is (zerop (drop-input io 3)))))
 
 (define-server-test a-reader-that-waits-too-long-for-a-peer-is-told
   (with-io (io stream client)
     (platform:limit-waits stream 1/100)
     (signals server:stream-timeout (read-byte stream))
-    (signals server:stream-timeout (server::drop-input io 1))
+    (signals server:stream-timeout (drop-input io 1))
     (fill-socket io)
     (write-byte 1 stream)
     (signals server:stream-timeout (finish-output stream))
@@ -180,7 +180,7 @@ worker buffers."
     (server:drop-descriptor io)
     (is (eq :end (server:fill-input io)))
     (is (not (open-stream-p stream)))
-    (is (zerop (server::drop-input io 3)))
+    (is (zerop (drop-input io 3)))
     (is (server:flushed-p io stream))))
 
 ;;; The end
@@ -222,30 +222,30 @@ worker buffers."
   (with-io (io stream client)
     (send-and-fill io client "ab")
     (write-byte 1 stream)
-    (let ((input (server::io-input io)) (output (server::io-output io)))
+    (let ((input (io-input io)) (output (io-output io)))
       (read-byte stream)
       (server:lend-no-buffers io)
-      (is (eq input (server::io-input io)))
-      (is (eq output (server::io-output io)))
+      (is (eq input (io-input io)))
+      (is (eq output (io-output io)))
       (read-byte stream)
       (finish-output stream)
       (server:lend-no-buffers io)
-      (is (null (server::io-input io)))
-      (is (null (server::io-output io)))
-      (is (eq :none (server::fill-more-input io)))
+      (is (null (io-input io)))
+      (is (null (io-output io)))
+      (is (eq :none (fill-more-input io)))
       (write-byte 1 stream)
-      (is (eq input (server::io-input io)) "It is used again.")
-      (is (eq output (server::io-output io)))
-      (is (null (server::worker-buffers-input server::*worker-buffers*)))
-      (is (null (server::worker-buffers-output server::*worker-buffers*))))))
+      (is (eq input (io-input io)) "It is used again.")
+      (is (eq output (io-output io)))
+      (is (null (worker-buffers-input *worker-buffers*)))
+      (is (null (worker-buffers-output *worker-buffers*))))))
 
 (define-server-test a-buffer-that-has-grown-is-not-kept
   (with-io (io stream client)
-    (send-and-fill io client (test-octets (1+ server::+input-size+)))
+    (send-and-fill io client (test-octets (1+ +input-size+)))
     (clear-input stream)
     (server:lend-no-buffers io)
-    (is (null (server::io-input io)))
-    (is (null (server::worker-buffers-input server::*worker-buffers*)))))
+    (is (null (io-input io)))
+    (is (null (worker-buffers-input *worker-buffers*)))))
 
 (defun heap-in-use ()
   "How many octets of the heap are in use after garbage was collected; NIL where that is not known."
@@ -255,14 +255,14 @@ worker buffers."
 
 (define-server-test buffers-that-other-threads-give-back-do-not-pile-up
   (flet ((take-elsewhere (kind)
-           (server:call-with-worker-buffers (lambda () (server::take-buffer kind)))))
+           (server:call-with-worker-buffers (lambda () (take-buffer kind)))))
     (let ((before (heap-in-use)))
       (when before
         (server:call-with-worker-buffers
          (lambda ()
            (loop repeat 1000
-                 do (server::return-buffer :input (take-elsewhere :input))
-                    (server::return-buffer :output (take-elsewhere :output)))
+                 do (return-buffer :input (take-elsewhere :input))
+                    (return-buffer :output (take-elsewhere :output)))
            (is (> (* 8 1024 1024) (- (heap-in-use) before)))))))))
 
 (test a-worker-has-one-parser-and-lends-it-fresh

@@ -7,8 +7,8 @@
 
 (define-server-test octets-leave-in-the-order-in-which-they-were-written
   (with-io (io stream client)
-    (let* ((large (test-octets (+ 1 server::+output-size+)))
-           (exact (test-octets server::+output-size+))
+    (let* ((large (test-octets (+ 1 +output-size+)))
+           (exact (test-octets +output-size+))
            (reader (in-background ("client")
                      (receive-many client (+ 4 (length large) (* 2 (length exact)))))))
       (write-byte 1 stream)
@@ -43,7 +43,7 @@
       (clear-input stream)
       (let ((client (answer)))
         (write-byte 1 stream)
-        (is (plusp (server::drop-input io 1)))
+        (is (plusp (drop-input io 1)))
         (task-result client)))))
 
 (define-server-test what-was-written-is-kept-until-it-is-flushed-and-may-be-dropped
@@ -122,7 +122,7 @@
                      (receive-many client (1- (length reply))))))
       (is (server:hand-descriptor-over io))
       (is (null (server:io-unsent io)))
-      (setf (server::io-owner io) :engine)     ; it is the test's to close
+      (setf (io-owner io) :engine)     ; it is the test's to close
       (is (equalp (subseq reply 1) (task-result reader))))))
 
 (define-server-test the-files-of-what-is-left-are-closed-with-the-buffered-connection

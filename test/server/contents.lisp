@@ -20,7 +20,7 @@
     (send client "abcdefgh")
     (let ((content (content-of-length stream 5)))
       (is (eql (char-code #\a) (read-byte content)))
-      (is (= 4 (server::content-remaining content)))
+      (is (= 4 (content-remaining content)))
       (is (listen content))
       (is (equalp (octets "bcde") (read-up-to content 10)))
       (is (not (listen content)))
@@ -44,9 +44,9 @@
     (let ((content (content-of-length stream 5)))
       (read-byte content)
       (is (not (server:drop-content content 3)))
-      (is (= 4 (server::content-remaining content)) "Nothing was dropped.")
+      (is (= 4 (content-remaining content)) "Nothing was dropped.")
       (is (server:drop-content content 4))
-      (is (zerop (server::content-remaining content)))
+      (is (zerop (content-remaining content)))
       (is (eql (char-code #\f) (read-byte stream))))
     (clear-input stream)
     (send-and-fill io client "ab")
@@ -77,7 +77,7 @@
   (with-io (io stream client)
     (dolist (content (list (content-of-length stream 5) (chunked io)))
       (catch 'out
-        (server::call-reading-content content (lambda () (throw 'out nil))))
+        (call-reading-content content (lambda () (throw 'out nil))))
       (is (not (listen content)))
       (signals server:content-left (read-byte content nil))
       (signals server:content-left (read-up-to content 5))
@@ -87,14 +87,14 @@
   (with-io (io stream client)
     (dolist (content (list (content-of-length stream 5) (chunked io)))
       (catch 'out
-        (server::call-reading-content content (lambda ()
-                                                (handler-case (error 'end-of-file :stream *standard-input*)
-                                                  (end-of-file () (throw 'out nil))))))
+        (call-reading-content content (lambda ()
+                                        (handler-case (error 'end-of-file :stream *standard-input*)
+                                          (end-of-file () (throw 'out nil))))))
       (signals server:content-left (read-byte content nil)))
     (let ((content (content-of-length stream 5)))
-      (is (eq :handled (server::call-reading-content content (lambda ()
-                                                               (handler-case (error 'end-of-file)
-                                                                 (end-of-file () :handled))))))
+      (is (eq :handled (call-reading-content content (lambda ()
+                                                       (handler-case (error 'end-of-file)
+                                                         (end-of-file () :handled))))))
       (send client "abcde")
       (is (equalp (octets "abcde") (all-content content))))))
 
@@ -124,8 +124,8 @@
 (define-server-test content-that-was-refused-is-refused-again-however-it-came
   (with-io (io stream client)
     (flet ((spooled (content)
-             (setf (server::content-body-buffer content) (server::make-body-buffer))
-             (server::append-to-body-buffer (server::content-body-buffer content) (octets "abcde") 0 5)
+             (setf (content-body-buffer content) (make-body-buffer))
+             (append-to-body-buffer (content-body-buffer content) (octets "abcde") 0 5)
              content))
       (dolist (content (list (content-of-length stream 5) (spooled (content-of-length stream 5))))
         (loop repeat 2
@@ -180,7 +180,7 @@
 (test the-content-of-requests-that-have-none-is-the-same-whatever-is-done-to-it
   (let ((content server:*no-content*))
     (catch 'out
-      (server::call-taking-content content (lambda () (throw 'out nil))))
+      (call-taking-content content (lambda () (throw 'out nil))))
     (catch 'out
       (server:keeping-content (content) (throw 'out nil)))
     (is-true (server:drop-content content 0) "The next connection can be kept.")
@@ -200,8 +200,8 @@
     (send client "cde, and the next request")
     (eventually ("the octets to come") (eq :some (server:fill-input io)))
     (let ((content (content-of-length stream 5)))
-      (setf (server::content-body-buffer content) (server::make-body-buffer))
-      (server::append-to-body-buffer (server::content-body-buffer content) (octets "ab") 0 2)
+      (setf (content-body-buffer content) (make-body-buffer))
+      (append-to-body-buffer (content-body-buffer content) (octets "ab") 0 2)
       (is (equalp (octets "abcde") (all-content content 5)))
       (is (eql (char-code #\,) (read-byte stream))))
     (let ((content (content-of-length stream 4))) ; all of which is in the buffer
@@ -211,7 +211,7 @@
 
 (define-server-test content-of-many-requests-has-a-share-of-the-heap
   (with-io (io stream client)
-    (let* ((size (1+ server::*uncounted-octets*))
+    (let* ((size (1+ *uncounted-octets*))
            (octets (test-octets size))
            (before (engine:client-memory-reserved))
            (sender (in-background ("client") (send client octets)))
@@ -246,7 +246,7 @@
                (is (eq :no-memory
                        (refusal-of (lambda ()
                                      (all-content (content-of-length
-                                                   stream (1+ server::*uncounted-octets*)))))))
+                                                   stream (1+ *uncounted-octets*)))))))
                (is (= (+ before room) (engine:client-memory-reserved))))
           (engine:release-client-memory room))))))
 

@@ -31,7 +31,7 @@
        (server:stop-journal ,journal *patience*))))
 
 (defun lines-of (file)
-  (if (gone-p file)
+  (if (file-gone-p file)
       '()
       (uiop:read-file-lines file :external-format :utf-8)))
 
@@ -52,7 +52,7 @@
 
 (define-server-test no-line-of-many-threads-is-lost-or-torn-by-stopping
   (with-log-file (file)
-    (with-globals ((server::*batch-octets* 1000))
+    (with-globals ((*batch-octets* 1000))
       (with-journal-running (journal file)
         (mapc #'task-result
               (loop for number below 4
@@ -96,21 +96,21 @@
 
 (define-server-test a-flush-writes-all-that-was-given
   (with-log-file (file)
-    (with-globals ((server::*flush-seconds* *patience*))
+    (with-globals ((*flush-seconds* *patience*))
       (with-journal-running (journal file)
         (note-line journal "one")
         (is (server:flush-journal journal))
         (is (equal '("one") (lines-of file)))))))
 
 (test a-thread-is-told-of-the-first-line-and-of-the-one-that-makes-too-many
-  (with-globals ((server::*batch-octets* 100))
+  (with-globals ((*batch-octets* 100))
     ;; Lines of 10 octets come to 100 exactly, those of 30 do not.
     (loop for (size told) in '((10 (0 10)) (30 (0 3)))
           do (let ((journal (journal "unused")) (line (http:make-output)))
                (server:encode-printed line (make-string (1- size) :initial-element #\x))
                (server:end-line line)
                (is (equal told (loop for number below 12
-                                     when (server::gather journal line) collect number)))))))
+                                     when (gather journal line) collect number)))))))
 
 (define-server-test a-file-that-was-renamed-gets-nothing-more
   (with-log-file (file)
@@ -134,7 +134,7 @@
 (define-server-test lines-wait-for-a-directory-that-is-gone
   (with-log-file (file)
     (let ((hidden (merge-pathnames "later/lines.log" file)))
-      (with-globals ((server::*flush-seconds* 1/100))
+      (with-globals ((*flush-seconds* 1/100))
         (with-journal-running (journal hidden)
           (note-line journal "one")
           (eventually ("a complaint") (plusp (recorded-count *complaints*)))
@@ -152,8 +152,8 @@
 (define-server-test many-lines-for-a-directory-that-is-gone-are-tried-again-now-and-then
   (with-log-file (file)
     (let ((tries (make-recorder)))
-      (with-globals ((server::*batch-octets* 10)
-                     (server::*flush-seconds* *patience*))
+      (with-globals ((*batch-octets* 10)
+                     (*flush-seconds* *patience*))
         (with-function (server:flush-journal (original journal)
                          (record tries :try)
                          (funcall original journal))
@@ -164,7 +164,7 @@
             (is (not (poll (lambda () (> (recorded-count tries) 2)) 1/4)))))))))
 
 (define-server-test lines-that-a-full-disk-does-not-take-are-counted
-  (if (gone-p #p"/dev/full")
+  (if (file-gone-p #p"/dev/full")
       (skip "There is no /dev/full here.")
       (with-journal-running (journal "/dev/full")
         (loop repeat 3
@@ -195,8 +195,8 @@
 
 (define-server-test a-stalled-destination-holds-up-nobody-and-what-it-lost-is-told
   (let ((stream (make-instance 'stalled-stream)))
-    (with-globals ((server::*flush-seconds* 1/100)
-                   (server::*journal-octets* 100))
+    (with-globals ((*flush-seconds* 1/100)
+                   (*journal-octets* 100))
       (with-journal-running (journal stream)
         (unwind-protect
              (progn
@@ -219,7 +219,7 @@
   (with-log-file (file)
     (with-journal-running (journal file)
       (note-line journal "before")
-      (platform:destroy-thread (server::journal-thread journal))
+      (platform:destroy-thread (journal-thread journal))
       (note-line journal "meanwhile")
       (eventually ("the lines to be written")
         (equal '("before" "meanwhile") (lines-of file)))
@@ -245,7 +245,7 @@ that writes to it."))
     (open-gate (stream-gate stream))
     (server:start-journal journal)
     (note-line journal "one")
-    (eventually ("the thread to be destroyed") (eq :off (server::journal-phase journal)))
+    (eventually ("the thread to be destroyed") (eq :off (journal-phase journal)))
     (note-line journal "two")
     (is (equal '("one" "two")
                (remove "" (mapcar (lambda (text) (string-trim '(#\Newline) text))
@@ -260,7 +260,7 @@ that writes to it."))
          (journal (journal stream)))
     (server:start-journal journal)
     (unwind-protect
-         (let ((thread (server::journal-thread journal)))
+         (let ((thread (journal-thread journal)))
            (note-line journal "one")
            (await (entered stream))
            (note-line journal "two")
@@ -274,27 +274,27 @@ that writes to it."))
                      :needs :deferred-ends)
   (with-log-file (file)
     (with-journal-running (journal file)
-      (platform:destroy-thread (server::journal-thread journal))
-      (eventually ("the thread to be destroyed") (eq :off (server::journal-phase journal)))
-      (with-function (server::keep-journal (original journal)
+      (platform:destroy-thread (journal-thread journal))
+      (eventually ("the thread to be destroyed") (eq :off (journal-phase journal)))
+      (with-function (keep-journal (original journal)
                        (poll (constantly nil) 1/10)
                        (funcall original journal))
         (server:start-journal journal)
         ;; On a busy machine START-JOURNAL gives up waiting for it.
-        (let ((thread (eventually ("the next thread to begin") (server::journal-thread journal))))
+        (let ((thread (eventually ("the next thread to begin") (journal-thread journal))))
           (is (bt:thread-alive-p thread)))))))
 
 (define-server-test (an-error-of-an-interrupt-costs-no-line-and-no-thread :needs :deferred-ends)
   (with-log-file (file)
     (with-journal-running (journal file)
-      (let ((thread (server::journal-thread journal)))
+      (let ((thread (journal-thread journal)))
         (dotimes (i 3)
           (bt:interrupt-thread thread (lambda () (error "Of an interrupt.")))
           (eventually ("a complaint") (= (1+ i) (recorded-count *complaints*)))
           (note-line journal "one")
           (eventually ("the line to be written") (= (1+ i) (length (lines-of file)))))
         (is (search "Of an interrupt." (second (first (recorded *complaints*)))))
-        (is (eq thread (server::journal-thread journal)))
+        (is (eq thread (journal-thread journal)))
         (is (bt:thread-alive-p thread))))))
 
 ;;; Several journals of one destination
@@ -333,7 +333,7 @@ that writes to it."))
                (sort (mapcar (lambda (text) (string-right-trim '(#\Newline) text))
                              (recorded (written-text stream)))
                      #'string<)))
-    (is (null server::*turns*))))
+    (is (null *turns*))))
 
 (define-server-test a-stream-may-have-something-for-another-journal-of-its-own
   (let* ((stream (make-instance 'echoing-stream :left 1))
@@ -436,9 +436,9 @@ so many times."))
 (define-server-test (a-thread-destroyed-when-it-has-its-turn-gives-that-back :needs :deferred-ends)
   (with-log-file (file)
     (let* ((journal (journal file))
-           (original (fdefinition 'server::take-turn))
+           (original (fdefinition 'take-turn))
            (victim nil))
-      (with-globals (((fdefinition 'server::take-turn)
+      (with-globals (((fdefinition 'take-turn)
                       (lambda (journal)
                         (prog1 (funcall original journal)
                           (when (eq victim (bt:current-thread))
@@ -496,21 +496,21 @@ so many times."))
            (release (make-gate))
            (order (make-recorder))
            (first (in-background ("first")
-                    (server::call-with-turn file (lambda ()
-                                                   (open-gate inside)
-                                                   (await release)
-                                                   (record order 1)))))
+                    (call-with-turn file (lambda ()
+                                           (open-gate inside)
+                                           (await release)
+                                           (record order 1)))))
            (others (progn
                      (await inside)
                      (loop repeat 3
                            collect (in-background ("other")
-                                     (server::call-with-turn file
-                                                             (lambda () (record order 2))))))))
+                                     (call-with-turn file
+                                                     (lambda () (record order 2))))))))
       (is (not (poll (lambda () (plusp (recorded-count order))) 1/10)))
       (open-gate release)
       (mapc #'task-result (cons first others))
       (is (equal '(1 2 2 2) (recorded order)))
-      (is (null server::*turns*)))))
+      (is (null *turns*)))))
 
 (test printed-values-stay-on-their-line
   (loop for (value text) in `(("" "") ("plain" "plain") ("Grüße" "Grüße") (200 "200") (:get "GET")
@@ -552,17 +552,17 @@ so many times."))
                               (2500000.25d0 "2500000.25")
                               (1/3 "0.333333") (1.9999999d0 "2") (-0.5 "-0.5") (1.0e-9 "0")
                               (123456789012 "123456789012"))
-        do (is (string= text (server::decimal-text value)))))
+        do (is (string= text (decimal-text value)))))
 
 (define-server-test (no-interrupt-runs-under-the-lock-while-lines-are-awaited :needs :deferred-ends)
   (let ((journal (journal (make-string-output-stream))))
-    (is (equal '(nil) (found-by-interrupts (server::journal-lock journal)
-                                           (lambda () (server::await-lines journal))
+    (is (equal '(nil) (found-by-interrupts (journal-lock journal)
+                                           (lambda () (await-lines journal))
                                            (lambda ()
-                                             (server::with-journal (journal)
-                                               (setf (server::journal-phase journal) :ending)
+                                             (with-journal (journal)
+                                               (setf (journal-phase journal) :ending)
                                                (bt:condition-notify
-                                                (server::journal-wanted journal)))))))))
+                                                (journal-wanted journal)))))))))
 
 (define-server-test (a-journal-without-lines-wakes-nobody :needs :quiet-waits)
   (with-log-file (file)

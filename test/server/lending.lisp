@@ -54,18 +54,18 @@ returns the Lisp's own stream beside it, as a program that asks for that gets it
 
 (define-server-test more-than-a-buffer-that-lent-has-is-read-in-order
   (with-lending (lend io stream client)
-    (let ((many (test-octets (+ 100 (* 2 server::+input-size+)))))
+    (let ((many (test-octets (+ 100 (* 2 +input-size+)))))
       (send-and-fill io client many)
       (is (eql (aref many 0) (read-byte (lend))))
       (server:lend-no-buffers io)       ; the next one is as small as usual
       (is (eq :some (server:fill-input io)))
-      (is (eq :some (server::fill-more-input io)))
-      (is (null (octet-difference (subseq many 1 (1+ (* 2 server::+input-size+))) (unread io))))
+      (is (eq :some (fill-more-input io)))
+      (is (null (octet-difference (subseq many 1 (1+ (* 2 +input-size+))) (unread io))))
       (is (null (octet-difference (subseq many 1) (read-single-octets stream (1- (length many)))))))))
 
 (define-server-test large-reads-get-first-what-lent-has
   (with-lending (lend io stream client)
-    (let* ((many (test-octets (+ 100 server::+input-size+)))
+    (let* ((many (test-octets (+ 100 +input-size+)))
            (read (make-array (length many) :element-type '(unsigned-byte 8))))
       (send-and-fill io client (subseq many 0 50))
       (lend)
@@ -77,7 +77,7 @@ returns the Lisp's own stream beside it, as a program that asks for that gets it
   (with-lending (lend io stream client)
     (send-and-fill io client "abcd")
     (is (eql (char-code #\a) (read-byte (lend))))
-    (is (= 2 (server::drop-input io 2)))
+    (is (= 2 (drop-input io 2)))
     (is (eql (char-code #\d) (read-byte stream)))))
 
 ;;; Output

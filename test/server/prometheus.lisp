@@ -17,7 +17,7 @@
     (and line (subseq line (1+ (position #\Space line :from-end t))))))
 
 (defun metrics-of (&rest stats)
-  (server::prometheus-text (list (cons "127.0.0.1:80" stats))))
+  (prometheus-text (list (cons "127.0.0.1:80" stats))))
 
 (test a-statistic-is-a-sample-with-its-help-and-type
   (is (string= (format nil "# HELP http_server_connections_open Open connections.~@
@@ -38,13 +38,13 @@
   (is (string= "" (metrics-of :open nil :ready-waits nil :decisions nil))))
 
 (test the-samples-of-a-metric-of-several-servers-stand-together
-  (let ((text (server::prometheus-text '(("a" :open 1 :parked 2) ("b" :open 3 :parked nil)))))
+  (let ((text (prometheus-text '(("a" :open 1 :parked 2) ("b" :open 3 :parked nil)))))
     (is (search (format nil "~@{http_server_connections_open{server=\"~A\"} ~A~%~}" "a" 1 "b" 3)
                 text))
     (is (= 1 (length (metric-lines text "http_server_connections_parked"))))))
 
 (test the-place-of-a-server-cannot-break-out-of-its-label
-  (let ((text (server::prometheus-text
+  (let ((text (prometheus-text
                (list (list (format nil "unix:/a\\b\"} 1~%evil{c=\"") :open 1)))))
     (is (equal '("http_server_connections_open{server=\"unix:/a\\\\b\\\"} 1\\nevil{c=\\\"\"} 1")
                (metric-lines text "http_server_connections_open")))
@@ -76,7 +76,7 @@
   "The statistics that a monitor computes by adding up those by kind.")
 
 (test every-statistic-is-a-metric
-  (loop with known = (loop for (statistic) in server::*metrics*
+  (loop with known = (loop for (statistic) in *metrics*
                            collect (if (consp statistic) (first statistic) statistic))
         for (name) on (recycling:stats (make-test-acceptor)) by #'cddr
         do (is (or (member name known) (member name *sums-of-kinds*)) "~S is no metric." name)))
@@ -101,7 +101,7 @@
 
 (test promtool-finds-nothing-to-complain-of
   (if (promtool-p)
-      (let ((text (server::prometheus-text
+      (let ((text (prometheus-text
                    (list (cons "127.0.0.1:80"
                                (loop for (name value) on (engine:no-statistics) by #'cddr
                                      append (list name (case name

@@ -75,7 +75,7 @@ gets; then the last, with CONTENT bound to what was read."
         (is (null (octet-difference octets content)))))))
 
 (define-server-test single-octets-fill-one-buffer-after-the-other
-  (let ((octets (test-octets (+ 10 (* 2 server::+output-size+)))))
+  (let ((octets (test-octets (+ 10 (* 2 +output-size+)))))
     (with-reply-stream (reply :chunked io client)
       (while-read (content (chunked-content client))
         (loop for octet across octets do (write-byte octet reply))
@@ -85,7 +85,7 @@ gets; then the last, with CONTENT bound to what was read."
 (define-server-test who-sends-what-was-written-sends-whole-chunks
   (with-reply-stream (reply :chunked io client)
     (write-sequence (octets "abc") reply)
-    (server::send-output io)            ; who reads on does that
+    (send-output io)            ; who reads on does that
     (is (string= "abc" (decode (read-chunk client))))
     (write-sequence (octets "def") reply)
     (finish-output reply)
@@ -103,22 +103,22 @@ gets; then the last, with CONTENT bound to what was read."
     (is (null (read-chunk client)))))
 
 (define-server-test no-chunk-is-lengthened-after-it-has-left
-  (let ((large (test-octets (1+ server::+output-size+))))
+  (let ((large (test-octets (1+ +output-size+))))
     (with-reply-stream (reply :chunked io client)
       (while-read (content (chunked-content client))
         (write-sequence (octets "four") reply)
         (finish-output reply)
-        (let ((end (server::reply-content-chunk-end (server::reply-stream-content reply))))
+        (let ((end (reply-content-chunk-end (reply-stream-content reply))))
           (write-sequence large reply)
           ;; The end of the large chunk fills the buffer as far as the chunk before did.
-          (is (= end (server::io-fill io))))
+          (is (= end (io-fill io))))
         (write-sequence (octets "abc") reply)
         (server:end-reply reply)
         (is (null (octet-difference (octets "four" large "abc") content)))))))
 
 (define-server-test a-writer-that-leaves-a-large-chunk-unfinished-ends-the-connection
   (with-reply-stream (reply :chunked io client)
-    (with-function (server::await-taker (original io) (throw 'leave :left))
+    (with-function (await-taker (original io) (throw 'leave :left))
       (is (eq :left (catch 'leave (write-sequence (test-octets 9000000) reply)))))
     (is (null (server:io-descriptor io)))
     (is (null (server:io-unsent io)))
@@ -261,12 +261,12 @@ gets; then the last, with CONTENT bound to what was read."
       (write-sequence (test-octets 90000) reply)
       (is (<= 1 (engine:queued-octets (server:io-queue io)) 100000))
       (let ((waited (make-recorder)))
-        (with-function (server::await-taker (original io)
+        (with-function (await-taker (original io)
                          (record waited (engine:queued-octets (server:io-queue io)))
                          (throw 'leave :waited))
           (is (eq :waited (catch 'leave
                             (loop repeat 5 do (write-sequence (test-octets 9000) reply))))))
-        (is (< 100000 (first (recorded waited)) (+ 100000 (* 2 server::+output-size+))))))))
+        (is (< 100000 (first (recorded waited)) (+ 100000 (* 2 +output-size+))))))))
 
 (define-server-test a-handler-goes-on-when-no-more-than-the-mark-is-kept
   (with-globals ((server:*high-water-mark* 100000))
@@ -285,7 +285,7 @@ gets; then the last, with CONTENT bound to what was read."
     (signals server:stream-timeout (write-sequence (test-octets 9000000) reply))
     (is (null (server:io-descriptor io)))
     (is (null (server:io-unsent io)))
-    (with-function (server::await-taker (original io) (error "Somebody waits again."))
+    (with-function (await-taker (original io) (error "Somebody waits again."))
       (signals server:descriptor-broken
         (write-byte 1 reply)
         (finish-output reply))
@@ -310,7 +310,7 @@ gets; then the last, with CONTENT bound to what was read."
       (with-function (server:flush-io (original io))     ; as if the socket took nothing
         (write-sequence (octets "def") reply)
         (finish-output reply)
-        (server::queue-buffered io)
+        (queue-buffered io)
         (write-sequence large reply)
         (finish-output reply)
         (is (not (readable-p client))))
@@ -335,11 +335,11 @@ gets; then the last, with CONTENT bound to what was read."
                      (loop while (zerop (next-octet client)))
                      (receive-many client (1- (length octets))))))
       (setf (aref octets 0) 1
-            (server::io-owner io) :stream)
+            (io-owner io) :stream)
       (write-sequence octets reply)
       (finish-output reply)
       (is (null (server:io-unsent io)))
-      (setf (server::io-owner io) :engine)     ; it is the test's to close
+      (setf (io-owner io) :engine)     ; it is the test's to close
       (is (null (octet-difference (subseq octets 1) (task-result reader)))))))
 
 (defmacro with-slow-kernel ((clock &rest steps) &body body)
@@ -362,7 +362,7 @@ as STEPS say, one after the other, whenever it is asked.  Then there is room."
   (with-io (io stream client)
     (engine:limit-taking (server:io-queue io) 16/10)
     (with-slow-kernel (clock (make-list 16 :initial-element 900) (make-list 16 :initial-element 800) '(700))
-      (server::await-taker io)
+      (await-taker io)
       (is (= (+ 1000 3300) clock))
       (is (open-stream-p stream)))))
 
@@ -371,7 +371,7 @@ as STEPS say, one after the other, whenever it is asked.  Then there is room."
     (engine:limit-taking (server:io-queue io) 16/10)
     ;; What was on its way arrives after the wait began.
     (with-slow-kernel (clock '(900) (make-list 17 :initial-element 800) '(700))
-      (signals server:stream-timeout (server::await-taker io))
+      (signals server:stream-timeout (await-taker io))
       (is (= (+ 1000 100 1600) clock))
       (is (not (open-stream-p stream))))))
 
@@ -379,16 +379,16 @@ as STEPS say, one after the other, whenever it is asked.  Then there is room."
   (with-io (io stream client)
     (engine:limit-taking (server:io-queue io) 16/10)
     (with-slow-kernel (clock '(900) (make-list 20 :initial-element -22))
-      (signals server:stream-timeout (server::await-taker io))
+      (signals server:stream-timeout (await-taker io))
       (is (= (+ 1000 1600) clock)))))
 
 (define-server-test reads-and-writes-have-limits-of-their-own
   (with-reply-stream (reply :plain io client)
     (platform:limit-waits (server:reply-stream-inner reply) 7)
-    (is (= 7000 (server::wait-limit io)
+    (is (= 7000 (wait-limit io)
            (engine:send-queue-milliseconds (server:io-queue io))))
     (engine:limit-taking (server:io-queue io) 1/100)
-    (is (= 7000 (server::wait-limit io)))
+    (is (= 7000 (wait-limit io)))
     (is (= 10 (engine:send-queue-milliseconds (server:io-queue io))))
     (engine:limit-taking (server:io-queue io) nil)
     (is (null (engine:send-queue-milliseconds (server:io-queue io))))))
@@ -402,4 +402,4 @@ as STEPS say, one after the other, whenever it is asked.  Then there is room."
                      (if (getf more :until)
                          (apply original descriptor direction more)
                          (error "There is no limit.")))
-      (signals server:stream-timeout (server::await-taker io)))))
+      (signals server:stream-timeout (await-taker io)))))

@@ -39,11 +39,11 @@
                  *made* '())
         while *path*))
 
-(defstruct (narrow-transport (:include server::transport) (:constructor make-narrow-transport (function)))
+(defstruct (narrow-transport (:include transport) (:constructor make-narrow-transport (function)))
   "A transport that sends by FUNCTION, of octets; it takes as many as that returns, or none."
   function)
 
-(defmethod server::transport-send-parts ((transport narrow-transport) parts)
+(defmethod transport-send-parts ((transport narrow-transport) parts)
   (let ((part (first parts)))
     (funcall (narrow-transport-function transport)
              (subseq (engine:octets-part-octets part) (engine:part-position part)

@@ -132,19 +132,19 @@ stream."
 
 ;;; What waits for something else than input
 
-(defstruct (halting-transport (:include server::transport)
+(defstruct (halting-transport (:include transport)
                               (:constructor make-halting-transport (source base)))
   "A transport that has something of its own to send before it can be read, as TLS may.")
 
-(defmethod server::transport-awaits ((transport halting-transport))
+(defmethod transport-awaits ((transport halting-transport))
   :output)
 
 (define-server-test (a-reader-that-reads-waits-for-what-the-transport-waits-for :needs :our-http)
   (with-io (io stream client)
-    (let ((carried (server::make-io nil (make-halting-transport stream io))))
-      (setf (server::io-milliseconds io) (* 1000 *patience*))
+    (let ((carried (make-io nil (make-halting-transport stream io))))
+      (setf (io-milliseconds io) (* 1000 *patience*))
       (let ((began (platform:milliseconds)))
-        (server::await-peer carried :input) ; nothing has come, but the socket takes octets
+        (await-peer carried :input) ; nothing has come, but the socket takes octets
         (is (< (- (platform:milliseconds) began) (* 500 *patience*))))
-      (setf (server::io-milliseconds io) 10)
-      (signals server:stream-timeout (server::await-peer io :input)))))
+      (setf (io-milliseconds io) 10)
+      (signals server:stream-timeout (await-peer io :input)))))

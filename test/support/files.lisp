@@ -42,7 +42,7 @@ slashes, in DIRECTORY; returns its pathname."
       (read-sequence octets file)
       octets)))
 
-(defun gone-p (pathname)
+(defun file-gone-p (pathname)
   "Whether there is no file PATHNAME.  PROBE-FILE of SBCL signals an error when the file goes
 just while it looks."
   (not (ignore-errors (probe-file pathname))))

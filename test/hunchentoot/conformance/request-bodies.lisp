@@ -174,7 +174,7 @@ this Lisp refuses, since the class of the warning has none."
   (with-globals ((*recorded* (make-recorder)))
     (serving (:request-class 'recorded-request) (("/" "ignored") ("/next" "next"))
       (with-connection (connection)
-        (dolist (size (list 1000 recycling::*unread-limit* (1+ recycling::*unread-limit*)
+        (dolist (size (list 1000 server:*unread-limit* (1+ server:*unread-limit*)
                             3000000))
           (is (string= "ignored" (exchange-text connection "/" :method :post
                                                               :content (test-octets size))))
@@ -184,11 +184,11 @@ this Lisp refuses, since the class of the warning has none."
         (is (next-is-served-p connection))
         (eventually ("what comes after the last reply")
           (= 10 (recorded-count *recorded*)))
-        (is (equal (list 1000 nil recycling::*unread-limit* nil nil nil nil nil nil nil)
+        (is (equal (list 1000 nil server:*unread-limit* nil nil nil nil nil nil nil)
                    (recorded *recorded*)))))))
 
 (define-server-test (a-huge-body-that-nobody-reads-ends-the-connection :needs :our-http)
-  (with-globals ((recycling::*unasked-limit* 300000))
+  (with-globals ((server:*unasked-limit* 300000))
     (serving (:max-early-octets 0) (("/next" "next") ("/" "ignored"))
       (with-connection (connection)
         (let ((response (exchange connection "/" :method :post :content (test-octets 300001))))

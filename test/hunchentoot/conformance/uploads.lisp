@@ -63,7 +63,7 @@
                            (shown (and (probe-file path) t))))
       (is (string= "T" (response-text (upload "/" (file-part)))))
       (eventually ("the temporary file to be deleted")
-        (gone-p path)))))
+        (file-gone-p path)))))
 
 (define-server-test the-file-of-an-upload-is-deleted-when-the-handler-fails
   (let ((path nil))
@@ -72,7 +72,7 @@
       (is (= 500 (response-status (upload "/" (file-part)))))
       (is (pathnamep path))
       (eventually ("the temporary file to be deleted")
-        (gone-p path)))))
+        (file-gone-p path)))))
 
 (define-server-test (the-file-of-an-upload-stays-when-it-is-moved :needs :octets-in-forms)
   (with-directory (elsewhere)
