@@ -60,6 +60,7 @@
                  (:file "forwarded")
                  (:file "proxy-protocol")
                  (:file "conditional")
+                 (:file "content-codings")
                  (:file "bodies")
                  (:file "protocol-state")
                  (:file "multipart")
@@ -199,6 +200,7 @@
                  (:file "access-log")
                  (:file "message-log")
                  (:file "request-ids")  ; and messages in JSON
+                 (:file "compressed-files")
                  (:file "forms")
                  (:file "limits")
                  (:file "form-limits")

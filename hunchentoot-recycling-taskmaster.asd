@@ -127,6 +127,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "body")
                  (:file "media-type")   ; what content is
                  (:file "file-types")   ; and what files are
+                 (:file "content-coding") ; that a client accepts
                  (:file "multipart")    ; forms with files
                  (:file "put")
                  (:file "reply-buffer")
@@ -255,6 +256,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :serial t
       :components ((:file "replies")
                    (:file "known-files") ; what is known of files that are sent
+                   (:file "coded-files") ; and their compressed siblings
                    (:file "shared-queue")     ; what any thread has for a client
                    (:file "reply-stream") ; what handlers write themselves
                    (:file "suspended-exchange") ; what goes on without a worker

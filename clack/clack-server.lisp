@@ -16,6 +16,8 @@
 MAKE-PROGRAM-SOCKET.")
    (trusted-proxies :initarg :trusted-proxies :reader trusted-proxies)
    (proxy-protocol-p :initarg :proxy-protocol-p :reader proxy-protocol-p)
+   (precompressed-files-p :initarg :precompressed-files-p :reader server-precompressed-files-p)
+   (file-cache-control :initarg :file-cache-control :reader server-file-cache-control)
    (message-log-format :initarg :message-log-format :reader server-message-log-format)
    (tls-context :initarg :tls-context :initform nil :reader handshake-context)
    (place :initarg :place :reader server-place

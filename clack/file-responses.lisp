@@ -3,16 +3,45 @@
 ;;;; Files as responses.  The kernel sends a file from its cache to the socket: all of it, a part,
 ;;;; or nothing where the client has the same version already.
 
-(defun version-headers (headers version)
-  "HEADERS, a plist, with Last-Modified, ETag and Accept-Ranges of the VERSION of a file added where
-they are missing."
-  (flet ((add (name value)
-           (unless (header name headers)
-             (setf headers (list* name value headers)))))
-    (add :last-modified (version-date version))
-    (add :etag (version-tag version))
-    (add :accept-ranges "bytes")
-    headers))
+(defun with-headers (headers &rest others)
+  "HEADERS, a plist, with those of OTHERS, names and values or NIL, added that are missing."
+  (loop for (name value) on others by #'cddr
+        when (and value (not (header name headers)))
+          do (setf headers (list* name value headers)))
+  headers)
+
+(defun version-headers (headers version coding)
+  "HEADERS, a plist, with Last-Modified, ETag and Accept-Ranges of the VERSION, with CODING or NIL,
+of a file added where they are missing."
+  (with-headers headers
+    :last-modified (version-date version)
+    :etag (if coding
+              (coded-tag (version-tag version) coding)
+              (version-tag version))
+    :accept-ranges "bytes"))
+
+(defun with-vary (headers)
+  "HEADERS, a plist, with a single Vary, which has Accept-Encoding in it."
+  (loop for (name value) on headers by #'cddr
+        if (and value (eq :vary (header-name name)))
+          collect value into values
+        else
+          collect name into others and collect value into others
+        finally (return (list* :vary (vary-by-encoding
+                                      (and values (format nil "~{~A~^, ~}" values)))
+                               others))))
+
+(defun caching-headers (exchange status headers pathname)
+  "HEADERS, a plist, of the response to EXCHANGE with STATUS, with what tells caches about the file
+PATHNAME."
+  (let* ((server (exchange-application exchange))
+         (rule (server-file-cache-control server))
+         (headers (if (eql 200 status)
+                      (with-headers headers :cache-control (cache-control-of rule pathname))
+                      headers)))
+    (if (server-precompressed-files-p server)
+        (with-vary headers)
+        headers)))
 
 (defun send-part-of-file (exchange status headers part)
   "Sends PART of a file as the content of the response to EXCHANGE, with STATUS and HEADERS."
@@ -21,11 +50,11 @@ they are missing."
     (declare (dynamic-extent #'append-it))
     (send-whole exchange status headers (- (part-end part) (part-position part)) #'append-it)))
 
-(defun send-version (exchange status headers part version)
-  "Sends the octets of PART, the VERSION of a file, for which the client has asked; see RFC 9110,
-sections 13 and 14."
+(defun send-version (exchange status headers part version coding)
+  "Sends the octets of PART, the VERSION of a file with CODING or NIL, for which the client has
+asked; see RFC 9110, sections 13 and 14."
   (let* ((head (exchange-head exchange))
-         (headers (version-headers headers version))
+         (headers (version-headers headers version coding))
          (tag (header :etag headers)))
     (ecase (if (= 200 status)
                (precondition head tag (header :last-modified headers))
@@ -38,14 +67,19 @@ sections 13 and 14."
              (send-text exchange status "The range lies beyond the end of the file."
                         (list :content-range range))
              (send-part-of-file exchange status
-                                (if range (list* :content-range range headers) headers)
+                                (with-headers (if range
+                                                  (list* :content-range range headers)
+                                                  headers)
+                                  :content-encoding (coding-name coding))
                                 part)))))))
 
-(defun sent-from-descriptor-p (exchange status headers pathname)
-  "Sends the file PATHNAME through a descriptor; NIL where it is no readable regular file."
-  (call-with-file pathname (exchange-http exchange)
+(defun sent-from-descriptor-p (exchange status headers pathname sibling coding)
+  "Does what SENT-FILE-P does, through a descriptor."
+  (call-with-file sibling (exchange-http exchange)
                   (lambda (part version)
-                    (send-version exchange status headers part version))))
+                    (send-version exchange status
+                                  (caching-headers exchange status headers pathname)
+                                  part version coding))))
 
 ;;; On Lisps without descriptors
 
@@ -57,20 +91,42 @@ sections 13 and 14."
         (read-sequence octets stream)
         octets))))
 
-(defun sent-from-memory-p (exchange status headers pathname)
-  "Reads the file PATHNAME into memory and sends it; NIL where there is none."
-  (let ((octets (and (pathname-name pathname) (file-octets pathname))))
+(defun sent-from-memory-p (exchange status headers pathname sibling coding)
+  "Does what SENT-FILE-P does, by way of memory."
+  (let ((octets (and (pathname-name sibling) (file-octets sibling))))
     (when octets
-      (send-octet-vector exchange status headers octets)
+      (send-octet-vector exchange status
+                         (with-headers (caching-headers exchange status headers pathname)
+                           :content-encoding (coding-name coding))
+                         octets)
       t)))
 
+;;; On all
+
+(defun sent-file-p (exchange status headers pathname sibling coding)
+  "Sends the file SIBLING, which has PATHNAME with CODING, or is PATHNAME if that is NIL, as the
+response to EXCHANGE with STATUS and HEADERS; NIL where it is no readable regular file."
+  (if (readiness-supported-p)
+      (sent-from-descriptor-p exchange status headers pathname sibling coding)
+      (sent-from-memory-p exchange status headers pathname sibling coding)))
+
+(defun sibling-wanted-p (exchange headers)
+  "True when a compressed sibling may be sent in place of a file, as the response to EXCHANGE with
+HEADERS."
+  (and (server-precompressed-files-p (exchange-application exchange))
+       (not (header :content-encoding headers))
+       (not (header :etag headers))))   ; the application's, for the file itself
+
 (defun send-file-response (exchange status headers pathname)
-  "Sends the file PATHNAME, or the part for which the client has asked, with STATUS and HEADERS.
-Without a Content-Type in HEADERS, the name of the file gives one, as with Clack's other handlers.
-Sends 404 where there is no readable file."
+  "Sends the file PATHNAME, or a compressed sibling of it, or the part for which the client has
+asked, with STATUS and HEADERS.  Without a Content-Type in HEADERS, the name of the file gives one,
+as with Clack's other handlers.  Sends 404 where there is no readable file."
   (let ((headers (with-content-type headers
-                   (or (media-type-of-file pathname) "application/octet-stream"))))
-    (unless (if (readiness-supported-p)
-                (sent-from-descriptor-p exchange status headers pathname)
-                (sent-from-memory-p exchange status headers pathname))
-      (send-text exchange 404 "There is no such file."))))
+                   (or (media-type-of-file pathname t) "application/octet-stream"))))
+    (multiple-value-bind (sibling coding)
+        (and (sibling-wanted-p exchange headers)
+             (coded-sibling pathname (exchange-head exchange)))
+      (or (and sibling
+               (sent-file-p exchange status headers pathname sibling coding))
+          (sent-file-p exchange status headers pathname pathname nil)
+          (send-text exchange 404 "There is no such file.")))))

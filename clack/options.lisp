@@ -28,6 +28,7 @@
     (:websocket-idle-seconds seconds "a number of seconds, or NIL for never")
     (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
     (:trusted-proxies proxies ,*proxies-in-words*)
+    (:file-cache-control cache-control ,*cache-control-in-words*)
     (:message-log-format (member :text :json) ":TEXT or :JSON")
     (:on-start (or null function symbol) "a function of one argument, or NIL"))
   "The types of the arguments of RUN, for CHECK-ARGUMENT-TYPES.")
@@ -94,6 +95,8 @@ certificate or key file."
                  :websocket-limits (websocket-limits arguments)
                  :trusted-proxies (networks-named (getf arguments :trusted-proxies))
                  :proxy-protocol-p (getf arguments :proxy-protocol)
+                 :precompressed-files-p (getf arguments :precompressed-files)
+                 :file-cache-control (getf arguments :file-cache-control)
                  :message-log-format (getf arguments :message-log-format :text)
                  :tls-context (tls-context-for arguments)
                  :place arguments

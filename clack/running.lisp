@@ -139,6 +139,14 @@ order and free its port.  ARGUMENTS are keywords and values; unknown ones are ig
   :TRUSTED-PROXIES, :PROXY-PROTOCOL
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR; then the
                       environment has the address, the scheme and the host of clients behind proxies
+  :PRECOMPRESSED-FILES
+                      true: in place of a file, the server sends its sibling whose name has .br or
+                      .gz at its end, if the client accepts that coding, and the sibling is no older
+                      than the file.  A response with Content-Encoding or ETag has the file itself.
+                      Default NIL
+  :FILE-CACHE-CONTROL the Cache-Control of files for which APP gives none, a string; a function, or
+                      the name of one, of the file's pathname, which returns that or NIL; or NIL,
+                      the default, for none
   :MESSAGE-LOG-FORMAT the format of messages on *ERROR-OUTPUT*: :TEXT, the default, or :JSON, an
                       object in a line, with the REQUEST-ID of the request, if any
   :ON-START           a function, called with the server when it accepts connections

@@ -29,6 +29,12 @@ acceptor has it because its taskmaster may be replaced while the engine runs.")
     :initarg :message-log-format
     :reader message-log-format
     :documentation "The format of the message log: :TEXT or :JSON.")
+   (precompressed-files-p
+    :initarg :precompressed-files
+    :reader precompressed-files-p)
+   (file-cache-control
+    :initarg :file-cache-control
+    :reader file-cache-control)
    (journal
     :initform nil
     :accessor acceptor-journal
@@ -60,6 +66,8 @@ acceptor has it because its taskmaster may be replaced while the engine runs.")
   (:default-initargs
    :access-log-format :combined
    :message-log-format :text
+   :precompressed-files nil
+   :file-cache-control nil
    :taskmaster (make-instance 'recycling-taskmaster))
   (:documentation "HUNCHENTOOT:ACCEPTOR on recycled threads, with the same initargs and handlers.
 Its default :TASKMASTER is a RECYCLING-TASKMASTER, and it takes the :PARKING of that, too.
@@ -105,13 +113,24 @@ Behind proxies:
 
 The logs:
 
-  :ACCESS-LOG-FORMAT  the format of a line of the access log: :COMBINED, the default, is Hunchentoot's; :JSON is an
-                      object in a line (RFC 8259); a function takes a plist of the members of :JSON,
-                      and returns a string, or NIL for no line.  Requests that were rejected before
-                      there was a request object, and refused connections, have a line too, with a
-                      dash or NIL for unknown facts
+  :ACCESS-LOG-FORMAT  the format of a line of the access log: :COMBINED, the default, is
+                      Hunchentoot's; :JSON is an object in a line (RFC 8259); a function takes a
+                      plist of the members of :JSON, and returns a string, or NIL for no line.
+                      Requests that were rejected before there was a request object, and refused
+                      connections, have a line too, with a dash or NIL for unknown facts
   :MESSAGE-LOG-FORMAT the format of a message: :TEXT, the default, is Hunchentoot's; :JSON is an
                       object in a line, which has the same REQUEST-ID as that of the access log
+
+Files, of HUNCHENTOOT:HANDLE-STATIC-FILE, folder dispatchers and :DOCUMENT-ROOT, on SBCL under
+Linux:
+
+  :PRECOMPRESSED-FILES  true: in place of a file, the server sends its sibling whose name has .br or
+                        .gz at its end, if the client accepts that coding, and the sibling is no
+                        older than the file.  A reply whose handler has set Content-Encoding or ETag
+                        has the file itself.  Default NIL
+  :FILE-CACHE-CONTROL   the Cache-Control of files whose handler has set none, a string; a function,
+                        or the name of one, of the file's pathname, which returns that or NIL; or
+                        NIL, the default, for none
 
 Limits on one request, in octets except for counts; the server answers a request beyond a limit with
 the status in parentheses, and closes the connection:

@@ -21,6 +21,7 @@
     (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
     (:trusted-proxies proxies ,*proxies-in-words*)
     (:access-log-format access-log-format ":COMBINED, :JSON or a function of one argument")
+    (:file-cache-control cache-control ,*cache-control-in-words*)
     (:message-log-format (member :text :json) ":TEXT or :JSON"))
   "The types of the arguments of acceptors, for CHECK-ARGUMENT-TYPES.")
 

@@ -11,28 +11,46 @@
   "Replies with the file PATHNAME.  Calls HUNCHENTOOTS, Hunchentoot's function, with ARGUMENTS where
 our own code cannot send it."
   (unless (and (ours-to-send-p)
-               (apply #'send-regular-file pathname arguments))
+               (apply #'send-best-file pathname arguments))
     (apply hunchentoots pathname arguments)))
 
 (wrap-function 'hunchentoot:handle-static-file 'serve-file)
 
-(defun send-regular-file (pathname &optional content-type callback)
-  "Replies with the file PATHNAME; NIL where it is no readable regular file.  CALLBACK, a function,
-is called before the reply is sent, as Hunchentoot does since 1.3."
-  (call-with-file pathname (current-http-connection)
+(defun sibling-wanted-p ()
+  "True when a compressed sibling may be sent in place of a file."
+  (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
+       (precompressed-files-p hunchentoot:*acceptor*)
+       (not (hunchentoot:header-out :content-encoding))
+       (not (hunchentoot:header-out :etag)))) ; the program's, for the file itself
+
+(defun send-best-file (pathname &optional content-type callback)
+  "Replies with the file PATHNAME, or a compressed sibling of it; NIL where it is no readable
+regular file.  CALLBACK, a function, is called before the reply is sent, as Hunchentoot does since
+1.3."
+  (multiple-value-bind (sibling coding)
+      (and (sibling-wanted-p) (coded-sibling pathname (current-head)))
+    (or (and sibling
+             (send-regular-file pathname sibling coding content-type callback))
+        (send-regular-file pathname pathname nil content-type callback))))
+
+(defun send-regular-file (pathname sibling coding content-type callback)
+  "Like SEND-BEST-FILE, with the file SIBLING, which has PATHNAME with CODING, or is PATHNAME if
+that is NIL."
+  (call-with-file sibling (current-http-connection)
                   (lambda (part version)
                     (let ((content-type (or content-type
-                                            (hunchentoot:mime-type pathname) ; lacks newer types
+                                            (hunchentoot:mime-type pathname) ; as programs expect
                                             (media-type-of-file pathname))))
-                      (settle-file-headers content-type version)
-                      (settle-conditions version)
+                      (settle-file-headers content-type version coding)
+                      (settle-vary)
+                      (settle-conditions pathname version)
                       (when callback
                         (funcall callback pathname content-type))
-                      (send-version part version)))))
+                      (send-version pathname part version coding)))))
 
-(defun settle-file-headers (content-type version)
-  "Sets the headers of the reply about the VERSION of a file with CONTENT-TYPE; the entity tag only
-if the program has not set one."
+(defun settle-file-headers (content-type version coding)
+  "Sets the headers of the reply about the VERSION, with CODING or NIL, of a file with CONTENT-TYPE;
+the entity tag only if the program has not set one."
   (setf (hunchentoot:content-type*)
         (if content-type
             (content-kind-header
@@ -41,14 +59,34 @@ if the program has not set one."
         (hunchentoot:header-out :last-modified) (version-date version)
         (hunchentoot:header-out :accept-ranges) "bytes")
   (unless (hunchentoot:header-out :etag)
-    (setf (hunchentoot:header-out :etag) (version-tag version))))
+    (setf (hunchentoot:header-out :etag)
+          (if coding
+              (coded-tag (version-tag version) coding)
+              (version-tag version)))))
 
-(defun settle-conditions (version)
-  "Leaves the handler where the client has the VERSION of a file already, or asks for another.  The
-conditions of a request do not apply to an error page (RFC 9110, section 13.2.1)."
+(defun settle-vary ()
+  "Tells caches that the client's Accept-Encoding decides about the reply, where it does."
+  (when (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
+             (precompressed-files-p hunchentoot:*acceptor*))
+    (setf (hunchentoot:header-out :vary) (vary-by-encoding (hunchentoot:header-out :vary)))))
+
+(defun settle-cache-control (pathname)
+  "Sets the Cache-Control of the reply, which has the file PATHNAME or confirms it, unless the
+program has set one."
+  (when (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
+             (null (hunchentoot:header-out :cache-control)))
+    (let ((text (cache-control-of (file-cache-control hunchentoot:*acceptor*) pathname)))
+      (when text
+        (setf (hunchentoot:header-out :cache-control) text)))))
+
+(defun settle-conditions (pathname version)
+  "Leaves the handler where the client has the VERSION of the file PATHNAME already, or asks for
+another.  The conditions of a request do not apply to an error page (RFC 9110, section 13.2.1)."
   (when (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
     (case (precondition (current-head) (hunchentoot:header-out :etag) (version-date version))
-      (:not-modified (leave-with hunchentoot:+http-not-modified+))
+      (:not-modified
+       (settle-cache-control pathname)
+       (leave-with hunchentoot:+http-not-modified+))
       (:failed (leave-with hunchentoot:+http-precondition-failed+)))))
 
 (defun leave-with (status &optional content)
@@ -56,9 +94,9 @@ conditions of a request do not apply to an error page (RFC 9110, section 13.2.1)
   (setf (hunchentoot:return-code*) status)
   (hunchentoot:abort-request-handler content))
 
-(defun send-version (part version)
-  "Sends the octets of PART, the VERSION of a file, for which the client has asked.  For a range
-beyond the end, leaves the handler with Hunchentoot's answer."
+(defun send-version (pathname part version coding)
+  "Sends the octets of PART, the VERSION of the file PATHNAME with CODING or NIL, for which the
+client has asked.  For a range beyond the end, leaves the handler with Hunchentoot's answer."
   (multiple-value-bind (status range first last)
       (settle-range part version (current-head)
                     (hunchentoot:return-code*) (hunchentoot:header-out :etag))
@@ -68,6 +106,10 @@ beyond the end, leaves the handler with Hunchentoot's answer."
       (when (= hunchentoot:+http-requested-range-not-satisfiable+ status)
         (leave-with status (format nil "invalid request range (requested ~D-~D, accepted 0-~D)"
                                    first last (1- (version-size version)))))))
+  (when coding
+    (setf (hunchentoot:header-out :content-encoding) (coding-name coding)))
+  (when (member (hunchentoot:return-code*) '(200 206))
+    (settle-cache-control pathname))
   (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* (current-head)
                    (hunchentoot:return-code*) nil (- (part-end part) (part-position part))
                    (lambda (reply)

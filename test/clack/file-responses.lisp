@@ -40,8 +40,8 @@
         (response-header (ask "/") "content-type")))))
 
 (define-server-test files-whose-type-is-not-said-have-that-of-their-names
-  (loop for (name type) in '(("a.html" "text/html") ("a.CSS" "text/css") ("a.js" "text/javascript")
-                             ("a.txt" "text/plain") ("a.b.png" "image/png") ("a.woff2" "font/woff2")
+  (loop for (name type) in '(("a.html" "text/html; charset=utf-8") ("a.CSS" "text/css; charset=utf-8") ("a.js" "text/javascript; charset=utf-8")
+                             ("a.txt" "text/plain; charset=utf-8") ("a.b.png" "image/png") ("a.woff2" "font/woff2")
                              ("a.json" "application/json") ("a.unheard" "application/octet-stream")
                              ("a" "application/octet-stream"))
         do (is (equal type (type-of-file name)) "~A" name)))
@@ -103,3 +103,67 @@
           (let ((answer (ask "/" :headers '(("Range" . "bytes=0-1") ("If-None-Match" . "*")))))
             (is (= 403 (response-status answer)))
             (is (= 10 (length (response-body answer))))))))))
+
+;;; Compressed siblings, and Cache-Control; see compressed-files.lisp
+
+(defmacro with-clack-folder ((directory &rest arguments) &body body)
+  "Evaluates BODY while an application serves the files in DIRECTORY, a new folder, under /, with a
+server made with ARGUMENTS."
+  `(with-directory (,directory)
+     (with-clack (environment (list 200 '()
+                                    (merge-pathnames (subseq (getf environment :path-info) 1)
+                                                     ,directory))
+                              ,@arguments)
+       ,@body)))
+
+(define-server-test a-client-gets-the-compressed-sibling-that-it-likes-best-through-clack
+  (where-files-are-descriptors ()
+    (with-clack-folder (directory :precompressed-files t)
+      (write-script directory)
+      (check-negotiation "/app.js")
+      (check-conditions "/app.js")
+      (check-odd-siblings directory))))
+
+(define-server-test a-sibling-is-sent-on-every-lisp
+  (with-clack-folder (directory :precompressed-files t)
+    (write-script directory)
+    (check-response (asked-for "/app.js" "gzip") 200 "gzipped" "gzip")
+    (check-response (asked-for "/app.js" nil) 200 "plain" nil)
+    (write-siblings directory "old.txt" "plain" "old.txt.gz" "gzipped")
+    (make-new (merge-pathnames "old.txt" directory))
+    (check-response (asked-for "/old.txt" "gzip") 200 "plain" nil)
+    (is (= 404 (response-status (asked-for "/none.txt" "gzip"))))))
+
+(define-server-test without-the-option-siblings-are-not-sent-through-clack
+  (with-clack-folder (directory)
+    (write-script directory)
+    (let ((response (asked-for "/app.js" "br")))
+      (is (string= "plain" (response-text response)))
+      (dolist (name '("vary" "content-encoding" "cache-control"))
+        (is (null (response-header response name)))))))
+
+(define-server-test what-an-application-says-of-a-file-is-true-of-what-is-sent
+  (with-directory (directory)
+    (let ((file (write-script directory)) (headers '()))
+      (with-clack (environment (list 200 headers file)
+                               :precompressed-files t :file-cache-control "max-age=60")
+        (loop for (set text coding . expected)
+                in '(((:etag "\"mine\"") "plain" nil "etag" "\"mine\"")
+                     ((:content-encoding "zstd") "plain" "zstd")
+                     (("Cache-Control" "private" :vary "Cookie" "Vary" "Origin") "brotli" "br"
+                      "cache-control" "private" "vary" "Cookie, Origin, Accept-Encoding")
+                     (() "brotli" "br" "cache-control" "max-age=60" "vary" "Accept-Encoding"))
+              do (setf headers set)
+                 (let ((response (asked-for "/" "br")))
+                   (is (string= text (decode (response-body response))))
+                   (is (equal coding (response-header response "content-encoding")))
+                   (loop for (name value) on expected by #'cddr
+                         do (is (equal (list value) (response-header-values response name))))))))))
+
+(define-server-test files-have-the-cache-control-of-the-option-through-clack
+  (where-files-are-descriptors ()
+    (with-clack-folder (directory :file-cache-control "max-age=60")
+      (check-cache-control directory t)))
+  (dolist (function (list 'long-if-hashed #'long-if-hashed))
+    (with-clack-folder (directory :file-cache-control function)
+      (check-cache-control directory nil))))

@@ -63,7 +63,7 @@
                        (:backlog -1) (:max-accept-count 3) (:max-header-octets 0)
                        (:websocket-message-octets 0) (:websocket-ping-seconds -1)
                        (:fd "x") (:fd (:systemd)) (:ssl t) (:ssl-cert-file "/no/such/file") (:on-start 42)
-                       (:message-log-format :combined)
+                       (:message-log-format :combined) (:file-cache-control 60)
                        (:listen "/tmp/x" :fd 3)))
     (let ((condition (nth-value 1 (ignore-errors (apply #'handler:run 'hello arguments)))))
       (is (typep condition 'handler:unfit-argument) "~S: ~A" arguments condition))))

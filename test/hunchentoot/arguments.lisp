@@ -13,6 +13,7 @@
     (:read-timeout "x") (:read-timeout -1) (:write-timeout :never)
     (:taskmaster nil) (:taskmaster hunchentoot:one-thread-per-connection-taskmaster)
     (:access-log-format :xml) (:access-log-format nil) (:access-log-format "combined")
+    (:file-cache-control 60) (:file-cache-control :none)
     (:message-log-format :combined) (:message-log-format nil)
     (:defer-accept 0) (:defer-accept 1.5))
   "Arguments of acceptors that make no sense.")

@@ -16,8 +16,8 @@
 ;;;; goes to the new file.
 ;;;;
 ;;;; The thread that has the turn writes a batch; see turns.lisp.  Invariants:
-;;;; - GATHERED, LINES, KEPT, LOST, FULL-P, UNMADE-P, URGENT-P and PHASE change under the lock, which
-;;;;   is held for a few instructions.
+;;;; - GATHERED, LINES, KEPT, LOST, FULL-P, UNMADE-P, URGENT-P and PHASE change under the lock,
+;;;;   which is held for a few instructions.
 ;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to the thread that has the turn.
 ;;;; - The lines of BATCH are older than those of GATHERED, and both are whole lines.
 

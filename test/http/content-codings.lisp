@@ -1,0 +1,62 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* content-codings :in http
+  :description "Accept-Encoding and Vary: RFC 9110, sections 12.4.2, 12.5.3 and 12.5.5.")
+
+(test the-coding-that-a-client-likes-best-comes-first
+  (loop for (value . codings)
+          in '((nil) ("") (" , ,")
+               ("gzip" :gzip) ("br" :br) ("x-gzip" :gzip) ("GZip" :gzip) ("deflate, zstd")
+               ("gzip, deflate, br, zstd" :br :gzip) ("br;q=0.9, gzip" :gzip :br)
+               ("gzip;q=0.5,br;q=0.5" :br :gzip) ("gzip ; Q=0.001" :gzip) ("gzip;q=1.000" :gzip)
+               ("gzip;q=0") ("gzip;q=0.000, br;q=0.0") ("br;q=0, gzip" :gzip)
+               ("*" :br :gzip) ("*;q=0") ("gzip, *;q=0" :gzip) ("br;q=0, *" :gzip)
+               ("*;q=0.5, gzip;q=0.2" :br) ("gzip, *;q=0.1" :gzip :br)
+               ("identity") ("identity;q=0") ("identity;q=0, gzip" :gzip)
+               ("identity;q=0, *" :br :gzip)
+               ("identity, gzip;q=0.5") ("identity;q=0.5, gzip" :gzip) ("gzip, identity" :gzip)
+               ;; What is malformed is not accepted.
+               ("gzip;q=1.001") ("gzip;q=2") ("gzip;q=") ("gzip;q=0.1234") ("gzip;q=.5")
+               ("gzip;q=-1")
+               ("gzip;q=a") ("gzip;level=1") ("gzip q=1") ("gzip;q=1.0x") ("gzipped") ("gz ip")
+               ("\"gzip\"") ("gzip;q=0.5;q=1") ("br;q=nan, gzip" :gzip))
+        do (is (equal codings (http:accepted-codings value)) "~S" value)))
+
+(test long-lists-of-codings-are-read-in-one-pass
+  (is (equal '(:gzip) (http:accepted-codings
+                       (format nil "~{~A,~}gzip" (make-list 5000 :initial-element "a;q=0.1"))))))
+
+(test files-with-and-without-a-coding-have-different-tags
+  (dolist (tag '("\"a-b\"" "W/\"a-b\""))
+    (let ((tags (list tag (http:coded-tag tag :br) (http:coded-tag tag :gzip))))
+      (is (= 3 (length (remove-duplicates tags :test #'string=))))
+      (is (every (lambda (other)
+                   (and (string= "\"" other :start2 (1- (length other)))
+                        (string= (subseq tag 0 (1- (length tag))) other
+                                 :end2 (1- (length tag)))))
+                 tags)))))
+
+(test vary-names-accept-encoding-once
+  (loop for (value expected) in '((nil "Accept-Encoding") ("Cookie" "Cookie, Accept-Encoding")
+                                  ("accept-encoding, Cookie" "accept-encoding, Cookie") ("*" "*")
+                                  ("X-Accept-Encoding" "X-Accept-Encoding, Accept-Encoding"))
+        do (is (string= expected (http:vary-by-encoding value)))))
+
+;;; Media types
+
+(test media-types-of-files-depend-on-the-ends-of-their-names
+  (loop for (name type text-type) in '(("a.html" "text/html" "text/html; charset=utf-8")
+                                       ("a.JS" "text/javascript" "text/javascript; charset=utf-8")
+                                       ("a.min.css" "text/css" "text/css; charset=utf-8")
+                                       ("a.json" "application/json" "application/json")
+                                       ("a.svg" "image/svg+xml" "image/svg+xml")
+                                       ("a.odt" "application/vnd.oasis.opendocument.text"
+                                        "application/vnd.oasis.opendocument.text")
+                                       ("a.unheard" nil nil) ("a" nil nil))
+        do (is (equal type (http:media-type-of-file name)))
+           (is (equal text-type (http:media-type-of-file name t)))))
+
+(test no-end-of-a-name-has-two-media-types
+  (let ((ends (loop for (nil . ends) in http::*file-types* append ends)))
+    (is (< 80 (length ends)))
+    (is (= (length ends) (length (remove-duplicates ends :test #'string-equal))))))
