@@ -68,7 +68,8 @@ engine calls on top of them.")
    #:write-file-octets #:send-file
    #:open-temporary-file #:private-folder
    ;; threads as the system schedules them, and the sentinel's tick
-   #:thread-identity #:thread-state #:thread-run-time #:processor-stall #:online-processors
+   #:thread-identity #:thread-state #:thread-run-time #:processor-stall #:processor-idle-time
+   #:online-processors
    #:schedule-as-batch #:let-timers-be-late #:nap
    ;; classes and their instances
    #:*making-functions* #:class-making #:classes-between #:extra-slots #:sole-method-p

@@ -220,8 +220,7 @@ look is to tell.  FREE-P says whether a processor is free."
                    (third (look engine controller 9 :free-p free-p))))
             (is (= 0 (blocked 2 nil)))
             (is (= 1 (blocked 3 nil)))
-            (is (= 1 (blocked 0 t)))
-            (is (= 1 (blocked 0 :unknown)))))))
+            (is (= 1 (blocked 0 t)))))))
     (forget-workers engine)))
 
 (define-server-test workers-that-no-processor-runs-are-asleep-while-one-is-free-and-none-waits
@@ -235,31 +234,45 @@ look is to tell.  FREE-P says whether a processor is free."
       (is (= 5 (asleep t 1)))
       (is (= 0 (asleep t 8)))
       (is (= 0 (asleep nil 2)))
-      (is (= 0 (asleep :unknown 2)) "The system does not tell.")
       (pretend-to-wait engine)
       (is (= 0 (asleep t 2))))
     (forget-workers engine)))
 
-(define-server-test a-processor-is-free-while-threads-wait-for-less-than-half-of-4-ms
+(defun call-with-processor-facts (function)
+  "Calls FUNCTION with a function of three arguments that returns whether a processor is free so many
+microseconds later, with so many more microseconds of stall and of idle time in total; if the former
+is NIL, the system does not count stalls."
   (with-still-pool (engine controller)
-    (let ((now 1000000) (stall 500))
+    (let ((now 1000000) (stall 500) (idle 700))
       (with-function (platform:microseconds (original) now)
         (with-function (platform:processor-stall (original) stall)
-          (flet ((free-p (microseconds more-stall)
-                   (incf now microseconds)
-                   (when stall
-                     (incf stall more-stall))
-                   (processor-free-p controller)))
-            (is-true (free-p 0 0))
-            (is-true (free-p 4000 1999))
-            (is (not (free-p 4000 2000)))
-            (is (not (free-p 3999 0)) "It was measured a moment ago.")
-            (is-true (free-p 1 0))
-            (setf stall nil)
-            (is (eq :unknown (free-p 4000 0)) "The system does not tell.")
-            (setf stall 100000)
-            (free-p 4000 0)
-            (is-true (free-p 4000 10))))))))
+          (with-function (platform:processor-idle-time (original) idle)
+            (funcall function
+                     (lambda (microseconds more-stall &optional (more-idle 0))
+                       (incf now microseconds)
+                       (incf idle more-idle)
+                       (setf stall (and more-stall (+ (or stall 0) more-stall)))
+                       (processor-free-p controller)))))))))
+
+(define-server-test a-processor-is-free-while-threads-wait-for-less-than-half-of-4-ms
+  (call-with-processor-facts
+   (lambda (free-p-after)
+     (flet ((free-p (microseconds more-stall) (funcall free-p-after microseconds more-stall)))
+       (is-true (free-p 0 0))
+       (is-true (free-p 4000 1999))
+       (is (not (free-p 4000 2000)))
+       (is (not (free-p 3999 0)) "It was measured a moment ago.")
+       (is-true (free-p 1 0))))))
+
+(define-server-test a-processor-is-free-if-some-were-idle-where-the-system-counts-no-stalls
+  (call-with-processor-facts
+   (lambda (free-p-after)
+     (flet ((free-p (microseconds more-idle) (funcall free-p-after microseconds nil more-idle)))
+       (free-p 40000 0)
+       (is-true (free-p 40000 10000))
+       (is (not (free-p 40000 9999)))
+       (is (not (free-p 39999 80000)) "It was measured a moment ago.")
+       (is-true (free-p 1 0))))))
 
 ;;; Fewer
 

@@ -300,6 +300,23 @@ says so."
            (setf stop t)
            (mapc #'task-result threads)))))))
 
+(define-server-test time-in-which-this-process-computes-is-not-idle
+  (where-supported
+   (with-globals ((platform::*system-files* "/nowhere/"))
+     (is (null (platform:processor-stall)))
+     (let* ((start (platform:microseconds))
+            (idle (platform:processor-idle-time)))
+       (loop until (< (+ start 100000) (platform:microseconds)))
+       (let ((more-idle (- (platform:processor-idle-time) idle))
+             (elapsed (- (platform:microseconds) start)))
+         (is (< more-idle (* elapsed (platform:online-processors)))))))))
+
+(define-server-test idle-time-of-processors-never-shrinks
+  (where-supported
+   (let ((times (loop repeat 20 collect (platform:processor-idle-time) do (bt:thread-yield))))
+     (is (every #'integerp times))
+     (is (apply #'<= times) "~S" times))))
+
 (define-server-test a-listener-that-defers-tells-of-connections-when-octets-come
   (where-supported
    (with-listener (listener)

@@ -29,9 +29,8 @@
 ;;;;   has it computed for long at this  about all of those, if      computing handlers make a
 ;;;;   request                           that one did not sleep      thread for each connection
 ;;;;
-;;;; If the system does not tell the first, a processor counts as free for workers that seem
-;;;; blocked.  If it does not tell the second, a thread that used no processor since the last look
-;;;; is asleep.
+;;;; If the system does not tell the first, a processor is free if processors were idle for a while.
+;;;; If it does not tell the second, a thread that used no processor since the last look is asleep.
 ;;;;
 ;;;; While no worker was blocked lately, looks are seldom.  The first worker that seems blocked then
 ;;;; only makes the next looks follow closely.  During a collection of garbage, threads are blocked
@@ -65,8 +64,8 @@ waits until a worker wakes it.  That costs the worker more than several looks.")
   (blocked-lately 0 :type real)         ; how many workers were blocked lately, and how many were
   (asleep-lately 0 :type real)          ; blocked or asleep
   (free-p t)                            ; see PROCESSOR-FREE-P
-  (stall 0 :type integer)               ; PROCESSOR-STALL when that was decided, and the time in
-  (stall-asked 0 :type fixnum)          ; MICROSECONDS
+  (total 0 :type integer)               ; what the system counted when that was decided, and the
+  (time-asked 0 :type fixnum)           ; time in MICROSECONDS
   (last-housekeeping 0 :type fixnum)    ; of deadlines, in MILLISECONDS
   (last-processor-count 0 :type fixnum) ; of processors, likewise
   (work-done 0 :type integer)           ; see SAMPLE-WAIT-WHEN-BUSY
@@ -184,19 +183,28 @@ processor is free.  The thread of one answers for all."
 (defparameter *stall-microseconds* 4000
   "The waits of threads for processors are measured over this time at least.")
 
+(defparameter *idle-microseconds* 40000
+  "The idle time of processors is measured over this time at least: four steps of its counter.")
+
 (defun processor-free-p (controller)
   "True if for most of the last few milliseconds no thread of the system had to wait for a
-processor; :UNKNOWN if the system does not tell."
+processor.  Where the system does not tell, true if processors were idle for a quarter of the last
+time."
   (let* ((now (microseconds))
-         (elapsed (- now (controller-stall-asked controller))))
-    (when (>= elapsed *stall-microseconds*)
-      (let ((stall (processor-stall)))
-        (setf (controller-free-p controller)
-              (if stall
-                  (< (* 2 (- stall (controller-stall controller))) elapsed)
-                  :unknown)
-              (controller-stall controller) (or stall 0)
-              (controller-stall-asked controller) now)))
+         (elapsed (- now (controller-time-asked controller))))
+    (flet ((since (total)
+             (- total (controller-total controller)))
+           (know (free-p total)
+             (setf (controller-free-p controller) free-p
+                   (controller-total controller) total
+                   (controller-time-asked controller) now)))
+      (when (>= elapsed *stall-microseconds*)
+        (let ((stall (processor-stall)))
+          (cond (stall
+                 (know (< (* 2 (since stall)) elapsed) stall))
+                ((>= elapsed *idle-microseconds*)
+                 (let ((idle (processor-idle-time)))
+                   (know (>= (* 4 (since idle)) elapsed) idle)))))))
     (controller-free-p controller)))
 
 (defun look-at-workers (engine controller tick)
@@ -208,7 +216,7 @@ true if some workers seem blocked and the next look is to decide."
            (free-p (or (and (null suspects) (plusp waiting)) ; no matter
                        (processor-free-p controller)))
            (found (blocked-suspects suspects free-p (pool-state-clock pool)))
-           (asleep (if (and (eq t free-p) (zerop waiting))
+           (asleep (if (and free-p (zerop waiting))
                        (max 0 (- active (1- (online-processors))))
                        0))
            (doubt-p (pool-state-calm-p pool)))

@@ -75,7 +75,8 @@
                native-name open-file file-facts read-file-octets write-file-octets send-file
                make-poller close-poller watch rearm unwatch wake-all send-probe wake-one
                await-ready make-timer-descriptor arm-timer-descriptor
-               thread-identity thread-state thread-run-time processor-stall #-sbcl online-processors
+               thread-identity thread-state thread-run-time processor-stall processor-idle-time
+               #-sbcl online-processors
                schedule-as-batch let-timers-be-late nap))
 
 (defmacro order-memory ()

@@ -45,20 +45,46 @@ one, :BLOCKED if it waits for anything else, NIL if the state is unknown."
         ;; The state is a letter, two octets after the closing parenthesis of the name.
         (if (= (char-code #\R) (aref buffer (+ name-end 2))) :running :blocked)))))
 
+(defun integer-at (octets start end)
+  "The integer whose digits OCTETS have from START on, before END; and the position behind it."
+  (loop with number = 0
+        for place from start below end
+        for digit = (- (aref octets place) (char-code #\0))
+        while (<= 0 digit 9)
+        do (setf number (+ (* 10 number) digit))
+        finally (return (values number place))))
+
 (defun processor-stall ()
   "For how many microseconds so far some thread of the system had to wait for a processor, an
-integer, of which only differences matter; NIL if that is unknown."
+integer, of which only differences matter; NIL if that is unknown, as where the system was started
+without pressure stall information."
   (let ((buffer (make-octets 128)))
     (declare (dynamic-extent buffer))
     ;; The first line is "some avg10=0.01 avg60=0.20 avg300=0.10 total=1234".
     (let* ((count (start-of-system-file "pressure/cpu" buffer))
            (end (position (char-code #\Newline) buffer :end count))
            (start (and end (position (char-code #\=) buffer :from-end t :end end))))
-      (when start
-        (loop with number = 0
-              for place from (1+ start) below end
-              do (setf number (+ (* 10 number) (- (aref buffer place) (char-code #\0))))
-              finally (return number))))))
+      (and start
+           (values (integer-at buffer (1+ start) end))))))
+
+(defun processor-idle-time ()
+  "For how many microseconds so far the processors of the system had nothing to do, all together, an
+integer, of which only differences matter.  It counts in steps of 10,000.  Where the system does not
+tell, only the time of this process is known not to be idle."
+  (let ((buffer (make-octets 128)))
+    (declare (dynamic-extent buffer))
+    ;; The first line is "cpu  " and numbers: user, nice, system, idle.
+    (let ((count (start-of-system-file "stat" buffer))
+          (position 5)
+          (number 0))
+      (cond ((> count 5)
+             (loop repeat 4
+                   do (setf (values number position) (integer-at buffer position count))
+                      (incf position))
+             (* 10000 number))
+            (t
+             (- (* (online-processors) (microseconds))
+                (floor (* 1000000 (get-internal-run-time)) internal-time-units-per-second)))))))
 
 (defun thread-run-time (identity)
   "The processor time of the thread IDENTITY of this process, in microseconds, an integer; 0 if the
