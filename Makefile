@@ -24,10 +24,11 @@ DIAGRAMS := $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve executable dependencies compile test test-safe test-20 mutation-test lint diagrams clean
+.PHONY: help serve executable dependencies compile test test-safe test-20 mutation-test lint \
+        check-distribution check-packages check-deploy diagrams clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # openssl: Hunchentoot loads OpenSSL's library, also where no TLS is spoken.
 serve: ## Install what is missing, then serve the demo on http://127.0.0.1:4242/
@@ -60,7 +61,17 @@ mutation-test: dependencies ## Do the tests notice small changes?  FILE=parser S
 
 lint: ## Check the shell scripts
 	@$(INSTALL) --command shellcheck
-	@shellcheck .ci/run $$(grep -l '^#!/bin/sh' scripts/*)
+	@shellcheck -x .ci/run $$(grep -l '^#!/bin/sh' scripts/* deploy/container/*)
+
+check-distribution: ## Is this fit for Quicklisp, Ultralisp and ocicl?
+	@$(INSTALL) --system $(SYSTEM)-test
+	@scripts/check-distribution
+
+check-packages: ## Build and try the container and the Debian package (as root)
+	@scripts/check-packages
+
+check-deploy: ## Follow the guide's page Deploy on a bare Debian (as root)
+	@scripts/check-deploy
 
 diagrams: ## Draw docs/diagrams/*.dot anew
 	@$(INSTALL) --command dot=graphviz

@@ -1,8 +1,8 @@
 ;;;; The name by which Clack looked for a handler before June 2025.
 
 (defsystem "clack-handler-recycling"
-  :description "Another name of clack.handler.recycling."
+  :description "Another name of clack.handler.recycling, by which Clack looked for it before June 2025."
   :author "The hunchentoot-recycling-taskmaster maintainers"
-  :version "0.1.0"
+  :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
   :depends-on ("clack.handler.recycling"))

@@ -1,9 +1,11 @@
 ;;;; (clack:clackup app :server :recycling) loads this.
 
 (defsystem "clack.handler.recycling"
-  :description "A handler for Clack with recycled threads, and without Hunchentoot."
+  :description "A fast HTTP server for Clack applications, on recycled threads."
+  :long-description "A handler for Clack, without Hunchentoot: (clack:clackup app :server :recycling).
+It has replies that come later, streams, server-sent events and WebSockets, without a thread for each."
   :author "The hunchentoot-recycling-taskmaster maintainers"
-  :version "0.1.0"
+  :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster/server")
   :weakly-depends-on ("clack-socket")   ; Clack's; RUN looks again if it is loaded later

@@ -1,9 +1,9 @@
 ;;;; The benchmark, which benchmark/README.md explains.
 
 (defsystem "hunchentoot-recycling-taskmaster-benchmark"
-  :description "Our server and others side by side: load, a report, charts."
+  :description "Measures hunchentoot-recycling-taskmaster and other HTTP servers side by side."
   :author "The hunchentoot-recycling-taskmaster maintainers"
-  :version "0.1.0"
+  :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
   ;; The servers run in processes of their own, those in Lisp on SBCL, as this does.
   :depends-on ("usocket")
@@ -26,16 +26,16 @@
   :in-order-to ((test-op (test-op "hunchentoot-recycling-taskmaster-benchmark/test"))))
 
 (defsystem "hunchentoot-recycling-taskmaster-benchmark/work"
-  :description "Nothing but the libraries with which Lisp servers do what requests ask for."
+  :description "The libraries that the measured servers in Lisp use: nothing of its own."
   :author "The hunchentoot-recycling-taskmaster maintainers"
-  :version "0.1.0"
+  :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
   :depends-on ("postmodern" "cl-who" "yason"))
 
 (defsystem "hunchentoot-recycling-taskmaster-benchmark/test"
   :description "Tests of the benchmark itself."
   :author "The hunchentoot-recycling-taskmaster maintainers"
-  :version "0.1.0"
+  :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster-benchmark" "fiveam")
   :pathname "benchmark/"

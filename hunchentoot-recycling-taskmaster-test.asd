@@ -1,10 +1,10 @@
 (defsystem "hunchentoot-recycling-taskmaster-test"
   :description "Tests of hunchentoot-recycling-taskmaster, named for the promises they check."
   :author "The hunchentoot-recycling-taskmaster maintainers"
-  :version "0.1.0"
+  :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster" "clack-handler-recycling" "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
-               (:feature :sbcl (:require "sb-introspect")))
+               (:feature :sbcl "sb-introspect"))
   :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "test/"
   :serial t

@@ -19,9 +19,10 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
 
 (defsystem "hunchentoot-recycling-taskmaster/server"
   :description "A server of HTTP on recycled threads, for applications of any kind."
-  :long-description "All layers below Hunchentoot's: who speaks Clack loads this, and no Hunchentoot."
+  :long-description "All layers below Hunchentoot's.  The handler for Clack depends on this, and not on
+Hunchentoot."
   :author "The hunchentoot-recycling-taskmaster maintainers"
-  :version "0.1.0"
+  :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
   ;; Nothing that Hunchentoot would not bring.
   :depends-on ("bordeaux-threads" "usocket" "trivial-gray-streams" "cl-base64"
@@ -278,12 +279,12 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:file "until-signalled")))))      ; the main function of a program
 
 (defsystem "hunchentoot-recycling-taskmaster"
-  :description "A drop-in engine for Hunchentoot: connections wait together, threads are recycled."
+  :description "A fast HTTP server for programs that use Hunchentoot, on recycled threads."
   :long-description "Acceptors and a taskmaster to be used in the place of Hunchentoot's own: a pool of
-threads is recycled over the connections, and on SBCL under Linux a connection between two requests
-has no thread.  Handlers, sessions and dispatchers stay as they are."
+threads serves all connections, and on SBCL under Linux a connection needs a thread only while its
+request is handled.  Handlers, sessions and dispatchers stay as they are."
   :author "The hunchentoot-recycling-taskmaster maintainers"
-  :version "0.1.0"
+  :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
   ;; Hunchentoot and what Hunchentoot itself brings; nothing else.
   :depends-on ("hunchentoot-recycling-taskmaster/server" "hunchentoot")

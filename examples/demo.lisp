@@ -180,6 +180,12 @@
       <code>(recycling:stats acceptor)</code></p>"
                   (escape (this-thread)) (thread-squares stats) (stats-table stats)))))
 
+(defvar *health*
+  (recycling:make-readiness-dispatcher "/health")
+  "Tells who asks on this machine whether the demo is ready.")
+
+(pushnew *health* hunchentoot:*dispatch-table*)
+
 (hunchentoot:define-easy-handler (yo :uri "/yo") (name)
   (setf (hunchentoot:content-type*) "text/html; charset=utf-8")
   (if (plusp (length name))
@@ -206,21 +212,20 @@ true if it ran."
     (hunchentoot:stop (shiftf *server* nil) :soft t :timeout 10)
     t))
 
-(defun make-server (port address)
-  "The acceptor of the demo, for PORT and ADDRESS, as SERVE has them."
+(defun make-server (&rest where)
+  "The acceptor of the demo.  WHERE are the arguments that say on what it listens."
   (setf hunchentoot:*hunchentoot-default-external-format*
         (flexi-streams:make-external-format :utf-8 :eol-style :lf))
-  (make-instance 'recycling:parallel-easy-acceptor
-                 :port port
-                 :address address
-                 :document-root nil))
+  (apply #'make-instance 'recycling:parallel-easy-acceptor
+         :document-root nil
+         where))
 
 (defun serve (&key (port 4242) address)
   "Starts the demo on PORT (0: any free one) of ADDRESS, a string (NIL: every
 address of this machine), and returns its acceptor, which then accepts
 connections.  A demo that runs already is stopped first."
   (stop)
-  (setf *server* (hunchentoot:start (make-server port address))))
+  (setf *server* (hunchentoot:start (make-server :port port :address address))))
 
 
 ;;; As a program of its own
@@ -238,14 +243,33 @@ connections.  A demo that runs already is stopped first."
         number
         (error "PORT is ~S; it must be a number from 0 to 65535." text))))
 
-(defun main ()
-  "Serves the demo on the PORT and ADDRESS that the environment names, until a signal ends it, and
-exits."
+(defun tell-where (&rest words)
+  "Prints WORDS, which say where the demo serves."
+  (format t "~&Serving on ~?~%" (first words) (rest words))
+  (finish-output))
+
+(defun serve-for-proxy ()
+  "Serves on the socket that systemd hands over, to which a proxy on this machine connects: see
+docs/guide/deploy.md."
+  (recycling:serve-until-signalled
+   (lambda () (make-server :listen-fd :systemd :trusted-proxies '(:unix)))
+   :drain-timeout 30
+   :on-start (lambda (acceptor)
+               (declare (ignore acceptor))
+               (tell-where "the socket of systemd"))))
+
+(defun serve-for-browser ()
+  "Serves on the PORT and ADDRESS that the environment names."
   (let ((address (setting "ADDRESS" "127.0.0.1")))
     (recycling:serve-until-signalled
-     (lambda () (make-server (port) address))
+     (lambda () (make-server :port (port) :address address))
      :drain-timeout 10
      :on-start (lambda (acceptor)
-                 (format t "~&Serving on http://~A:~D/  (Ctrl-C stops it)~%"
-                         address (hunchentoot:acceptor-port acceptor))
-                 (finish-output)))))
+                 (tell-where "http://~A:~D/  (Ctrl-C stops it)"
+                             address (hunchentoot:acceptor-port acceptor))))))
+
+(defun main ()
+  "Serves the demo until a signal ends it, and exits."
+  (if (setting "LISTEN_FDS" nil)
+      (serve-for-proxy)
+      (serve-for-browser)))

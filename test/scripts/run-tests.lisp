@@ -107,3 +107,12 @@ all that it says."
     (is (= 1 (loop for outcome in '("1 killed" "1 survived" "1 refused")
                    count (search outcome output)))
         "~A" output)))
+
+;;; What `make check-distribution` finds without loading anything
+
+(test the-system-definitions-and-the-documents-agree-on-what-distributions-ask-for
+  (if (slow-lisp-p)
+      (skip "It needs SBCL.")
+      (with-script-run ((merge-pathnames "scripts/check-distribution.lisp" (source-root)))
+        (is (eql 0 status) "~A" output)
+        (is (search (format nil "~%hunchentoot-recycling-taskmaster/server~%") output)))))
