@@ -39,7 +39,7 @@
   (examples-of-logging "docs/guide/logging.md")
   (examples-of-operating "docs/guide/operating.md")
   (examples-of-metrics "docs/guide/metrics.md")
-  (examples-of-service "docs/guide/service.md")
+  (examples-of-deploy "docs/guide/deploy.md")
   (examples-of-processes "docs/guide/processes.md")
   (examples-of-clack "docs/guide/clack.md")
   (examples-of-platforms "docs/guide/platforms.md")

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite deployment :in acceptors
-  :description "docs/guide/service.md, word for word.")
+  :description "docs/guide/deploy.md, word for word.")
 
 (in-suite deployment)
 
@@ -29,7 +29,7 @@
                      :needs (:parking :systemd))
   (with-serving-program (program *service-manager*
                                  (slow-page-forms)
-                                 (program-of-page "docs/guide/service.md")
+                                 (program-of-page "docs/guide/deploy.md")
                                  "(shop:main)")
     (is (equal "Welcome!" (ask-text "/")))
     (is (equal (format nil "ready~%") (ask-text "/health")))

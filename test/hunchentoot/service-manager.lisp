@@ -267,7 +267,7 @@ WORDS once."
           (is (eql 0 code) "~A" output))))))
 
 (test the-guide-shows-the-units-that-are-tested
-  (let ((shown (loop for example in (examples "docs/guide/service.md")
+  (let ((shown (loop for example in (examples "docs/guide/deploy.md")
                      when (equal "ini" (example-language example))
                        collect (example-text example))))
     (dolist (name '("shop.service" "shop.socket"))
