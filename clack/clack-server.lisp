@@ -168,7 +168,7 @@ about none if that is NIL."
         (*error-output* (server-error-output server)))
     (call-with-worker-buffers thunk)))
 
-(defmethod refuse ((server clack-server) connection)
+(defmethod turn-away ((server clack-server) connection)
   (tell-of-refusal server (getf (server-threads server) :most))
   ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
   (unless (encrypted-p server)

@@ -7,7 +7,6 @@
         #:hunchentoot-recycling-taskmaster.http
         #:hunchentoot-recycling-taskmaster.engine
         #:hunchentoot-recycling-taskmaster.server)
-  (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export #:run #:stop #:run-until-signalled
            #:clack-server #:server-address #:server-port #:stats #:list-connections
            #:*raw-body-memory* #:request-id

@@ -11,7 +11,6 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
                 #:accept-handshake #:handshake-headers #:handshake-refused
                 #:handshake-refused-status
                 #:handshake-refused-reason #:handshake-refused-headers #:encode-frame)
-  (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
    #:parallel-acceptor #:parallel-easy-acceptor
    #:parallel-ssl-acceptor #:parallel-easy-ssl-acceptor

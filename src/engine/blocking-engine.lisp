@@ -117,9 +117,7 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
            :refused))))
 
 (defun refuse-and-close (engine connection)
-  (unwind-protect
-       (handler-case (refuse (engine-service engine) connection)
-         ((or error storage-condition) () (count-failure engine)))
+  (unwind-protect (refused-with-notice-p engine connection)
     (close-unread (connection-handle connection))))
 
 (defmethod acquire-resources ((engine blocking-engine))

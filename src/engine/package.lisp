@@ -7,9 +7,7 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; implemented by the layer above
-   #:service #:serve #:serve-at #:limit-handler-at #:time-out-handler #:wake-from-client
-   #:resume-connection #:call-for-all
-   #:output-unwanted-p #:refuse #:release
+   #:service #:serve #:output-unwanted-p #:release #:time-out-handler
    #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
    #:make-engine-thread #:call-as-worker #:note
    ;; connections
@@ -17,6 +15,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-descriptor #:connection-handle #:connection-peer #:connection-parkable-p
    #:connection-deadline #:connection-deadline-kind
    #:connection-outcome #:connection-input #:peer-ended-p
+   #:resume-connection #:limit-handler-at #:wake-from-client #:call-for-all
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
    #:send-queue #:make-send-queue #:send-queue-parts #:send-queue-sender #:peer-progress

@@ -140,7 +140,7 @@ not called: a method of the program may have closed the socket, or passed it on.
   (handler-case (values (peer-name socket))
     (error () nil)))
 
-(defmethod refuse ((taskmaster recycling-taskmaster) connection)
+(defmethod turn-away ((taskmaster recycling-taskmaster) connection)
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
         (socket (connection-usocket connection)))
     (hunchentoot:too-many-taskmaster-requests taskmaster socket)

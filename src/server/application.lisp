@@ -114,6 +114,10 @@ where they are not known.")
                       "requests were refused"
                       "Forwarded and X-Forwarded-For contradict each other"))))))
 
+(defgeneric turn-away (application connection)
+  (:documentation "Tells the client of CONNECTION, which was just accepted, that APPLICATION has no
+room for it.  Must not wait for the client.  Its value does not matter.  An error is counted."))
+
 ;;; Messages to the log of an application
 
 (defun tell (application level control &rest arguments)

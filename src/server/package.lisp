@@ -15,7 +15,6 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
                 #:close-frame-payload #:close-payload #:close-payload-code #:client-close-frame
                 #:failure-code-p
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
-  (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
    ;; conditions of replies
    #:client-left #:client-left-source #:reply-already-sent
@@ -41,7 +40,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:trusted-proxies #:proxy-protocol-p
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
-   #:note-rejected
+   #:note-rejected #:turn-away
    #:stats #:list-connections #:run-after #:cancel-timer #:server-engine #:*engine-of-context*
    ;; pages for those that watch
    #:place-of #:ready-p #:engine-ready-p #:*loopback* #:make-page-test #:passed-on-p

@@ -150,7 +150,7 @@ threads."
   ()
   (:documentation "Fails to refuse and to release."))
 
-(defmethod engine:refuse ((service failing-service) connection)
+(defmethod engine:give-notice ((service failing-service) connection)
   (declare (ignore connection))
   (error "Not refused."))
 

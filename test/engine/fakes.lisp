@@ -101,7 +101,7 @@
              (engine:count-request connection 0)))
           (t :close))))
 
-(defmethod engine:refuse ((service fake-service) connection)
+(defmethod engine:give-notice ((service fake-service) connection)
   (record (fake-refusals service) (engine:connection-socket connection)))
 
 (defmethod engine:note ((service fake-service) level control &rest arguments)

@@ -350,7 +350,7 @@ NUMBER."
 (define-server-test a-client-that-is-refused-by-a-program-that-unwinds-is-closed
   (with-resting-engine (engine)
     (with-descriptor (descriptor client)
-      (with-function (engine:refuse (original service connection) (throw 'unwound nil))
+      (with-function (engine:give-notice (original service connection) (throw 'unwound nil))
         (catch 'unwound
           (refuse-connection engine (open-connection engine descriptor nil))))
       (is (closed-by-server-p client))

@@ -25,7 +25,9 @@
     (funcall (fake-making service) role)))
 
 (defmethod engine:give-notice ((service octet-service) connection)
-  (let ((notice (octet-notice service)))
+  (let ((notice (if (eq :refused (engine:connection-deadline-kind connection))
+                    "!"
+                    (octet-notice service))))
     (when notice
       (platform:send-octets (engine:connection-descriptor connection) (octets notice)
                             0 (length notice)))))
@@ -54,9 +56,6 @@
                (if (eq :park outcome)
                    :next                ; perhaps
                    outcome)))))))
-
-(defmethod engine:refuse ((service octet-service) connection)
-  (platform:send-octets (engine:connection-descriptor connection) (octets "!") 0 1))
 
 (defmethod engine:note ((service octet-service) level control &rest arguments)
   (record (fake-notes service) (cons level (apply #'format nil control arguments))))

@@ -30,7 +30,7 @@ wakes it.")
   (open (make-counter) :read-only t)    ; connections, now
   (refused 0 :type fixnum)              ; connections
   (expired-by (no-expirations) :type list) ; connections, by why; see *DEADLINE-KINDS*
-  (failed 0 :type fixnum)               ; errors that got out of SERVE, REFUSE, making a thread
+  (failed 0 :type fixnum)               ; errors of the service, of making a thread
   (stalls 0 :type fixnum)               ; calls of SERVE that claimed input and served none
   ;; How long requests took that were served by workers that have ended, and by resuming threads.
   (served-before (make-tally-sheet) :read-only t)
@@ -62,8 +62,9 @@ limit.")
   (accept-limit :unlimited :type (or null fixnum (eql :unlimited))
    :documentation "What happens to a connection of ENGINE beyond its thread limit:
   :UNLIMITED  it waits, in the kernel, until a worker accepts it;
-  an integer  it is accepted, and waits unless that many are open already: then it is REFUSEd;
-  NIL         it is accepted and REFUSEd.")
+  an integer  it is accepted, and waits unless that many are open already: then it is refused: see
+              GIVE-NOTICE;
+  NIL         it is accepted and refused.")
   (waiting-limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half))
    :documentation "How many workers of ENGINE may wait for clients at a time, an integer above 0;
 :HALF of its thread limit, or NIL for no limit.  See client-waits.lisp.")

@@ -14,7 +14,8 @@ outcome:
   :PARK      another request may follow;
   :NEXT      another request was read already, at least in part: serve it at once;
   :DEFERRED  an answer comes later: the connection waits without a worker for RESUME-CONNECTION,
-             an event, or its deadline, and is served again then;
+             an event, or the deadline that SERVICE has set with SET-DEADLINE-AT, and is served
+             again then;
   :AGAIN     as :DEFERRED, but it has more input than is served at a time: it is served again after
              other events;
   :DETACHED  forget it: its socket belongs to another part of the program now;
@@ -33,11 +34,6 @@ taken all output.  The owner of CONNECTION calls it, so it must not wait.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
-
-(defgeneric refuse (service connection)
-  (:documentation "Tells the peer of CONNECTION that SERVICE has no room for it.  The worker that
-accepts calls it, so it must not wait for the peer.  Its value does not matter.  The engine
-closes CONNECTION, also after an error, which is counted."))
 
 (defgeneric release (service connection)
   (:documentation "Releases everything that SERVICE keeps for CONNECTION, and flushes its output:
@@ -58,10 +54,11 @@ CONNECTION meanwhile.  It must not wait.  Its value does not matter.")
     nil))
 
 (defgeneric give-notice (service connection)
-  (:documentation "Tells the peer of CONNECTION, which waited without a worker until its
-deadline, why it is going to be closed.  True if SERVICE had something to say.  The sentinel
-calls it, as the owner of CONNECTION, so it must not wait: octets that the system does not take
-at once are lost.")
+  (:documentation "Tells the peer of CONNECTION why it is going to be closed: for the reason of
+CONNECTION-DEADLINE-KIND.  With :REFUSED, it was just accepted, and SERVICE has no room for it;
+otherwise it waited without a worker.  True if SERVICE had something to say.  The owner of
+CONNECTION, which is a worker that accepts or the sentinel, calls it, so it must not wait: octets
+that the system does not take at once are lost.  An error is counted.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
@@ -108,31 +105,3 @@ of SERVICE, in its thread.  Its value does not matter.")
   (:documentation "Reports an event to the people that run SERVICE.  LEVEL is :INFO, :WARNING or
 :ERROR; CONTROL, a string, and ARGUMENTS are for FORMAT.  Any thread calls it.  An error is
 counted."))
-
-;;;; The requests of the layer above to an engine, for a connection that waits since SERVE returned
-;;;; :DEFERRED.
-
-(defgeneric resume-connection (engine connection)
-  (:documentation "Has CONNECTION of ENGINE, which may be closed by now, served for a resuming
-thread, which has an answer for it: see SERVE.  If no thread owns CONNECTION, the current thread,
-which may be any, serves it; else its owner does so soon.  Does not wait, and does not signal;
-its value does not matter.")
-  (:method (engine connection)
-    "Does nothing: each connection keeps a worker, which the service lets wait."
-    (declare (ignore engine connection))
-    nil))
-
-(defgeneric serve-at (engine connection time)
-  (:documentation "Has CONNECTION of ENGINE, which the caller owns, and for which SERVE returns
-:DEFERRED next, served at TIME, in MILLISECONDS, or a little later; NIL for never.  Its value
-does not matter.")
-  (:method (engine connection time)
-    (declare (ignore engine))
-    (set-deadline-at connection :deferred time)))
-
-(defgeneric limit-handler-at (engine connection time)
-  (:documentation "Has TIME-OUT-HANDLER called for CONNECTION of ENGINE, which the caller owns and
-serves, at TIME, in MILLISECONDS, or a little later.  Its value does not matter.")
-  (:method (engine connection time)
-    (declare (ignore engine))
-    (set-deadline-at connection :handler time)))

@@ -153,6 +153,18 @@ counted; the value is true then."
       (count-failure engine)
       t)))
 
+(defun notice-given-p (engine connection)
+  "True if the service of ENGINE has told the peer of CONNECTION why that ends: see GIVE-NOTICE."
+  (handler-case (give-notice (engine-service engine) connection)
+    ((or error storage-condition) ()
+      (count-failure engine)
+      nil)))
+
+(defun refused-with-notice-p (engine connection)
+  "The same for CONNECTION, which ENGINE has just accepted, and does not serve."
+  (setf (connection-deadline-kind connection) :refused)
+  (notice-given-p engine connection))
+
 (defun without-reports (arguments)
   "ARGUMENTS, with the types of conditions in their places."
   (mapcar (lambda (argument)

@@ -71,8 +71,7 @@ may serve it, T if another worker may, or NIL if all workers serve."
   (with-engine (engine)
     (incf (tally-refused (engine-tally engine))))
   (let ((told-p nil))
-    (unwind-protect (progn (handler-case (refuse (engine-service engine) connection)
-                             ((or error storage-condition) () (count-failure engine)))
+    (unwind-protect (progn (refused-with-notice-p engine connection)
                            (setf told-p t))
       (if told-p
           (close-gracefully engine connection)

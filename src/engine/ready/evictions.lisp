@@ -47,12 +47,6 @@ unread.  The service is not called for that input again."
         (t
          (drop-connection engine connection))))
 
-(defun notice-given-p (engine connection)
-  (handler-case (give-notice (engine-service engine) connection)
-    ((or error storage-condition) ()
-      (count-failure engine)
-      nil)))
-
 ;;; For their descriptors
 
 (defun longest-first (connections)

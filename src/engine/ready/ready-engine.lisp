@@ -187,24 +187,24 @@ IDLE-WAIT."
     (when (shiftf (pool-state-sentinel-idle-p (engine-pool-state engine)) nil)
       (notify-sentinel engine))))
 
-(defun wake-sentinel-before (engine time)
-  "Wakes the sentinel of ENGINE if it is idle and would look at deadlines too late for TIME, in
-MILLISECONDS."
-  (let ((pool (engine-pool-state engine)))
-    ;; The sentinel says that it is idle, and looks at deadlines then.
-    (order-memory)
-    (when (and (pool-state-sentinel-idle-p pool)
-               (< time (+ (coarse-now pool) (as-milliseconds *idle-tick*))))
-      (wake-sentinel engine))))
+(defun heed-deadline (engine connection)
+  "Wakes the sentinel of ENGINE if it is idle, and would look too late at the deadline of
+CONNECTION, which the caller owns and has just set."
+  (let ((pool (engine-pool-state engine))
+        (deadline (connection-deadline connection)))
+    (when deadline
+      ;; The sentinel says that it is idle, and looks at deadlines then.
+      (order-memory)
+      (when (and (pool-state-sentinel-idle-p pool)
+                 (< deadline (+ (coarse-now pool) (as-milliseconds *idle-tick*))))
+        (wake-sentinel engine)))))
 
-(defmethod serve-at :after ((engine ready-engine) connection time)
-  (declare (ignore connection))
-  (when time
-    (wake-sentinel-before engine time)))
-
-(defmethod limit-handler-at :after ((engine ready-engine) connection time)
-  (declare (ignore connection))
-  (wake-sentinel-before engine time))
+(defun limit-handler-at (engine connection time)
+  "Has TIME-OUT-HANDLER called for CONNECTION of ENGINE, which the caller owns and serves, at TIME, in
+MILLISECONDS, or a little later.  Its value does not matter."
+  (set-deadline-at connection :handler time)
+  (when (connection-parkable-p connection)
+    (heed-deadline engine connection)))
 
 (defun look-around (engine worker)
   "WORKER of ENGINE calls this when it has nothing else to do.  It can be interrupted here for

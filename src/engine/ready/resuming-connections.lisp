@@ -18,9 +18,15 @@
 ;;;; Any thread may resume a connection, also one that knows nothing of connections.  So it cannot
 ;;;; be interrupted while it owns one, and never waits for the peer.
 
-(defmethod resume-connection ((engine ready-engine) connection)
-  (as-owner (become-owner connection nil)
-    (resume-owned engine connection)))
+(defun resume-connection (engine connection)
+  "Has CONNECTION of ENGINE, which waits since SERVE returned :DEFERRED and may be closed by now,
+served for a resuming thread, which has an answer for it: see SERVE.  If no thread owns
+CONNECTION, the current thread, which may be any, serves it; else its owner does so soon.  Does
+nothing for a connection that keeps its worker, which the service lets wait.  Does not wait, and
+does not signal; its value does not matter."
+  (when (connection-parkable-p connection)
+    (as-owner (become-owner connection nil)
+      (resume-owned engine connection))))
 
 (defun resume-owned (engine connection)
   "Resumes CONNECTION, which the current thread owns.  Interrupts are deferred."

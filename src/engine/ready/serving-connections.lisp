@@ -74,6 +74,8 @@ carries out."
 (defun settle-outcome (engine connection outcome served)
   "Acts on OUTCOME, which the service returned for CONNECTION, owned by the caller.  SERVED, an
 integer, counts its requests from before.  Returns a value like SERVE-ONCE."
+  (when (eq outcome :deferred)
+    (heed-deadline engine connection))
   (cond ((gone-p connection) :detached)
         ((eq outcome :broken) :broken)
         ((connection-output connection)

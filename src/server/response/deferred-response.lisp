@@ -354,9 +354,8 @@ closed its sending side."
   (when (client-left-p deferred-response)
     (note-leaving deferred-response))
   (unless (deferred-response-keeper deferred-response) ; a worker that keeps it watches the time
-    (serve-at (suspended-exchange-engine deferred-response)
-              (suspended-exchange-connection deferred-response)
-              (deferred-response-end deferred-response)))
+    (set-deadline-at (suspended-exchange-connection deferred-response) :deferred
+                     (deferred-response-end deferred-response)))
   :deferred)
 
 (defun begin-answer (deferred-response http answer)

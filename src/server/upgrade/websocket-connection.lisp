@@ -183,9 +183,9 @@ was read."
 (defun settle-websocket-deadline (socket io)
   "Has SOCKET continued when its next moment comes.  While octets are unsent, the write timeout
 applies instead."
-  (serve-at (suspended-exchange-engine socket) (suspended-exchange-connection socket)
-            (and (null (io-unsent io))
-                 (earlier (end-moment socket) (ping-moment socket)))))
+  (set-deadline-at (suspended-exchange-connection socket) :deferred
+                   (and (null (io-unsent io))
+                        (earlier (end-moment socket) (ping-moment socket)))))
 
 ;;; The end
 
