@@ -167,12 +167,14 @@ Hunchentoot."
                    (:file "engine")     ; its phases
                    (:file "engines")    ; all of this Lisp
                    (:file "memory-budget") ; of what clients make us keep
+                   (:file "service-calls") ; whose errors only count
+                   (:file "engine-threads") ; those that cannot be made, or are to be joined
+                   (:file "accepting")  ; or not; and why that failed
                    (:file "worker-pool") ; how workers come and go
                    (:file "sentinel")   ; the housekeeping thread
                    (:file "client-waits") ; how many workers may wait for clients
                    (:file "timer-alarm") ; from the timers to who runs them
                    (:file "timer-thread") ; of the blocking engine
-                   (:file "accept-failures")
                    (:file "lifecycle")  ; start, drain, stop
                    (:file "statistics")
                    (:file "connection-list")))

@@ -22,20 +22,24 @@
 (defparameter *overload-idle-milliseconds* 250
   "Milliseconds for which a connection may be idle while others wait for a worker.")
 
-(defstruct (blocking-engine (:include engine)
-                            (:constructor make-blocking-engine
-                                (service listener &key standby thread-limit accept-limit
-                                                       (waiting-limit :half) idle-seconds
-                                                       batch-scheduling-p))
+(defstruct (blocking-engine (:include engine) (:constructor %make-blocking-engine)
                             (:conc-name engine-) (:copier nil))
-  "The engine for every platform: blocking accepts and blocking reads.")
+  "The engine for every platform: blocking accepts and blocking reads."
+  (idle-seconds nil :type (or null real) :read-only t))
 
-(setf (documentation 'make-blocking-engine 'function)
-      "An engine for SERVICE on LISTENER, not started.  STANDBY workers, an integer above 0, may
-wait; THREAD-LIMIT, an integer, may serve at a time, or any number when NIL; ACCEPT-LIMIT says what
-happens to others: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many may wait for clients: see
-ENGINE-WAITING-LIMIT; IDLE-SECONDS for how long connections may idle, a real, or NIL for no limit.
-BATCH-SCHEDULING-P is not used.")
+(defun make-blocking-engine (service listener &key standby thread-limit accept-limit
+                                                (waiting-limit :half) idle-seconds
+                                                batch-scheduling-p)
+  "An engine for SERVICE on LISTENER, not started.  STANDBY workers, an integer above 0, may wait;
+THREAD-LIMIT, an integer, may serve at a time, or any number when NIL; ACCEPT-LIMIT says what
+happens to others: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT, an integer above 0, how many may wait for
+clients, or :HALF of the thread limit, or NIL for no limit; IDLE-SECONDS for how long connections
+may idle, a real, or NIL for no limit.  BATCH-SCHEDULING-P is not used."
+  (declare (ignore batch-scheduling-p))
+  (%make-blocking-engine :service service :listener listener :standby standby
+                         :thread-limit thread-limit :accept-limit accept-limit
+                         :client-waits (make-client-waits :limit waiting-limit)
+                         :idle-seconds idle-seconds))
 
 ;;; Taking a connection
 
@@ -47,7 +51,7 @@ serve."
                 (not (eq (engine-phase engine) :stopping))
                 (may-serve-p engine worker))
            (take-queued-connection engine worker))
-          ((or (not (engine-accepting-p engine)) (enough-waiting-p engine worker))
+          ((or (not (accepting-p engine)) (enough-waiting-p engine worker))
            (retire worker)
            :end)
           (t
@@ -82,7 +86,7 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
 
 (defmethod worker-needed-p ((engine blocking-engine))
   (or (unserved-queue-p engine)
-      (and (engine-accepting-p engine)
+      (and (accepting-p engine)
            (zerop (standby-count engine)))))
 
 (defun may-queue-p (engine)
@@ -97,8 +101,8 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
 :LATE, and a sibling to be launched or NIL."
   (with-engine (engine)
     (counter-add (tally-accepted (engine-tally engine)) 1)
-    (setf (engine-accept-trouble engine) nil
-          (engine-accept-again-p engine) nil)
+    (setf (accept-trouble (engine-accept-state engine)) nil
+          (accept-again-p (engine-accept-state engine)) nil)
     (cond ((not (serving-p engine)) :late)
           ((not (full-p engine))
            (counter-add (tally-open (engine-tally engine)) 1)
@@ -155,12 +159,12 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
 
 (defun back-off (engine)
   "Waits for a tick, or until ENGINE accepts nothing more."
-  (wait-for-change engine *tick* (lambda () (not (engine-accepting-p engine)))))
+  (wait-for-change engine *tick* (lambda () (not (accepting-p engine)))))
 
 (defmethod accept-rest ((engine blocking-engine) seconds)
   ;; Its workers accept, and make siblings for it.
   (loop with left = (countdown seconds)
-        while (and (engine-accepting-p engine)
+        while (and (accepting-p engine)
                    (pending-connection-p (engine-listener engine))
                    (plusp (funcall left)))
         do (await-kernel engine)))
@@ -168,7 +172,7 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
 (defun accept-or-back-off (engine worker)
   (handler-case (accept-one engine worker)
     (accept-failed (condition)
-      (when (and (engine-accepting-p engine)
+      (when (and (accepting-p engine)
                  ;; The trouble of one connection need not be that of the next.
                  (or (note-accept-trouble engine condition)
                      (not (typep condition 'network-trouble))))
@@ -391,7 +395,7 @@ up once others wait."
            (full-p engine)
            (engine-queue engine)
            (engine-overloaded-p engine)
-           (engine-thread-trouble-p engine)
+           (thread-trouble-p engine)
            (not (running-p engine)))))
 
 (defun wait-a-tick (engine)

@@ -199,7 +199,8 @@ describe the values that are allowed."
   (let ((engine (application-engine taskmaster)))
     (when engine
       (setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster)
-            (engine-waiting-limit engine) (taskmaster-max-waiting-count taskmaster))
+            (client-waits-limit (engine-client-waits engine))
+            (taskmaster-max-waiting-count taskmaster))
       (resize-engine taskmaster))))
 
 ;;; Changing them at run time

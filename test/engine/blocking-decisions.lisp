@@ -10,7 +10,7 @@ threads."
   `(let* (*listener* *service*
           (,engine (make-engine (constantly :close) ,@options)))
      (setf (engine-phase ,engine) :running
-           (engine-accepting-p ,engine) t)
+           (accept-open-p (engine-accept-state ,engine)) t)
      ,@body))
 
 (defun still-worker (engine &optional (state :starting))
@@ -49,7 +49,7 @@ threads."
     (let ((queued (queue-connections engine 1)))
       (loop for (phase accepting-p taken-p) in '((:draining nil t) (:stopping nil nil))
             do (setf (engine-phase engine) phase
-                     (engine-accepting-p engine) accepting-p
+                     (accept-open-p (engine-accept-state engine)) accepting-p
                      (engine-queue engine) queued)
                (let* ((worker (still-worker engine :serving))
                       (step (next-step engine worker)))
@@ -91,7 +91,7 @@ threads."
 
 (define-server-test nobody-accepts-what-is-not-the-engines-any-more
   (with-still-engine (engine :standby 2)
-    (setf (engine-accepting-p engine) nil)
+    (setf (accept-open-p (engine-accept-state engine)) nil)
     (is (eq :end (next-step engine (still-worker engine :serving))))))
 
 ;;; What becomes of who comes
@@ -101,11 +101,11 @@ threads."
     (let ((worker (still-worker engine :waiting))
           (acceptor (still-worker engine :waiting))
           (connections (loop repeat 4 collect (fake-connection))))
-      (setf (engine-accept-trouble engine) 'platform:accept-failed
-            (engine-accept-again-p engine) t)
+      (setf (accept-trouble (engine-accept-state engine)) 'platform:accept-failed
+            (accept-again-p (engine-accept-state engine)) t)
       (is (eq :serve (admit engine worker (first connections))))
-      (is (null (engine-accept-trouble engine)) "That is over.")
-      (is (not (engine-accept-again-p engine)))
+      (is (null (accept-trouble (engine-accept-state engine))) "That is over.")
+      (is (not (accept-again-p (engine-accept-state engine))))
       (is (eq (first connections) (worker-connection worker)))
       (is (not (engine:winding-down-p engine)))
       (is (equal '(:queued :queued :refused)
@@ -213,17 +213,17 @@ threads."
                    (with-engine (engine) (retire worker))))))
         (tend)
         (is (not (ended-p idle)))
-        (setf (engine-drain-end engine) (+ now 100000)
+        (setf (tally-drain-end (engine-tally engine)) (+ now 100000)
               (engine-phase engine) :draining)
         (tend)
         (is (not (ended-p idle)) "It may still send a request.")
         (is (may-idle-p))
-        (setf (engine-drain-end engine) (- now 1))
+        (setf (tally-drain-end (engine-tally engine)) (- now 1))
         (tend)
         (is (ended-p idle))
         (is (not (ended-p served)))
         (is (not (may-idle-p)))
-        (setf (engine-drain-end engine) nil
+        (setf (tally-drain-end (engine-tally engine)) nil
               (engine-phase engine) :stopping)
         (is (not (may-idle-p)))))))
 
@@ -249,9 +249,9 @@ threads."
       (setf (engine:engine-thread-limit engine) 3)
       (is (= 0 (missing)))
       (setf (engine:engine-thread-limit engine) nil
-            (engine-launch-after engine) (+ (platform:milliseconds) 100000))
+            (launch-after engine) (+ (platform:milliseconds) 100000))
       (is (= 0 (missing)) "A thread could not be made a moment ago.")
-      (setf (engine-launch-after engine) (- (platform:milliseconds) 1))
+      (setf (launch-after engine) (- (platform:milliseconds) 1))
       (is (= 1 (missing)))
       (setf (engine-phase engine) :stopping)
       (is (= 0 (missing))))))
@@ -265,9 +265,9 @@ threads."
         (is (= 0 (missing)) "As many serve as may.")
         (with-engine (engine) (retire (first workers)))
         (is (= 1 (missing)))
-        (setf (engine-launch-after engine) (+ (platform:milliseconds) 100000))
+        (setf (launch-after engine) (+ (platform:milliseconds) 100000))
         (is (= 0 (missing)) "A thread could not be made a moment ago.")
-        (setf (engine-launch-after engine) 0)
+        (setf (launch-after engine) 0)
         (let ((another (still-worker engine)))
           (is (= 0 (missing)) "It is about to take it.")
           (is (eq queued (next-step engine another))))
@@ -298,13 +298,13 @@ threads."
       (is (engine:winding-down-p engine) "Others are to go.")
       (is (= 2 (length (error-notes *service*))))
       (is (= 3 (statistic engine :failed)))
-      (is (engine-accept-again-p engine))
+      (is (accept-again-p (engine-accept-state engine)))
       (forget-accept-trouble engine)
       (is (not (engine:winding-down-p engine)))
-      (is (not (engine-accept-again-p engine)))
+      (is (not (accept-again-p (engine-accept-state engine))))
       (is (not (fail-to-accept 'platform:descriptors-exhausted)))
       (is (not (fail-to-accept 'platform:listener-closed)))
-      (is (not (engine-accept-again-p engine)) "It will never give another."))))
+      (is (not (accept-again-p (engine-accept-state engine))) "It will never give another."))))
 
 (define-server-test a-worker-that-was-given-back-does-not-begin
   (with-still-engine (engine)
@@ -339,9 +339,9 @@ threads."
     (flet ((replace-p () (and (replace-sentinel-p engine) t)))
       (is (not (replace-p)) "None was lost.")
       (setf (sentinel-lost-p (engine-sentinel engine)) t
-            (engine-launch-after engine) (+ (platform:milliseconds) 100000))
+            (launch-after engine) (+ (platform:milliseconds) 100000))
       (is (not (replace-p)) "A thread could not be made a moment ago.")
-      (setf (engine-launch-after engine) 0
+      (setf (launch-after engine) 0
             (engine-phase engine) :stopping)
       (is (not (replace-p)))
       (setf (engine-phase engine) :running)
@@ -373,7 +373,7 @@ threads."
     (change-class *service* 'fake-service)
     (ensure-sentinel engine)
     (is (= 1 (statistic engine :failed)) "It is too early.")
-    (setf (engine-launch-after engine) 0)
+    (setf (launch-after engine) 0)
     (ensure-sentinel engine)
     (is (not (lost-sentinel-p engine)))
     (is (find-if (lambda (note) (search "successor" (rest note))) (recorded (fake-notes *service*))))

@@ -171,3 +171,10 @@ begins."
 (defun sentinel-of (engine)
   "The thread of the sentinel of ENGINE; NIL when it has none."
   (sentinel-thread (engine-sentinel engine)))
+
+(defun launch-after (engine)
+  "When ENGINE makes its next thread, in MILLISECONDS; 0 for at once."
+  (threads-launch-after (engine-threads engine)))
+
+(defun (setf launch-after) (time engine)
+  (setf (threads-launch-after (engine-threads engine)) time))

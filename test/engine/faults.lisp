@@ -50,12 +50,12 @@
                  (*trouble-seconds* 1/10))
     (with-running-engine (engine (constantly :close))
       (note-thread-trouble engine (make-condition 'simple-error :format-control "None."))
-      (eventually ("the trouble to be over") (not (engine-thread-trouble-p engine)))
+      (eventually ("the trouble to be over") (not (thread-trouble-p engine)))
       (setf *trouble-seconds* 1000)
       (note-thread-trouble engine (make-condition 'simple-error :format-control "None."))
       (is (= 2 (recorded-count (fake-notes *service*))) "It is noted again.")
       (housekeep engine)
-      (is-true (engine-thread-trouble-p engine) "It may last.")
+      (is-true (thread-trouble-p engine) "It may last.")
       (forget-thread-trouble engine))))
 
 (define-server-test a-thread-that-dies-before-its-worker-begins-is-replaced
@@ -76,7 +76,7 @@
   (let* (*listener* *service* (launched '())
          (engine (make-engine (constantly :close) :standby 3)))
     (setf (engine-phase engine) :running
-          (engine-accepting-p engine) t)
+          (accept-open-p (engine-accept-state engine)) t)
     (with-function (launch (original worker) (push worker launched) t)
       (with-function (launch-all (original engine workers)
                        (destroy-here (bt:current-thread))

@@ -123,7 +123,7 @@
     (let ((queued (loop repeat 2 collect (connect-fake *listener*))))
       (wait-for-statistic engine :queued 2)
       (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
-        (eventually ("the engine to accept no more") (not (engine-accepting-p engine)))
+        (eventually ("the engine to accept no more") (not (accepting-p engine)))
         (wait-for-statistic engine :threads 1)
         (destroy-who-serves engine)
         (open-gate release)
@@ -179,7 +179,7 @@
             (push other others)))
         (open-gate gate)
         (mapc #'task-result (cons soft others))
-        (is (zerop (engine-listener-users engine)))))))
+        (is (zerop (accept-users (engine-accept-state engine))))))))
 
 (define-server-test nobody-has-stopped-an-engine-while-another-who-stops-it-may-accept
   (with-running-engine (engine (constantly :close))

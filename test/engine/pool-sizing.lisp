@@ -17,7 +17,7 @@ that has found a worker missing just now."
      (let ((,controller (make-controller ,processors)))
        (declare (ignorable ,controller))
        (setf (engine-phase ,engine) :running
-             (engine-accepting-p ,engine) t)
+             (accept-open-p (engine-accept-state ,engine)) t)
        ,@body)))
 
 (defun pretend-workers (engine count state)
@@ -330,9 +330,9 @@ is NIL, the system does not count stalls."
       (is (null (engine-suspended engine)))
       (is (= 2 (statistic engine :resumes)))
       (is (= 1 (made 3)) "One is there already.")
-      (setf (engine-launch-after engine) (+ (platform:milliseconds) 100000))
+      (setf (launch-after engine) (+ (platform:milliseconds) 100000))
       (is (= 0 (made 3)) "A thread could not be made a moment ago.")
-      (setf (engine-launch-after engine) 0
+      (setf (launch-after engine) 0
             (engine-phase engine) :stopping)
       (is (= 0 (made 3)))
       (forget-workers engine))))
@@ -400,7 +400,7 @@ is NIL, the system does not count stalls."
           (is (not (keeps-p)) "A worker is going to accept.")
           (pretend-to-serve (list worker))
           (is (keeps-p)))
-        (setf (engine-accepting-p engine) nil)
+        (setf (accept-open-p (engine-accept-state engine)) nil)
         (is (not (keeps-p)))
         (forget-workers engine)))))
 

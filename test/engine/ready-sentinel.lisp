@@ -105,11 +105,11 @@ counted; and for how many ticks it naps then."
         (is (<= 5 (seconds 10) 10))
         (is (<= 5 (seconds 15 nil 10 18) 10) "The first one counts.")
         (is (<= 1/5 (seconds 10 0) 1/4) "Not less than until the next sweep.")
-        (setf (engine-accept-again-p engine) t)
+        (setf (accept-again-p (engine-accept-state engine)) t)
         (is (= 1/4 (seconds)))
-        (setf (engine-accept-again-p engine) nil
-              (engine-thread-trouble-p engine) t)
+        (setf (accept-again-p (engine-accept-state engine)) nil
+              (threads-trouble-p (engine-threads engine)) t)
         (is (= 1/4 (seconds)))
-        (setf (engine-thread-trouble-p engine) nil
+        (setf (threads-trouble-p (engine-threads engine)) nil
               (engine-phase engine) :draining)
         (is (= 1/4 (seconds)))))))

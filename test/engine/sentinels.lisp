@@ -206,7 +206,7 @@
           (sentinel-lost-p (engine-sentinel engine)) t)
     (dolist (fail (list (lambda (&rest arguments) (declare (ignore arguments)) (error "No thread."))
                         (lambda (&rest arguments) (declare (ignore arguments)) (throw 'away nil))))
-      (setf (engine-launch-after engine) 0)
+      (setf (launch-after engine) 0)
       (catch 'away
         ;; Of another file than who calls it: ECL calls the functions of one file directly.
         (call-with-function 'engine:make-engine-thread fail
@@ -227,7 +227,7 @@
              (join-exited-threads engine)
              ;; The sentinel takes them out to look at them.
              (is-true (eventually ("them to be kept for later")
-                        (engine-exited-threads engine)))
+                        (threads-exited (engine-threads engine))))
              (platform:destroy-thread
               (eventually ("the thread of a worker")
                 (some #'worker-thread (engine-workers engine))))

@@ -46,7 +46,7 @@
        (lambda (clients give-back)
          (let ((waiting (mapcar #'funcall clients)))
            (send-each waiting "x")
-           (eventually ("accepting to fail") (engine-accept-trouble engine))
+           (eventually ("accepting to fail") (accept-trouble (engine-accept-state engine)))
            (with-function (evict-idle-connections (original engine)
                             ;; The sentinel makes some as well, but then the stop would find no
                             ;; want.
@@ -83,7 +83,7 @@
 
 (define-server-test where-connections-keep-coming-a-soft-stop-accepts-no-longer-than-it-may
   (with-resting-engine (engine)
-    (setf (engine-accepting-p engine) t)
+    (setf (accept-open-p (engine-accept-state engine)) t)
     (let ((count 0))
       (with-function (accept-and-park (original engine worker)
                        (< (incf count) 100000000))
@@ -126,7 +126,7 @@
             (await begun)
             (let ((stop (and drains-p (stop-softly engine))))
               (when stop
-                (eventually ("it to accept nothing more") (not (engine-accepting-p engine))))
+                (eventually ("it to accept nothing more") (not (accepting-p engine))))
               (stop-for-exit)
               (is-true (wait-for-statistic engine :threads 0) "~A" drains-p)
               (is (closed-by-server-p connection))

@@ -340,7 +340,7 @@ which is DESCRIPTOR."
         do (with-listening-engine (engine descriptor)
              (setf (engine:engine-accept-limit engine) nil
                    (engine:engine-thread-limit engine) limit
-                   (engine-accepting-p engine) t)
+                   (accept-open-p (engine-accept-state engine)) t)
              (platform:set-non-blocking descriptor)
              (accept-rest engine 1)
              (is (= 1 (statistic engine :accepted)))
@@ -351,7 +351,7 @@ which is DESCRIPTOR."
   (with-listening-engine (engine descriptor)
     (platform:set-non-blocking descriptor)
     (dolist (trouble '(nil platform:descriptors-exhausted))
-      (setf (engine-accept-trouble engine) trouble)
+      (setf (accept-trouble (engine-accept-state engine)) trouble)
       (let ((begun (platform:milliseconds)))
         (accept-rest engine 10)
         (is (< (- (platform:milliseconds) begun) 5000))))
@@ -361,29 +361,29 @@ which is DESCRIPTOR."
   (with-resting-engine (engine)
     (loop for (trouble left) in '((platform:accept-failed nil)
                                   (platform:descriptors-exhausted platform:descriptors-exhausted))
-          do (setf (engine-accept-trouble engine) trouble)
+          do (setf (accept-trouble (engine-accept-state engine)) trouble)
              (note-accepted engine)
-             (is (eq left (engine-accept-trouble engine))))))
+             (is (eq left (accept-trouble (engine-accept-state engine)))))))
 
 (define-server-test a-client-that-is-accepted-ends-the-trouble-with-accepting
   (with-resting-engine (engine)
     (platform:set-non-blocking (engine-listener-descriptor engine))
-    (setf (engine-accept-trouble engine) 'platform:accept-failed)
+    (setf (accept-trouble (engine-accept-state engine)) 'platform:accept-failed)
     (with-connection (client (usocket:get-local-port (engine:engine-listener engine)))
       (let* ((worker (make-pool-worker engine 1))
              (connection (eventually ("a connection") (take-connection engine worker))))
-        (is (null (engine-accept-trouble engine)))
+        (is (null (accept-trouble (engine-accept-state engine))))
         (drop-connection engine connection)))))
 
 (define-server-test trouble-with-accepting-is-over-when-nobody-waits-any-more
   (with-resting-engine (engine)
     (loop for (trouble left) in '((platform:accept-failed platform:accept-failed)
                                   (platform:descriptors-exhausted nil))
-          do (setf (engine-accept-trouble engine) trouble
-                   (engine-accept-again-p engine) t)
+          do (setf (accept-trouble (engine-accept-state engine)) trouble
+                   (accept-again-p (engine-accept-state engine)) t)
              (accept-again engine)
-             (is (not (engine-accept-again-p engine)) "Another process had them.")
-             (is (eq left (engine-accept-trouble engine))))))
+             (is (not (accept-again-p (engine-accept-state engine))) "Another process had them.")
+             (is (eq left (accept-trouble (engine-accept-state engine)))))))
 
 (defun fail-to-accept (engine)
   (note-failed-accept engine 24)) ; EMFILE
@@ -393,7 +393,7 @@ which is DESCRIPTOR."
     (let ((client nil))
       (platform:set-non-blocking descriptor)
       (platform:close-descriptor (platform:accept-descriptor descriptor))
-      (setf (engine-accepting-p engine) t)
+      (setf (accept-open-p (engine-accept-state engine)) t)
       (fail-to-accept engine)
       (with-function (note-backlog-empty (original engine)
                        (setf client (connect (usocket:get-local-port
@@ -417,7 +417,7 @@ and notes it, before what was seen is noted."
   (with-a-failed-accept-beside (engine descriptor)
     (is (equal '(nil t) (multiple-value-list (take-connection engine nil)))
         "It is tried again.")
-    (is (null (engine-accept-trouble engine))))
+    (is (null (accept-trouble (engine-accept-state engine)))))
   (with-a-failed-accept-beside (engine descriptor)
     (accept-again engine)
     (is (eql descriptor (told-now engine)) "Somebody is told of it again.")))

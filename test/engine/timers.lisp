@@ -450,7 +450,7 @@ octet."
 
 (define-server-test an-engine-without-timers-has-no-thread-for-them
   (with-each-engine (engine)
-    (is (null (engine-timer-thread engine)))))
+    (is (null (timers-thread (engine-timers engine))))))
 
 (define-server-test a-thread-for-timers-that-cannot-be-made-is-made-later
   (with-globals ((*tick* 1/100) (*idle-tick* 1/100))
@@ -520,9 +520,9 @@ octet."
   (let* (*listener* *service* (engine (make-engine (constantly :close)))
          (mine (thread-that-never-began)) (other (bt:current-thread)))
     (flet ((noted-after (place)
-             (setf (engine-timer-thread engine) place)
+             (setf (timers-thread (engine-timers engine)) place)
              (record-timer-thread engine mine)
-             (engine-timer-thread engine)))
+             (timers-thread (engine-timers engine))))
       (dolist (place (list nil :missing other))
         (is (eq place (noted-after place))))
       (is (eq mine (noted-after :starting))))))

@@ -37,7 +37,7 @@ while a worker waited; about 64 KiB when the wait begins."
 
 (defun waiting-limit-of (engine)
   "The number of workers of ENGINE that may wait for clients at a time, or NIL."
-  (let ((limit (engine-waiting-limit engine))
+  (let ((limit (client-waits-limit (engine-client-waits engine)))
         (threads (engine-thread-limit engine)))
     (if (eq :half limit)
         (and threads (max 1 (floor threads 2)))
@@ -49,12 +49,12 @@ given up."
   (with-engine (engine)
     (let ((limit (waiting-limit-of engine)))
       (and limit
-           (>= (length (engine-client-waits engine)) limit)))))
+           (>= (length (client-waits-list (engine-client-waits engine))) limit)))))
 
-(defun slowest-wait (engine now)
-  "The wait for the slowest client of ENGINE; among equally slow ones the oldest."
+(defun slowest-wait (waits now)
+  "Of WAITS, that for the slowest client; among equally slow ones the oldest."
   (loop with slowest = nil and least = 0
-        for wait in (engine-client-waits engine)
+        for wait in waits
         for speed = (client-speed wait now)
         when (or (null slowest) (<= speed least))
           do (setf slowest wait
@@ -65,18 +65,23 @@ given up."
   "Adds WAIT to the waits of ENGINE.  Returns the wait to be given up, which is removed from
 them; or NIL."
   (with-engine (engine)
-    (push wait (engine-client-waits engine))
-    (let ((limit (waiting-limit-of engine)))
-      (when (and limit (> (length (engine-client-waits engine)) limit))
-        (let ((slowest (slowest-wait engine now)))
-          (setf (engine-client-waits engine) (delete slowest (engine-client-waits engine)))
+    (let ((waits (push wait (client-waits-list (engine-client-waits engine))))
+          (limit (waiting-limit-of engine)))
+      (when (and limit (> (length waits) limit))
+        (let ((slowest (slowest-wait waits now)))
+          (remove-client-wait engine slowest)
           (count-expired engine (if (eq :input (client-wait-direction slowest)) :body :write))
           (setf (client-wait-given-up-p slowest) t)
           slowest)))))
 
+(defun remove-client-wait (engine wait)
+  "Removes WAIT from those of ENGINE.  Under the lock."
+  (let ((waits (engine-client-waits engine)))
+    (setf (client-waits-list waits) (delete wait (client-waits-list waits)))))
+
 (defun end-client-wait (engine wait)
   (with-engine (engine)
-    (setf (engine-client-waits engine) (delete wait (engine-client-waits engine)))))
+    (remove-client-wait engine wait)))
 
 (defgeneric wake-from-client (engine connection direction)
   (:documentation "Shuts down the connection CONNECTION of ENGINE if a worker still has it, so

@@ -20,9 +20,10 @@ wakes it.")
   "Seconds between two looks of the sentinel when nothing happens.")
 
 (defstruct (tally (:include opaque) (:copier nil))
-  "The counts of an engine, under its lock, except the counters."
+  "The moments and the counts of an engine, under its lock, except the counters."
   (started nil)                         ; in MILLISECONDS
   (stopped nil)                         ; likewise
+  (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, likewise
   (made 0 :type fixnum)                 ; workers
   (resumes 0 :type fixnum)              ; workers that were suspended
   (suspends 0 :type fixnum)             ; workers
@@ -47,6 +48,29 @@ lock of the engine."
   ;; Notified when it has something to do before its tick.
   (wakeup (bt:make-condition-variable) :read-only t))
 
+(defstruct (accept-state (:include opaque) (:conc-name accept-) (:copier nil))
+  "Whether and how an engine accepts connections from its listener.  Under the lock of the engine."
+  (open-p nil)                          ; it does
+  (users 0 :type fixnum)                ; threads that stop it, and use the listener meanwhile
+  (trouble nil)                         ; the kind of ACCEPT-FAILED that was noted and lasts
+  (again-p nil))                        ; connections may wait that could not be accepted
+
+(defstruct (threads (:include opaque) (:copier nil))
+  "The threads that an engine could not make, or has yet to join: see engine-threads.lisp.  Under
+the lock of the engine."
+  (trouble-p nil)                       ; one could not be made; that was logged, and lasts
+  (last-error nil)                      ; the last condition that kept one from being made
+  (launch-after 0 :type fixnum)         ; none is made before that, in MILLISECONDS
+  (exited '() :type list))              ; those of workers and timers that ended
+
+(define-record (client-waits (:include opaque) (:copier nil))
+  "The workers of an engine that wait for clients: see client-waits.lisp.  Under the lock of the
+engine."
+  (limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half))
+   :documentation "How many workers may be among CLIENT-WAITS at a time, an integer above 0; :HALF of
+the engine's thread limit, or NIL for no limit.")
+  (list '() :type list))                ; of CLIENT-WAITs
+
 (define-record (engine (:include opaque) (:constructor nil) (:copier nil))
   "A pool of workers over the connections of one listener."
   (service nil :read-only t
@@ -65,15 +89,6 @@ limit.")
   an integer  it is accepted, and waits unless that many are open already: then it is refused: see
               GIVE-NOTICE;
   NIL         it is accepted and refused.")
-  (waiting-limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half))
-   :documentation "How many workers of ENGINE may wait for clients at a time, an integer above 0;
-:HALF of its thread limit, or NIL for no limit.  See client-waits.lisp.")
-  (idle-seconds nil :type (or null real) :read-only t
-   :documentation "How many seconds a connection of ENGINE may wait for its next request; NIL for no
-limit.")
-  (batch-scheduling-p t :read-only t
-   :documentation "True when the threads of ENGINE, and those that handlers make, had better not
-interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.")
   ;; Guards all slots below.  Held for a few instructions only, never while something is waited
   ;; for or the service is called.
   (lock (bt:make-lock "engine") :read-only t)
@@ -83,24 +98,18 @@ interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.
   (sentinel (make-sentinel) :type sentinel :read-only t)
   ;; True while RELEASE-RESOURCES may have something to give back.
   (resources-held-p nil)
-  (accepting-p nil)                     ; this engine accepts from LISTENER
-  (listener-users 0 :type fixnum)       ; threads that stop it, and use LISTENER meanwhile
-  (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, in MILLISECONDS
+  (accept-state (make-accept-state) :type accept-state :read-only t)
   (workers '() :type list)              ; every one that has not ended
-  (exited-threads '() :type list)       ; threads of those that ended and were not joined yet
+  (threads (make-threads) :type threads :read-only t)
   ;; How many workers are in each state.
   (counts (make-array (length *worker-states*) :initial-element 0) :read-only t)
   (queue '() :type list)                ; accepted connections without a worker, oldest first
-  (client-waits '() :type list)         ; CLIENT-WAITs of workers that wait for their clients
+  (client-waits (make-client-waits) :type client-waits :read-only t
+   :documentation "The CLIENT-WAITS of ENGINE: how many of its workers may wait for clients, and
+those that do.")
   (overloaded-p nil)                    ; a connection waits for a worker and none is free
-  (accept-trouble nil)                  ; the kind of ACCEPT-FAILED that was noted and lasts
-  (accept-again-p nil)                  ; connections may wait that could not be accepted
-  (last-error nil)                      ; the last condition that kept a thread from being made
-  (thread-trouble-p nil)                ; the trouble was logged and lasts
-  (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
   (tally (make-tally) :type tally :read-only t)
-  (timers (make-timers) :type timers :read-only t) ; see timer-heap.lisp
-  (timer-thread nil))                   ; of the blocking engine: see timer-thread.lisp
+  (timers (make-timers) :type timers :read-only t)) ; see timer-heap.lisp
 
 (defmethod print-object ((engine engine) stream)
   (print-unreadable-object (engine stream :type t :identity t)
@@ -161,6 +170,10 @@ lock.")
   (:method ((engine engine))
     (worker-count engine :starting :waiting)))
 
+(defun accepting-p (engine)
+  "True if ENGINE accepts connections from its listener."
+  (accept-open-p (engine-accept-state engine)))
+
 (defun welcoming-p (engine)
   "True while ENGINE runs, and no stop of it, gentle or not, has begun."
   (eq (engine-phase engine) :running))
@@ -185,7 +198,7 @@ lock.")
 (defun drain-over-p (engine now)
   "True when ENGINE drains and has, at NOW, in MILLISECONDS, waited long enough for requests that
 were under way."
-  (let ((end (engine-drain-end engine)))
+  (let ((end (tally-drain-end (engine-tally engine))))
     (and end (draining-p engine) (>= now end))))
 
 (defun winding-down-p (engine)

@@ -18,7 +18,7 @@ has stopped the server.")
 ;; its descriptors.
 (defun await-kernel (engine)
   "Waits for ten milliseconds, or until ENGINE accepts nothing more."
-  (wait-for-change engine 1/100 (lambda () (not (engine-accepting-p engine)))))
+  (wait-for-change engine 1/100 (lambda () (not (accepting-p engine)))))
 
 ;;; Start
 
@@ -45,7 +45,7 @@ not released before it has them.  Signals NO-WORKERS where another thread has st
   (unless (with-engine (engine)
             (when (eq (engine-phase engine) :new)
               (setf (engine-phase engine) :running
-                    (engine-accepting-p engine) t
+                    (accept-open-p (engine-accept-state engine)) t
                     (tally-started (engine-tally engine)) (milliseconds)
                     (sentinel-count (engine-sentinel engine)) 1
                     ;; RELEASE-RESOURCES gives back what there is by then.
@@ -65,7 +65,7 @@ successor if it dies."
                                 (or (zerop (pool-size engine))
                                     (plusp (worker-count engine :waiting :serving :active)))))
   (when (zerop (pool-size engine))
-    (error (or (engine-last-error engine) 'no-workers))))
+    (error (or (threads-last-error (engine-threads engine)) 'no-workers))))
 
 ;;; Stop
 
@@ -93,42 +93,6 @@ successor if it dies."
                                      (- (length (engine-queue engine))))
                         (shiftf (engine-queue engine) '())))
     (close-socket (connection-handle connection))))
-
-(defgeneric end-accepting (engine)
-  (:documentation "Makes ENGINE accept nothing more.  The system refuses later clients, or they
-wait for other processes with the same listener.")
-  (:method ((engine engine))
-    (uninterruptibly                    ; otherwise workers might wait in an accept for ever
-      (when (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
-        (wake-listener (engine-listener engine)
-                       (with-engine (engine) (worker-count engine :waiting)))))))
-
-;;; Several threads may stop an engine.  The first to return may close the listener, and its
-;;; descriptor number may soon be another listener's.  So nobody returns while another may still use
-;;; it.
-
-(defun call-while-accepting (engine function)
-  "Calls FUNCTION if ENGINE accepts.  No stop of ENGINE returns before FUNCTION does."
-  (with-acquired (entered-p (begin-using-listener engine)
-                            (when entered-p (end-using-listener engine)))
-    (when entered-p
-      (funcall function))))
-
-(defun begin-using-listener (engine)
-  "Counts the caller as a user of the listener of ENGINE, if that accepts; else NIL."
-  (with-engine (engine)
-    (when (engine-accepting-p engine)
-      (incf (engine-listener-users engine)))))
-
-(defun end-using-listener (engine)
-  (with-engine (engine)
-    (decf (engine-listener-users engine))
-    (bt:condition-notify (engine-changed engine))))
-
-(defun await-listener-users (engine)
-  "Waits until no stopping thread uses the listener of ENGINE, which accepts nothing more.  They
-see that soon."
-  (wait-for-change engine 5 (lambda () (zerop (engine-listener-users engine)))))
 
 (defgeneric wake-workers (engine)
   (:documentation "Makes the workers of ENGINE that wait for something look around.")
@@ -188,14 +152,15 @@ that it has held can be accepted."
 sentinel."
   (let ((held (admit-held-connections engine)))
     (with-engine (engine)
-      (unless (engine-drain-end engine) ; the first caller may have been destroyed before this
-        (setf (engine-drain-end engine)
+      ;; The first caller may have been destroyed before this.
+      (unless (tally-drain-end (engine-tally engine))
+        (setf (tally-drain-end (engine-tally engine))
               (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*)))))
       (notify-sentinel engine))))
 
 (defun seconds-of-held-connections (engine)
   "For how many seconds more ENGINE, which drains, gets connections that the system has held."
-  (max 0 (- (/ (milliseconds-left (engine-drain-end engine)) 1000) *drain-seconds*)))
+  (max 0 (- (/ (milliseconds-left (tally-drain-end (engine-tally engine))) 1000) *drain-seconds*)))
 
 (defun end-arrivals (engine seconds)
   "Makes ENGINE, which drains, accept the connections that have come, and nothing more.  Takes up
@@ -367,7 +332,7 @@ end.  Signals STOP-FROM-WORKER in a worker of ENGINE."
   ;; take a lock with it.
   (end-work engine *abandon-seconds*)
   (destroy-threads (with-engine (engine)
-                     (cons (engine-timer-thread engine)
+                     (cons (timers-thread (engine-timers engine))
                            (mapcar #'worker-thread (engine-workers engine)))))
   (drop-queue engine)
   (end-input engine :keep-alive :writing)

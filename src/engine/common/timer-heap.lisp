@@ -51,6 +51,9 @@ places."
   (setting nil :type (member nil :once :again))
   ;; Notified with the alarm; see timer-thread.lisp.
   (changed (bt:make-condition-variable) :read-only t)
+  ;; The thread that calls the functions in the blocking engine, or what is to become of it, under
+  ;; the lock of the engine; see timer-thread.lisp.
+  (thread nil)
   ;; Statistics, since the start:
   (made 0 :type fixnum)
   (run 0 :type fixnum)

@@ -4,23 +4,23 @@
 ;;;; due.  The sentinel makes it once the first timer needs it.  The ready engine has none: its
 ;;;; poller watches a timer descriptor.
 ;;;;
-;;;;   ENGINE-TIMER-THREAD   meaning                                        becomes
-;;;;   NIL                   no timer has needed it, or it has ended with   :missing
-;;;;                         the timers
-;;;;   :missing              it is needed; the sentinel makes it            :starting
-;;;;   :starting             the sentinel is making it                      a thread, :missing, NIL
-;;;;   a thread              it lives, or has died without running its      :starting, :missing,
-;;;;                         cleanup forms                                  NIL
+;;;;   TIMERS-THREAD   meaning                                        becomes
+;;;;   NIL             no timer has needed it, or it has ended with   :missing
+;;;;                   the timers
+;;;;   :missing        it is needed; the sentinel makes it            :starting
+;;;;   :starting       the sentinel is making it                      a thread, :missing, NIL
+;;;;   a thread        it lives, or has died without running its      :starting, :missing,
+;;;;                   cleanup forms                                  NIL
 
 (defun timer-thread-missing-p (engine)
   "True if ENGINE has no timer thread."
-  (let ((thread (engine-timer-thread engine)))
+  (let ((thread (timers-thread (engine-timers engine))))
     (or (member thread '(nil :missing))
         (and (bt:threadp thread) (not (bt:thread-alive-p thread))))))
 
 (defun timer-thread-needed-p (engine)
   "True if the sentinel is to make the timer thread of ENGINE now."
-  (and (engine-timer-thread engine)
+  (and (timers-thread (engine-timers engine))
        (timer-thread-missing-p engine)
        (not (timers-closed-p (engine-timers engine)))
        (may-launch-p engine)))
@@ -28,14 +28,14 @@
 (defun start-timer-thread (engine)
   "Makes the timer thread of ENGINE.  If that fails, the sentinel tries again later."
   (uninterruptibly
-    (setf (engine-timer-thread engine) :starting)
+    (setf (timers-thread (engine-timers engine)) :starting)
     (handler-case
         (call-making-thread
          (lambda ()
            (make-engine-thread (engine-service engine) :timers
                                (lambda () (run-timer-thread engine)))))
       (error (condition)
-        (setf (engine-timer-thread engine) :missing)
+        (setf (timers-thread (engine-timers engine)) :missing)
         (note-thread-trouble engine condition))
       (:no-error (&optional thread &rest values)
         (declare (ignore values))
@@ -47,8 +47,8 @@
 itself, but it may be destroyed before that."
   (when (bt:threadp thread)             ; a program's method may return something else
     (with-engine (engine)
-      (when (eq :starting (engine-timer-thread engine))
-        (setf (engine-timer-thread engine) thread)))))
+      (when (eq :starting (timers-thread (engine-timers engine)))
+        (setf (timers-thread (engine-timers engine)) thread)))))
 
 (defun replace-timer-thread (engine)
   "Makes the timer thread of ENGINE if it is needed.  Only the sentinel calls this."
@@ -60,8 +60,8 @@ itself, but it may be destroyed before that."
   (let ((timers (engine-timers engine)))
     (when (timer-thread-missing-p engine)
       (with-engine (engine)
-        (unless (engine-timer-thread engine)
-          (setf (engine-timer-thread engine) :missing))
+        (unless (timers-thread (engine-timers engine))
+          (setf (timers-thread (engine-timers engine)) :missing))
         (notify-sentinel engine)))
     (with-timers (timers)
       (bt:condition-notify (timers-changed timers)))))
@@ -98,7 +98,7 @@ next one."
   "Makes the current thread the timer thread of ENGINE.  The alarm rings at once: a thread that died
 may have taken the alarm and called nothing."
   (with-engine (engine)
-    (setf (engine-timer-thread engine) (bt:current-thread)))
+    (setf (timers-thread (engine-timers engine)) (bt:current-thread)))
   (with-timers ((engine-timers engine))
     (setf (timers-alarm (engine-timers engine)) 0)))
 
@@ -107,8 +107,8 @@ may have taken the alarm and called nothing."
 the timers have ended."
   (let ((closed-p (timers-closed-p (engine-timers engine))))
     (with-engine (engine)
-      (setf (engine-timer-thread engine) (if closed-p nil :missing))
-      (push (bt:current-thread) (engine-exited-threads engine))
+      (setf (timers-thread (engine-timers engine)) (if closed-p nil :missing))
+      (push (bt:current-thread) (threads-exited (engine-threads engine)))
       (bt:condition-notify (engine-changed engine))
       (notify-sentinel engine)))
   (release-resources-when-empty engine))
@@ -139,7 +139,7 @@ the timers have ended."
 (defun timer-thread-gone-p (engine)
   "True if ENGINE has no timer thread, or the caller is that thread."
   (or (timer-thread-missing-p engine)
-      (eq (engine-timer-thread engine) (bt:current-thread))))
+      (eq (timers-thread (engine-timers engine)) (bt:current-thread))))
 
 (defun alarm-in-use-p (engine)
   "True if a thread may still use the alarm of ENGINE, whose timers are closed."

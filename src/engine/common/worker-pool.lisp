@@ -15,7 +15,7 @@
 connections only to queue or to refuse them.  A draining engine does: connections that wait in
 the kernel would be reset with the listener.")
   (:method ((engine engine))
-    (and (engine-accepting-p engine)
+    (and (accepting-p engine)
          (not (and (eq (engine-accept-limit engine) :unlimited)
                    (running-p engine))))))
 
@@ -29,12 +29,6 @@ the kernel would be reset with the listener.")
   "True when the pool of ENGINE may grow."
   (let ((limit (pool-limit engine)))
     (or (null limit) (< (pool-size engine) limit))))
-
-(defun may-launch-p (engine)
-  "False for a moment after a thread could not be made, and once the process exits."
-  (let ((after (engine-launch-after engine)))
-    (and (or (zerop after) (<= after (milliseconds)))
-         (not (process-exits-p)))))
 
 (defun full-p (engine)
   "True when as many connections of ENGINE are attended as may be."
@@ -56,7 +50,7 @@ was raised.  Call it with the lock held."
          ;; One that served may have died while all others wait in an accept.  That makes one too
          ;; many, which ends when as many wait as should.
          (if (unserved-queue-p engine) 1 0))
-        ((and (engine-accepting-p engine)
+        ((and (accepting-p engine)
               (< (pool-size engine) (engine-standby engine)))
          (let ((limit (pool-limit engine)) (floor (engine-standby engine)))
            (- (if limit (min floor limit) floor) (pool-size engine))))
@@ -78,7 +72,7 @@ was raised.  Call it with the lock held."
 clean up.  Called with the lock held.")
   (:method ((engine engine) worker)
     (when (worker-thread worker)
-      (push (worker-thread worker) (engine-exited-threads engine)))))
+      (push (worker-thread worker) (threads-exited (engine-threads engine))))))
 
 (defun retire (worker)
   "Takes WORKER out of its pool.  Under the lock; does nothing the second time."
@@ -140,93 +134,6 @@ cleanup forms."
         when (and thread (not (bt:thread-alive-p thread)))
           do (reap-worker engine worker)))
 
-(defun count-failure (engine)
-  "Counts a failure while ENGINE served a connection, or did something for one."
-  (with-engine (engine)
-    (incf (tally-failed (engine-tally engine)))))
-
-(defun release-connection (engine connection)
-  "Lets the service RELEASE CONNECTION of ENGINE, and returns its value.  A failure is only
-counted; the value is true then."
-  (handler-case (release (engine-service engine) connection)
-    ((or error storage-condition) ()
-      (count-failure engine)
-      t)))
-
-(defun notice-given-p (engine connection)
-  "True if the service of ENGINE has told the peer of CONNECTION why that ends: see GIVE-NOTICE."
-  (handler-case (give-notice (engine-service engine) connection)
-    ((or error storage-condition) ()
-      (count-failure engine)
-      nil)))
-
-(defun refused-with-notice-p (engine connection)
-  "The same for CONNECTION, which ENGINE has just accepted, and does not serve."
-  (setf (connection-deadline-kind connection) :refused)
-  (notice-given-p engine connection))
-
-(defun without-reports (arguments)
-  "ARGUMENTS, with the types of conditions in their places."
-  (mapcar (lambda (argument)
-            (if (typep argument 'condition) (type-of argument) argument))
-          arguments))
-
-(defgeneric call-noting (engine function)
-  (:documentation "Calls FUNCTION, which lets the service of ENGINE log a message, and may take
-long.")
-  (:method ((engine engine) function)
-    (funcall function)))
-
-(defun log-message (engine level control &rest arguments)
-  "Lets the service of ENGINE NOTE an event; LEVEL, CONTROL and ARGUMENTS are for that.  A
-failure of it is only counted."
-  (let ((service (engine-service engine)))
-    (handler-case (call-noting engine (lambda () (apply #'note service level control arguments)))
-      ((or error storage-condition) ()
-        (count-failure engine)
-        ;; The report of a condition may have failed, and would remain unknown.
-        (when (some (lambda (argument) (typep argument 'condition)) arguments)
-          (handler-case (apply #'note service level control (without-reports arguments))
-            ((or error storage-condition) () nil)))))))
-
-(defmacro surviving-interrupts ((engine) &body body)
-  "Evaluates BODY, and returns its value.  The current thread, one of ENGINE, can be interrupted
-there although it serves no connection.  An error of an interrupt is counted and logged, and has
-no other effect; the value is NIL then."
-  `(handler-case (interruptibly ,@body)
-     (serious-condition (condition)
-       (count-failure ,engine)
-       (log-message ,engine :error "An interrupt of a thread that served nobody failed: ~A"
-                    condition)
-       nil)))
-
-(defun note-thread-trouble (engine condition)
-  "Logs that CONDITION kept ENGINE from making a thread, unless that was logged and lasts.  No
-thread is made before a tick has passed."
-  (unless (with-engine (engine)
-            (incf (tally-failed (engine-tally engine)))
-            (setf (engine-last-error engine) condition
-                  (engine-launch-after engine) (+ (milliseconds) (as-milliseconds *tick*)))
-            (shiftf (engine-thread-trouble-p engine) t))
-    (log-message engine :error "A thread could not be made, and is tried again: ~A" condition)))
-
-(defun forget-thread-trouble (engine)
-  (when (engine-thread-trouble-p engine)
-    (with-engine (engine)
-      (setf (engine-thread-trouble-p engine) nil
-            (engine-launch-after engine) 0))))
-
-(defparameter *trouble-seconds* 5
-  "The trouble of making threads is over if none failed for this number of seconds, even if none
-was needed since.")
-
-(defun outlive-thread-trouble (engine)
-  "Forgets that a thread could not be made, if no other one was missing for long."
-  (when (and (engine-thread-trouble-p engine)
-             (< (+ (engine-launch-after engine) (as-milliseconds *trouble-seconds*))
-                (milliseconds)))
-    (forget-thread-trouble engine)))
-
 (defun launch (worker)
   "Makes the thread of WORKER, which was reserved.  True if that succeeded; otherwise the
 reservation is given back, and the sentinel tries again.  Never call it with the lock held."
@@ -272,17 +179,6 @@ all were."
     (launch-all engine (with-engine (engine)
                          (loop repeat (missing-workers engine)
                                collect (reserve-worker engine))))))
-
-(defun join-exited-threads (engine &optional (seconds 0))
-  "Joins the threads of the workers of ENGINE that have ended, and waits up to SECONDS, a real or
-NIL for no limit, for all of them.  A thread that goes on, in code that the program has put
-around its life, is left for the next time."
-  (let ((left (countdown seconds)))
-    (dolist (thread (with-engine (engine) (shiftf (engine-exited-threads engine) '())))
-      (unless (or (eq thread (bt:current-thread))
-                  (join-thread thread (funcall left)))
-        (with-engine (engine)
-          (push thread (engine-exited-threads engine)))))))
 
 (defun resize-pool (engine &key (standby (engine-standby engine))
                              (thread-limit (engine-thread-limit engine)))

@@ -111,8 +111,8 @@ poller will not report."
 (defun note-accepted (engine)
   "Forgets the trouble that kept ENGINE from accepting.  A lack of descriptors is not over when
 one comes free."
-  (when (and (engine-accept-trouble engine)
-             (not (eq (engine-accept-trouble engine) 'descriptors-exhausted)))
+  (when (and (accept-trouble (engine-accept-state engine))
+             (not (eq (accept-trouble (engine-accept-state engine)) 'descriptors-exhausted)))
     (forget-accept-trouble engine)))
 
 (defun note-failed-accept (engine number)
@@ -121,10 +121,10 @@ one comes free."
     (case kind
       (:gone t)
       (:none
-       (and (engine-accept-again-p engine)
+       (and (accept-again-p (engine-accept-state engine))
             (note-backlog-empty engine)))
       (t
-       (when (engine-accepting-p engine) ; the sentinel will try again
+       (when (accepting-p engine) ; the sentinel will try again
          (note-accept-trouble engine (make-accept-failure kind (error-text number))))
        nil))))
 
@@ -136,10 +136,10 @@ one comes free."
   "Records that no connection waited to be accepted by ENGINE.  A lack of descriptors is over
 then; for other trouble only the next connection shows whether it lasts.  True if a connection
 waits all the same, for which no event need come."
-  (if (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+  (if (eq (accept-trouble (engine-accept-state engine)) 'descriptors-exhausted)
       (forget-accept-trouble engine)
       (with-engine (engine)
-        (setf (engine-accept-again-p engine) nil)))
+        (setf (accept-again-p (engine-accept-state engine)) nil)))
   ;; Another thread may have got the event of a later connection, failed to accept it, and recorded
   ;; that.  The lines above have just forgotten it.
   (somebody-to-accept-p engine))
@@ -150,7 +150,7 @@ this."
   (when (or (somebody-to-accept-p engine)
             ;; The clients are gone, or another process with the same listener accepted them.
             (note-backlog-empty engine))
-    (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+    (when (eq (accept-trouble (engine-accept-state engine)) 'descriptors-exhausted)
       (evict-idle-connections engine))
     (rearm-listener engine)))
 
@@ -199,17 +199,18 @@ there may be more connections, for which no event will come."
 refuses that, the sentinel tries again."
   (let* ((listener (engine-listener-descriptor engine))
          (result (rearm (engine-poller engine) listener listener)))
-    (when (and (minusp result) (engine-accepting-p engine))
+    (when (and (minusp result) (accepting-p engine))
       (note-accept-trouble engine (make-accept-failure :other (error-text (- result)))))))
 
 (defmethod accept-rest ((engine ready-engine) seconds)
   (let ((left (countdown seconds)))
     ;; Another thread that stops ENGINE waits for the end of this before it closes the listener.
-    (loop while (and (engine-accepting-p engine) (plusp (funcall left)))
+    (loop while (and (accepting-p engine) (plusp (funcall left)))
           do (unless (accept-and-park engine (not (all-serve-p engine)))
-               (unless (engine-accept-again-p engine) ; else somebody could not be accepted
+               ;; Else a connection could not be accepted.
+               (unless (accept-again-p (engine-accept-state engine))
                  (return))
-               (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+               (when (eq (accept-trouble (engine-accept-state engine)) 'descriptors-exhausted)
                  (evict-idle-connections engine))
                (await-kernel engine)))))
 

@@ -118,6 +118,6 @@ none has come."
                        (engine-table engine))
       (count-processors engine controller now)
       (sample-wait-when-busy engine controller)
-      (when (engine-accept-again-p engine)
+      (when (accept-again-p (engine-accept-state engine))
         (accept-again engine))
       (maintain-pool engine))))

@@ -274,7 +274,7 @@ suspended ones first, then new ones."
   "Accepts connections when no worker may, only to refuse or park them, if connections are
 limited."
   (unless (or (eq (engine-accept-limit engine) :unlimited)
-              (not (engine-accepting-p engine))
+              (not (accepting-p engine))
               (not (all-serve-p engine)))
     (count-decision controller :accept-overflow)
     (accept-for-others engine)))

@@ -37,7 +37,8 @@ writes it, except EXCESS, SENTINEL-IDLE-P and WAITING."
   (clock 0 :type fixnum)                ; MILLISECONDS at that tick
   ;; No tick comes: the sentinel is idle, has just failed, or is lost.
   (clock-stopped-p nil)
-  (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the engine, as milliseconds
+  ;; How many milliseconds a connection may wait for its next request; NIL for no limit.
+  (idle nil :type (or null fixnum))
   (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
   (target 1 :type fixnum)               ; how many workers may wait
   (excess 0 :type fixnum)               ; how many should be suspended; each one counts it down
@@ -58,7 +59,7 @@ sentinel stands."
   "The engine for platforms with pollers.  A parked connection has no thread."
   (poller nil)                          ; NIL before the start
   (table (make-table) :type table :read-only t)
-  (pool-state (make-pool-state) :type pool-state :read-only t)
+  (pool-state nil :type pool-state :read-only t)
   (probe (make-probe) :type probe :read-only t)
   (event-queue '() :type list)          ; see event-queue.lisp
   ;; A worker was woken for a queued event, and has not come yet.
@@ -67,6 +68,7 @@ sentinel stands."
   (timer-descriptor -1 :type fixnum)    ; below 0 before the start; see ready-timers.lisp
   (suspended '() :type list)            ; workers, the one suspended last first
   (decisions nil :read-only t)          ; the sentinel's, see pool-sizing.lisp
+  (batch-scheduling-p t :read-only t)   ; see PREPARE-THREAD
   ;; The system refuses to watch connections; that was logged, and lasts.
   (watch-trouble-p nil))
 
@@ -200,8 +202,8 @@ CONNECTION, which the caller owns and has just set."
         (wake-sentinel engine)))))
 
 (defun limit-handler-at (engine connection time)
-  "Has TIME-OUT-HANDLER called for CONNECTION of ENGINE, which the caller owns and serves, at TIME, in
-MILLISECONDS, or a little later.  Its value does not matter."
+  "Has TIME-OUT-HANDLER called for CONNECTION of ENGINE, which the caller owns and serves, at TIME,
+in MILLISECONDS, or a little later.  Its value does not matter."
   (set-deadline-at connection :handler time)
   (when (connection-parkable-p connection)
     (heed-deadline engine connection)))

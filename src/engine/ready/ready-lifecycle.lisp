@@ -7,12 +7,14 @@
                                            (batch-scheduling-p t))
   "An engine for SERVICE on LISTENER, not started.  It keeps STANDBY workers when there is
 nothing to do, and has at most THREAD-LIMIT, or any number if NIL.  ACCEPT-LIMIT limits its open
-connections (see ENGINE-ACCEPT-LIMIT), WAITING-LIMIT the workers that wait for clients (see
-ENGINE-WAITING-LIMIT).  A connection may idle for IDLE-SECONDS, a real, or for ever if NIL.
-BATCH-SCHEDULING-P says how the system schedules its threads: see ENGINE-BATCH-SCHEDULING-P."
+connections (see ENGINE-ACCEPT-LIMIT), WAITING-LIMIT the workers that wait for clients: an integer
+above 0, :HALF of the thread limit, or NIL for no limit.  A connection may idle for IDLE-SECONDS, a
+real, or for ever if NIL.  With BATCH-SCHEDULING-P, its threads, and those that handlers make, do
+not interrupt others when they wake, and may wake a little late: see PREPARE-THREAD."
   (%make-ready-engine :service service :listener listener :standby standby
                       :thread-limit thread-limit :accept-limit accept-limit
-                      :waiting-limit waiting-limit :idle-seconds idle-seconds
+                      :client-waits (make-client-waits :limit waiting-limit)
+                      :pool-state (make-pool-state :idle (as-milliseconds idle-seconds))
                       :batch-scheduling-p batch-scheduling-p
                       :listener-descriptor (listener-descriptor listener)
                       :decisions (make-decision-counters)))
@@ -24,8 +26,7 @@ BATCH-SCHEDULING-P says how the system schedules its threads: see ENGINE-BATCH-S
       (setf (engine-poller engine) (make-poller)))
     (setf (pool-state-clock pool) (milliseconds)
           (pool-state-floor pool) (min (usable-processors) (engine-standby engine))
-          (pool-state-target pool) (pool-state-floor pool)
-          (pool-state-idle pool) (as-milliseconds (engine-idle-seconds engine)))
+          (pool-state-target pool) (pool-state-floor pool))
     (check-start (set-non-blocking listener))
     (set-no-delay listener)             ; accepted sockets inherit it; none of a Unix-domain socket
     (check-start (watch (engine-poller engine) listener listener))
@@ -38,7 +39,7 @@ BATCH-SCHEDULING-P says how the system schedules its threads: see ENGINE-BATCH-S
 
 (defmethod end-accepting ((engine ready-engine))
   (uninterruptibly                      ; no other thread would do the rest
-    (when (and (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
+    (when (and (with-engine (engine) (shiftf (accept-open-p (engine-accept-state engine)) nil))
                (engine-poller engine))  ; else it did not even begin to start
       (unwatch (engine-poller engine) (engine-listener-descriptor engine))
       (wake-listener (engine-listener engine) 0))))

@@ -34,7 +34,9 @@
   "The number of seconds for which the sentinel of ENGINE, whose last HOUSEKEEPING was at that
 moment in MILLISECONDS, may wait: until the next deadline, but at least until the next
 housekeeping, and at most *IDLE-TICK*."
-  (if (or (engine-accept-again-p engine) (engine-thread-trouble-p engine) (not (running-p engine)))
+  (if (or (accept-again-p (engine-accept-state engine))
+          (thread-trouble-p engine)
+          (not (running-p engine)))
       *tick*
       (let ((deadline (next-deadline engine))
             (now (milliseconds)))

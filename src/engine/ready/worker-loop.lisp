@@ -35,7 +35,7 @@
 (defun handle-event (engine worker token)
   "Handles in WORKER an event of ENGINE with TOKEN."
   (cond ((= token (engine-listener-descriptor engine))
-         (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
+         (when (accepting-p engine) ; or an inherited listener's connections are for others
            (accept-connections engine worker)))
         ((= token +timer-token+)
          (attend-timers-in engine worker))

@@ -1,0 +1,63 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; Calls of the service whose errors only count, and what else may fail in a thread of an engine.
+
+(defun count-failure (engine)
+  "Counts a failure while ENGINE served a connection, or did something for one."
+  (with-engine (engine)
+    (incf (tally-failed (engine-tally engine)))))
+
+(defun release-connection (engine connection)
+  "Lets the service RELEASE CONNECTION of ENGINE, and returns its value.  A failure is only
+counted; the value is true then."
+  (handler-case (release (engine-service engine) connection)
+    ((or error storage-condition) ()
+      (count-failure engine)
+      t)))
+
+(defun notice-given-p (engine connection)
+  "True if the service of ENGINE has told the peer of CONNECTION why that ends: see GIVE-NOTICE."
+  (handler-case (give-notice (engine-service engine) connection)
+    ((or error storage-condition) ()
+      (count-failure engine)
+      nil)))
+
+(defun refused-with-notice-p (engine connection)
+  "The same for CONNECTION, which ENGINE has just accepted, and does not serve."
+  (setf (connection-deadline-kind connection) :refused)
+  (notice-given-p engine connection))
+
+(defun without-reports (arguments)
+  "ARGUMENTS, with the types of conditions in their places."
+  (mapcar (lambda (argument)
+            (if (typep argument 'condition) (type-of argument) argument))
+          arguments))
+
+(defgeneric call-noting (engine function)
+  (:documentation "Calls FUNCTION, which lets the service of ENGINE log a message, and may take
+long.")
+  (:method ((engine engine) function)
+    (funcall function)))
+
+(defun log-message (engine level control &rest arguments)
+  "Lets the service of ENGINE NOTE an event; LEVEL, CONTROL and ARGUMENTS are for that.  A
+failure of it is only counted."
+  (let ((service (engine-service engine)))
+    (handler-case (call-noting engine (lambda () (apply #'note service level control arguments)))
+      ((or error storage-condition) ()
+        (count-failure engine)
+        ;; The report of a condition may have failed, and would remain unknown.
+        (when (some (lambda (argument) (typep argument 'condition)) arguments)
+          (handler-case (apply #'note service level control (without-reports arguments))
+            ((or error storage-condition) () nil)))))))
+
+(defmacro surviving-interrupts ((engine) &body body)
+  "Evaluates BODY, and returns its value.  The current thread, one of ENGINE, can be interrupted
+there although it serves no connection.  An error of an interrupt is counted and logged, and has
+no other effect; the value is NIL then."
+  `(handler-case (interruptibly ,@body)
+     (serious-condition (condition)
+       (count-failure ,engine)
+       (log-message ,engine :error "An interrupt of a thread that served nobody failed: ~A"
+                    condition)
+       nil)))
