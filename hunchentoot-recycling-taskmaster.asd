@@ -227,6 +227,8 @@ Hunchentoot."
       :components ((:file "worker-buffers")        ; what a worker lends to the connection it serves
                    (:file "transport")  ; what carries octets
                    (:file "buffered-connection")
+                   (:file "lending")    ; streams of the Lisp's own beside ours
+                   (:file "peer-waits") ; for input, and until the peer takes output
                    (:file "buffered-input")
                    (:file "buffered-output")
                    (:file "backpressure")    ; what a slow client does not take of a streamed reply
@@ -234,7 +236,6 @@ Hunchentoot."
                    (:file "stream-transport")
                    (:file "tls-transport"
                     :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
-                   (:file "lending")    ; streams of the Lisp's own beside ours
                    (:file "clients")    ; behind proxies
                    (:file "http-connection")       ; what is kept for a connection
                    (:file "handler-watch")         ; the state of a handler with a limit of time

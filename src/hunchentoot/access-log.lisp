@@ -5,15 +5,6 @@
 ;;;; In the format :COMBINED the line is made when the reply begins, as with Hunchentoot.  In other
 ;;;; formats it tells how long the request took, so it is made at the end of the request.
 
-(defun check-access-log-function (acceptor)
-  "Signals HUNCHENTOOT:PARAMETER-ERROR if the format of ACCEPTOR is a symbol that names no
-function."
-  (let ((format (access-log-format acceptor)))
-    (when (and (symbolp format)
-               (not (keywordp format))
-               (or (not (fboundp format)) (macro-function format) (special-operator-p format)))
-      (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))))
-
 ;;; Lines
 
 (defun write-access-line (acceptor destination encode)

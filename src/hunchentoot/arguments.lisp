@@ -11,6 +11,15 @@
 
 (deftype access-log-format () '(satisfies access-log-format-p))
 
+(defun check-access-log-function (acceptor)
+  "Signals HUNCHENTOOT:PARAMETER-ERROR if the format of ACCEPTOR is a symbol that names no
+function."
+  (let ((format (access-log-format acceptor)))
+    (when (and (symbolp format)
+               (not (keywordp format))
+               (or (not (fboundp format)) (macro-function format) (special-operator-p format)))
+      (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))))
+
 (defparameter *argument-types*
   `((:port port-number "an integer from 0, for any free port, to 65535")
     (:address address "a string with an address or the name of a host, or NIL for all addresses")

@@ -7,7 +7,7 @@
 ;;;;   fills the buffer, or      the socket accepts it             it is sent
 ;;;;   was flushed               the socket accepts no more now    the rest is queued, or stays in
 ;;;;                                                               the buffer
-;;;;   fills the buffer          more than the mark is queued, or  the worker waits, see AWAIT-TAKER
+;;;;   fills the buffer          more than the mark is queued, or  the worker waits, see AWAIT-PEER
 ;;;;                             the heap has no room
 ;;;;   is all of the reply       some of it is queued              the engine sends that
 ;;;;
@@ -20,36 +20,6 @@ take them.  Beyond that, the handler waits for the client, for at most the write
 acceptor.  Each slow client may take so much of the heap, while no more than three quarters of the
 heap are in use.")
 
-(defun give-up-taker (io)
-  "Signals STREAM-TIMEOUT for IO, whose peer has taken too long.  If the engine owns the descriptor,
-the connection is broken off first, so that no later wait for this peer is possible."
-  (when (eq :engine (io-owner io))
-    (break-off-io io))
-  (error 'stream-timeout :stream (io-stream io)))
-
-(defun await-taker (io)
-  "Waits until the descriptor beneath IO has room for more octets.  If the peer is too slow (see
-slow-readers.lisp of the engine), calls GIVE-UP-TAKER."
-  (let* ((base (io-base io))
-         (queue (io-queue base))
-         (limit (send-queue-milliseconds queue))
-         (now (milliseconds)))
-    (when (io-lent base)
-      (let ((limit (lent-milliseconds base)))
-        (setf (send-queue-milliseconds queue) (if (minusp limit) nil limit))))
-    (unwind-protect
-         (loop
-           (look-at-taker queue (open-descriptor base) now)
-           (when (taker-given-up-p queue now)
-             (give-up-taker base))
-           (let ((room-p (await-descriptor (open-descriptor base) :output
-                                           :until (next-look-at-taker queue now))))
-             (setf now (milliseconds))
-             (when room-p
-               (return (look-at-taker queue (open-descriptor base) now)))))
-      (setf (send-queue-milliseconds queue) limit)
-      (end-wait queue))))
-
 ;;; Queueing
 
 (defun engine-sends-p (io)
@@ -58,31 +28,10 @@ slow-readers.lisp of the engine), calls GIVE-UP-TAKER."
     (and (eq :engine (io-owner base))
          (null (io-lent base)))))
 
-(defun send-now (io octets start end)
-  "Sends as many OCTETS from START to END as the peer of IO, whose queue is empty, takes now.
-Returns the position where the rest begins.  Signals DESCRIPTOR-BROKEN."
-  (let ((count (send io octets start end)))
-    (cond ((>= count 0) (+ start count))
-          ((would-block-p count) start)
-          (t (fail-as-broken io (- count))))))
-
-(defun enqueue-copy (io octets start end)
-  "Adds a copy of OCTETS from START to END to the queue of IO."
-  (when (< start end)
-    (enqueue (io-queue io) (list (make-octets-part (subseq octets start end))))))
-
 (defun queue-buffered (io)
   "Moves the octets in the output buffer of IO to its queue."
   (uninterruptibly
     (enqueue-copy io (io-output io) 0 (shiftf (io-fill io) 0))))
-
-(defun send-buffer (io)
-  "Sends as much of the output buffer of IO, whose queue is empty, as the peer takes now.  Queues
-the rest."
-  (sending-wholly (io)
-    (let* ((octets (io-output io))
-           (end (shiftf (io-fill io) 0)))     ; if this fails, nothing is sent twice
-      (enqueue-copy io octets (send-now io octets 0 end) end))))
 
 (defun push-output (io)
   "Sends as much of the queue and the output buffer of IO as the peer takes now.  Waits only if the

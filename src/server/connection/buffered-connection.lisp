@@ -64,45 +64,6 @@ share of the workers."
   (print-unreadable-object (io stream :type t :identity t)
     (princ (io-descriptor io) stream)))
 
-(eval-when (:compile-toplevel :load-toplevel :execute)
-  (defconstant +vector-header-octets+ 16
-    "How many octets of SBCL's heap a vector takes before its elements.  The heap consists of pages
-of 32 KiB.  A vector of 16 KiB plus header takes a whole page, and half of that is lost."))
-(defconstant +input-size+ (- (* 16 1024) +vector-header-octets+))
-(defconstant +output-size+ (- (* 32 1024) +vector-header-octets+))
-
-;; A connection often takes a buffer in one thread and returns it in another.  So each worker keeps
-;; at most one of each kind, and all threads share a free list for the others.  Wherever the buffers
-;; flow, about as many exist as are in use.
-
-(defvar *input-buffers* (make-free-list 32)
-  "Input buffers that neither a connection nor a worker has.")
-
-(defvar *output-buffers* (make-free-list 32)
-  "Output buffers that neither a connection nor a worker has.")
-
-(defun take-buffer (kind)
-  "A buffer of KIND, :INPUT or :OUTPUT."
-  (ecase kind
-    (:input (or (and *worker-buffers* (shiftf (worker-buffers-input *worker-buffers*) nil))
-                (take-from-free-list *input-buffers*)
-                (make-octets +input-size+)))
-    (:output (or (and *worker-buffers* (shiftf (worker-buffers-output *worker-buffers*) nil))
-                 (take-from-free-list *output-buffers*)
-                 (make-octets +output-size+)))))
-
-(defun return-buffer (kind buffer)
-  "Keeps BUFFER, to which nothing refers any more, for the next connection that takes one of KIND."
-  (ecase kind
-    ;; A buffer that grew, for a long head for example, is not kept.
-    (:input (cond ((/= (length (the octets buffer)) +input-size+))
-                  ((and *worker-buffers* (null (worker-buffers-input *worker-buffers*)))
-                   (setf (worker-buffers-input *worker-buffers*) buffer))
-                  (t (put-on-free-list *input-buffers* buffer))))
-    (:output (if (and *worker-buffers* (null (worker-buffers-output *worker-buffers*)))
-                 (setf (worker-buffers-output *worker-buffers*) buffer)
-                 (put-on-free-list *output-buffers* buffer)))))
-
 (define-condition stream-timeout (client-left stream-error)
   ()
   (:report (lambda (condition stream)
@@ -141,6 +102,10 @@ there is none, or it is closed."
   (let ((transport (io-transport io)))
     (and transport (transport-tls-handle transport))))
 
+(defun break-off-io (io)
+  "Ends the connection of IO at once.  Later reads and writes fail, and do not wait for the peer."
+  (close (io-stream io) :abort t))
+
 (declaim (inline open-descriptor))
 (defun open-descriptor (io)
   "The descriptor of IO, for a system call.  Signals DESCRIPTOR-BROKEN when it was closed."
@@ -154,87 +119,6 @@ descriptor carries it."
   (let ((transport (io-transport io)))
     (or (and transport (transport-base transport))
         io)))
-
-(defun wait-limit (io)
-  "The limit of one wait for input of IO, in milliseconds; -1 for no limit."
-  (if (io-lent io) (lent-milliseconds io) (io-milliseconds io)))
-
-(defun await-peer (io direction)
-  "Waits until the descriptor of IO is ready in DIRECTION, :INPUT or :OUTPUT.  Signals
-STREAM-TIMEOUT when that takes too long, or when too many workers wait and this peer is the slowest.
-Each wait has the whole limit."
-  (flet ((wait ()
-           (cond ((eq :output direction) (await-taker io))
-                 ((io-pace io) (await-input-at-pace io))
-                 (t (await-input-within io (wait-limit (io-base io)))))))
-    (declare (dynamic-extent #'wait))
-    (await-among-others io direction #'wait)))
-
-(defun await-among-others (io direction wait)
-  "Calls WAIT, a function that waits for the peer of IO in DIRECTION, unless too many workers wait
-for faster peers; see WAIT-FOR-CLIENT.  No such limit applies to a program that has taken the
-connection."
-  (let ((base (io-base io)))
-    (if (or (io-talked-on-p io) (not (eq :engine (io-owner base))))
-        (funcall wait)
-        (let ((began (milliseconds)))
-          (multiple-value-bind (taken waited) (peer-progress (io-queue base))
-            (unless (wait-for-client (io-connection base) direction (+ taken (io-received io))
-                                     waited wait)
-              (if (eq :output direction)
-                  (give-up-taker base)
-                  (error 'stream-timeout :stream (io-stream base)))))
-          (note-worker-wait (io-queue base) (- (milliseconds) began))))))
-
-(defun await-input-within (io limit)
-  "Waits until the descriptor beneath IO is ready for reading IO.  Signals STREAM-TIMEOUT after
-LIMIT milliseconds; a negative LIMIT means none."
-  (let ((base (io-base io))
-        (transport (io-transport io)))
-    (unless (await-descriptor (open-descriptor base)
-                              (if transport (transport-awaits transport) :input)
-                              :until (unless (minusp limit) (+ (milliseconds) limit)))
-      (error 'stream-timeout :stream (io-stream base)))))
-
-;;; The least rate
-;;;
-;;; Only time spent waiting for the peer counts: the reading handler may be slow, too.
-
-(defstruct (pace (:include opaque) (:constructor make-pace (rate left received)) (:copier nil))
-  "The least rate of input of a buffered connection: RATE octets a second.  When RECEIVED octets had
-come, LEFT milliseconds of waiting were left.  Each RATE further octets add a second."
-  (rate nil :type (integer 1) :read-only t)
-  (left 0 :type fixnum)
-  (received 0 :type fixnum))
-
-(defun pace-io (io rate grace)
-  "Limits the waits for input of IO from now on: to GRACE seconds in all, plus the time that the
-octets received since take at RATE octets a second.  With RATE NIL there is no such limit."
-  (setf (io-pace io)
-        (and rate (make-pace rate (* 1000 grace) (io-received io)))))
-
-(defun begin-request-on (io)
-  "Notes that a new request begins on IO: the progress of its client is counted from 0."
-  (reset-taking (io-queue (io-base io)))
-  (let ((pace (io-pace io)))            ; of content that has begun to come
-    (when pace
-      (decf (pace-received pace) (io-received io))))
-  (setf (io-received io) 0))
-
-(defun pace-limit (io)
-  "How many milliseconds the worker may still wait for input of IO, which has a pace."
-  (let ((pace (io-pace io)))
-    (max 0 (+ (pace-left pace)
-              (floor (* 1000 (- (io-received io) (pace-received pace))) (pace-rate pace))))))
-
-(defun await-input-at-pace (io)
-  "Like AWAIT-PEER for input of IO, which has a pace."
-  (let* ((base (io-base io))
-         (limit (wait-limit base))
-         (most (pace-limit io))
-         (began (milliseconds)))
-    (await-input-within io (if (minusp limit) most (min limit most)))
-    (decf (pace-left (io-pace io)) (- (milliseconds) began))))
 
 ;;; Between requests, and at the end
 
@@ -294,13 +178,6 @@ the heap has no room for MORE."
   "Reduces the reservation for the input of IO to SIZE octets."
   (when (< size (io-reserved io))
     (change-reservation (io-reserved io) size)))
-
-(defun hand-descriptor-over (io)
-  "Sends the unsent octets of IO, then gives its descriptor to its stream, which closes it from now
-on.  Returns NIL when the descriptor was closed already."
-  (send-unsent io)
-  (setf (io-owner io) :stream)
-  (and (io-descriptor io) t))
 
 (defun leave-end-to-engine (io)
   "Lets CLOSE on the stream of IO, or on one made of that, leave the descriptor open, in both

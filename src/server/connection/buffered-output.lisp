@@ -2,10 +2,6 @@
 
 ;;;; The output of a buffered connection.
 
-(defun break-off-io (io)
-  "Ends the connection of IO at once.  Later reads and writes fail, and do not wait for the peer."
-  (close (io-stream io) :abort t))
-
 (defmacro whole-or-broken ((io) &body body)
   "Evaluates BODY, which writes something to IO that is of no use in part.  A non-local exit out of
 BODY ends the connection."
@@ -32,33 +28,6 @@ care of that itself."
       (transport-send (io-transport io) octets start end)
       (send-octets (open-descriptor io) octets start end)))
 
-(defconstant +gathered-octets+ (* 16 1024)
-  "A part of at least this many octets is written to a transport without a copy: a TLS record has at
-most so many (RFC 8446, section 5.1).")
-
-(defun send-repeatedly (transport octets end)
-  "Writes OCTETS up to END to TRANSPORT, record by record, as far as it takes them now.  Returns the
-same as TRANSPORT-SEND."
-  (loop with sent = 0
-        for count = (transport-send transport octets sent end)
-        do (cond ((plusp count) (incf sent count))
-                 (t (return (if (plusp sent) sent count))))
-        until (= sent end)
-        finally (return sent)))
-
-(defun send-gathered (transport parts)
-  "Writes PARTS to TRANSPORT as TRANSPORT-SEND-PARTS does.  Gathers small parts, and octets of a
-file, in a buffer: otherwise each would be a TLS record and a system call."
-  (let ((part (first parts)))
-    (if (and (octets-part-p part)
-             (or (null (rest parts))
-                 (>= (- (part-end part) (part-position part)) +gathered-octets+)))
-        (transport-send transport (octets-part-octets part) (part-position part) (part-end part))
-        (let* ((buffer (take-buffer :output))
-               (count (gather-octets parts buffer (length buffer))))
-          (prog1 (if (plusp count) (send-repeatedly transport buffer count) 0)
-            (return-buffer :output buffer))))))
-
 (defun flush-io (io &optional more-p)
   "Sends as much of the queue of IO as the peer takes now.  Does not block.  If MORE-P, the system
 may hold the octets until SEND-HELD-OCTETS, since others follow soon.  Signals DESCRIPTOR-BROKEN."
@@ -70,6 +39,27 @@ may hold the octets until SEND-HELD-OCTETS, since others follow soon.  Signals D
       (when failure
         (clear-queue queue)
         (fail-as-broken io failure)))))
+
+(defun send-now (io octets start end)
+  "Sends as many OCTETS from START to END as the peer of IO, whose queue is empty, takes now.
+Returns the position where the rest begins.  Signals DESCRIPTOR-BROKEN."
+  (let ((count (send io octets start end)))
+    (cond ((>= count 0) (+ start count))
+          ((would-block-p count) start)
+          (t (fail-as-broken io (- count))))))
+
+(defun enqueue-copy (io octets start end)
+  "Adds a copy of OCTETS from START to END to the queue of IO."
+  (when (< start end)
+    (enqueue (io-queue io) (list (make-octets-part (subseq octets start end))))))
+
+(defun send-buffer (io)
+  "Sends as much of the output buffer of IO, whose queue is empty, as the peer takes now.  Queues
+the rest."
+  (sending-wholly (io)
+    (let* ((octets (io-output io))
+           (end (shiftf (io-fill io) 0)))     ; if this fails, nothing is sent twice
+      (enqueue-copy io octets (send-now io octets 0 end) end))))
 
 (defun send-unsent (io)
   "Sends the whole queue of IO; waits for the peer."

@@ -15,25 +15,6 @@
 ;;;;   the request.  When the connection is given away, the buffered connection uses the
 ;;;;   descriptor of LENT, and the engine closes its own: see IO-OWNER.
 
-(defmethod octet-stream-descriptor ((stream descriptor-stream))
-  (io-descriptor (stream-io stream)))
-
-(defmethod accompany ((octet-stream descriptor-stream) stream)
-  (let ((io (stream-io octet-stream)))
-    (setf (lisp-stream-milliseconds stream) (io-milliseconds io)
-          (io-lent io) stream)))
-
-(defmethod hand-octets-over ((octet-stream descriptor-stream))
-  (let* ((io (stream-io octet-stream))
-         (start (io-start io))
-         (end (io-end io)))
-    (when (and (io-descriptor io) (open-stream-p (io-lent io)))
-      (send-output io)
-      (when (< start end)
-        (put-read-ahead (io-lent io) (io-input io) start end)
-        (setf (io-start io) end
-              (io-kept io) 0)))))
-
 (defun lent-milliseconds (io)
   "The limit of one wait for the peer of IO, in milliseconds: that of the stream beside it while
 that is open."
@@ -91,12 +72,3 @@ when a program has closed that stream, so that the connection is over."
   "True when there is a stream beside IO, and it is open."
   (and (io-lent io)
        (open-stream-p (io-lent io))))
-
-(defun leave-to-lent (io)
-  "Sends the unsent octets of IO, then makes the descriptor of the stream beside it that of IO,
-blocking, as programs expect.  The caller closes the former descriptor."
-  (send-unsent io)
-  (setf (io-queue io) (make-send-queue)     ; the former queue stays with the connection
-        (io-descriptor io) (lisp-stream-descriptor (io-lent io))
-        (io-owner io) :lent)
-  (set-blocking (io-descriptor io)))

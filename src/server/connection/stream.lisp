@@ -147,3 +147,42 @@ meanwhile."
 (defmethod trivial-gray-streams:stream-clear-output ((stream descriptor-stream))
   (setf (io-fill (stream-io stream)) 0)
   nil)
+
+;;; The stream of the Lisp beside it, see lending.lisp
+
+(defmethod octet-stream-descriptor ((stream descriptor-stream))
+  (io-descriptor (stream-io stream)))
+
+(defmethod accompany ((octet-stream descriptor-stream) stream)
+  (let ((io (stream-io octet-stream)))
+    (setf (lisp-stream-milliseconds stream) (io-milliseconds io)
+          (io-lent io) stream)))
+
+(defmethod hand-octets-over ((octet-stream descriptor-stream))
+  (let* ((io (stream-io octet-stream))
+         (start (io-start io))
+         (end (io-end io)))
+    (when (and (io-descriptor io) (open-stream-p (io-lent io)))
+      (send-output io)
+      (when (< start end)
+        (put-read-ahead (io-lent io) (io-input io) start end)
+        (setf (io-start io) end
+              (io-kept io) 0)))))
+
+;;; Giving the descriptor away
+
+(defun hand-descriptor-over (io)
+  "Sends the unsent octets of IO, then gives its descriptor to its stream, which closes it from now
+on.  Returns NIL when the descriptor was closed already."
+  (send-unsent io)
+  (setf (io-owner io) :stream)
+  (and (io-descriptor io) t))
+
+(defun leave-to-lent (io)
+  "Sends the unsent octets of IO, then makes the descriptor of the stream beside it that of IO,
+blocking, as programs expect.  The caller closes the former descriptor."
+  (send-unsent io)
+  (setf (io-queue io) (make-send-queue)     ; the former queue stays with the connection
+        (io-descriptor io) (lisp-stream-descriptor (io-lent io))
+        (io-owner io) :lent)
+  (set-blocking (io-descriptor io)))

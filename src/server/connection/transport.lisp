@@ -18,6 +18,33 @@
   ;; itself.
   (base nil :read-only t))
 
+(defconstant +gathered-octets+ (* 16 1024)
+  "A part of at least this many octets is written to a transport without a copy: a TLS record has at
+most so many (RFC 8446, section 5.1).")
+
+(defun send-repeatedly (transport octets end)
+  "Writes OCTETS up to END to TRANSPORT, record by record, as far as it takes them now.  Returns the
+same as TRANSPORT-SEND."
+  (loop with sent = 0
+        for count = (transport-send transport octets sent end)
+        do (cond ((plusp count) (incf sent count))
+                 (t (return (if (plusp sent) sent count))))
+        until (= sent end)
+        finally (return sent)))
+
+(defun send-gathered (transport parts)
+  "Writes PARTS to TRANSPORT as TRANSPORT-SEND-PARTS does.  Gathers small parts, and octets of a
+file, in a buffer: otherwise each would be a TLS record and a system call."
+  (let ((part (first parts)))
+    (if (and (octets-part-p part)
+             (or (null (rest parts))
+                 (>= (- (part-end part) (part-position part)) +gathered-octets+)))
+        (transport-send transport (octets-part-octets part) (part-position part) (part-end part))
+        (let* ((buffer (take-buffer :output))
+               (count (gather-octets parts buffer (length buffer))))
+          (prog1 (if (plusp count) (send-repeatedly transport buffer count) 0)
+            (return-buffer :output buffer))))))
+
 (defgeneric transport-receive (transport octets start end wanted)
   (:documentation "Reads octets of TRANSPORT to OCTETS from START, up to END.  A transport that
 waits (see TRANSPORT-WAITS-P) reads WANTED octets, or up to the end of a line when WANTED is NIL.

@@ -77,3 +77,44 @@ all of them.  Returns what THUNK returns."
     (multiple-value-prog1 (funcall thunk)
       (when *spare-worker-buffers*
         (return-worker-buffers *spare-worker-buffers*)))))
+
+;;; Buffers for input and output
+
+(eval-when (:compile-toplevel :load-toplevel :execute)
+  (defconstant +vector-header-octets+ 16
+    "How many octets of SBCL's heap a vector takes before its elements.  The heap consists of pages
+of 32 KiB.  A vector of 16 KiB plus header takes a whole page, and half of that is lost."))
+(defconstant +input-size+ (- (* 16 1024) +vector-header-octets+))
+(defconstant +output-size+ (- (* 32 1024) +vector-header-octets+))
+
+;; A connection often takes a buffer in one thread and returns it in another.  So each worker keeps
+;; at most one of each kind, and all threads share a free list for the others.  Wherever the buffers
+;; flow, about as many exist as are in use.
+
+(defvar *input-buffers* (make-free-list 32)
+  "Input buffers that neither a connection nor a worker has.")
+
+(defvar *output-buffers* (make-free-list 32)
+  "Output buffers that neither a connection nor a worker has.")
+
+(defun take-buffer (kind)
+  "A buffer of KIND, :INPUT or :OUTPUT."
+  (ecase kind
+    (:input (or (and *worker-buffers* (shiftf (worker-buffers-input *worker-buffers*) nil))
+                (take-from-free-list *input-buffers*)
+                (make-octets +input-size+)))
+    (:output (or (and *worker-buffers* (shiftf (worker-buffers-output *worker-buffers*) nil))
+                 (take-from-free-list *output-buffers*)
+                 (make-octets +output-size+)))))
+
+(defun return-buffer (kind buffer)
+  "Keeps BUFFER, to which nothing refers any more, for the next connection that takes one of KIND."
+  (ecase kind
+    ;; A buffer that grew, for a long head for example, is not kept.
+    (:input (cond ((/= (length (the octets buffer)) +input-size+))
+                  ((and *worker-buffers* (null (worker-buffers-input *worker-buffers*)))
+                   (setf (worker-buffers-input *worker-buffers*) buffer))
+                  (t (put-on-free-list *input-buffers* buffer))))
+    (:output (if (and *worker-buffers* (null (worker-buffers-output *worker-buffers*)))
+                 (setf (worker-buffers-output *worker-buffers*) buffer)
+                 (put-on-free-list *output-buffers* buffer)))))
