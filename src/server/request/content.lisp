@@ -123,7 +123,8 @@ be looked for in the wrong place.  So it ends the content, and this request is t
                                                    (setf (content-failure content) condition))))
                                   (descriptor-broken (lambda (condition)
                                                        (setf (content-failure content) condition))))
-                     (let ((watch (watch-of-io (content-io content))))
+                     (let* ((io (content-io content)) ; NIL where there is no content
+                            (watch (and io (watch-of-io io))))
                        (if watch
                            (call-reading-under-watch watch function)
                            (funcall function))))
