@@ -12,26 +12,6 @@
     (end-sending connection)
     (map 'string #'code-char (receive-rest connection))))
 
-(define-server-test (nobody-is-connected-to-others :needs :our-http)
-  (serving () (("/" "Hey!"))
-    (with-connection (connection)
-      (send connection "CONNECT localhost:80 HTTP/1.1" :crlf "Host: localhost" :crlf :crlf)
-      (is (= 501 (response-status (read-response connection))))
-      (try-to-send connection (request-octets "/"))
-      (is-true (closed-by-server-p connection)))))
-
-(define-server-test (a-client-that-has-begun-no-request-is-not-told-that-it-took-too-long
-                     :needs :parking)
-  (serving (:read-timeout 1) (("/" "Hey!"))
-    (loop for (parts status) in '((("") nil) ((:crlf) nil) ((:crlf "GET / HT") 408)
-                                  (("GET / HTTP/1.1" :crlf "Ho") 408))
-          do (with-connection (connection)
-               (is (string= "Hey!" (exchange-text connection "/")))
-               (apply #'send connection parts)
-               (if status
-                   (is (= status (response-status (read-response connection))) "~S" parts)
-                   (is (zerop (length (receive-rest connection))) "~S" parts))))))
-
 (define-server-test (a-head-that-follows-an-empty-line-has-its-own-time :needs :parking)
   (serving (:read-timeout 1) (("/" "Hey!"))
     (with-connection (connection)
@@ -84,17 +64,6 @@
       (is (null (platform:octet-stream-descriptor kept)))
       (with-connection (other)
         (is (string= "Hey!" (exchange-text other "/")))))))
-
-(define-server-test (a-head-octet-by-octet-gets-no-more-time-than-another :needs :our-http)
-  (serving (:read-timeout 1) (("/" "Hey!"))
-    (with-connection (connection)
-      (send connection "GET / HTTP/1.1" :crlf)
-      (let ((sender (in-background ("a slow head")
-                      (loop until (readable-p connection)
-                            do (try-to-send connection "A: b" :crlf)
-                               (poll (constantly nil) 1/20)))))
-        (is (= 408 (response-status (read-response connection))))
-        (task-result sender)))))
 
 (define-server-test (a-client-that-is-granted-another-protocol-may-talk-on-as-content
                      :needs :our-http)
@@ -202,18 +171,6 @@ records requests that were none."
   (loop for start = (search part text) then (search part text :start2 (1+ start))
         while start count t))
 
-(define-server-test (a-reply-that-breaks-off-is-not-taken-for-whole :needs :our-http)
-  (serving () (("/" (let ((reply (hunchentoot:send-headers)))
-                      (write-sequence (octets "half") reply)
-                      (finish-output reply)
-                      (error "amid the reply"))))
-    (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
-      (is (search "half" text))
-      (is (not (uiop:string-suffix-p text (format nil "0~C~C~C~C" #\Return #\Linefeed
-                                                  #\Return #\Linefeed)))
-          "The end of chunks is missing.")
-      (is (= 1 (count-of "HTTP/1.1 " text)) "Nothing more is answered."))))
-
 (define-server-test (an-error-amid-a-reply-of-known-length-ends-the-connection :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) 10)
                     (let ((reply (hunchentoot:send-headers)))
@@ -221,15 +178,6 @@ records requests that were none."
                       (error "amid the reply"))))
     (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
       (is (= 1 (count-of "HTTP/1.1 " text)) "What is missing is not taken from another reply."))))
-
-(define-server-test (replies-without-content-announce-none :needs :our-http)
-  (serving () (("/204" (setf (hunchentoot:return-code*) 204) "not sent")
-               ("/304" (setf (hunchentoot:return-code*) 304) "not sent"))
-    (dolist (target '("/204" "/304"))
-      (let ((text (ask-parts (request-octets target) (request-octets target))))
-        (is (= 2 (count-of "HTTP/1.1 " text)))
-        (is (not (search "not sent" text)))
-        (is (not (search "content-length: 8" text :test #'char-equal)) "~A" text)))))
 
 (define-server-test (a-reply-has-one-date :needs :our-http)
   (serving () (("/" (setf (hunchentoot:header-out :date) "Sun, 06 Nov 1994 08:49:37 GMT") "Hey!"))
@@ -256,13 +204,6 @@ records requests that were none."
 (test how-long-connections-are-kept-is-told-of-each-acceptor
   (is (equal '("timeout=5" "timeout=7" "timeout=7" "timeout=5")
              (mapcar #'server::keep-alive-of '(5 7 7 5)))))
-
-(define-server-test (content-that-was-held-back-and-not-asked-for-ends-the-connection :needs :our-http)
-  (serving () (("/" "unwanted"))
-    (with-connection (connection)
-      (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 4" :crlf
-            "Expect: 100-continue" :crlf :crlf)
-      (is (equalp "close" (response-header (read-response connection) "connection"))))))
 
 (define-server-test (a-form-is-known-by-its-type :needs :our-http)
   (serving () (("/" (princ-to-string (hunchentoot:post-parameter "a"))))
@@ -364,3 +305,83 @@ records requests that were none."
           (is (closed-by-server-p connection)))
         (eventually ("the form to be asked for") (recorded *asked-later*))
         (is (equal '(()) (recorded *asked-later*)))))))
+
+;;; Where a request begins and ends
+
+(define-server-test (connect-is-not-served :needs :our-engine)
+  (let ((runs (make-recorder)))
+    (serving () (("example.com:80" (record runs :handler) "connected"))
+      (let ((answer (octet-text (ask-raw "CONNECT example.com:80 HTTP/1.1" :crlf
+                                         "Host: example.com:80" :crlf :crlf
+                                         "GET / HTTP/1.1" :crlf "Host: localhost" :crlf :crlf))))
+        (is (search "HTTP/1.1 501" answer))
+        (is (= 1 (length (cl-ppcre:all-matches-as-strings "HTTP/1.1 " answer)))))
+      (is (null (recorded runs))))))
+
+(define-server-test (the-rest-of-chunks-beyond-all-limits-is-no-request :needs :our-http)
+  (let ((runs (make-recorder)))
+    (with-globals ((server:*unasked-limit* 20000)
+                   (server:*unread-limit* 10000))
+      (serving () (("/" "unwanted")
+                   ("/part" (read-byte (hunchentoot:raw-post-data :want-stream t)) "unwanted")
+                   ("/smuggled" (record runs :handler) "smuggled"))
+        (dolist (target '("/" "/part"))
+          (with-connection (connection)
+            (send-request connection target
+                          :method :post
+                          :chunks (list (repeated (list "GET /smuggled HTTP/1.1" :crlf
+                                                        "Host: localhost" :crlf :crlf)
+                                                  100000)))
+            (is (string= "unwanted" (response-text (read-response connection))))
+            (ignore-errors (end-sending connection))
+            (is-true (closed-by-server-p connection))))
+        (is (null (recorded runs)))))))
+
+(defun request-of-64-octets (number)
+  (let ((request (octets (format nil "GET /?~4,'0D HTTP/1.1" number) :crlf
+                         "Host: localhost" :crlf "X-Padding: 01234567890" :crlf :crlf)))
+    (assert (= 64 (length request)))
+    request))
+
+(define-server-test requests-that-fill-the-buffer-exactly-are-all-answered
+  (let ((entered (make-gate)) (go-on (make-gate)))
+    (serving () (("/" (open-gate entered)
+                      (await go-on)
+                      (hunchentoot:query-string*)))
+      (with-connection (connection)
+        (send connection (request-of-64-octets 0))
+        (await entered)
+        ;; These lie in the kernel: the buffer of 16 KiB takes 256 of them.
+        (send connection (loop for number from 1 to 300 collect (request-of-64-octets number)))
+        (open-gate go-on)
+        (is (loop for number from 0 to 300
+                  always (string= (format nil "~4,'0D" number)
+                                  (response-text (read-response connection)))))))))
+
+(defun only-connection ()
+  "The engine's only connection that is open, or NIL."
+  (let ((found '()))
+    (engine::map-connections (lambda (connection) (push connection found))
+                             (engine::engine-table (server:server-engine *server*)))
+    (first found)))
+
+(define-server-test (each-slow-head-has-its-own-time :needs :parking)
+  (serving (:read-timeout 60) (("/" "slow"))
+    (with-connection (connection)
+      (flet ((deadline-of-half-a-head ()
+               (send connection "GET / HTTP/1.1" :crlf)
+               (prog1 (eventually ("half a head to be read")
+                        (let ((known (only-connection)))
+                          (and known
+                               (eq :head (engine:connection-deadline-kind known))
+                               (engine:connection-deadline known))))
+                 (send connection "Host: localhost" :crlf :crlf)
+                 (is (string= "slow" (response-text (read-response connection))))
+                 (eventually ("the connection to be parked")
+                   (let ((known (only-connection)))
+                     (eq :idle (engine:connection-deadline-kind known)))))))
+        (let ((first (deadline-of-half-a-head))
+              (began (platform:milliseconds)))
+          (eventually ("the clock to move on")
+            (< began (platform:milliseconds)))
+          (is (< first (deadline-of-half-a-head))))))))

@@ -237,3 +237,32 @@
       (is (search (format nil "7~C~Cone two" #\Return #\Linefeed) text))
       (is (not (last-chunk-p text)))
       (is (= 1 (count-of "HTTP/1.1 " text))))))
+
+;;; What a program says of the framing
+
+(define-server-test (programs-do-not-frame-replies :needs :our-http)
+  (serving () (("/whole" (setf (hunchentoot:header-out :transfer-encoding) "gzip") "body")
+               ("/known" (setf (hunchentoot:header-out :transfer-encoding) "gzip"
+                               (hunchentoot:content-length*) 4)
+                         (write-sequence (octets "body") (hunchentoot:send-headers))))
+    (dolist (target '("/whole" "/known"))
+      (with-connection (connection)
+        (loop repeat 2
+              for response = (exchange connection target)
+              do (is (= 500 (response-status response)))
+                 (is (null (response-header response "transfer-encoding"))))))))
+
+(define-server-test (statuses-without-content-have-no-framing :needs :our-http)
+  (serving () (("/" (setf (hunchentoot:return-code*) (parse-integer (hunchentoot:query-string*))
+                          (hunchentoot:header-out :transfer-encoding) "chunked"
+                          (hunchentoot:content-length*) 10)
+                    "body")
+               ("/next" "next"))
+    (with-connection (connection)
+      (dolist (status '(204 304))
+        (send-request connection (format nil "/?~D" status))
+        (let ((response (read-response connection :head t)))
+          (is (= status (response-status response)))
+          (is (null (response-header response "transfer-encoding")))
+          (is (null (response-header response "content-length"))))
+        (is (string= "next" (exchange-text connection "/next")))))))

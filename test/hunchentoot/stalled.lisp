@@ -114,6 +114,7 @@ stall at the same time."
             (begin-to-expect connection target framing)
             (let ((response (read-response connection)))
               (is (= 200 (response-status response)))
+              (is (equalp "close" (response-header response "connection")))
               (is (string= "unwanted" (response-text response))))
             ;; What comes now may be the content, or the next request; nobody can tell.
             (try-to-send connection "GET / HTTP/1.1" :crlf "Host: localhost" :crlf :crlf)
@@ -126,117 +127,6 @@ stall at the same time."
     (with-connection (connection)
       (begin-to-expect connection "/")
       (is (= 413 (response-status (read-response connection)))))))
-
-;;; CONNECT
-
-(define-server-test (connect-is-not-served :needs :our-engine)
-  (let ((runs (make-recorder)))
-    (serving () (("example.com:80" (record runs :handler) "connected"))
-      (let ((answer (octet-text (ask-raw "CONNECT example.com:80 HTTP/1.1" :crlf
-                                         "Host: example.com:80" :crlf :crlf
-                                         "GET / HTTP/1.1" :crlf "Host: localhost" :crlf :crlf))))
-        (is (search "HTTP/1.1 501" answer))
-        (is (= 1 (length (cl-ppcre:all-matches-as-strings "HTTP/1.1 " answer)))))
-      (is (null (recorded runs))))))
-
-;;; Framing of replies
-
-(define-server-test (programs-do-not-frame-replies :needs :our-http)
-  (serving () (("/whole" (setf (hunchentoot:header-out :transfer-encoding) "gzip") "body")
-               ("/known" (setf (hunchentoot:header-out :transfer-encoding) "gzip"
-                               (hunchentoot:content-length*) 4)
-                         (write-sequence (octets "body") (hunchentoot:send-headers))))
-    (dolist (target '("/whole" "/known"))
-      (with-connection (connection)
-        (loop repeat 2
-              for response = (exchange connection target)
-              do (is (= 500 (response-status response)))
-                 (is (null (response-header response "transfer-encoding"))))))))
-
-(define-server-test (statuses-without-content-have-no-framing :needs :our-http)
-  (serving () (("/" (setf (hunchentoot:return-code*) (parse-integer (hunchentoot:query-string*))
-                          (hunchentoot:header-out :transfer-encoding) "chunked"
-                          (hunchentoot:content-length*) 10)
-                    "body")
-               ("/next" "next"))
-    (with-connection (connection)
-      (dolist (status '(204 304))
-        (send-request connection (format nil "/?~D" status))
-        (let ((response (read-response connection :head t)))
-          (is (= status (response-status response)))
-          (is (null (response-header response "transfer-encoding")))
-          (is (null (response-header response "content-length"))))
-        (is (string= "next" (exchange-text connection "/next")))))))
-
-;;; What is behind content, and behind requests
-
-(define-server-test (the-rest-of-chunks-beyond-all-limits-is-no-request :needs :our-http)
-  (let ((runs (make-recorder)))
-    (with-globals ((server:*unasked-limit* 20000)
-                   (server:*unread-limit* 10000))
-      (serving () (("/" "unwanted")
-                   ("/part" (read-byte (hunchentoot:raw-post-data :want-stream t)) "unwanted")
-                   ("/smuggled" (record runs :handler) "smuggled"))
-        (dolist (target '("/" "/part"))
-          (with-connection (connection)
-            (send-request connection target
-                          :method :post
-                          :chunks (list (repeated (list "GET /smuggled HTTP/1.1" :crlf
-                                                        "Host: localhost" :crlf :crlf)
-                                                  100000)))
-            (is (string= "unwanted" (response-text (read-response connection))))
-            (ignore-errors (end-sending connection))
-            (is-true (closed-by-server-p connection))))
-        (is (null (recorded runs)))))))
-
-(defun request-of-64-octets (number)
-  (let ((request (octets (format nil "GET /?~4,'0D HTTP/1.1" number) :crlf
-                         "Host: localhost" :crlf "X-Padding: 01234567890" :crlf :crlf)))
-    (assert (= 64 (length request)))
-    request))
-
-(define-server-test requests-that-fill-the-buffer-exactly-are-all-answered
-  (let ((entered (make-gate)) (go-on (make-gate)))
-    (serving () (("/" (open-gate entered)
-                      (await go-on)
-                      (hunchentoot:query-string*)))
-      (with-connection (connection)
-        (send connection (request-of-64-octets 0))
-        (await entered)
-        ;; These lie in the kernel: the buffer of 16 KiB takes 256 of them.
-        (send connection (loop for number from 1 to 300 collect (request-of-64-octets number)))
-        (open-gate go-on)
-        (is (loop for number from 0 to 300
-                  always (string= (format nil "~4,'0D" number)
-                                  (response-text (read-response connection)))))))))
-
-(defun only-connection ()
-  "The engine's only connection that is open, or NIL."
-  (let ((found '()))
-    (engine::map-connections (lambda (connection) (push connection found))
-                             (engine::engine-table (server:server-engine *server*)))
-    (first found)))
-
-(define-server-test (each-slow-head-has-its-own-time :needs :parking)
-  (serving (:read-timeout 60) (("/" "slow"))
-    (with-connection (connection)
-      (flet ((deadline-of-half-a-head ()
-               (send connection "GET / HTTP/1.1" :crlf)
-               (prog1 (eventually ("half a head to be read")
-                        (let ((known (only-connection)))
-                          (and known
-                               (eq :head (engine:connection-deadline-kind known))
-                               (engine:connection-deadline known))))
-                 (send connection "Host: localhost" :crlf :crlf)
-                 (is (string= "slow" (response-text (read-response connection))))
-                 (eventually ("the connection to be parked")
-                   (let ((known (only-connection)))
-                     (eq :idle (engine:connection-deadline-kind known)))))))
-        (let ((first (deadline-of-half-a-head))
-              (began (platform:milliseconds)))
-          (eventually ("the clock to move on")
-            (< began (platform:milliseconds)))
-          (is (< first (deadline-of-half-a-head))))))))
 
 ;;; Left amid reading
 

@@ -67,12 +67,6 @@ new one, and after a reply."
                (poll (lambda () (zerop (figure :busy))) 1/10))
       (is (= 400 (response-status (read-response connection)))))))
 
-(define-server-test (a-client-that-sent-empty-lines-only-is-told-nothing :needs :our-http)
-  (serving (:read-timeout 1/2 :write-timeout 1/2) ()
-    (with-connection (connection)
-      (send connection :crlf)
-      (is (zerop (length (receive-rest connection)))))))
-
 (define-server-test (an-end-that-comes-while-a-request-is-served-is-seen :needs :parking)
   (let ((entered (make-latch 1)) (gate (make-gate)))
     (serving (:read-timeout 60 :write-timeout 60)

@@ -129,7 +129,8 @@ has closed it."
       (is (loop with deadline = (deadline-after *patience*)
                 thereis (readable-p connection 1/4)
                 until (zerop (seconds-until deadline))
-                do (try-to-send connection "x"))))))
+                do (try-to-send connection "x")))
+      (is (= 408 (response-status (read-response connection)))))))
 
 (define-server-test (half-a-head-is-answered-408-when-its-time-is-over :needs :our-reader)
   (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
@@ -195,10 +196,13 @@ has closed it."
 
 (define-server-test (a-client-that-has-asked-nothing-is-told-nothing :needs :our-reader)
   (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
-    (dolist (beginning (list (octets) (octets :crlf :crlf)))
-      (with-connection (connection)
-        (send connection beginning)
-        (is (closed-by-server-p connection))))))
+    (dolist (beginning (list (octets) (octets :crlf) (octets :crlf :crlf)))
+      (with-connections (connections 2)
+        (is (string= "served" (exchange-text (first connections) "/")))
+        (dolist (connection connections)
+          (send connection beginning))
+        (dolist (connection connections)
+          (is (closed-by-server-p connection)))))))
 
 ;;; Of replies
 
