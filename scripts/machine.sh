@@ -62,13 +62,16 @@ make_machine() {
     [ -c "$machine/dev/null" ] || die "it has no /dev/null"
 }
 
-# Does a command in the machine $1, with nothing of our environment, no terminal, no input.
-inside() {
+# Becomes a command in the machine $1, with nothing of our environment, no terminal, no input.
+become_inside() {
     machine=$1
     shift
-    chroot "$machine" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    exec chroot "$machine" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         DEBIAN_FRONTEND=noninteractive "$@" </dev/null
 }
+
+# Does such a command.
+inside() { (become_inside "$@"); }
 
 # Copies what is in the repository, as it is here, to the directory $1.
 copy_project() {
