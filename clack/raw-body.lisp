@@ -144,10 +144,8 @@ and its file."
         (give-blocks-back body)))))
 
 (defun close-file (body)
-  (uninterruptibly
-    (let ((file (shiftf (raw-body-file body) nil)))
-      (when file
-        (close-descriptor file)))))
+  (when-taken (file (shiftf (raw-body-file body) nil))
+    (close-descriptor file)))
 
 ;;; The octets that were taken: blocks in memory, or a file
 

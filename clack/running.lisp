@@ -26,8 +26,7 @@ usocket and of the platform."
   "Opens and returns the listener of SERVER."
   (fill-standard-descriptors)
   (let* ((arguments (server-place server))
-         (listener (uninterruptibly     ; or no thread would close it
-                     (setf (server-listener server) (open-clack-listener arguments)))))
+         (listener (set-acquired (server-listener server) (open-clack-listener arguments))))
     (setf (values (%server-address server) (%server-port server)) (local-name listener)
           (server-sole-name server) (sole-name listener))
     (unless (or (getf arguments :listen) (getf arguments :fd))
@@ -36,11 +35,9 @@ usocket and of the platform."
 
 (defun stop-listening (server)
   "Closes the listener of SERVER."
-  (uninterruptibly                      ; no other thread closes a listener that this one has taken
-    (let ((listener (with-lock-briefly ((server-lock server))
-                      (shiftf (server-listener server) nil))))
-      (when listener
-        (close-listener listener)))))
+  (when-taken (listener (with-lock-briefly ((server-lock server))
+                          (shiftf (server-listener server) nil)))
+    (close-listener listener)))
 
 ;;; The engine
 
@@ -165,15 +162,12 @@ Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors
 listen."
   (declare (ignore debug address port))
   (join-clack-socket)
-  (let ((server (make-clack-server app arguments)))
-    (unwind-protect-whole
-        (progn (start-server server)
-               (when on-start
-                 (funcall on-start server))
-               (await-stop server))
-      ;; Or a thread that is destroyed twice would never free the port.
-      (uninterruptibly
-        (stop server)))
+  ;; The end is not interrupted, or a thread that is destroyed twice would never free the port.
+  (with-acquired (server (make-clack-server app arguments) (stop server))
+    (start-server server)
+    (when on-start
+      (funcall on-start server))
+    (await-stop server)
     server))
 
 (defun stop (server &key soft (timeout (if soft nil *stop-seconds*)) (delay 0))

@@ -25,11 +25,9 @@ on.")
   (let ((heart (taskmaster-heart taskmaster))
         (engine (application-engine taskmaster)))
     (subscribe (heart-channel heart) stream)
-    ;; If this thread ended between the two steps, no timer would be pending and none would be made.
-    (uninterruptibly
-      (unless (eq engine (with-channel ((heart-channel heart))
-                           (shiftf (heart-engine heart) engine)))
-        (await-heartbeat heart engine)))))
+    (when-taken (idle-p (not (eq engine (with-channel ((heart-channel heart))
+                                          (shiftf (heart-engine heart) engine)))))
+      (await-heartbeat heart engine))))
 
 (defun await-heartbeat (heart engine)
   "Schedules the next comments to the streams of HEART, on ENGINE.  Where *HEARTBEAT-SECONDS* is NIL
@@ -61,10 +59,9 @@ has no pending timer."
   "Sends a comment to the silent streams of HEART, and schedules the next call while it has
 streams."
   ;; Schedules first, so that a failure here does not end the heartbeat.
-  (when (uninterruptibly
-          (when (beats-p heart engine)
-            (await-heartbeat heart engine)
-            t))
+  (when (when-taken (beats-p (beats-p heart engine))
+          (await-heartbeat heart engine)
+          t)
     (send-heartbeats heart)))
 
 (defun send-heartbeats (heart)

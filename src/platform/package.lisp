@@ -7,7 +7,8 @@ engine calls on top of them.")
   (:export
    ;; clock, machine, threads
    #:milliseconds #:as-milliseconds #:microseconds #:processor-count
-   #:uninterruptibly #:deferring-interrupts #:interruptibly #:interrupt-pending-p #:with-acquired
+   #:uninterruptibly #:deferring-interrupts #:interruptibly #:interrupt-pending-p
+   #:with-acquired #:set-acquired #:when-taken
    #:end-after #:milliseconds-left #:wait-until #:wait-once
    #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period*
    #:heed-destruction

@@ -28,14 +28,20 @@
 
 ;;; Its end
 
-(defgeneric end-accepting (engine)
-  (:documentation "Makes ENGINE accept nothing more.  The system refuses later clients, or they
-wait for other processes with the same listener.")
+(defgeneric leave-listener (engine)
+  (:documentation "Wakes the workers of ENGINE that wait for its listener.  Called once, with
+interrupts deferred, when ENGINE accepts nothing more.")
   (:method ((engine engine))
-    (uninterruptibly                    ; otherwise workers might wait in an accept for ever
-      (when (with-engine (engine) (shiftf (accept-open-p (engine-accept-state engine)) nil))
-        (wake-listener (engine-listener engine)
-                       (with-engine (engine) (worker-count engine :waiting)))))))
+    (wake-listener (engine-listener engine)
+                   (with-engine (engine) (worker-count engine :waiting)))))
+
+(defun end-accepting (engine)
+  "Makes ENGINE accept nothing more.  The system refuses later clients, or they wait for other
+processes with the same listener."
+  ;; Otherwise workers might wait for the listener for ever.
+  (when-taken (open-p (with-engine (engine)
+                        (shiftf (accept-open-p (engine-accept-state engine)) nil)))
+    (leave-listener engine)))
 
 ;;; Several threads may stop an engine.  The first to return may close the listener, and its
 ;;; descriptor number may soon be another listener's.  So nobody returns while another may still use

@@ -67,8 +67,8 @@ the lock of the engine."
   "The workers of an engine that wait for clients: see client-waits.lisp.  Under the lock of the
 engine."
   (limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half))
-   :documentation "How many workers may be among CLIENT-WAITS at a time, an integer above 0; :HALF of
-the engine's thread limit, or NIL for no limit.")
+   :documentation "How many workers may be among CLIENT-WAITS at a time, an integer above 0; :HALF
+of the engine's thread limit, or NIL for no limit.")
   (list '() :type list))                ; of CLIENT-WAITs
 
 (define-record (engine (:include opaque) (:constructor nil) (:copier nil))
@@ -233,7 +233,7 @@ is to end.  Called in its thread."))
 (defgeneric detach (engine connection)
   (:documentation "Removes CONNECTION, which the caller owns, from ENGINE, and leaves its socket
 open for another owner.  Does nothing the second time.  Called by the worker that serves
-CONNECTION."))
+CONNECTION, which defers interrupts until it has recorded the other owner."))
 
 (defgeneric acquire-resources (engine)
   (:documentation "Prepares ENGINE, before its first worker is made.")

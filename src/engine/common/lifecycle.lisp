@@ -207,10 +207,9 @@ limit.  True if that succeeded."
 (defun begin-nothing-more (engine)
   "Makes ENGINE begin nothing more, and has the workers end that have nothing to finish.  True for
 the first caller."
-  (prog1 (uninterruptibly               ; or suspended workers would never learn of it
-           (when (advance-phase engine :stopping)
-             (wake-workers engine)
-             t))
+  (prog1 (when-taken (first-p (advance-phase engine :stopping))
+           (wake-workers engine)        ; or suspended ones would never learn of it
+           t)
     ;; Also by a thread that comes second: else the listener might be closed before the first one
     ;; has done it.
     (call-while-accepting engine (lambda () (end-accepting engine)))))

@@ -49,20 +49,18 @@ arguments; it returns true when that is done, or NIL when the descriptor takes n
       "True when the argument is a part of a file.")
 
 (defun open-file-part (name)
-  "A FILE-PART, yet empty, of the file NAME, a string; NIL when that cannot be read."
-  (uninterruptibly
-    (let ((file (open-file name)))
-      (unless (minusp file)
-        (make-file-part file)))))
+  "A FILE-PART, yet empty, of the file NAME, a string; NIL when that cannot be read.  The caller
+defers interrupts until it has recorded the part, which it has to drop in the end."
+  (let ((file (open-file name)))
+    (unless (minusp file)
+      (make-file-part file))))
 
 (defun drop-parts (parts)
   "Lets go of PARTS, a list, which are not to be sent."
   (dolist (part parts)
     (when (file-part-p part)
-      (uninterruptibly
-        (let ((file (shiftf (file-part-file part) nil)))
-          (when file
-            (close-descriptor file)))))))
+      (when-taken (file (shiftf (file-part-file part) nil))
+        (close-descriptor file)))))
 
 (defun send-part-to-descriptor (descriptor part more-p)
   (let ((position (part-position part))

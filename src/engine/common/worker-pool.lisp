@@ -117,11 +117,10 @@ clean up.  Called with the lock held.")
 
 (defun reap-worker (engine worker)
   "Cleans up after WORKER, whose thread died without unwinding."
-  (let ((connection (with-engine (engine)
-                      (retire worker)
-                      (shiftf (worker-connection worker) nil))))
-    (when connection
-      (close-orphaned-connection engine connection))))
+  (when-taken (connection (with-engine (engine)
+                            (retire worker)
+                            (shiftf (worker-connection worker) nil)))
+    (close-orphaned-connection engine connection)))
 
 (defgeneric close-orphaned-connection (engine connection)
   (:documentation "Closes CONNECTION of ENGINE, whose worker died without doing so."))
@@ -173,12 +172,18 @@ all were."
       (with-engine (engine)
         (mapc #'retire left)))))
 
+(defun make-workers (engine reserve)
+  "Makes the threads of the workers of ENGINE that RESERVE, a function, reserves and returns in a
+list.  True when none failed."
+  (uninterruptibly                      ; or those that were reserved would be nobody's to give back
+    (launch-all engine (funcall reserve))))
+
 (defun make-missing-workers (engine)
   "Makes the workers that ENGINE misses.  True when none failed."
-  (uninterruptibly                      ; or those that were reserved would be nobody's to give back
-    (launch-all engine (with-engine (engine)
-                         (loop repeat (missing-workers engine)
-                               collect (reserve-worker engine))))))
+  (make-workers engine (lambda ()
+                         (with-engine (engine)
+                           (loop repeat (missing-workers engine)
+                                 collect (reserve-worker engine))))))
 
 (defun resize-pool (engine &key (standby (engine-standby engine))
                              (thread-limit (engine-thread-limit engine)))

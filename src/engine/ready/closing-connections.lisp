@@ -24,8 +24,7 @@
     (close-descriptor (connection-descriptor connection))))
 
 (defmethod close-orphaned-connection ((engine ready-engine) connection)
-  (uninterruptibly                      ; it is owned, and its owner is gone
-    (drop-connection engine connection)))
+  (drop-connection engine connection))  ; it is owned, and its owner is gone
 
 (defun release-owned (engine connection)
   "Lets the service of ENGINE release CONNECTION, which the caller owns; returns the value of
@@ -62,8 +61,7 @@ poller forgets it first."
   (drop-connection engine connection))
 
 (defmethod detach ((engine ready-engine) connection)
-  (uninterruptibly
-    (unless (gone-p connection)
-      (unwatch-connection engine connection)
-      (forget-owned engine connection)
-      (leave-ownership connection))))
+  (unless (gone-p connection)
+    (unwatch-connection engine connection)
+    (forget-owned engine connection)
+    (leave-ownership connection)))

@@ -174,9 +174,8 @@ True if the caller owns CONNECTION now; otherwise its owner will look again."
 true, evaluates BODY, which parks the connection or ends it, and returns its value; else returns
 NIL.  Interrupts wait until then, because no other thread could finish the work of BODY.  A
 worker that handles an event defers interrupts already, and needs no AS-OWNER."
-  `(uninterruptibly
-     (when ,taking
-       ,@body)))
+  `(when-taken (,(gensym "OWNED-P") ,taking)
+     ,@body))
 
 (defun give-up-ownership (connection)
   "Parks CONNECTION.  NIL if more input has come; the caller then still owns it."

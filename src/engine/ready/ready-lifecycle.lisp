@@ -22,8 +22,7 @@ not interrupt others when they wake, and may wake a little late: see PREPARE-THR
 (defmethod acquire-resources ((engine ready-engine))
   (let ((pool (engine-pool-state engine))
         (listener (engine-listener-descriptor engine)))
-    (uninterruptibly
-      (setf (engine-poller engine) (make-poller)))
+    (set-acquired (engine-poller engine) (make-poller))
     (setf (pool-state-clock pool) (milliseconds)
           (pool-state-floor pool) (min (usable-processors) (engine-standby engine))
           (pool-state-target pool) (pool-state-floor pool))
@@ -37,12 +36,10 @@ not interrupt others when they wake, and may wake a little late: see PREPARE-THR
     (dolist (worker (engine-suspended engine))
       (bt:condition-notify (ready-worker-resumed worker)))))
 
-(defmethod end-accepting ((engine ready-engine))
-  (uninterruptibly                      ; no other thread would do the rest
-    (when (and (with-engine (engine) (shiftf (accept-open-p (engine-accept-state engine)) nil))
-               (engine-poller engine))  ; else it did not even begin to start
-      (unwatch (engine-poller engine) (engine-listener-descriptor engine))
-      (wake-listener (engine-listener engine) 0))))
+(defmethod leave-listener ((engine ready-engine))
+  (when (engine-poller engine)          ; else it did not even begin to start
+    (unwatch (engine-poller engine) (engine-listener-descriptor engine))
+    (wake-listener (engine-listener engine) 0)))
 
 (defmethod wake-workers ((engine ready-engine))
   (when (engine-poller engine)

@@ -63,21 +63,20 @@ interrupt runs in this one."
 
 (defun make-tls-session (context descriptor)
   "A TLS-SESSION of a server under CONTEXT, a TLS-CONTEXT, on DESCRIPTOR, a non-blocking socket,
-before its handshake.  The caller must call END-TLS-SESSION in the end.  Signals an error if OpenSSL
-has no memory."
-  (uninterruptibly
-    (keeping (context)                  ; else its handle might be freed meanwhile
-      (let ((handle (openssl "SSL_new" sb-sys:system-area-pointer
-                             (sb-sys:system-area-pointer (tls-context-handle context)))))
-        (when (zerop (sb-sys:sap-int handle))
-          (error "OpenSSL cannot make a connection."))
-        (openssl "SSL_set_fd" sb-alien:int
-                 (sb-sys:system-area-pointer handle) (sb-alien:int descriptor))
-        (openssl "SSL_set_accept_state" sb-alien:void (sb-sys:system-area-pointer handle))
-        (counter-add *tls-sessions* 1)
-        (let ((session (%make-tls-session handle descriptor context)))
-          (note-greed session)
-          session)))))
+before its handshake.  The caller must call END-TLS-SESSION in the end, and defers interrupts until
+it has recorded the session.  Signals an error if OpenSSL has no memory."
+  (keeping (context)                    ; else its handle might be freed meanwhile
+    (let ((handle (openssl "SSL_new" sb-sys:system-area-pointer
+                           (sb-sys:system-area-pointer (tls-context-handle context)))))
+      (when (zerop (sb-sys:sap-int handle))
+        (error "OpenSSL cannot make a connection."))
+      (openssl "SSL_set_fd" sb-alien:int
+               (sb-sys:system-area-pointer handle) (sb-alien:int descriptor))
+      (openssl "SSL_set_accept_state" sb-alien:void (sb-sys:system-area-pointer handle))
+      (counter-add *tls-sessions* 1)
+      (let ((session (%make-tls-session handle descriptor context)))
+        (note-greed session)
+        session))))
 
 (defun note-greed (session)
   "Records whether OpenSSL reads more from the descriptor of SESSION than the current record."

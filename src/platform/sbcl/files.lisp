@@ -112,19 +112,19 @@ many octets."
 
 (defun open-temporary-file ()
   "A descriptor, an integer, of a new, empty file without a name, which the system deletes when the
-descriptor is closed; or minus an error number."
+descriptor is closed; or minus an error number.  The caller defers interrupts until it has recorded
+the descriptor; else the file's name might stay, too."
   (let ((name (sb-ext:string-to-octets
                (concatenate 'string (temporary-directory) "/hunchentoot-XXXXXX")
                :external-format :utf-8 :null-terminate t)))
-    (uninterruptibly                    ; else the name might stay
-      (sb-sys:with-pinned-objects (name)
-        (let* ((sap (sb-sys:vector-sap name))
-               (file (system-call "mkostemp" sb-alien:int
-                                  (sb-sys:system-area-pointer sap)
-                                  (sb-alien:int +o-cloexec+))))
-          (unless (minusp file)
-            (system-call "unlink" sb-alien:int (sb-sys:system-area-pointer sap)))
-          file)))))
+    (sb-sys:with-pinned-objects (name)
+      (let* ((sap (sb-sys:vector-sap name))
+             (file (system-call "mkostemp" sb-alien:int
+                                (sb-sys:system-area-pointer sap)
+                                (sb-alien:int +o-cloexec+))))
+        (unless (minusp file)
+          (system-call "unlink" sb-alien:int (sb-sys:system-area-pointer sap)))
+        file))))
 
 (defconstant +folders-tried+ 100
   "The maximum number of names that PRIVATE-FOLDER tries.")

@@ -65,9 +65,9 @@
       (call-next-method)))
 
 (defmethod encrypt-io (base context)
-  (uninterruptibly                      ; an interrupt in between would leak the session
-    (let ((session (make-tls-session context (io-descriptor base))))
-      (setf (io-encrypted base) (make-transport-io (make-tls-transport session base))))))
+  (set-acquired (io-encrypted base)
+                (let ((session (make-tls-session context (io-descriptor base))))
+                  (make-transport-io (make-tls-transport session base)))))
 
 (defmethod transport-tls-handle ((transport tls-transport))
   (tls-session-pointer (transport-session transport)))

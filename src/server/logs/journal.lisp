@@ -185,17 +185,20 @@ incomplete."
            (write-sequence (output-octets batch) stream :end (output-fill batch))))
     (finish-output stream)))
 
-(defun lose-batch (journal)
-  "Counts the lines in the batch of JOURNAL as lost, and forgets them."
+(defun settle-batch (journal written-p)
+  "Forgets the batch of JOURNAL.  Unless WRITTEN-P, counts its lines as lost; a part of the last one
+may have been written."
   (uninterruptibly
-    (lose-lines journal (journal-batch-lines journal))
+    (setf (journal-broken-p journal) (not written-p))
+    (unless written-p
+      (lose-lines journal (journal-batch-lines journal)))
     (drop-batch journal)))
 
 (defun write-batch (journal)
   "Writes the batch of JOURNAL; true when that succeeded.  If it could not begin, the batch is kept
 for the next try.  If some of it may have been written (the thread was destroyed, for example), it
 is lost, so that no line is written twice."
-  (let ((begun-p nil) (written-p nil))
+  (let ((begun-p nil))
     (handler-case
         (unwind-protect-whole
             (progn
@@ -203,12 +206,10 @@ is lost, so that no line is written twice."
                                                (setf begun-p t)
                                                (write-lines journal stream)))
               (uninterruptibly
-                (setf written-p t
-                      (journal-broken-p journal) nil)
-                (drop-batch journal)))
-          (when (and begun-p (not written-p))
-            (setf (journal-broken-p journal) t)
-            (lose-batch journal)))
+                (settle-batch journal t)
+                (setf begun-p nil)))
+          (when begun-p
+            (settle-batch journal nil)))
       (error (condition)
         (note-trouble journal condition)
         nil)

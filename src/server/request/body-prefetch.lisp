@@ -244,15 +244,13 @@ that fails."
 
 (defun take-place (content)
   "Takes one of the few places for requests whose CONTENT has come in part; NIL when none is free."
-  (uninterruptibly
-    (when (counter-add-up-to *unfinished* 1 *most-unfinished*)
-      (setf (content-place-p content) t))))
+  (when-taken (place-p (counter-add-up-to *unfinished* 1 *most-unfinished*))
+    (setf (content-place-p content) t)))
 
 (defun give-up-place (content)
   "Releases the place of CONTENT, if it has one."
-  (uninterruptibly
-    (when (shiftf (content-place-p content) nil)
-      (counter-add *unfinished* -1))))
+  (when-taken (place-p (shiftf (content-place-p content) nil))
+    (counter-add *unfinished* -1)))
 
 (defun pause-end (body-prefetch idle)
   "The time, in MILLISECONDS, at which the peer of BODY-PREFETCH counts as pausing, if no octets

@@ -296,9 +296,8 @@ ended."
 
 (defun release-content (content)
   "Like RELEASE-OCTETS, at the end of the request of CONTENT; also releases its place."
-  (uninterruptibly
-    (release-octets content)
-    (give-up-place content)))
+  (release-octets content)
+  (give-up-place content))
 
 (defun leave-content (content)
   "Leaves the unread octets of CONTENT to a program that has taken its connection away.  A finalizer

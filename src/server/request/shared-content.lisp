@@ -34,18 +34,17 @@
 ;;; Turns
 
 (defun release-now (content)
-  "Releases the memory and the file of CONTENT; the current thread has the turn."
-  (uninterruptibly
-    (lose-rest content)
-    (drop-prefetched content)
-    (release-memory content)))
+  "Releases the memory and the file of CONTENT; the current thread has the turn, and defers
+interrupts."
+  (lose-rest content)
+  (drop-prefetched content)
+  (release-memory content))
 
 (defun try-to-begin-content-turn (sharing)
   "Gives the turn to the current thread if no thread has it.  True when it did.  The caller holds
-the lock of SHARING."
-  (uninterruptibly
-    (unless (sharing-holder sharing)
-      (setf (sharing-holder sharing) (bt:current-thread)))))
+the lock of SHARING, and defers interrupts."
+  (unless (sharing-holder sharing)
+    (setf (sharing-holder sharing) (bt:current-thread))))
 
 (defun end-content-turn (content sharing)
   "Ends the turn of the current thread.  Releases CONTENT if its request has ended."
@@ -75,11 +74,10 @@ the lock of SHARING."
   "Releases CONTENT, whose request has ended.  If a thread is reading it, that thread does so at the
 end of its turn."
   (let ((sharing (content-sharing content)))
-    (uninterruptibly
-      (when (with-lock-briefly ((sharing-lock sharing))
-              (setf (sharing-over-p sharing) t)
-              (try-to-begin-content-turn sharing))
-        (end-content-turn content sharing)))))
+    (when-taken (turn-p (with-lock-briefly ((sharing-lock sharing))
+                          (setf (sharing-over-p sharing) t)
+                          (try-to-begin-content-turn sharing)))
+      (end-content-turn content sharing))))
 
 ;;; Receiving the rest
 

@@ -95,21 +95,26 @@ Returns the buffer and the position for these octets."
               (io-fill io) end)
         (values buffer position)))))
 
+(defmacro with-longer-chunk ((buffer position) (content count) &body body)
+  "Evaluates BODY, which puts COUNT octets, for which there is room, at POSITION in BUFFER: the last
+chunk of CONTENT has them from now on.  Without interrupts, or it might have others."
+  `(uninterruptibly
+     (multiple-value-bind (,buffer ,position) (lengthen-last-chunk ,content ,count)
+       ,@body)))
+
 (defun write-small-chunks (content octets start end)
   "Writes OCTETS from START to END to CONTENT as parts of chunks in the output buffer."
   (loop while (< start end)
         do (let ((count (min (- end start) (await-room-in-chunk content))))
-             (uninterruptibly
-               (multiple-value-bind (buffer position) (lengthen-last-chunk content count)
-                 (replace buffer octets :start1 position :start2 start :end2 (+ start count))))
+             (with-longer-chunk (buffer position) (content count)
+               (replace buffer octets :start1 position :start2 start :end2 (+ start count)))
              (incf start count))))
 
 (defun write-octet-in-chunk (content octet)
   "Writes OCTET to CONTENT as a part of a chunk in the output buffer."
   (await-room-in-chunk content)
-  (uninterruptibly
-    (multiple-value-bind (buffer position) (lengthen-last-chunk content 1)
-      (setf (aref buffer position) octet))))
+  (with-longer-chunk (buffer position) (content 1)
+    (setf (aref buffer position) octet)))
 
 (defun write-encoded (io output)
   "Writes the octets of OUTPUT, which are of no use in part, to IO, with backpressure."

@@ -154,11 +154,10 @@ which a writer ends."
 (defun call-when-over (shared-queue function)
   "Calls FUNCTION, which has no arguments, does not wait and is not interrupted, once, in any
 thread, when SHARED-QUEUE has ended; at once if it has ended already."
-  (uninterruptibly
-    (when (with-shared-queue (shared-queue)
-            (cond ((eq :ended (shared-queue-phase shared-queue)) t)
-                  (t (push function (shared-queue-on-end shared-queue)) nil)))
-      (call-noting shared-queue function))))
+  (when-taken (ended-p (with-shared-queue (shared-queue)
+                         (cond ((eq :ended (shared-queue-phase shared-queue)) t)
+                               (t (push function (shared-queue-on-end shared-queue)) nil))))
+    (call-noting shared-queue function)))
 
 (defun forget-when-over (shared-queue function)
   "Removes FUNCTION, an argument of an earlier CALL-WHEN-OVER, from SHARED-QUEUE."

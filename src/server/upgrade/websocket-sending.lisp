@@ -130,11 +130,10 @@ permission."
 
 (defun relayed-p (socket)
   "Sends the shared queue of SOCKET if the send permission is free.  True when it was."
-  (uninterruptibly                      ; otherwise a non-local exit would keep the permission
-    (when (compare-and-set (websocket-relay socket) :free :taken)
-      (unwind-protect (send-for-websocket socket)
-        (compare-and-set (websocket-relay socket) :taken :free))
-      t)))
+  (when-taken (permission-p (compare-and-set (websocket-relay socket) :free :taken))
+    (unwind-protect (send-for-websocket socket)
+      (compare-and-set (websocket-relay socket) :taken :free))
+    t))
 
 (defun relay-queued (socket)
   "Sends the shared queue of SOCKET if its owner has lent the send permission.  True when the queue
