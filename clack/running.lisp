@@ -67,8 +67,8 @@ usocket and of the platform."
 
 (defun stop-server (server soft-p seconds delay)
   "Stops SERVER, gently if SOFT-P, after DELAY seconds then, within SECONDS, and frees its port.  It
-takes a little longer when the log stream blocks.  Returns the value of STOP-ENGINE: the threads and connections left
-behind."
+takes a little longer when the log stream blocks.  Returns the value of STOP-ENGINE: the threads and
+connections left behind."
   (prog1 (and (application-engine server)
               (stop-engine (application-engine server) :soft soft-p :timeout seconds
                                                         :delay delay))
@@ -175,9 +175,9 @@ listen."
 a real, or NIL for no limit; delayed responses are given up.  When SOFT, the server first serves all
 requests that have come and waits for delayed responses, within TIMEOUT, which then is NIL by
 default; before that, it serves for DELAY seconds, a real, as before, but closes each connection
-after the next response, and is not ready for balancers.  Returns SERVER and a list of plists, one for each thread that has not ended and, when
-SOFT, one for each connection whose client has not got all of its response.  Does nothing when
-SERVER was stopped before."
+after the next response, and is not ready for balancers.  Returns SERVER and a list of plists, one
+for each thread that has not ended and, when SOFT, one for each connection whose client has not got
+all of its response.  Does nothing when SERVER was stopped before."
   (values server
           (unless (server-stopped-p server)
             (stop-server server soft timeout delay))))

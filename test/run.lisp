@@ -88,8 +88,10 @@ PROCESSORS is an integer, the engine counts on so many processors in all of it."
   (setf engine::*processors* processors
         engine::*held-seconds* 0)       ; or every soft stop would take a second
   (let* ((suite (find-suite suite))
-         (results (loop for mode in (modes)
-                        append (run-in-mode (suites-in-mode suite mode) mode))))
+         (results (unwind-protect
+                       (loop for mode in (modes)
+                             append (run-in-mode (suites-in-mode suite mode) mode))
+                    (delete-core))))
     (explain-results results)
     (multiple-value-bind (passed failed skipped) (result-counts results)
       (format t "~&~D passed, ~D failed~@[, ~D skipped~]~%" passed failed

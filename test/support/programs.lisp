@@ -50,19 +50,21 @@
   (eventually ("a program to exit" :patience patience) (not (program-runs-p program)))
   (uiop:wait-process (program-process program)))
 
-(defun run-in (directory &rest command)
-  "Starts COMMAND, strings, in DIRECTORY, to which it writes; returns its process."
-  (uiop:launch-program
-   (list* "sh" "-c" "cd \"$1\"; shift; echo $$ >number; exec \"$@\" </dev/null >output 2>errors"
-          "sh" (uiop:native-namestring directory)
-          command)))
+(defun run-in (directory command &rest keys)
+  "Starts COMMAND, a list of strings, in DIRECTORY, to which it writes; returns its process.  KEYS
+are for UIOP:LAUNCH-PROGRAM."
+  (apply #'uiop:launch-program
+         (list* "sh" "-c"
+                "cd \"$1\"; shift; echo $$ >number; exec \"$@\" </dev/null >output 2>errors"
+                "sh" (uiop:native-namestring directory) command)
+         keys))
 
 (defun call-with-command (function make-command)
   "Calls FUNCTION with a program whose command, a list of strings, MAKE-COMMAND returns for its
 directory, and ends the program afterwards."
   (with-directory (directory)
     (let ((program (make-program directory)))
-      (setf (program-process program) (apply #'run-in directory (funcall make-command directory)))
+      (setf (program-process program) (run-in directory (funcall make-command directory)))
       (unwind-protect (funcall function program)
         (when (program-runs-p program)
           (send-signals program "KILL"))
@@ -71,22 +73,58 @@ directory, and ends the program afterwards."
 (defun project-file (name)
   (uiop:native-namestring (merge-pathnames name (source-root))))
 
+(defvar *core* nil
+  "The file of a core that has the library in it, where the Lisp can save one; NIL before that.")
+
+(defun core ()
+  "The file *CORE*, saved when a test first wants it; NIL on Lisps other than SBCL.  A program that
+starts from it is there in a fifth of the time."
+  (or *core*
+      (when (lisp-runtime)
+        (let ((file (uiop:native-namestring (merge-pathnames "core" (fresh-directory)))))
+          (with-environment (("CORE" file))
+            (uiop:run-program (list (project-file "scripts/lisp")
+                                    (project-file "scripts/save-core.lisp"))))
+          (setf *core* file)))))
+
+(defun delete-core ()
+  "Deletes the file *CORE*, if there is one."
+  (when *core*
+    (delete-tree (uiop:pathname-directory-pathname (shiftf *core* nil)))))
+
+(defun lisp-from-core (&rest options)
+  "The command of a Lisp, with OPTIONS of its runtime, that has the library in it, and loads the
+program whose file follows.  Only where CORE returns one."
+  (list* (lisp-runtime) "--core" (core)
+         "--noinform" "--disable-ldb" "--lose-on-corruption"
+         (append options
+                 '("--end-runtime-options" "--no-sysinit" "--no-userinit" "--non-interactive"
+                   "--load"))))
+
+(defun command-for (directory forms)
+  "The command of a program in DIRECTORY that has the library in it, and consists of FORMS, strings,
+in which HERE makes the name of a file beside it."
+  (let ((file (uiop:native-namestring
+               (write-file directory "program.lisp"
+                           (unless (core)
+                             "(hunchentoot-recycling-taskmaster-scripts:load-own
+                               \"clack.handler.recycling\")
+                              (hunchentoot-recycling-taskmaster-scripts:load-own
+                               \"hunchentoot-recycling-taskmaster\")
+                             ")
+                           "(in-package #:common-lisp-user)
+                            (defun here (name)
+                              (merge-pathnames name (uiop:pathname-directory-pathname
+                                                     *load-truename*)))
+                           "
+                           forms))))
+    (if (core)
+        (append (lisp-from-core) (list file))
+        (list (project-file "scripts/lisp") file))))
+
 (defun call-with-lisp-program (function &rest forms)
-  "Calls FUNCTION with a program that loads the library, and then FORMS, strings, in which HERE
-makes the name of a file beside it."
-  (call-with-command
-   function
-   (lambda (directory)
-     (list (project-file "scripts/lisp")
-           (uiop:native-namestring
-            (write-file directory "program.lisp"
-                        (format nil "~{(hunchentoot-recycling-taskmaster-scripts:load-own ~S)~%~}~
-                                     (in-package #:common-lisp-user)~%~
-                                     (defun here (name)
-                                       (merge-pathnames name (uiop:pathname-directory-pathname
-                                                              *load-truename*)))~%"
-                                '("clack.handler.recycling" "hunchentoot-recycling-taskmaster"))
-                        forms))))))
+  "Calls FUNCTION with a program as COMMAND-FOR makes it of FORMS."
+  (call-with-command function (lambda (directory) (command-for directory forms))))
 
 (defmacro with-program ((program &rest forms) &body body)
   "Evaluates BODY with PROGRAM bound to a program of FORMS, strings, that was just started."
@@ -100,7 +138,7 @@ makes the name of a file beside it."
 
 (defun await-serving (program)
   (eventually ("a program to serve" :patience (patience-to-load))
-    (or (search (format nil "~%serving ") (program-text program "output"))
+    (or (search "serving " (program-text program "output"))
         (not (program-runs-p program))))
   (is-true (program-runs-p program) "~A" (program-text program "errors")))
 
@@ -111,19 +149,22 @@ makes the name of a file beside it."
        (await-serving ,program)
        ,@body)))
 
-(defun signalled-acceptor (&rest arguments)
-  "The form of a program that serves with ARGUMENTS, a string each, for an acceptor and for
-SERVE-UNTIL-SIGNALLED."
-  (destructuring-bind (&optional (initargs "") (keywords "")) arguments
-    (format nil "(hunchentoot-recycling-taskmaster:serve-until-signalled
-                  (lambda ()
-                    (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
-                                   ~A :port 0 :address \"127.0.0.1\" :access-log-destination nil))
-                  :on-start (lambda (acceptor)
-                              (format t \"~~&serving ~~D~~%\" (hunchentoot:acceptor-port acceptor))
-                              (finish-output))
-                  ~A)"
-            initargs keywords)))
+(defun serving-form (initargs &optional (keywords ""))
+  "The form of a program that serves with INITARGS for an acceptor and with KEYWORDS for
+SERVE-UNTIL-SIGNALLED, strings."
+  (format nil "(hunchentoot-recycling-taskmaster:serve-until-signalled
+                (lambda ()
+                  (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
+                                 ~A :access-log-destination nil))
+                :on-start (lambda (acceptor)
+                            (format t \"~~&serving ~~D~~%\" (hunchentoot:acceptor-port acceptor))
+                            (finish-output))
+                ~A)"
+          initargs keywords))
+
+(defun signalled-acceptor (&optional (initargs "") (keywords ""))
+  "The SERVING-FORM for INITARGS and KEYWORDS, on a port that the system chooses."
+  (serving-form (format nil "~A :port 0 :address \"127.0.0.1\"" initargs) keywords))
 
 ;;; What they serve
 

@@ -287,11 +287,9 @@ where the Lisp would enter its debugger."
            (loop repeat (mod seed 1000) do (random 2 state))
            state))
 
-(defun lisp-command ()
-  "The program of this Lisp and its first arguments, strings; NIL where a second one cannot be
-started with another heap."
-  #+sbcl (list (uiop:native-namestring sb-ext:*runtime-pathname*)
-               "--core" (uiop:native-namestring sb-ext:*core-pathname*)))
+(defun lisp-runtime ()
+  "The file of the program that starts saved cores of this Lisp, a string; NIL where there is none."
+  #+sbcl (uiop:native-namestring sb-ext:*runtime-pathname*))
 
 (defun descriptor-limit ()
   "How many descriptors this process may have, an integer; 1024 where the system does not tell."
