@@ -61,7 +61,7 @@ mutation-test: dependencies ## Do the tests notice small changes?  FILE=parser S
 
 lint: ## Check the shell scripts
 	@$(INSTALL) --command shellcheck
-	@shellcheck -x .ci/run $$(grep -l '^#!/bin/sh' scripts/* deploy/container/*)
+	@shellcheck -x .ci/run $$(grep -l '^#!/bin/sh' scripts/* deploy/rolling-restart deploy/container/*)
 
 check-distribution: ## Is this fit for Quicklisp, Ultralisp and ocicl?
 	@$(INSTALL) --system $(SYSTEM)-test

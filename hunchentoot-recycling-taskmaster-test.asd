@@ -258,6 +258,7 @@
     :components ((:file "behind-proxies")
                  (:file "proxied-connections")
                  (:file "real-proxies")
+                 (:file "restarts")
                  (:file "service-manager"))) ; its units, and what is told to systemd
    (:module "clack-proxies"
     :pathname "clack/"

@@ -54,7 +54,7 @@
     (setf recycling::*parking-by-default* t)))
 
 (defparameter *suites-of-one-mode*
-  '(guide demo deployment arguments mistakes secrets tls-contexts tls-facts tls-mistakes tls-reload)
+  '(guide demo deployment restarts arguments mistakes secrets tls-contexts tls-facts tls-mistakes tls-reload)
   "Suites in ACCEPTORS that test nothing which depends on the mode.")
 
 (defun suites-of-acceptors ()

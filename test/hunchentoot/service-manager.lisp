@@ -238,7 +238,7 @@ WORDS once."
 
 (defun write-units (directory)
   "Writes the units of the guide to DIRECTORY, with a program that exists; returns their files."
-  (loop for name in '("shop.service" "shop.socket")
+  (loop for name in '("shop.service" "shop@.service" "shop.socket")
         for text = (configuration name)
         collect (uiop:native-namestring
                  (write-file directory name

@@ -1,0 +1,330 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite restarts :in acceptors
+  :description "Processes are restarted, or die, under load: docs/guide/processes.md.")
+
+(in-suite restarts)
+
+(defparameter *restarts* (uiop:getenv "RESTARTS")
+  "How often each of these tests restarts all processes, a string; NIL for once.")
+
+;;; Clients that ask all the time, with and without pauses, and count
+
+(defstruct traffic
+  "What clients ask for until that is over."
+  (lock (bt:make-lock "traffic") :read-only t)
+  (answers 0)
+  (failures '())                        ; strings
+  (longest 0)                           ; microseconds
+  (over-p nil))
+
+(defun note-answer (traffic microseconds)
+  (bt:with-lock-held ((traffic-lock traffic))
+    (incf (traffic-answers traffic))
+    (setf (traffic-longest traffic) (max microseconds (traffic-longest traffic)))))
+
+(defun note-failure (traffic method condition)
+  (bt:with-lock-held ((traffic-lock traffic))
+    (push (format nil "~A: ~A" method condition) (traffic-failures traffic))))
+
+(defun failures-of (traffic method)
+  "The failures of TRAFFIC with METHOD, :GET or :POST."
+  (remove-if-not (lambda (failure) (uiop:string-prefix-p (string method) failure))
+                 (traffic-failures traffic)))
+
+(defun answer-by (method connection)
+  "The response to a request with METHOD on CONNECTION.  Signals an error unless it is right."
+  (let* ((word (format nil "word ~D" (random 1000)))
+         (response (if (eq :get method)
+                       (exchange connection "/hello")
+                       (exchange connection "/echo" :method :post :content word)))
+         (text (response-text response)))
+    (unless (equal (if (eq :get method) "hello" word) text)
+      (error "status ~D, ~S" (response-status response) text))
+    response))
+
+(defun ask-until-over (traffic port method pause)
+  "Sends requests with METHOD to PORT until TRAFFIC is over, with pauses of up to PAUSE seconds."
+  (let ((connection nil) (*random-state* (make-random-state t)))
+    (flet ((hang-up ()
+             (when connection
+               (ignore-errors (disconnect (shiftf connection nil))))))
+      (unwind-protect
+           (loop until (traffic-over-p traffic)
+                 do (handler-case
+                        (let ((start (platform:microseconds)))
+                          (unless connection
+                            (setf connection (connect port)))
+                          (let ((response (answer-by method connection)))
+                            (note-answer traffic (- (platform:microseconds) start))
+                            (when (equal "close" (connection-header response))
+                              (hang-up))))
+                      (error (condition)
+                        (note-failure traffic method condition)
+                        (hang-up)))
+                    (poll (constantly nil) (random (float pause))))
+        (hang-up)))))
+
+(defparameter *pauses* '(0.002 0.1 1)
+  "The longest pauses of the clients of each method, in seconds.")
+
+(defun call-under-load (port function)
+  "Calls FUNCTION while clients ask PORT.  Returns the TRAFFIC, which is over."
+  (let* ((traffic (make-traffic))
+         (clients (loop for method in '(:get :post)
+                        append (loop for pause in *pauses*
+                                     collect (let ((method method) (pause pause))
+                                               (in-background ("client")
+                                                 (ask-until-over traffic port method pause)))))))
+    (flet ((await-answers (count)
+             (let ((answers (traffic-answers traffic)))
+               (eventually ("answers" :patience (* 6 *patience*))
+                 (< (+ answers count) (traffic-answers traffic))))))
+      (unwind-protect (progn (await-answers 50)
+                             (funcall function)
+                             (await-answers 50))
+        (setf (traffic-over-p traffic) t)
+        (dolist (client clients)
+          (task-result client (* 6 *patience*)))))
+    (format t "~&~D requests, ~D failed; the longest took ~D ms~%"
+            (+ (traffic-answers traffic) (length (traffic-failures traffic)))
+            (length (traffic-failures traffic)) (ceiling (traffic-longest traffic) 1000))
+    traffic))
+
+;;; What stands in for systemd
+
+(defstruct (unit (:include program) (:constructor make-unit (directory)))
+  "A program that is started anew whenever it ends."
+  (over-p nil)
+  manager)
+
+(defun keep-running (unit command keys)
+  "Has COMMAND, with KEYS for UIOP:LAUNCH-PROGRAM, run in the directory of UNIT, again and again
+until that is over."
+  (loop until (unit-over-p unit)
+        do (setf (unit-process unit) (apply #'run-in (unit-directory unit) command keys))
+           (uiop:wait-process (unit-process unit))))
+
+(defun end-unit (unit)
+  (setf (unit-over-p unit) t)
+  (eventually ("a unit to end")
+    (send-signals unit "KILL")
+    (task-done-p (unit-manager unit))))
+
+(defun call-with-units (function directory commands &rest keys)
+  "Calls FUNCTION with a list of units, once they serve.  COMMANDS has the name of each, which is
+that of its directory in DIRECTORY, and then its command.  KEYS are for UIOP:LAUNCH-PROGRAM."
+  (let ((units '()))
+    (unwind-protect
+         (progn
+           (loop for (name . command) in commands
+                 do (let ((command command)
+                          (unit (make-unit (ensure-directories-exist
+                                            (merge-pathnames (format nil "~A/" name) directory)))))
+                      (setf (unit-manager unit) (in-background ("service manager")
+                                                  (keep-running unit command keys)))
+                      (push unit units)))
+           (dolist (unit units)
+             (eventually ("a unit to serve" :patience (patience-to-load))
+               (search "serving " (program-text unit "output"))))
+           (funcall function (reverse units)))
+      (mapc #'end-unit units))))
+
+(defparameter *systemctl-restart*
+  "cd \"$(dirname \"$0\")/${1#*@}\"
+old=$(cat number)
+rm -f output
+kill -TERM \"$old\"
+until grep -qs '^serving ' output && [ \"$(cat number)\" != \"$old\" ]; do sleep 0.05; done
+"
+  "A script that does to a unit what the command of systemd does.")
+
+(defun rolling-restart (directory url names)
+  "Restarts the units NAMES in DIRECTORY by the script of that name, whose URL is given; returns the
+code of its exit."
+  (let ((restart (write-file directory "restart" *systemctl-restart*)))
+    (nth-value 2 (uiop:run-program
+                  (list* "env" (format nil "RESTART=timeout 60 sh ~A"
+                                       (uiop:native-namestring restart))
+                         "SETTLE=1"
+                         (project-file "deploy/rolling-restart") url
+                         (loop for name in names collect (format nil "shop@~A" name)))
+                  :ignore-error-status t))))
+
+(defun expect-nothing-lost (directory port url names)
+  "Checks that rolling restarts of the units NAMES in DIRECTORY lose no request to PORT."
+  (let ((traffic (call-under-load
+                  port
+                  (lambda ()
+                    (loop repeat (parse-integer (or *restarts* "1"))
+                          do (is (eql 0 (rolling-restart directory url names))))))))
+    (is (null (traffic-failures traffic)) "~{~A~%~}" (traffic-failures traffic))))
+
+;;; Programs
+
+(defun shop-pages ()
+  "Forms for the pages that the clients ask for."
+  (list (page-form "/hello" "\"hello\"")
+        (page-form "/echo" "(hunchentoot:raw-post-data :force-text t)")))
+
+;;; Each waits for a second before it drains, so that clients without a proxy find no connection
+;;; closed on which they send a request after a pause.
+
+(defparameter *tell-that-it-serves*
+  ":on-start (lambda (acceptor)
+               (format t \"~&serving ~D~%\" (hunchentoot:acceptor-port acceptor))
+               (finish-output))")
+
+(defun program-of-processes ()
+  "The forms of the program in docs/guide/processes.md, which waits for a second in place of six."
+  (list (substituted (example-text (find "lisp" (examples "docs/guide/processes.md")
+                                         :key #'example-language :test #'equal))
+                     ":drain-delay 6"
+                     (format nil ":drain-delay 1 ~A" *tell-that-it-serves*))
+        "(shop:main)"))
+
+(defun commands-of-processes (directory ports)
+  "The commands of units that serve on PORTS, after which they are called, by the program in the
+guide."
+  (let ((command (command-for directory (append (shop-pages) (program-of-processes)))))
+    (loop for port in ports
+          collect (list* (princ-to-string port) "env" (format nil "PORT=~D" port) command))))
+
+;;; Without a proxy
+
+(defparameter *first-descriptor-form*
+  "(setf hunchentoot-recycling-taskmaster.platform::*first-inherited-descriptor* ~D)"
+  "What makes a program find a socket under another number than systemd hands over.")
+
+(define-server-test (a-restart-with-socket-activation-loses-no-request :needs (:parking :systemd))
+  (where-program (curl "curl")
+    (with-directory (directory)
+      (with-inherited (descriptor port)
+        (call-with-units
+         (lambda (units)
+           (declare (ignore units))
+           (expect-nothing-lost directory port
+                                (format nil "http://127.0.0.1:~D/hello" port) '("1")))
+         directory
+         (list (list* "1" "sh" "-c" "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"" "sh"
+                      (command-for directory
+                                   (list* (format nil *first-descriptor-form* descriptor)
+                                          (append (shop-pages)
+                                                  (list (serving-form ":listen-fd :systemd"
+                                                                      ":drain-delay 1")))))))
+         :preserve-fds (list descriptor))))))
+
+(define-server-test (a-rolling-restart-on-a-shared-port-loses-no-request :needs (:parking :systemd))
+  (where-program (curl "curl")
+    (with-directory (directory)
+      (let* ((port (free-port))
+             (form (serving-form (format nil ":address \"127.0.0.1\" :port ~D :reuse-port t" port)
+                                 ":drain-delay 1"))
+             (command (command-for directory (append (shop-pages) (list form)))))
+        (call-with-units
+         (lambda (units)
+           (declare (ignore units))
+           (expect-nothing-lost directory port (format nil "http://127.0.0.1:~D/hello" port)
+                                '("1" "2" "3")))
+         directory
+         (list (cons "1" command) (cons "2" command) (cons "3" command)))))))
+
+;;; Behind proxies
+
+(defparameter *ports-of-processes* '("127.0.0.1:4241" "127.0.0.1:4242" "127.0.0.1:4243")
+  "The places of the processes in deploy/.")
+
+(defun changes-of-places (ports)
+  "The changes of a configuration, a plist, for processes on PORTS."
+  (loop for place in *ports-of-processes*
+        for port in ports
+        collect place
+        collect (format nil "127.0.0.1:~D" port)))
+
+(defun haproxy-command (haproxy directory port ports)
+  "The command of HAPROXY that listens on PORT, in front of processes on PORTS."
+  (list haproxy "-db" "-f"
+        (uiop:native-namestring
+         (write-file directory "haproxy.cfg"
+                     (apply #'localized-configuration "haproxy-processes.cfg" directory
+                            "bind :80" (format nil "bind 127.0.0.1:~D" port)
+                            "bind :443" (format nil "bind 127.0.0.1:~D" (free-port))
+                            "inter 1s" "inter 200ms"
+                            (changes-of-places ports))))))
+
+(defun nginx-command (nginx directory port ports)
+  "The command of NGINX that listens on PORT, in front of processes on PORTS."
+  (list nginx "-p" (uiop:native-namestring directory)
+        "-g" "daemon off; master_process off;"
+        "-c" (uiop:native-namestring
+              (write-file directory "nginx.conf"
+                          (format nil *nginx-frame*
+                                  (apply #'localized-configuration "nginx-processes.conf" directory
+                                         "listen 80" (format nil "listen 127.0.0.1:~D" port)
+                                         "listen 443" (format nil "listen 127.0.0.1:~D" (free-port))
+                                         "keepalive_timeout 5s" "keepalive_timeout 500ms"
+                                         (changes-of-places ports)))))))
+
+(defun call-behind-proxy (function name make-command)
+  "Calls FUNCTION with a directory, the port of the proxy NAME, whose command MAKE-COMMAND makes,
+and with the ports and the units of three processes behind it."
+  (where-program (proxy name)
+    (where-program (curl "curl")
+      (with-proxy-files (directory)
+        (let ((port (free-port)) (ports (loop repeat 3 collect (free-port))))
+          (call-with-units
+           (lambda (units)
+             (apply #'call-with-proxy (lambda () (funcall function directory port ports units))
+                    port (funcall make-command proxy directory port ports)))
+           directory (commands-of-processes directory ports)))))))
+
+(defun restart-behind-proxy (directory port ports units)
+  "Checks that rolling restarts of UNITS lose no request."
+  (declare (ignore units))
+  (expect-nothing-lost directory port "http://127.0.0.1:%/ready" (mapcar #'princ-to-string ports)))
+
+(defun kill-behind-proxy (directory port ports units)
+  "Checks that the death of one of UNITS loses no request that may be repeated, and others only if
+they ran in it."
+  (declare (ignore directory ports))
+  (let ((traffic (call-under-load
+                  port
+                  (lambda ()
+                    (let ((number (program-number (first units))))
+                      (send-signals (first units) "KILL")
+                      (eventually ("the unit to be started again" :patience (patience-to-load))
+                        (string/= number (program-number (first units)))))))))
+    (is (null (failures-of traffic :get)) "~{~A~%~}" (failures-of traffic :get))
+    ;; Each client has one request at a time.
+    (is (>= (length *pauses*) (length (failures-of traffic :post)))
+        "~{~A~%~}" (failures-of traffic :post))))
+
+(define-server-test (a-rolling-restart-behind-haproxy-loses-no-request
+                     :needs (:parking :systemd :tls-client))
+  (call-behind-proxy #'restart-behind-proxy "haproxy" #'haproxy-command))
+
+(define-server-test (a-rolling-restart-behind-nginx-loses-no-request
+                     :needs (:parking :systemd :tls-client))
+  (call-behind-proxy #'restart-behind-proxy "nginx" #'nginx-command))
+
+(define-server-test (a-process-that-dies-behind-haproxy-loses-only-what-must-not-be-repeated
+                     :needs (:parking :systemd :tls-client))
+  (call-behind-proxy #'kill-behind-proxy "haproxy" #'haproxy-command))
+
+(define-server-test (a-process-that-dies-behind-nginx-loses-only-what-must-not-be-repeated
+                     :needs (:parking :systemd :tls-client))
+  (call-behind-proxy #'kill-behind-proxy "nginx" #'nginx-command))
+
+;;; The page
+
+(test the-guide-shows-the-files-for-several-processes-that-are-tested
+  (let ((page (source-text (merge-pathnames "docs/guide/processes.md" (source-root)))))
+    (dolist (name '("haproxy-processes.cfg" "nginx-processes.conf"))
+      (is (search (string-right-trim '(#\Newline) (configuration name)) page) "~A" name))
+    (flet ((lines (text) (uiop:split-string text :separator '(#\Newline))))
+      (is (equal (example-text (find "ini" (examples "docs/guide/processes.md")
+                                     :key #'example-language :test #'equal))
+                 (format nil "~{~A~%~}"
+                         (let ((lines (lines (configuration "shop.service"))))
+                           (remove-if (lambda (line) (member line lines :test #'string=))
+                                      (lines (configuration "shop@.service"))))))))))
