@@ -24,7 +24,7 @@
                 #:connection-linger-octets #:connection-lingering-p #:connection-token
                 #:controller-asleep-lately #:controller-decisions #:controller-idle-looks
                 #:controller-last-processor-count #:controller-looks-without-need
-                #:controller-processors #:count-connections #:count-decision #:count-expired
+                #:controller-processors #:count-decision #:count-expired
                 #:count-processors #:delay-microseconds #:discount-sentinel #:drain-time-out-p
                 #:draining-p #:drop-arrivals #:drop-connection #:durations-counted
                 #:end-idle-connections #:end-input #:end-input-of #:end-overdue-connections

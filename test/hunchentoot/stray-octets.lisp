@@ -87,6 +87,5 @@ new one, and after a reply."
 
 (defun some-read-closed-p ()
   "Whether the kernel reported the end of a connection of *SERVER*."
-  (plusp (engine::count-connections
-          #'engine::read-closed-p
-          (server:application-engine (recycling::acceptor-taskmaster* *server*)))))
+  (some-connection-p #'engine::read-closed-p
+                     (server:application-engine (recycling::acceptor-taskmaster* *server*))))

@@ -104,13 +104,3 @@ stays open."
     (rearm (engine-poller engine) (connection-descriptor connection)
            (connection-token connection) t)) ; an event comes if it takes more by now
   (leave-to-poller engine connection :both))
-
-;;; How many are in which state
-
-(defun count-connections (predicate engine)
-  (let ((count 0))
-    (map-connections (lambda (connection)
-                       (when (funcall predicate connection)
-                         (incf count)))
-                     (engine-table engine))
-    count))

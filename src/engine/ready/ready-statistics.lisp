@@ -7,16 +7,33 @@
   (and (connection-output connection)
        (not (owned-p connection))))
 
+(defun count-without-worker (engine)
+  "How many connections of ENGINE wait without a worker: for a request, for an answer that comes
+later, and for a peer that is slow to take output.  Three values, counted in one walk: there may be
+many."
+  (let ((parked 0) (deferred 0) (writing 0))
+    (declare (type fixnum parked deferred writing))
+    (map-connections (lambda (connection)
+                       (when (and (parked-p connection) (not (unfinished-p connection)))
+                         (incf parked))
+                       (when (connection-deferred-p connection)
+                         (incf deferred))
+                       (when (writing-p connection)
+                         (incf writing)))
+                     (engine-table engine))
+    (values parked deferred writing)))
+
 (defmethod parking-statistics ((engine ready-engine))
   (let ((probe (engine-probe engine)))
-    (list :resumes (tally-resumes (engine-tally engine))
-          :suspends (tally-suspends (engine-tally engine))
-          :decisions (decision-counts (engine-decisions engine))
-          :parked (length (parked-connections (engine-table engine)))
-          :deferred (count-connections #'connection-deferred-p engine)
-          :writing (count-connections #'writing-p engine)
-          :ready-wait (probe-wait probe)
-          :ready-waits (histogram (add-sheet (make-tally-sheet) (probe-waits probe))))))
+    (multiple-value-bind (parked deferred writing) (count-without-worker engine)
+      (list :resumes (tally-resumes (engine-tally engine))
+            :suspends (tally-suspends (engine-tally engine))
+            :decisions (decision-counts (engine-decisions engine))
+            :parked parked
+            :deferred deferred
+            :writing writing
+            :ready-wait (probe-wait probe)
+            :ready-waits (histogram (add-sheet (make-tally-sheet) (probe-waits probe)))))))
 
 (defmethod busy-seconds ((worker ready-worker))
   (if (zerop (ready-worker-stamp worker))
