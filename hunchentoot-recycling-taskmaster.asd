@@ -87,7 +87,8 @@ Hunchentoot."
                                (:file "arrivals")
                                (:file "files")
                                (:file "functions")
-                               (:file "threads")))
+                               (:file "threads")
+                               (:file "frames"))) ; of other threads
                  (:file "other/no-descriptors"
                   :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))
                  (:module "openssl"     ; TLS
@@ -279,6 +280,203 @@ Hunchentoot."
      (:file "connection-life")          ; from the engine to the application and back
      (:file "prometheus")               ; statistics as metrics
      (:file "monitoring")               ; pages for those that watch
+     (:file "service-manager") ; such as systemd
+                               (:file "arrivals")
+                               (:file "files")
+                               (:file "functions")
+                               (:file "threads")
+                               (:file "frames"))) ; of other threads
+                 (:file "other/no-descriptors"
+                  :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))
+                 (:module "openssl"     ; TLS
+                  :if-feature (:not :hunchentoot-no-ssl)
+                  :serial t
+                  :components ((:file "library")
+                               (:file "mistakes")
+                               (:file "tls-failures")
+                               (:file "context")
+                               (:file "callbacks")
+                               (:file "certificates")
+                               (:file "settings")
+                               (:file "facts")
+                               (:file "session"
+                                :if-feature (:and :sbcl :linux :64-bit :little-endian))
+                               (:file "cl+ssl-streams"
+                                :if-feature (:and :sbcl :linux :64-bit :little-endian))))
+                 (:file "sbcl/processors" :if-feature (:and :sbcl :linux))))
+   (:module "http"                      ; HTTP/1.1 without I/O
+    :serial t
+    :components ((:file "package")
+                 (:file "tools")
+                 (:file "refusals")
+                 (:file "request-limits")
+                 (:file "grammar")
+                 (:file "words")
+                 (:file "scan")
+                 (:file "names")
+                 (:file "head")
+                 (:file "target")
+                 (:file "ip-address")   ; and networks
+                 (:file "forwarded")    ; what proxies tell of the client
+                 (:file "proxy-protocol") ; the same, at the start of a connection
+                 (:file "decoding")     ; UTF-8 and percent signs
+                 (:file "fields")
+                 (:file "state")
+                 (:file "parser")
+                 (:file "protocol-state") ; of both sides: may the connection be used again
+                 (:file "body")
+                 (:file "media-type")   ; what content is
+                 (:file "file-types")   ; and what files are
+                 (:file "multipart")    ; forms with files
+                 (:file "put")
+                 (:file "reply-buffer")
+                 (:file "chunking")     ; of a reply, where its octets leave from
+                 (:file "status")
+                 (:file "date")
+                 (:file "reply-head")
+                 (:file "event-stream") ; server-sent events
+                 (:file "conditional")))
+   (:module "websocket"                 ; RFC 6455 without I/O
+    :serial t
+    :components ((:file "package")
+                 (:file "failures")     ; and codes of close frames
+                 (:file "websocket-state") ; what may follow what
+                 (:file "sha-1")
+                 (:file "opening-handshake")
+                 (:file "payload")      ; masks and UTF-8
+                 (:file "frame-encoder")
+                 (:file "frame-bounds") ; for programs that read frames themselves
+                 (:file "decoder-state")
+                 (:file "message-decoder")))
+   (:module "engine"                    ; threads and connections, nothing of HTTP
+    :serial t
+    :components
+    ((:file "package")
+     (:module "common"                  ; to both engines
+      :serial t
+      :components ((:file "for-all")    ; what is done for several, whatever becomes of one
+                   (:file "service-protocol") ; what an engine asks of the layer above
+                   (:file "send-queue") ; what a socket did not take yet
+                   (:file "slow-readers") ; when a peer takes too long for that
+                   (:file "connection-state")
+                   (:file "histogram")  ; of how long things take
+                   (:file "worker")     ; its states
+                   (:file "timer-heap") ; timers that wait for their moment
+                   (:file "engine")     ; its phases
+                   (:file "engines")    ; all of this Lisp
+                   (:file "memory-budget") ; of what clients make us keep
+                   (:file "worker-pool") ; how workers come and go
+                   (:file "sentinel")   ; the housekeeping thread
+                   (:file "client-waits") ; how many workers may wait for clients
+                   (:file "timer-alarm") ; from the timers to who runs them
+                   (:file "timer-thread") ; of the blocking engine
+                   (:file "accept-failures")
+                   (:file "lifecycle")  ; start, drain, stop
+                   (:file "statistics")
+                   (:file "connection-list")))
+     (:file "blocking-engine")           ; a worker for each connection: every Lisp
+     (:module "ready"                   ; workers share a poller, connections are parked: epoll
+      :serial t
+      :components ((:file "ownership")  ; who may touch a connection
+                   (:file "connection-table") ; by descriptor
+                   (:file "latency-probe") ; how long what is ready waits
+                   (:file "ready-engine") ; who does what
+                   (:file "event-queue") ; events for whoever is free next
+                   (:file "ready-timers") ; those that are due
+                   (:file "suspended-workers")
+                   (:file "closing-connections")
+                   (:file "parking-connections")
+                   (:file "lingering-connections") ; which are closed gently
+                   (:file "evictions")  ; for others, or for being late
+                   (:file "pending-output") ; slow readers
+                   (:file "serving-connections")
+                   (:file "resuming-connections")   ; answers that come later
+                   (:file "accepting-connections")
+                   (:file "worker-loop") ; wait, own, serve
+                   (:file "pool-sizing") ; how many workers are awake: all decisions
+                   (:file "ready-sentinel")
+                   (:file "connection-time-outs")
+                   (:file "ready-lifecycle")
+                   (:file "ready-statistics")))))
+   (:module "server"                    ; a connection's life
+    :serial t
+    :components
+    ((:file "package")
+     (:file "reply-conditions")         ; that programs meet
+     (:module "logs"                    ; what is told to people who run a server
+      :serial t
+      :components ((:file "log-throttle") ; what is told seldom, however often it happens
+                   (:file "lines")
+                   (:file "messages")   ; for people who run a server
+                   (:file "turns")      ; one writer to a destination at a time
+                   (:file "journal")    ; lines of logs, written behind the requests' backs
+                   (:file "journal-thread")))
+     (:file "application")              ; what is served
+     (:file "inspection")               ; by people who look after it
+     (:file "unfit-arguments")          ; of applications
+     (:file "program-timers")           ; functions that programs have called later
+     (:file "tls-arguments"
+      :if-feature (:not :hunchentoot-no-ssl))
+     (:file "listeners")                ; why nobody can listen
+     (:module "connection"              ; its input, and what carries its octets
+      :serial t
+      :components ((:file "worker-buffers")        ; what a worker lends to the connection it serves
+                   (:file "transport")  ; what carries octets
+                   (:file "buffered-connection")
+                   (:file "buffered-input")
+                   (:file "buffered-output")
+                   (:file "backpressure")    ; what a slow client does not take of a streamed reply
+                   (:file "stream")
+                   (:file "stream-transport")
+                   (:file "tls-transport"
+                    :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
+                   (:file "lending")    ; streams of the Lisp's own beside ours
+                   (:file "clients")    ; behind proxies
+                   (:file "http-connection")       ; what is kept for a connection
+                   (:file "memory-account") ; of one connection, of the budget of all clients
+                   (:file "handshake-failures") ; by kind
+                   (:file "handshake")  ; of TLS, without a worker
+                   (:file "proxied-requests"))) ; and headers of the PROXY protocol
+     (:module "request"                 ; head and content
+      :serial t
+      :components ((:file "head-input") ; heads of requests
+                   (:file "body-buffer")      ; octets in memory or a temporary file
+                   (:file "content")    ; of a request, whole or in pieces
+                   (:file "content-stream") ; with a length
+                   (:file "chunks")
+                   (:file "body-prefetch")  ; of content before its request is served
+                   (:file "shared-content") ; of a deferred reply
+                   (:file "exchange")   ; one request and its reply
+                   (:file "request-reading")
+                   (:file "request-content")))
+     (:module "response"                ; whole, streamed, of a file, or later
+      :serial t
+      :components ((:file "replies")
+                   (:file "known-files") ; what is known of files that are sent
+                   (:file "shared-queue")     ; what any thread has for a client
+                   (:file "reply-stream") ; what handlers write themselves
+                   (:file "suspended-exchange") ; what goes on without a worker
+                   (:file "deferred-response")   ; replies that come later
+                   (:file "kept-deferred-response")))
+     (:module "upgrade"                 ; WebSockets, and connections that programs take over
+      :serial t
+      :components ((:file "detaching")  ; connections that programs take away
+                   (:file "websocket-sending")
+                   (:file "websocket-connection")
+                   (:file "program-socket") ; connections over which programs speak by themselves
+                   (:file "program-input")))
+     (:file "giving-way")               ; memory for what waits, to others
+     (:file "connection-life")          ; from the engine to the application and back
+     (:file "prometheus")               ; statistics as metrics
+     (:file "monitoring")               ; pages for those that watch
+     (:module "live"                    ; and one for those that want to see it
+      :serial t
+      :components ((:file "sha-256")
+                   (:static-file "live.html")
+                   (:file "live-html")
+                   (:file "snapshot")
+                   (:file "live-feed")
+                   (:file "live-page")))
      (:file "service-manager")          ; what a program tells systemd
      (:file "until-signalled")))))      ; the main function of a program
 

@@ -33,7 +33,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:engine-service #:engine-listener #:engine-thread-limit #:engine-accept-limit
    #:engine-client-waits #:client-waits-limit #:wait-for-client #:waits-full-p
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics
-   #:list-engine-connections
+   #:list-engine-connections #:list-workers #:note-task
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
    #:winding-down-p #:keeps-connections-p #:welcoming-p #:running-p #:serving-p #:drain-over-p
    #:engine-stopped-p #:inside-worker-p

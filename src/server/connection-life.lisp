@@ -76,7 +76,9 @@ CONNECTION."
 continues is ended."
   (when (established-http (exchange-connection exchange))
     (begin-request-on (http-io (exchange-http exchange))))
+  (note-task exchange)
   (unwind-protect (respond application exchange)
+    (note-task nil)
     (let ((deferred-response (exchange-deferred-response exchange))
           (http (exchange-http exchange)))
       (when (and deferred-response

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The list of an engine's connections, for people.
+;;;; Lists of an engine's connections and workers, for people.
 
 (defun peer-string (address port)
   (cond ((zerop port) address)          ; of a Unix-domain socket
@@ -49,3 +49,34 @@ been at the request, or NIL.  Connections that come or go meanwhile may be misse
     (loop for worker in (engine-workers engine)
           for connection = (worker-connection worker)
           when connection collect (cons connection worker))))
+
+;;; The list of its workers
+
+(defgeneric worker-activity (worker)
+  (:documentation "What WORKER does, a keyword: :WAITING for something to do; :SERVING a request, or
+calling the function of a timer; :BLOCKED, the same where the pool has found that its thread sleeps
+or has computed for long; :KEEP-ALIVE, waiting for the next request of its connection; :SUSPENDED;
+or :STARTING.")
+  (:method ((worker worker))
+    (worker-state worker)))
+
+(defun worker-facts (worker)
+  "A plist about WORKER, as LIST-WORKERS returns it."
+  (let* ((activity (worker-activity worker))
+         (busy-p (member activity '(:serving :blocked))))
+    (list :number (worker-number worker)
+          :activity activity
+          :seconds (and busy-p (busy-seconds worker))
+          :task (and busy-p (worker-task worker))
+          :current-p (eq worker *worker*)
+          :thread (worker-thread worker))))
+
+(defun list-workers (engine)
+  "A list of plists, one for each worker of ENGINE, by number: its :NUMBER; its :ACTIVITY, a keyword
+as WORKER-ACTIVITY returns it; for how many :SECONDS it has been at its request, or NIL; its :TASK,
+as NOTE-TASK was told, or NIL; :CURRENT-P, true for the worker whose thread this is; and its
+:THREAD.  The facts about one worker may be of different moments."
+  (let ((workers (with-engine (engine)
+                   (copy-list (engine-workers engine)))))
+    (mapcar #'worker-facts
+            (sort (remove :ended workers :key #'worker-state) #'< :key #'worker-number))))

@@ -36,11 +36,20 @@
   (state :starting :type worker-state)
   (since (milliseconds) :type integer)  ; when STATE began
   (connection nil :type (or null connection))
+  (task nil
+   :documentation "What the layer above says that the thread of WORKER is at, any object; NIL for
+nothing.  Other threads read it, so it may be out of date.")
   ;; How long its requests took; written by its own thread alone.
   (durations (make-tally-sheet) :type tally-sheet :read-only t))
 
 (defvar *worker* nil
   "The worker whose thread this is, or NIL.")
+
+(declaim (inline note-task))
+(defun note-task (task)
+  "Notes that the current thread is at TASK, any object, or NIL for nothing, if it is a worker's."
+  (when *worker*
+    (setf (worker-task *worker*) task)))
 
 (defun worker-milliseconds (worker)
   "For how long WORKER has been in its state."

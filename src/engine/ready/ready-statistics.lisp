@@ -40,6 +40,13 @@ many."
       0.0
       (/ (max 0 (- (milliseconds) (ready-worker-begun worker))) 1000.0)))
 
+(defmethod worker-activity ((worker ready-worker))
+  (let ((stamp (ready-worker-stamp worker)))
+    (cond ((not (eq :active (worker-state worker))) (worker-state worker))
+          ((zerop stamp) :waiting)
+          ((= stamp (ready-worker-blocked-stamp worker)) :blocked)
+          (t :serving))))
+
 (defun ready-state (connection worker)
   (cond ((connection-lingering-p connection) :draining)
         (worker :active)

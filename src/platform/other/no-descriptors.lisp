@@ -128,6 +128,10 @@ integers.  Not atomic, since no code needs that here."
   "NIL: the size of the heap in use is unknown."
   nil)
 
+(defun collection-seconds ()
+  "NIL: the time that collections of garbage took is unknown."
+  nil)
+
 (defun collect-garbage ()
   "Has no effect here."
   nil)
@@ -150,3 +154,8 @@ integers.  Not atomic, since no code needs that here."
   "The backtrace, a string, that FUNCTION returns; LENGTH and CALLER have no effect here."
   (declare (ignore length caller))
   (funcall function))
+
+(defun frames-of-thread (thread seconds)
+  ":UNKNOWN: where THREAD is cannot be seen, however many SECONDS there are."
+  (declare (ignore thread seconds))
+  :unknown)

@@ -10,6 +10,11 @@
   "The number of octets of the heap in use, an integer, with garbage that was not collected yet."
   (sb-kernel:dynamic-usage))
 
+(defun collection-seconds ()
+  "For how many seconds of processor time garbage was collected since the start of this Lisp, a
+rational."
+  (/ sb-ext:*gc-run-time* internal-time-units-per-second))
+
 (defun collect-garbage ()
   "Collects all garbage.  All threads stop meanwhile."
   (sb-ext:gc :full t))
