@@ -125,7 +125,8 @@
                  (:file "contents")
                  (:file "transports")
                  (:file "journal")
-                 (:file "prometheus")))
+                 (:file "prometheus")
+                 (:file "live-html")))
    (:module "hunchentoot"
     :serial t
     :components ((:file "taskmaster")
@@ -220,7 +221,9 @@
                  (:file "outgoing-streams")
                  (:file "channels")
                  (:file "deferred-races")
-                 (:file "monitoring")))
+                 (:file "monitoring")
+                 (:file "live-page")
+                 (:file "live-page-in-browser")))
    (:module "clack"                     ; the protocol of Clack's handlers, driven directly
     :serial t
     :components ((:file "environments")
@@ -234,6 +237,7 @@
                  (:file "failures")
                  (:file "running")
                  (:file "monitoring-middlewares")
+                 (:file "live-page-middleware")
                  (:file "loading")
                  (:static-file "rival-application.lisp")
                  (:static-file "differences.sexp")

@@ -8,27 +8,37 @@
     (and (typep exchange 'exchange) exchange)))
 
 (defun page-response (page servers)
-  "The response with PAGE, a function as METRICS-PAGE, of SERVERS."
-  (multiple-value-bind (status type octets) (funcall page servers)
-    (list status (list :content-type type :cache-control "no-store") octets)))
+  "The response with PAGE, a function as METRICS-PAGE, of SERVERS.  Its fourth value is a plist of
+further headers."
+  (multiple-value-bind (status type octets headers) (funcall page servers)
+    (list status (list* :content-type type :cache-control "no-store" headers) octets)))
+
+(defun make-tested-middleware (test servers function)
+  "A middleware that responds to requests for which TEST, a result of MAKE-PAGE-TEST or
+MAKE-LIVE-TEST, has a true value with what FUNCTION returns for that value, the servers and the
+environment."
+  (lambda (app)
+    (lambda (environment)
+      (let* ((exchange (exchange-of environment))
+             (servers (or servers (and exchange (list (exchange-application exchange)))))
+             (headers (getf environment :headers))
+             (part (and servers
+                        (funcall test
+                                 (getf environment :request-method) (getf environment :path-info)
+                                 (getf environment :remote-addr)
+                                 (passed-on-p exchange
+                                              (gethash "x-forwarded-for" headers)
+                                              (gethash "forwarded" headers))))))
+        (if part
+            (funcall function part servers environment)
+            (funcall app environment))))))
 
 (defun make-page-middleware (page path servers allow)
   "A middleware with PAGE at PATH, as MAKE-METRICS-MIDDLEWARE tells."
-  (let ((wanted-p (make-page-test path allow)))
-    (lambda (app)
-      (lambda (environment)
-        (let* ((exchange (exchange-of environment))
-               (servers (or servers (and exchange (list (exchange-application exchange)))))
-               (headers (getf environment :headers)))
-          (if (and servers
-                   (funcall wanted-p
-                            (getf environment :request-method) (getf environment :path-info)
-                            (getf environment :remote-addr)
-                            (passed-on-p exchange
-                                         (gethash "x-forwarded-for" headers)
-                                         (gethash "forwarded" headers))))
-              (page-response page servers)
-              (funcall app environment)))))))
+  (make-tested-middleware (make-page-test path allow) servers
+                          (lambda (part servers environment)
+                            (declare (ignore part environment))
+                            (page-response page servers))))
 
 (defun make-metrics-middleware (path &key servers (allow *loopback*))
   "A middleware: a function of a Clack application that returns one.  The result answers GET and
@@ -67,3 +77,45 @@ as one of them is being stopped, and before it is started.  Signals UNFIT-ARGUME
   "As MAKE-METRICS-MIDDLEWARE with PATH and ALLOW, but the page is always 200: it tells that a
 thread serves.  Signals UNFIT-ARGUMENT."
   (make-page-middleware #'liveness-page path '() allow))
+
+;;; The live page
+
+(defun live-events-response (feeds servers exchange)
+  "The response to EXCHANGE with snapshots of SERVERS, a list, by one of FEEDS."
+  (lambda (responder)
+    (let* ((deferred-response (exchange-deferred-response exchange))
+           (delayed (deferred-response-context deferred-response)))
+      (setf (deferred-response-endless-p deferred-response) t
+            (delayed-elsewhere-p delayed) t) ; a timer will write it
+      (funcall responder (list 200 (list :content-type "text/event-stream"
+                                         :cache-control "no-cache" :x-accel-buffering "no")))
+      (let ((written (delayed-written delayed)))
+        (when written                   ; or the client has left
+          (add-viewer feeds servers written (written-framing written)))))))
+
+(defun worker-response (servers environment)
+  "The response to the request of ENVIRONMENT, which asks where a worker of SERVERS, a list, is."
+  (let ((name (getf environment :query-string))
+        (asked-by (gethash "live-page" (getf environment :headers))))
+    (page-response (lambda (servers) (answer-about-worker servers name asked-by)) servers)))
+
+(defun make-live-page-middleware (path &key servers (allow *loopback*))
+  "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but with a page for people, which shows
+SERVERS at work: workers, connections, rates, latency, collections of garbage and memory.  It gets
+its figures each second, by server-sent events of PATH/events.  A click on a worker that serves a
+request POSTs to PATH/worker, which interrupts the worker for a moment to learn in which functions
+it is, where the Lisp can tell.  While no page is open, nothing is done.  A server of ours must
+serve the application; the requests of others all go to the application.  Signals UNFIT-ARGUMENT."
+  (let* ((feeds (make-live-feeds))
+         (middleware (make-tested-middleware
+                      (make-live-test path allow) servers
+                      (lambda (part servers environment)
+                        (ecase part
+                          (:page (page-response #'live-page servers))
+                          (:events (live-events-response feeds servers
+                                                         (exchange-of environment)))
+                          (:worker (worker-response servers environment)))))))
+    (lambda (app)
+      (let ((with-page (funcall middleware app)))
+        (lambda (environment)
+          (funcall (if (exchange-of environment) with-page app) environment))))))

@@ -17,4 +17,5 @@
            #:content-too-long #:content-left #:protocol-error #:invalid-header
            #:make-metrics-middleware #:make-stats-middleware #:make-connections-middleware
            #:make-readiness-middleware #:make-liveness-middleware
+           #:make-live-page-middleware
            #:unfit-argument #:unfit-response #:stop-from-worker))

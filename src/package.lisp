@@ -35,6 +35,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:stats #:list-connections #:reopen-logs #:reload-certificates
    #:make-metrics-dispatcher #:make-stats-dispatcher #:make-connections-dispatcher
    #:make-readiness-dispatcher #:make-liveness-dispatcher
+   #:make-live-page-dispatcher
    #:tls-information
    #:client-certificate #:client-certificate-p #:client-certificate-verified-p
    #:client-certificate-failure #:client-certificate-subject #:client-certificate-issuer

@@ -54,7 +54,8 @@
     (setf recycling::*parking-by-default* t)))
 
 (defparameter *suites-of-one-mode*
-  '(guide demo deployment restarts arguments mistakes secrets tls-contexts tls-facts tls-mistakes tls-reload)
+  '(guide demo deployment live-page-in-a-browser restarts arguments mistakes secrets tls-contexts
+    tls-facts tls-mistakes tls-reload)
   "Suites in ACCEPTORS that test nothing which depends on the mode.")
 
 (defun suites-of-acceptors ()

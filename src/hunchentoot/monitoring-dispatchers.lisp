@@ -3,25 +3,36 @@
 ;;;; Dispatchers with pages for those that watch servers.
 
 (defun send-page (page servers)
-  "Answers the current request with PAGE, a function as METRICS-PAGE, of SERVERS."
-  (multiple-value-bind (status type octets) (funcall page servers)
+  "Answers the current request with PAGE, a function as METRICS-PAGE, of SERVERS.  Its fourth value
+is a plist of further headers."
+  (multiple-value-bind (status type octets headers) (funcall page servers)
     (setf (hunchentoot:return-code*) status
           (hunchentoot:content-type*) type
           (hunchentoot:header-out :cache-control) "no-store")
+    (loop for (name value) on headers by #'cddr
+          do (setf (hunchentoot:header-out name) value))
     octets))
+
+(defun call-page-test (test request)
+  "The value of TEST, a result of MAKE-PAGE-TEST or MAKE-LIVE-TEST, for REQUEST."
+  (funcall test
+           (hunchentoot:request-method request) (hunchentoot:script-name request)
+           (hunchentoot:remote-addr request)
+           (passed-on-p *exchange*
+                        (hunchentoot:header-in :x-forwarded-for request)
+                        (hunchentoot:header-in :forwarded request))))
+
+(defun servers-watched (servers)
+  "SERVERS, a list; if that is empty, the acceptor that serves the current request."
+  (or servers (list hunchentoot:*acceptor*)))
 
 (defun make-page-dispatcher (page path servers allow)
   "A dispatcher with PAGE at PATH, as MAKE-METRICS-DISPATCHER tells."
-  (let ((wanted-p (with-parameter-errors (make-page-test path allow))))
+  (let ((test (with-parameter-errors (make-page-test path allow))))
     (lambda (request)
-      (when (funcall wanted-p
-                     (hunchentoot:request-method request) (hunchentoot:script-name request)
-                     (hunchentoot:remote-addr request)
-                     (passed-on-p *exchange*
-                                  (hunchentoot:header-in :x-forwarded-for request)
-                                  (hunchentoot:header-in :forwarded request)))
+      (when (call-page-test test request)
         (lambda ()
-          (send-page page (or servers (list hunchentoot:*acceptor*))))))))
+          (send-page page (servers-watched servers)))))))
 
 (defun make-metrics-dispatcher (path &key servers (allow *loopback*))
   "A dispatcher for HUNCHENTOOT:*DISPATCH-TABLE* that answers GET and HEAD of PATH, a string, with
@@ -60,3 +71,37 @@ as one of them is being stopped, and before it is started.  Signals HUNCHENTOOT:
   "As MAKE-METRICS-DISPATCHER with PATH and ALLOW, but the page is always 200: it tells that a
 thread serves.  Signals HUNCHENTOOT:PARAMETER-ERROR."
   (make-page-dispatcher #'liveness-page path '() allow))
+
+;;; The live page
+
+(defun begin-live-events (feeds servers)
+  "Answers the current request with snapshots of SERVERS, a list, by one of FEEDS."
+  (defer-reply (reply :timeout nil)
+    (let ((stream (start-event-stream reply :heartbeat nil)))
+      (when stream
+        (add-viewer feeds servers stream (outgoing-stream-framing stream))))))
+
+(defun answer-about-worker-of (servers)
+  "The answer to the current request, which asks where a worker of SERVERS, a list, is."
+  (let ((name (hunchentoot:query-string*))
+        (asked-by (hunchentoot:header-in* :live-page)))
+    (send-page (lambda (servers) (answer-about-worker servers name asked-by)) servers)))
+
+(defun make-live-page-dispatcher (path &key servers (allow *loopback*))
+  "As MAKE-METRICS-DISPATCHER with PATH, SERVERS and ALLOW, but with a page for people, which shows
+SERVERS at work: workers, connections, rates, latency, collections of garbage and memory.  It gets
+its figures each second, by server-sent events of PATH/events.  A click on a worker that serves a
+request POSTs to PATH/worker, which interrupts the worker for a moment to learn in which functions
+it is, where the Lisp can tell.  While no page is open, nothing is done.  The acceptor that serves
+the page must be one of ours.  Signals HUNCHENTOOT:PARAMETER-ERROR."
+  (let ((test (with-parameter-errors (make-live-test path allow)))
+        (feeds (make-live-feeds)))
+    (lambda (request)
+      (let ((part (call-page-test test request)))
+        (and part
+             (lambda ()
+               (let ((servers (servers-watched servers)))
+                 (ecase part
+                   (:page (send-page #'live-page servers))
+                   (:events (begin-live-events feeds servers))
+                   (:worker (answer-about-worker-of servers))))))))))

@@ -92,16 +92,16 @@ known.  EXCHANGE is NIL where the server has not read the request."
               (client (and http (http-client http))))
          (not (and client (client-named-p client))))))
 
-(defun make-page-test (path allow)
+(defun make-page-test (path allow &optional (methods '(:get :head)))
   "A function of the method of a request, its path and the address of its client, strings, and of
 the value of PASSED-ON-P.  It is true if the request gets the page at PATH, a string, of which ALLOW
-is the argument.  Signals UNFIT-ARGUMENT."
+is the argument, for which it has one of METHODS, a list.  Signals UNFIT-ARGUMENT."
   (unless (stringp path)
     (unfit :path " must be a string, not ~S" path))
   (let ((allowed-p (client-test allow)))
     (lambda (method request-path address passed-on-p)
       (and (string= path request-path)
-           (member method '(:get :head))
+           (member method methods)
            ;; Behind a proxy on this machine every client seems to be on this machine.
            (not (and passed-on-p (listp allow)))
            (funcall allowed-p address)))))

@@ -45,6 +45,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; pages for those that watch
    #:place-of #:ready-p #:engine-ready-p #:*loopback* #:make-page-test #:passed-on-p
    #:metrics-page #:stats-page #:connections-page #:readiness-page #:liveness-page
+   #:live-page #:make-live-test #:make-live-feeds #:add-viewer #:answer-about-worker
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
    #:port-number #:seconds #:address #:proxies #:*proxies-in-words* #:check-proxy-protocol
