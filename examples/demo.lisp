@@ -164,6 +164,8 @@
           (format nil "<h1>Hunchentoot, served by recycled threads</h1>~%~
   <p class=\"by\">This page came from <code>~A</code>. Ask for it again: another
       worker may answer.</p>~%~
+  <p><a href=\"/live\">See the server at work</a>: its workers, connections, rates and latency, live
+      (from this machine only).</p>~%~
   <h2>What there is</h2>~%~
   <ul><li><a href=\"/yo\">/yo</a> &ndash; says hey</li>~%~
   <li><a href=\"/yo?name=Bob\">/yo?name=Bob</a> &ndash; says hey to Bob</li>~%~
@@ -201,6 +203,11 @@
 
 
 ;;; Starting and stopping
+
+(defvar *live-page* (recycling:make-live-page-dispatcher "/live")
+  "The page that shows the server at work, for clients on this machine.")
+
+(pushnew *live-page* hunchentoot:*dispatch-table*)
 
 (defvar *server* nil
   "The acceptor that SERVE started, or NIL.")

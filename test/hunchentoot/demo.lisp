@@ -8,6 +8,7 @@
 (defun call-with-demo (function)
   "Calls FUNCTION while examples/demo.lisp is served; what it defines for requests goes afterwards."
   (with-globals ((hunchentoot::*easy-handler-alist* '())
+                 (hunchentoot:*dispatch-table* hunchentoot:*dispatch-table*)
                  (hunchentoot:*hunchentoot-default-external-format*
                   hunchentoot:*hunchentoot-default-external-format*))
     (load (merge-pathnames "examples/demo.lisp" (source-root)))
@@ -35,3 +36,10 @@
      (declare (ignore acceptor))
      (is (equal "Hey!" (ask-text "/yo")))
      (is (equal "Hey &lt;Bob&gt;!" (ask-text "/yo?name=%3CBob%3E"))))))
+
+(define-server-test (the-demo-opens-with-the-live-page :needs :our-engine)
+  (call-with-demo
+   (lambda (acceptor)
+     (declare (ignore acceptor))
+     (is (search "<a href=\"/live\">" (ask-text "/")))
+     (is (search "<title>Live</title>" (ask-text "/live"))))))
