@@ -139,17 +139,21 @@ until grep -qs '^serving ' output && [ \"$(cat number)\" != \"$old\" ]; do sleep
 "
   "A script that does to a unit what the command of systemd does.")
 
+(defun run-rolling-restart (restart settle url units)
+  "Runs the script of that name with RESTART, a command, and SETTLE, seconds, for UNITS and URL;
+returns the code of its exit."
+  (nth-value 2 (uiop:run-program (list* "env" (format nil "RESTART=~A" restart)
+                                        (format nil "SETTLE=~D" settle)
+                                        (format nil "PATIENCE=~D" *patience*)
+                                        (project-file "deploy/rolling-restart") url units)
+                                 :ignore-error-status t)))
+
 (defun rolling-restart (directory url names)
-  "Restarts the units NAMES in DIRECTORY by the script of that name, whose URL is given; returns the
-code of its exit."
+  "Restarts the units NAMES in DIRECTORY, whose URL is given."
   (let ((restart (write-file directory "restart" *systemctl-restart*)))
-    (nth-value 2 (uiop:run-program
-                  (list* "env" (format nil "RESTART=timeout 60 sh ~A"
-                                       (uiop:native-namestring restart))
-                         "SETTLE=1"
-                         (project-file "deploy/rolling-restart") url
-                         (loop for name in names collect (format nil "shop@~A" name)))
-                  :ignore-error-status t))))
+    (run-rolling-restart (format nil "timeout 60 sh ~A" (uiop:native-namestring restart))
+                         1 url
+                         (loop for name in names collect (format nil "shop@~A" name)))))
 
 (defun expect-nothing-lost (directory port url names)
   "Checks that rolling restarts of the units NAMES in DIRECTORY lose no request to PORT."
@@ -165,7 +169,8 @@ code of its exit."
 (defun shop-pages ()
   "Forms for the pages that the clients ask for."
   (list (page-form "/hello" "\"hello\"")
-        (page-form "/echo" "(hunchentoot:raw-post-data :force-text t)")))
+        (page-form "/echo" "(hunchentoot:raw-post-data :force-text t)")
+        (page-form "/port" "(uiop:getenv \"PORT\")")))
 
 ;;; Each waits for a second before it drains, so that clients without a proxy find no connection
 ;;; closed on which they send a request after a pause.
@@ -314,6 +319,50 @@ they ran in it."
 (define-server-test (a-process-that-dies-behind-nginx-loses-only-what-must-not-be-repeated
                      :needs (:parking :systemd :tls-client))
   (call-behind-proxy #'kill-behind-proxy "nginx" #'nginx-command))
+
+(defun come-back-to-process (directory port ports units)
+  "Checks that a client that has the cookie of the proxy on PORT is always sent to one process."
+  (declare (ignore directory units))
+  (flet ((process (&rest keys)
+           (with-connection (connection port)
+             (let ((response (apply #'exchange connection "/port" keys)))
+               (values (response-text response) (response-header response "set-cookie"))))))
+    (let ((processes (loop repeat 6 collect (process))))
+      (is (null (set-difference (mapcar #'princ-to-string ports) processes :test #'equal))))
+    (multiple-value-bind (process cookie) (process)
+      (let ((headers `(("Cookie" . ,(subseq cookie 0 (position #\; cookie))))))
+        (loop repeat 6
+              do (is (equal process (process :headers headers))))))))
+
+(define-server-test (a-client-with-the-cookie-of-haproxy-comes-back-to-its-process
+                     :needs (:parking :systemd :tls-client))
+  (call-behind-proxy #'come-back-to-process "haproxy" #'haproxy-command))
+
+;;; The script
+
+(defparameter *recording-restart*
+  "echo \"$1\" >>\"$(dirname \"$0\")/restarted\"; [ \"$1\" != bad ]"
+  "A script that records which unit it is to restart, and fails for the unit \"bad\".")
+
+(define-server-test (a-rolling-restart-ends-with-the-first-process-that-is-not-ready
+                     :needs (:parking :systemd))
+  (where-program (curl "curl")
+    (with-directory (directory)
+      (let ((restart (format nil "sh ~A"
+                             (uiop:native-namestring
+                              (write-file directory "restart" *recording-restart*)))))
+        (flet ((check (code restarted url &rest units)
+                 (is (eql code (run-rolling-restart restart 0 url units)))
+                 (let ((file (merge-pathnames "restarted" directory)))
+                   (is (equal restarted (and (probe-file file) (uiop:read-file-lines file))))
+                   (uiop:delete-file-if-exists file))))
+          (let ((*patience* 1))
+            (check 1 '() (format nil "http://127.0.0.1:~D/ready" (free-port)) "a"))
+          (serving () (("/ready" "ready"))
+            (let ((url (format nil "http://127.0.0.1:~D/ready" (port-of *server*))))
+              (check 0 '("a" "b") url "a" "b")
+              (check 1 '("a" "bad") url "a" "bad" "b")
+              (check 2 '() url))))))))
 
 ;;; The page
 
