@@ -7,7 +7,7 @@
   ((app :initarg :app :reader server-app)
    (debug-p :initarg :debug-p :reader server-debug-p)
    (limits :initarg :limits :reader application-limits)
-   (read-timeout :initarg :read-timeout :reader idle-seconds)
+   (read-timeout :initarg :read-timeout :reader read-seconds)
    (write-timeout :initarg :write-timeout :reader write-seconds)
    (persistent-p :initarg :persistent-p :reader server-persistent-p)
    (batch-scheduling-p :initarg :batch-scheduling-p :reader server-batch-scheduling-p)

@@ -73,7 +73,7 @@ content, :CHUNKED, or NIL for no header about it.  Signals INVALID-HEADER."
         (:chunked (encode-header reply :transfer-encoding "chunked"))
         (t (encode-header reply :content-length framing))))
     (multiple-value-bind (connection keep-alive)
-        (connection-headers exchange event (idle-seconds (exchange-application exchange)))
+        (connection-headers exchange event (seconds-for (exchange-application exchange) :idle))
       (when connection
         (encode-header reply :connection connection))
       (when keep-alive
@@ -88,7 +88,7 @@ content, :CHUNKED, or NIL for no header about it.  Signals INVALID-HEADER."
 (defun kept-p (exchange headers)
   "True when the server is willing to keep the connection of EXCHANGE, whose response has HEADERS."
   (and (server-persistent-p (exchange-application exchange))
-       (keeps-connections-p (exchange-engine exchange))
+       (not (last-of-connection-p exchange))
        (not (says-close-p (header :connection headers)))))
 
 (defun drop-unread (exchange)

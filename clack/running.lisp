@@ -52,7 +52,7 @@ usocket and of the platform."
              :thread-limit (getf threads :most)
              :accept-limit (getf threads :accept)
              :waiting-limit (getf threads :waiting)
-             :idle-seconds (idle-seconds server)
+             :idle-seconds (seconds-for server :idle)
              :batch-scheduling-p (server-batch-scheduling-p server))))
 
 (defun start-server (server)
@@ -155,7 +155,8 @@ order and free its port.  ARGUMENTS are keywords and values; unknown ones are ig
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-SSL-ACCEPTOR
   :MAX-BODY-OCTETS, :MAX-REQUEST-LINE-OCTETS, :MAX-HEADER-OCTETS, :MAX-HEADER-COUNT,
   :MAX-CHUNK-EXTENSION-OCTETS, :MAX-TRAILER-OCTETS, :MAX-EARLY-OCTETS, :MIN-CONTENT-RATE,
-  :CONTENT-GRACE, :CONTENT-TIMEOUT, :MIN-REPLY-RATE, :REPLY-GRACE, :HANDLER-TIMEOUT
+  :CONTENT-GRACE, :CONTENT-TIMEOUT, :MIN-REPLY-RATE, :REPLY-GRACE, :HANDLER-TIMEOUT,
+  :HANDSHAKE-TIMEOUT, :HEAD-TIMEOUT, :IDLE-TIMEOUT, :MAX-CONNECTION-REQUESTS
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR
 
 Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors where it cannot

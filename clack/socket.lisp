@@ -29,7 +29,7 @@
       (apply #'make-program-socket exchange t
              (server-websocket-limits (exchange-application exchange)))
       (make-program-socket exchange nil
-                           :idle-seconds (idle-seconds (exchange-application exchange)))))
+                           :idle-seconds (seconds-for (exchange-application exchange) :idle))))
 
 (defun untouched-p (exchange)
   "True when the current thread may take the connection of EXCHANGE over: the response has not

@@ -8,6 +8,10 @@ compute."
 (defconstant +most-content+ (1- (expt 2 60))
   "The largest content size there is.")
 
+(deftype timeout ()
+  "A limit of time: seconds, a real; NIL for none; :READ-TIMEOUT for that of the server."
+  '(or null (real 0) (eql :read-timeout)))
+
 (define-record (limits (:include opaque) (:copier nil))
   "The limits of one request.  A limits object never changes, so threads can share it; other limits
 are a new object.  All sizes are in octets."
@@ -62,6 +66,19 @@ LIMITS; NIL for no bound.  The server then answers 504 (RFC 9110, section 15.6.5
   (handler-seconds nil :type (or null (real 0)) :read-only t
    :documentation "The number of seconds that a handler may run before the server answers 503 in its
 place (RFC 9110, section 15.6.4), a real, in these LIMITS; NIL for no bound.")
+  (handshake-seconds :read-timeout :type timeout :read-only t
+   :documentation "The number of seconds that a TLS handshake may take, a real, in these LIMITS; NIL
+for no bound, :READ-TIMEOUT for the server's own.")
+  (head-seconds :read-timeout :type timeout :read-only t
+   :documentation "The number of seconds that the head of a request may take, a real, in these
+LIMITS; NIL for no bound, :READ-TIMEOUT for the server's own.  The server refuses a slower client
+with 408 (RFC 9110, section 15.5.9).")
+  (idle-seconds :read-timeout :type timeout :read-only t
+   :documentation "The number of seconds that a connection may wait for its first request or the
+next one, a real, in these LIMITS; NIL for no bound, :READ-TIMEOUT for the server's own.")
+  (connection-requests nil :type (or null (and index (integer 1))) :read-only t
+   :documentation "The number of requests after which a connection ends, in these LIMITS; NIL for no
+bound.")
   (field-count 10000 :type (or null content-size) :read-only t
    :documentation "The maximum number of fields in a form, files included, in these LIMITS; NIL for
 no bound.  The server refuses more with 413 (RFC 9110, section 15.5.14).")
@@ -74,8 +91,9 @@ server refuses more with 413 (RFC 9110, section 15.5.14)."))
 :REQUEST-LINE-OCTETS (16 KiB), :HEADER-OCTETS (32 KiB), :HEADER-COUNT (128), :BODY-OCTETS (NIL),
 :CHUNK-EXTENSION-OCTETS (16 KiB), :TRAILER-OCTETS (8 KiB), :RAW-OCTETS (64 MiB), :FORM-OCTETS
 (2 MiB), :EARLY-OCTETS (1 GiB), :CONTENT-RATE (1024), :CONTENT-GRACE (10), :CONTENT-SECONDS (NIL),
-:REPLY-RATE (1024), :REPLY-GRACE (30), :REPLY-SECONDS (60), :HANDLER-SECONDS (NIL), :FIELD-COUNT
-(10,000), :FILE-COUNT (100).")
+:REPLY-RATE (1024), :REPLY-GRACE (30), :REPLY-SECONDS (60), :HANDLER-SECONDS (NIL),
+:HANDSHAKE-SECONDS, :HEAD-SECONDS and :IDLE-SECONDS (:READ-TIMEOUT), :CONNECTION-REQUESTS (NIL),
+:FIELD-COUNT (10,000), :FILE-COUNT (100).")
 
 (defparameter *default-limits* (make-limits)
   "The limits that MAKE-PARSER uses by default.")

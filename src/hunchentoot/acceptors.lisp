@@ -164,6 +164,19 @@ Reception of content:
   :CONTENT-TIMEOUT    how many seconds all content that is received early may take; default NIL,
                       for no limit (408)
 
+Time, in seconds, a real, NIL for no limit, or :READ-TIMEOUT, the default, for as long as Hunchentoot's
+:READ-TIMEOUT says.  Without parking, no single wait is longer than that:
+
+  :HANDSHAKE-TIMEOUT  the whole TLS handshake
+  :HEAD-TIMEOUT       the whole head of a request (408)
+  :IDLE-TIMEOUT       the wait for the first request of a connection, and for the next one; a change
+                      holds from the next start
+
+Connections:
+
+  :MAX-CONNECTION-REQUESTS  how many requests a connection serves before it is closed; default NIL,
+                            for no limit
+
 Replies:
 
   :REPLY-TIMEOUT   how many seconds a deferred reply may take, unless DEFER-REPLY says otherwise, a
@@ -214,7 +227,7 @@ writes the head of a reply."
   (and (call-next-method)
        (or (null *exchange*)
            (and (persists-p (exchange-protocol *exchange*))
-                (keeps-connections-p (exchange-engine *exchange*))))))
+                (not (last-of-connection-p *exchange*))))))
 
 ;;; An acceptor works with a stock taskmaster, too.  But most programs pass one only for its
 ;;; numbers.

@@ -237,7 +237,8 @@ be."
     (mapc #'drop-header '(:content-length :transfer-encoding)))
   (let ((event (reply-event status (and framed-p (kept-p acceptor request head)))))
     (multiple-value-bind (connection keep-alive)
-        (connection-headers *exchange* event (hunchentoot:acceptor-read-timeout acceptor))
+        (connection-headers *exchange* event
+                            (seconds-for (exchange-application *exchange*) :idle))
       (settle-headers hunchentoot:*reply*
                       (case said (:chunked "chunked") ((nil) :any))
                       (server-name-of acceptor) connection keep-alive

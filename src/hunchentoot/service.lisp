@@ -10,7 +10,7 @@
 (defmethod application-limits ((taskmaster recycling-taskmaster))
   (acceptor-limits (hunchentoot:taskmaster-acceptor taskmaster)))
 
-(defmethod idle-seconds ((taskmaster recycling-taskmaster))
+(defmethod read-seconds ((taskmaster recycling-taskmaster))
   (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
 
 (defmethod write-seconds ((taskmaster recycling-taskmaster))

@@ -274,7 +274,7 @@ engine.")
            :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
            :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)
            :waiting-limit (taskmaster-max-waiting-count taskmaster)
-           :idle-seconds (idle-seconds taskmaster)
+           :idle-seconds (seconds-for taskmaster :idle)
            :batch-scheduling-p (taskmaster-batch-scheduling-p taskmaster)))
 
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))

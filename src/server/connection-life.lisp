@@ -95,7 +95,7 @@ the handshake failed, which was logged."
         (http (or (connection-data connection) ; made for a header of the PROXY protocol
                   (http-connection-to-socket application socket))))
     (settle-io http connection socket-stream
-               (call-with-deadline connection :handshake (idle-seconds application)
+               (call-with-deadline connection :handshake (seconds-for application :handshake)
                                    (lambda ()
                                      (checked-program-stream application socket-stream))))
     (setf (connection-data connection) http)))

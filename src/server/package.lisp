@@ -36,7 +36,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
    ;; applications
-   #:http-service #:idle-seconds #:write-seconds #:application-engine
+   #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine
    #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:trusted-proxies #:proxy-protocol-p
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
@@ -72,7 +72,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
    #:exchange-kind #:exchange-head #:exchange-duration #:note-served
    #:exchange-content
-   #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
+   #:last-of-connection-p #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
    #:handler-timed-out-p #:watch-late-p #:call-when-late
    #:exchange-protocol #:note-event #:exchange-access #:exchange-deferred-response
    #:exchange-request-id #:told-request-id #:keep-request-id

@@ -43,7 +43,11 @@ the text after the name, as for FORMAT."
     (:min-reply-rate :reply-rate limits-reply-rate)
     (:reply-grace :reply-grace limits-reply-grace)
     (:reply-timeout :reply-seconds limits-reply-seconds)
-    (:handler-timeout :handler-seconds limits-handler-seconds))
+    (:handler-timeout :handler-seconds limits-handler-seconds)
+    (:handshake-timeout :handshake-seconds limits-handshake-seconds)
+    (:head-timeout :head-seconds limits-head-seconds)
+    (:idle-timeout :idle-seconds limits-idle-seconds)
+    (:max-connection-requests :connection-requests limits-connection-requests))
   "For each limit, its name as an argument of an application, its name for MAKE-LIMITS, and its
 reader.")
 
@@ -58,8 +62,16 @@ reader.")
   "An integer of seconds until a deadline."
   `(integer 0 ,+thousand-years+))
 
+(deftype own-timeout ()
+  "A number of seconds until a deadline, NIL for no limit, or :READ-TIMEOUT."
+  `(or (eql :read-timeout) seconds))
+
+(defparameter *own-timeout-in-words*
+  "a number of seconds, NIL for no limit, or :READ-TIMEOUT for as long as that says"
+  "The type OWN-TIMEOUT in words, a string.")
+
 (defparameter *limits-of-time*
-  '((:max-early-octets content-size "an integer of octets, not negative")
+  `((:max-early-octets content-size "an integer of octets, not negative")
     (:min-content-rate (or null (and index (integer 1)))
      "an integer of octets a second above 0, or NIL for no limit")
     (:content-grace whole-seconds "an integer of seconds, not negative, and within reason")
@@ -69,8 +81,14 @@ reader.")
      "an integer of octets a second above 0, or NIL for no limit")
     (:reply-grace whole-seconds "an integer of seconds, not negative, and within reason")
     (:reply-timeout seconds "a number of seconds, or NIL for no limit")
-    (:handler-timeout seconds "a number of seconds, or NIL for no limit"))
-  "The limits on the pace of content and replies, with their types, and these in words.")
+    (:handler-timeout seconds "a number of seconds, or NIL for no limit")
+    (:handshake-timeout own-timeout ,*own-timeout-in-words*)
+    (:head-timeout own-timeout ,*own-timeout-in-words*)
+    (:idle-timeout own-timeout ,*own-timeout-in-words*)
+    (:max-connection-requests (or null (and index (integer 1)))
+     "an integer above 0, or NIL for no limit"))
+  "The limits on time, the pace of content and replies, and connections, with their types, and these
+in words.")
 
 (defun limit-type (name)
   "The type of the limit NAME, and the type in words, in a list."

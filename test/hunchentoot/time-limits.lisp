@@ -36,6 +36,90 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
 (defun ended-by (kind)
   (getf (figure :expired-by) kind))
 
+;;; A client
+
+(define-server-test (a-handshake-has-a-limit-of-its-own :needs (:parking :tls-client))
+  (over-tls (initargs)
+    (serving (:handshake-timeout 1/2 :read-timeout 60
+              :ssl-privatekey-file (getf initargs :ssl-privatekey-file)
+              :ssl-certificate-file (getf initargs :ssl-certificate-file))
+        (("/" "Hey!"))
+      (let ((*make-connection* '%make-connection))
+        (with-connection (connection)
+          (send connection (as-octets '(22 3 1)))
+          (is (closed-by-server-p connection))
+          (is (= 1 (ended-by :handshake)))))
+      (is (string= "Hey!" (ask-text "/"))))))
+
+(define-server-test (a-head-has-a-limit-of-its-own :needs :our-http)
+  (with-each-server ((:head-timeout 1/2 :read-timeout 60)) "Hey!"
+    (with-connection (connection)
+      (send connection "GET / HT")
+      (is (= 408 (response-status (read-response connection))))
+      (is (closed-by-server-p connection))
+      (is (= 1 (ended-by :head))))))
+
+(define-server-test (a-connection-that-idles-has-a-limit-of-its-own :needs :our-http)
+  (with-each-server ((:idle-timeout 1/2 :read-timeout 60)) "Hey!"
+    (with-connection (connection)
+      (is (string= "Hey!" (exchange-text connection "/")))
+      (is (closed-by-server-p connection)))
+    (with-connection (connection)
+      (is (closed-by-server-p connection)))))
+
+(define-server-test (a-client-that-sends-nothing-more-has-the-read-timeout :needs :our-http)
+  (with-each-server ((:read-timeout 1/2))
+      "Hey!"
+    (loop for (octets status) in `((,(octets "GET / HT") 408) (,(octets) nil))
+          do (with-connection (connection)
+               (is (string= "Hey!" (exchange-text connection "/")))
+               (send connection octets)
+               (when status
+                 (is (= status (response-status (read-response connection)))))
+               (is (closed-by-server-p connection))))))
+
+(define-server-test (content-has-the-read-timeout-and-no-other :needs :our-content)
+  (serving (:read-timeout 1/2 :head-timeout 60 :idle-timeout 60)
+      (("/" (shown (hunchentoot:raw-post-data :force-text t))))
+    (with-connection (connection)
+      (send connection (post-head "/" "Content-Length: 3") "a")
+      (is (= 408 (response-status (read-response connection))))
+      (is (closed-by-server-p connection)))))
+
+(define-server-test (a-client-that-takes-nothing-has-the-write-timeout :needs :our-http)
+  (with-each-server ((:write-timeout 1/2 :read-timeout 60 :min-reply-rate nil))
+      (make-string 20000000 :initial-element #\a)
+    (with-connection (connection)
+      (send-request connection "/")
+      (eventually ("the client to be given up") (zerop (figure :open))))))
+
+(define-server-test (a-soft-stop-has-a-limit-of-its-own :needs :our-http)
+  (let ((gate nil))
+    (with-each-server (()) (progn (await gate) "Hey!")
+      (setf gate (make-gate))
+      (with-connection (connection)
+        (send-request connection "/")
+        (eventually ("the handler to begin") (= 1 (figure :busy)))
+        (multiple-value-bind (server left)
+            (if (typep *server* 'hunchentoot:acceptor)
+                (hunchentoot:stop *server* :soft t :timeout 1/2)
+                (handler:stop *server* :soft t :timeout 1/2))
+          (declare (ignore server))
+          (is (plusp (length left))))
+        (open-gate gate)
+        (is (string= "Hey!" (response-text (read-response connection))))))))
+
+;;; Connections
+
+(define-server-test (a-connection-ends-with-the-last-request-that-it-may-serve :needs :our-http)
+  (with-each-server ((:max-connection-requests 2)) "Hey!"
+    (loop repeat 2
+          do (with-connection (connection)
+               (is (null (response-header (exchange connection "/") "connection")))
+               (is (string-equal "close"
+                                 (response-header (exchange connection "/") "connection")))
+               (is (closed-by-server-p connection))))))
+
 ;;; A handler
 
 (define-server-test (a-handler-beyond-its-limit-is-answered-503-in-its-place :needs :our-http)

@@ -69,7 +69,7 @@ plain HTTP gets a reply."
 handshake is done."
   (let ((socket-stream (io-stream (http-base http))))
     (settle-io http connection socket-stream
-               (call-with-deadline connection :handshake (idle-seconds application)
+               (call-with-deadline connection :handshake (seconds-for application :handshake)
                                    (lambda ()
                                      (program-stream application socket-stream))))))
 

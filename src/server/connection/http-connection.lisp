@@ -105,7 +105,7 @@ Signals PEER-GONE when the client has left."
   (let ((http (make-http-connection :base (stream-io (socket-octet-stream socket))
                                     :remote (multiple-value-list (peer-name socket))
                                     :local (name-of-our-end application socket))))
-    (limit-waits socket (idle-seconds application))
+    (limit-waits socket (read-seconds application))
     (when (http-base http)
       (let ((limits (application-limits application)))
         (limit-taking (io-queue (http-base http)) (write-seconds application)

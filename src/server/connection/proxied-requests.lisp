@@ -112,7 +112,7 @@ connection."
       (let* ((http (begin-proxied-connection application connection))
              (input (if (connection-parkable-p connection)
                         (continue-proxy-header connection http)
-                        (call-with-deadline connection :head (idle-seconds application)
+                        (call-with-deadline connection :head (seconds-for application :head)
                                             (lambda ()
                                               (continue-proxy-header connection http))))))
         (case input

@@ -53,6 +53,14 @@ read."
   "Counts the request of EXCHANGE, whose reply is over, as served."
   (count-request (exchange-connection exchange) (exchange-duration exchange)))
 
+(defun last-of-connection-p (exchange)
+  "True when the connection of EXCHANGE is to end with its reply, since it has served as many
+requests as it may, or its engine does not keep connections now."
+  (let ((most (limits-connection-requests (application-limits (exchange-application exchange)))))
+    (or (and most
+             (<= most (1+ (connection-served (exchange-connection exchange)))))
+        (not (keeps-connections-p (exchange-engine exchange))))))
+
 (defvar *exchange* nil
   "The exchange that the current thread serves, or NIL.  It is a special variable because generic
 functions of Hunchentoot, and methods of programs, stand between our functions.")

@@ -176,7 +176,7 @@ APPLICATION answers.  Returns the same as WHOLE-REQUEST."
   "Receives content for the body prefetch of HTTP.  Returns the head of its request, :NONE when more
 content is to come, or :END when it will not come.  Signals DESCRIPTOR-BROKEN."
   (let ((body-prefetch (http-body-prefetch http))
-        (idle (as-milliseconds (idle-seconds application))))
+        (idle (as-milliseconds (read-seconds application))))
     (cond ((or (eq :all (receive-ahead body-prefetch (body-prefetch-most body-prefetch)))
                (take-place-after-pause body-prefetch idle))
            ;; At each moment HTTP has one of them, so that its release frees the memory.

@@ -171,7 +171,7 @@ has one deadline, and so have all empty lines and parts of TLS records before it
 client could send an octet a second for ever."
   (unless (and (http-head-deadline http)
                (eq kind (http-awaited http)))
-    (set-deadline connection kind (idle-seconds application) (milliseconds))
+    (set-deadline connection kind (seconds-for application kind) (milliseconds))
     (setf (http-head-deadline http) (connection-deadline connection)
           (http-awaited http) kind))
   (setf (connection-deadline-kind connection) kind
@@ -199,7 +199,7 @@ do not wait; :END when none comes, and :NONE when it has not come and WAIT-P is 
 wait; :END when none comes."
   (if (or (zerop (connection-served connection)) ; a new client sends a request
           (await-more application socket connection http))
-      (let ((seconds (idle-seconds application)))
+      (let ((seconds (seconds-for application :head)))
         (setf (http-head-deadline http) (end-after seconds))
         (call-with-deadline connection :head seconds
                             (lambda ()
@@ -215,7 +215,7 @@ for a request any more."
   (finish-output (http-stream http))
   (unless (connection-deadline connection)
     ;; At this deadline the sentinel ends the input.
-    (set-deadline connection :idle (idle-seconds application) (milliseconds)))
+    (set-deadline connection :idle (seconds-for application :idle) (milliseconds)))
   (loop until (await-input socket :until (+ (milliseconds) *look-milliseconds*))
         never (or (and (null (http-parser http))
                        (winding-down-p (worker-engine *worker*)))
