@@ -257,6 +257,7 @@ Hunchentoot."
                    (:file "exchange")   ; one request and its reply
                    (:file "request-id") ; by which logs name a request
                    (:file "request-reading")
+                   (:file "queued-requests") ; that have waited for long
                    (:file "request-content")))
      (:module "response"                ; whole, streamed, of a file, or later
       :serial t

@@ -78,9 +78,22 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
   (set-worker-state worker :serving)
   connection)
 
+(defun note-queued (connection)
+  "Notes for how long CONNECTION was queued, and returns it."
+  (setf (connection-queued connection) (- (milliseconds) (connection-opened connection)))
+  connection)
+
+(defmethod milliseconds-queued ((engine blocking-engine) connection least)
+  (declare (ignore least))
+  (let ((descriptor (connection-descriptor connection)))
+    (cond ((plusp (connection-served connection)) 0) ; it has a worker of its own
+          ((minusp descriptor) (connection-queued connection))
+          ;; It may have waited in the kernel, too.
+          (t (or (quiet-milliseconds descriptor) (connection-queued connection))))))
+
 (defun take-queued-connection (engine worker)
   "Makes WORKER the one that serves the oldest connection in the queue of ENGINE.  Under the lock."
-  (prog1 (assign-connection worker (pop (engine-queue engine)))
+  (prog1 (assign-connection worker (note-queued (pop (engine-queue engine))))
     (when (unserved-queue-p engine)     ; another worker is missing as well
       (notify-sentinel engine))))
 

@@ -15,7 +15,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-descriptor #:connection-handle #:connection-peer #:connection-parkable-p
    #:connection-deadline #:connection-deadline-kind
    #:connection-outcome #:connection-input #:peer-ended-p
-   #:resume-connection #:limit-handler-at #:wake-from-client #:call-for-all
+   #:resume-connection #:limit-handler-at #:milliseconds-queued #:wake-from-client #:call-for-all
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
    #:send-queue #:make-send-queue #:send-queue-parts #:send-queue-sender #:peer-progress

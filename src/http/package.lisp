@@ -15,7 +15,8 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:limits-file-count
    #:limits-early-octets #:limits-content-rate #:limits-content-grace #:limits-content-seconds
    #:limits-reply-rate #:limits-reply-grace #:limits-reply-seconds
-   #:limits-handler-seconds #:limits-handshake-seconds #:limits-head-seconds #:limits-idle-seconds
+   #:limits-handler-seconds #:limits-queue-seconds #:limits-handshake-seconds
+   #:limits-head-seconds #:limits-idle-seconds
    #:limits-connection-requests
    ;; request heads
    #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p

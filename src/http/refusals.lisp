@@ -136,6 +136,8 @@ client.  SECTION of an RFC has the rule."
   "The form has more files than this server takes.")
 (define-refusal :no-memory 503 "RFC 9110, section 15.6.4"
   "The server has no memory for the request at the moment.")
+(define-refusal :queue-timeout 503 "RFC 9110, section 15.6.4"
+  "The server is busy.  Please try again in a moment.")
 (define-refusal :handler-timeout 503 "RFC 9110, section 15.6.4"
   "The server took too long to answer the request.")
 (define-refusal :connect-not-served 501 "RFC 9110, section 9.3.6"

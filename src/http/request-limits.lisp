@@ -66,6 +66,10 @@ LIMITS; NIL for no bound.  The server then answers 504 (RFC 9110, section 15.6.5
   (handler-seconds nil :type (or null (real 0)) :read-only t
    :documentation "The number of seconds that a handler may run before the server answers 503 in its
 place (RFC 9110, section 15.6.4), a real, in these LIMITS; NIL for no bound.")
+  (queue-seconds nil :type (or null (real 0)) :read-only t
+   :documentation "The number of seconds that a request may wait for a thread, a real, in these
+LIMITS; NIL for no bound.  The server answers one that has waited longer with 503 (RFC 9110, section
+15.6.4).")
   (handshake-seconds :read-timeout :type timeout :read-only t
    :documentation "The number of seconds that a TLS handshake may take, a real, in these LIMITS; NIL
 for no bound, :READ-TIMEOUT for the server's own.")
@@ -92,8 +96,8 @@ server refuses more with 413 (RFC 9110, section 15.5.14)."))
 :CHUNK-EXTENSION-OCTETS (16 KiB), :TRAILER-OCTETS (8 KiB), :RAW-OCTETS (64 MiB), :FORM-OCTETS
 (2 MiB), :EARLY-OCTETS (1 GiB), :CONTENT-RATE (1024), :CONTENT-GRACE (10), :CONTENT-SECONDS (NIL),
 :REPLY-RATE (1024), :REPLY-GRACE (30), :REPLY-SECONDS (60), :HANDLER-SECONDS (NIL),
-:HANDSHAKE-SECONDS, :HEAD-SECONDS and :IDLE-SECONDS (:READ-TIMEOUT), :CONNECTION-REQUESTS (NIL),
-:FIELD-COUNT (10,000), :FILE-COUNT (100).")
+:QUEUE-SECONDS (NIL), :HANDSHAKE-SECONDS, :HEAD-SECONDS and :IDLE-SECONDS (:READ-TIMEOUT),
+:CONNECTION-REQUESTS (NIL), :FIELD-COUNT (10,000), :FILE-COUNT (100).")
 
 (defparameter *default-limits* (make-limits)
   "The limits that MAKE-PARSER uses by default.")

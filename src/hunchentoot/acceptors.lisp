@@ -164,8 +164,8 @@ Reception of content:
   :CONTENT-TIMEOUT    how many seconds all content that is received early may take; default NIL,
                       for no limit (408)
 
-Time, in seconds, a real, NIL for no limit, or :READ-TIMEOUT, the default, for as long as Hunchentoot's
-:READ-TIMEOUT says.  Without parking, no single wait is longer than that:
+Time, in seconds, a real, NIL for no limit, or :READ-TIMEOUT, the default, for as long as
+Hunchentoot's :READ-TIMEOUT says.  Without parking, no single wait is longer than that:
 
   :HANDSHAKE-TIMEOUT  the whole TLS handshake
   :HEAD-TIMEOUT       the whole head of a request (408)
@@ -174,6 +174,8 @@ Time, in seconds, a real, NIL for no limit, or :READ-TIMEOUT, the default, for a
 
 Connections:
 
+  :QUEUE-TIMEOUT            for how many seconds a request may wait for a thread, a real, before it
+                            is answered 503 in place of its handler; default NIL, for no limit
   :MAX-CONNECTION-REQUESTS  how many requests a connection serves before it is closed; default NIL,
                             for no limit
 

@@ -9,13 +9,15 @@
                       max-raw-octets max-form-octets max-field-count max-file-count
                       max-early-octets min-content-rate content-grace content-timeout
                       min-reply-rate reply-grace reply-timeout handler-timeout
-                      handshake-timeout head-timeout idle-timeout max-connection-requests)
+                      queue-timeout handshake-timeout head-timeout idle-timeout
+                      max-connection-requests)
   (declare (ignore slot-names max-request-line-octets max-header-octets max-header-count
                    max-body-octets max-chunk-extension-octets max-trailer-octets
                    max-raw-octets max-form-octets max-field-count max-file-count
                    max-early-octets min-content-rate content-grace content-timeout
                    min-reply-rate reply-grace reply-timeout handler-timeout
-                   handshake-timeout head-timeout idle-timeout max-connection-requests))
+                   queue-timeout handshake-timeout head-timeout idle-timeout
+                   max-connection-requests))
   (setf (acceptor-limits acceptor)
         (with-parameter-errors (changed-limits (acceptor-limits acceptor) initargs))))
 

@@ -43,7 +43,7 @@ engine calls on top of them.")
    #:lisp-stream-descriptor #:lisp-stream-milliseconds
    #:take-read-ahead #:put-read-ahead #:set-blocking
    #:first-octet #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
-   #:unread-octets #:unsent-octets
+   #:unread-octets #:unsent-octets #:quiet-milliseconds
    #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all #:send-probe
    #:wake-one #:await-ready #:token-hangup-p #:plain-token
    #:make-timer-descriptor #:arm-timer-descriptor

@@ -59,11 +59,14 @@ CONNECTION."
          (outcome (case input
                     (:none :park)
                     (:end :close)
-                    (t
+                    (:some
                      (respond-or-abandon application
-                                         (make-exchange application connection
-                                                        :kind kind
-                                                        :head (if (eq input :some) nil input)))))))
+                                         (make-exchange application connection :kind kind)))
+                    (t
+                     (or (outcome-after-queue application connection input)
+                         (respond-or-abandon application
+                                             (make-exchange application connection
+                                                            :kind kind :head input)))))))
     (case outcome
       (:deferred                        ; it may have been answered in the meantime
        (setf outcome (continue-http-connection (connection-data connection) nil)))
@@ -144,7 +147,7 @@ outcome for the connection, as RESPOND does."
       (t
        (setf (exchange-head exchange) head
              (exchange-began exchange) (microseconds))
-       nil))))
+       (outcome-after-queue application connection head)))))
 
 ;;; Before each request
 

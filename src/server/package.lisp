@@ -72,7 +72,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
    #:exchange-kind #:exchange-head #:exchange-duration #:note-served
    #:exchange-content
-   #:last-of-connection-p #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
+   #:last-of-connection-p
+   #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
    #:handler-timed-out-p #:watch-late-p #:call-when-late
    #:exchange-protocol #:note-event #:exchange-access #:exchange-deferred-response
    #:exchange-request-id #:told-request-id #:keep-request-id

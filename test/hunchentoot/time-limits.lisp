@@ -223,7 +223,7 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
         (is (= 1 (ended-by :handler)))
         (open-gate gate))
       (is (string= "next" (ask-text "/next")))
-      (eventually ("the handler to end") (= 1 (figure :open)))
+      (eventually ("the handler to end") (zerop (figure :busy)))
       (is (zerop (figure :failed))))))
 
 (define-server-test (a-written-response-beyond-the-limit-is-cut :needs :our-http)
@@ -305,3 +305,57 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
           (send-request connection "/")
           (is (= 503 (response-status (read-response connection))))
           (open-gate gate))))))
+
+;;; A request that waits for a thread
+
+(defmacro with-late-request ((arguments gate served connection) &body body)
+  "Evaluates BODY with each server, made with ARGUMENTS, when a request over CONNECTION has waited
+for longer than a second for its one thread, which waits for GATE.  SERVED is the number of calls of
+the handler."
+  `(let ((,gate nil) (,served 0))
+     (with-each-server (,arguments :threads 1)
+         (progn (incf ,served)
+                (await ,gate (* 3 *patience*))
+                "Hey!")
+       (setf ,gate (make-gate)
+             ,served 0)
+       (with-connection (holder)
+         (send-request holder "/")
+         (eventually ("the thread to be held") (= 1 ,served))
+         (with-connection (,connection)
+           (send-request ,connection "/")
+           (let ((end (deadline-after 7/5)))
+             (poll (lambda () (zerop (seconds-until end)))))
+           ,@body)))))
+
+(define-server-test (a-request-that-waits-too-long-for-a-thread-is-answered-503
+                     :needs (:our-http :noticed-leaving))
+  (with-late-request ((:queue-timeout 1/2) gate served late)
+    (open-gate gate)
+    (is (string= "Hey!" (response-text (read-response holder))))
+    (let ((response (read-response late)))
+      (is (= 503 (response-status response)))
+      (is (string= "1" (response-header response "retry-after"))))
+    (is (closed-by-server-p late))
+    (is (= 1 served))
+    (is (= 1 (ended-by :queue)))
+    (is (string= "next" (ask-text "/next")))))
+
+(define-server-test (a-request-waits-for-a-thread-without-a-limit-by-default :needs :our-http)
+  (with-late-request (() gate served late)
+    (open-gate gate)
+    (is (string= "Hey!" (response-text (read-response holder))))
+    (disconnect holder)                 ; without parking it has the thread
+    (is (string= "Hey!" (response-text (read-response late))))
+    (is (= 2 served))
+    (is (zerop (ended-by :queue)))))
+
+(define-server-test (a-request-whose-client-left-while-it-waited-is-not-served
+                     :needs (:our-http :noticed-leaving))
+  (with-late-request (() gate served left)
+    (disconnect left)
+    (open-gate gate)
+    (is (string= "Hey!" (response-text (read-response holder))))
+    (eventually ("the request to be dropped") (= 1 (ended-by :left)))
+    (is (string= "next" (ask-text "/next")))
+    (is (= 1 served))))

@@ -7,6 +7,7 @@
   "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp
 says.  The sentinel reads DEADLINE, DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them
 all: what these see may be of different moments."
+  (queued 0 :type fixnum)               ; for how many milliseconds it was in the engine's queue
   (socket nil
    :documentation "The socket of CONNECTION, as the platform's functions take it; NIL where it has a
 descriptor and nobody has wanted a socket yet.")
@@ -80,12 +81,14 @@ socket."
   (and (connection-linger-octets connection) t))
 
 (defparameter *deadline-kinds*
-  '(:handshake :first-byte :head :body :idle :handler :deferred :write :linger :evicted)
+  '(:handshake :first-byte :head :body :idle :handler :deferred :write :linger
+    :queue :left :evicted)
   "The reasons for which the sentinel ends connections.  One of these took too long: a TLS
 handshake, the first octet of a new connection, the rest of a request's head or of its content,
 the next request, a handler, a reply that was to come later, the peer's taking of output, or its
-end after the last reply.  Or the connection waited while others needed its descriptor or memory.
-The layer above may use other kinds.")
+end after the last reply.  Or a request waited too long for a worker, or its peer has left
+meanwhile; or the connection waited while others needed its descriptor or memory.  The layer above
+may use other kinds.")
 
 (defun no-expirations ()
   "A plist of *DEADLINE-KINDS* and zeros."

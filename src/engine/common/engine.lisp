@@ -210,6 +210,11 @@ for a worker."
   "True if the connections of ENGINE should be kept after the replies that are sent now."
   (and (welcoming-p engine) (not (engine-overloaded-p engine))))
 
+(defgeneric milliseconds-queued (engine connection least)
+  (:documentation "For how many milliseconds, an integer, the input of CONNECTION of ENGINE has
+waited for a worker, which is the caller, and has just read it; 0 where that is less than LEAST, or
+not known.  Costs next to nothing while no connection waits for long."))
+
 (defvar *timed-engine* nil
   "In a timer thread, the engine that it belongs to; else NIL.")
 

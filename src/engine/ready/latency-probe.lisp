@@ -39,3 +39,10 @@ longer; NIL before the first."
          (so-far (if (zerop sent) nil (- (microseconds) sent)))
          (waits (remove nil (list so-far (probe-latest probe)))))
     (and waits (/ (reduce #'max waits) 1000000.0))))
+
+(defun probe-milliseconds (probe)
+  "For how many milliseconds PROBE has been under way; 0 when it is not."
+  (let ((sent (probe-sent probe)))
+    (if (zerop sent)
+        0
+        (floor (- (microseconds) sent) 1000))))

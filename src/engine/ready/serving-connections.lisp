@@ -117,6 +117,16 @@ again would change nothing, so the connection is parked, and has a deadline."
   (with-engine (engine)
     (incf (tally-stalls (engine-tally engine)))))
 
+(defmethod milliseconds-queued ((engine ready-engine) connection least)
+  "Trusts the probe only where the kernel does not know when the input came."
+  (let* ((probe (engine-probe engine))
+         (under-way (probe-milliseconds probe)))
+    (if (or (<= least under-way)
+            (<= (* 1000 least) (or (probe-latest probe) 0)))
+        (or (quiet-milliseconds (connection-descriptor connection))
+            under-way)
+        0)))
+
 (defun end-service (engine connection outcome)
   "Carries OUTCOME out for CONNECTION, which the caller owns unless OUTCOME is :PARKED; NIL
 stands for a non-local exit."

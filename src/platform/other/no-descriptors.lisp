@@ -51,6 +51,11 @@
   (declare (ignore name))
   nil)
 
+(defun quiet-milliseconds (descriptor)
+  "NIL: on this platform nobody knows since when no octets have come to DESCRIPTOR."
+  (declare (ignore descriptor))
+  nil)
+
 (defun defer-accepts (listener seconds)
   "Has no effect: on this platform LISTENER does not hold connections back."
   (declare (ignore listener seconds))

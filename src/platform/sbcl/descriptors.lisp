@@ -169,6 +169,22 @@ error number."
 minus an error number."
   (queued-octets descriptor +siocoutq+))
 
+(defconstant +tcp-info+ 11)
+
+(defun quiet-milliseconds (descriptor)
+  "For how many milliseconds no octets have come to DESCRIPTOR, as the system knows; NIL where it
+does not know that, as for a Unix-domain socket."
+  (declare (type descriptor descriptor))
+  ;; Of struct tcp_info, in linux/tcp.h: tcpi_last_data_recv is at octet 52.
+  (sb-alien:with-alien ((info (array (sb-alien:unsigned 32) 14))
+                        (size (sb-alien:unsigned 32) 56))
+    (and (zerop (system-call "getsockopt" sb-alien:int (sb-alien:int descriptor)
+                             (sb-alien:int +ipproto-tcp+) (sb-alien:int +tcp-info+)
+                             ((* t) (sb-alien:addr info))
+                             ((* (sb-alien:unsigned 32)) (sb-alien:addr size))))
+         (= 56 size)
+         (sb-alien:deref info 13))))
+
 (defun change-flags (descriptor function)
   "Sets the flags of DESCRIPTOR, see fcntl(2), to the value of FUNCTION for its current flags.
 Returns 0 or minus an error number."

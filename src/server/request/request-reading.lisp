@@ -81,7 +81,7 @@ all of it."
               (if head
                   (values (head-method head) (head-uri head) (head-protocol head))
                   (request-line-so-far http parser)))
-            (send-refusal (http-io http) refusal))
+            (send-refusal (http-io http) refusal (and head (eq :head (head-method head)))))
         (descriptor-broken () nil))))   ; the client is gone
 
 (defun request-line-so-far (http parser)

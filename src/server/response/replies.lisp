@@ -34,6 +34,9 @@ change any more."
         (when (io-unsent io)
           (give-octets-away reply))))))
 
+(defparameter *retry-seconds* 1
+  "The value of Retry-After for a refused client, an integer of seconds.")
+
 (defun encode-last-text (reply status headers text &key second head-only-p)
   "Appends the last answer of a connection to REPLY: with STATUS, HEADERS, an alist, and TEXT, of
 ASCII characters, unless HEAD-ONLY-P; dated SECOND, a universal time, unless that is NIL."
@@ -49,13 +52,17 @@ ASCII characters, unless HEAD-ONLY-P; dated SECOND, a universal time, unless tha
 (defun encode-refusal (reply refusal &optional head-only-p)
   "Appends an answer with the status and the reason of REFUSAL to REPLY; only its head if
 HEAD-ONLY-P."
-  (encode-last-text reply (protocol-error-status refusal) '() (protocol-error-reason refusal)
+  (encode-last-text reply (protocol-error-status refusal)
+                    (and (member (protocol-error-refusal refusal) '(:no-memory :queue-timeout))
+                         `((:retry-after . ,*retry-seconds*)))
+                    (protocol-error-reason refusal)
                     :second (current-second) :head-only-p head-only-p))
 
-(defun send-refusal (io refusal)
-  "Answers the peer of IO with the status and the reason of REFUSAL, a PROTOCOL-ERROR."
+(defun send-refusal (io refusal &optional head-only-p)
+  "Answers the peer of IO with the status and the reason of REFUSAL, a PROTOCOL-ERROR; sends no
+content if HEAD-ONLY-P."
   (with-reply (reply)
-    (encode-refusal reply refusal)
+    (encode-refusal reply refusal head-only-p)
     (send-reply io reply)))
 
 (defun send-refusal-at-once (io refusal &optional head-only-p)
@@ -123,9 +130,6 @@ for no limit."
        (not (eq :head method))))
 
 ;;; Overload
-
-(defparameter *retry-seconds* 1
-  "The value of Retry-After for a refused client, an integer of seconds.")
 
 (defun send-busy (socket)
   "Answers SOCKET, a connection for which there is no room, that the server is busy (RFC 9110,
