@@ -9,7 +9,8 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:protocol-error #:protocol-error-refusal #:protocol-error-status
    #:protocol-error-section #:protocol-error-reason #:refuse #:make-refusal
    ;; limits
-   #:limits #:content-size #:make-limits #:limits-request-line-octets #:limits-header-octets
+   #:limits #:*default-limits* #:content-size #:make-limits
+   #:limits-request-line-octets #:limits-header-octets
    #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets
    #:limits-trailer-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
    #:limits-file-count

@@ -21,6 +21,10 @@
   (setf (acceptor-limits acceptor)
         (with-parameter-errors (changed-limits (acceptor-limits acceptor) initargs))))
 
+(defmethod acceptor-limits ((acceptor hunchentoot:acceptor))
+  "The default, for an acceptor of Hunchentoot's own on our threads."
+  *default-limits*)
+
 ;;; Content that is too large, or not well-formed
 
 (defun withdraw-unless-answered (exchange)
