@@ -53,23 +53,20 @@ threads that there were, and the milliseconds of the slowest answer."
              (lose-patience "the clients that stall to be given up" (* 2 *patience*)))
         finally (return (values threads slowest))))
 
-(defun call-after-crowd (function kinds &key initargs (make-connection *make-connection*))
-  "Calls FUNCTION when an acceptor with INITARGS, and time limits of a second, has closed all
-clients that stall in the ways KINDS, on connections by MAKE-CONNECTION; with how many threads there
-were more than before, and with the milliseconds of the slowest answer to who did not stall."
-  (with-routes (("/word" "word") ("/unread" *unread-answer*))
-    (let* ((acceptor (apply #'make-test-acceptor :read-timeout 1 :write-timeout 1 :content-grace 1
-                            initargs))
-           (*server* (hunchentoot:start acceptor))
-           (idle (progn (ask-text "/word") (figure :threads)))
-           (crowd '()))
+(defun call-after-crowd (function kinds &key (make-connection *make-connection*))
+  "Calls FUNCTION when an acceptor with time limits of a second has closed all clients that stall in
+the ways KINDS, on connections by MAKE-CONNECTION; with how many threads there were more than before,
+and with the milliseconds of the slowest answer to who did not stall."
+  (serving (:read-timeout 1 :write-timeout 1 :content-grace 1)
+      (("/word" "word") ("/unread" *unread-answer*))
+    (let ((idle (progn (ask-text "/word") (figure :threads)))
+          (crowd '()))
       (unwind-protect
            (progn
              (setf crowd (let ((*make-connection* make-connection)) (make-crowd kinds)))
              (multiple-value-bind (threads slowest) (outlive-crowd crowd)
                (funcall function (- threads idle) slowest)))
-        (loop for (nil . connection) in crowd do (disconnect connection))
-        (stop-if-started acceptor)))))
+        (loop for (nil . connection) in crowd do (disconnect connection))))))
 
 (defun check-not-noticed (threads slowest)
   "Checks that a crowd took no THREADS, and was not waited for by the SLOWEST answer."
@@ -82,16 +79,15 @@ were more than before, and with the milliseconds of the slowest answer to who di
 
 (define-server-test (clients-that-stall-over-tls-are-given-up-and-noticed-by-nobody
                      :needs (:parking :tls-client))
-  (over-tls (initargs)
-    (call-after-crowd #'check-not-noticed '(:silent :half-head :slow-content :reads-nothing)
-                      :initargs initargs)))
+  (over-tls
+    (call-after-crowd #'check-not-noticed '(:silent :half-head :slow-content :reads-nothing))))
 
 (define-server-test (clients-that-stall-in-handshakes-are-given-up :needs (:our-engine :tls-client))
-  (over-tls (initargs)
+  (over-tls
     (call-after-crowd (lambda (threads slowest)
                         ;; Without parking others may have to wait for the deadline.
                         (if *parking-p*
                             (check-not-noticed threads slowest)
                             (is (< slowest (* 500 *patience*))))
                         (is (= *crowd-size* (getf (figure :expired-by) :handshake))))
-                      '(:handshake) :initargs initargs :make-connection '%make-connection)))
+                      '(:handshake) :make-connection '%make-connection)))

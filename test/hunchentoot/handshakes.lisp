@@ -224,11 +224,9 @@ KERNEL-P."
         (with-open-file (stream file :direction :output :element-type '(unsigned-byte 8))
           (write-sequence octets stream))
         (with-routes (("/large" (hunchentoot:handle-static-file file)))
-          (over-tls (initargs)
-            (let* ((acceptor (apply #'make-test-acceptor :ssl-kernel-tls kernel-p initargs))
-                   (*server* (hunchentoot:start acceptor)))
-              (unwind-protect (values octets (response-body (ask "/large")))
-                (stop-if-started acceptor)))))))))
+          (over-tls
+            (with-acceptor (acceptor :ssl-kernel-tls kernel-p)
+              (values octets (response-body (ask "/large"))))))))))
 
 (define-server-test (files-are-whole-whoever-encrypts-them :needs (:parking :tls-client))
   (dolist (kernel-p '(nil t))

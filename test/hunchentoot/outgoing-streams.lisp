@@ -636,19 +636,16 @@ called once, when END, a function of the stream and of the client's connection, 
     (is (equal '(200 200) (loop for line in (lines-of file) collect (fact "status" (parse-json line)))))))
 
 (define-server-test (streams-leave-over-tls-too :needs (:our-engine :tls-client))
-  (over-tls (initargs)
+  (over-tls
     (let ((streams (make-recorder)))
-      (with-routes (("/" (recycling:defer-reply (reply)
-                           (record streams (recycling:start-stream reply :high-water-mark 30000))))
-                    ("/word" "word"))
-        (let* ((acceptor (apply #'make-test-acceptor initargs))
-               (*server* (hunchentoot:start acceptor)))
-          (unwind-protect
-               (with-connection (connection)
-                 (pump (asked-stream connection streams) *large-answer* 0)
-                 (is-true (large-stream-p connection))
-                 (is (string= "word" (exchange-text connection "/word"))))
-            (stop-if-started acceptor)))))))
+      (serving ()
+          (("/" (recycling:defer-reply (reply)
+                  (record streams (recycling:start-stream reply :high-water-mark 30000))))
+           ("/word" "word"))
+        (with-connection (connection)
+          (pump (asked-stream connection streams) *large-answer* 0)
+          (is-true (large-stream-p connection))
+          (is (string= "word" (exchange-text connection "/word"))))))))
 
 (test an-shared-queue-that-was-dropped-stays-full-until-it-has-ended
   (let ((shared-queue (server:make-shared-queue 10)) (called 0))

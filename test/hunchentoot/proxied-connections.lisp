@@ -137,17 +137,14 @@ empty lists, tells."
     (funcall 'encrypted socket)))
 
 (define-server-test (a-proxy-header-comes-before-tls :needs (:our-engine :tls-client))
-  (over-tls (initargs)
-    (with-routes (("/ends" (ends-as-told)))
-      (let* ((acceptor (apply #'make-test-acceptor :proxy-protocol t :trusted-proxies '("127.0.0.1") initargs))
-             (*server* (hunchentoot:start acceptor)))
-        (unwind-protect
-             (loop for (told octets) in *proxy-headers*
-                   do (let ((*make-connection* (behind-a-header octets)))
-                        (with-connection (connection)
-                          (dotimes (count 2)
-                            (let ((answer (exchange-text connection "/ends")))
-                              (is (uiop:string-suffix-p answer "https"))
-                              (when (first told)
-                                (is (uiop:string-prefix-p (format nil "~{~{~A ~A~}~^ ~}" told) answer))))))))
-          (stop-if-started acceptor))))))
+  (over-tls
+    (serving (:proxy-protocol t :trusted-proxies '("127.0.0.1"))
+        (("/ends" (ends-as-told)))
+      (loop for (told octets) in *proxy-headers*
+            do (let ((*make-connection* (behind-a-header octets)))
+                 (with-connection (connection)
+                   (dotimes (count 2)
+                     (let ((answer (exchange-text connection "/ends")))
+                       (is (uiop:string-suffix-p answer "https"))
+                       (when (first told)
+                         (is (uiop:string-prefix-p (format nil "~{~{~A ~A~}~^ ~}" told) answer)))))))))))

@@ -162,45 +162,40 @@ http {
 (define-server-test (clients-are-known-by-the-proxy-protocol-of-haproxy :needs (:our-engine :tls-client))
   (where-program (haproxy "haproxy")
     (with-proxy-files (directory)
-      (over-tls (initargs)
-        (with-routes (("/ends" (ends-as-told)))
-          (let* ((acceptor (apply #'make-test-acceptor :trusted-proxies '("127.0.0.1") :proxy-protocol t initargs))
-                 (*server* (hunchentoot:start acceptor))
-                 (port (free-port)))
-            (unwind-protect
-                 (loop for (version) in '(("send-proxy-v2") ("send-proxy") ("send-proxy-v2-ssl-cn"))
-                       do (let ((file (write-file directory "haproxy.cfg"
-                                                  (localized-configuration
-                                                   "haproxy-tcp.cfg" directory
-                                                   "bind :443" (format nil "bind 127.0.0.1:~D" port)
-                                                   "send-proxy-v2 check" (format nil "~A check inter 200" version)
-                                                   *check-timeout* *patient-check-timeout*
-                                                   "127.0.0.1:4443" (format nil "127.0.0.1:~D" (port-of acceptor))))))
-                            (call-with-proxy
-                             (lambda ()
-                               (with-open-connection (connection (connect-from-elsewhere port))
-                                 (dotimes (count 2)
-                                   (is (equal (format nil "127.0.0.2 ~D 127.0.0.1 ~D https"
-                                                      (client-port connection) port)
-                                              (exchange-text connection "/ends"))))))
-                             port haproxy "-db" "-f" (uiop:native-namestring file))))
-              (stop-if-started acceptor))
-            (is (null (rejections)) "Its checks are in order.")))))))
+      (over-tls
+        (serving (:trusted-proxies '("127.0.0.1") :proxy-protocol t)
+            (("/ends" (ends-as-told)))
+          (let ((port (free-port)))
+            (loop for version in '("send-proxy-v2" "send-proxy" "send-proxy-v2-ssl-cn")
+                  do (let ((file (write-file directory "haproxy.cfg"
+                                             (localized-configuration
+                                              "haproxy-tcp.cfg" directory
+                                              "bind :443" (format nil "bind 127.0.0.1:~D" port)
+                                              "send-proxy-v2 check" (format nil "~A check inter 200" version)
+                                              *check-timeout* *patient-check-timeout*
+                                              "127.0.0.1:4443" (format nil "127.0.0.1:~D" (port-of *server*))))))
+                       (call-with-proxy
+                        (lambda ()
+                          (with-open-connection (connection (connect-from-elsewhere port))
+                            (dotimes (count 2)
+                              (is (equal (format nil "127.0.0.2 ~D 127.0.0.1 ~D https"
+                                                 (client-port connection) port)
+                                         (exchange-text connection "/ends"))))))
+                        port haproxy "-db" "-f" (uiop:native-namestring file)))))
+          (hunchentoot:stop *server*)
+          (is (null (rejections)) "Its checks are in order."))))))
 
 (define-server-test (a-proxy-header-of-curl-comes-before-tls :needs (:our-engine :tls))
   (where-program (curl "curl")
-    (over-tls (initargs)
-      (with-routes (("/ends" (ends-as-told)))
-        (let* ((acceptor (apply #'make-test-acceptor :trusted-proxies '("127.0.0.1") :proxy-protocol t initargs))
-               (*server* (hunchentoot:start acceptor)))
-          (unwind-protect
-               (let ((answer (uiop:run-program
-                              (list curl "-sk" "--haproxy-protocol" "--max-time" (princ-to-string *patience*)
-                                    (format nil "https://127.0.0.1:~D/ends" (port-of acceptor)))
-                              :output :string :ignore-error-status t)))
-                 (is (uiop:string-prefix-p "127.0.0.1 " answer))
-                 (is (uiop:string-suffix-p answer (format nil "127.0.0.1 ~D https" (port-of acceptor)))))
-            (stop-if-started acceptor)))))))
+    (over-tls
+      (serving (:trusted-proxies '("127.0.0.1") :proxy-protocol t)
+          (("/ends" (ends-as-told)))
+        (let ((answer (uiop:run-program
+                       (list curl "-sk" "--haproxy-protocol" "--max-time" (princ-to-string *patience*)
+                             (format nil "https://127.0.0.1:~D/ends" (port-of *server*)))
+                       :output :string :ignore-error-status t)))
+          (is (uiop:string-prefix-p "127.0.0.1 " answer))
+          (is (uiop:string-suffix-p answer (format nil "127.0.0.1 ~D https" (port-of *server*)))))))))
 
 ;;; Checks of load balancers
 

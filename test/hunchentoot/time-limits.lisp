@@ -296,10 +296,8 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
 
 (define-server-test (a-late-handler-is-answered-for-over-tls :needs (:our-http :tls-client))
   (let ((gate (make-gate)))
-    (over-tls (initargs)
-      (serving (:handler-timeout 1/2
-                :ssl-privatekey-file (getf initargs :ssl-privatekey-file)
-                :ssl-certificate-file (getf initargs :ssl-certificate-file))
+    (over-tls
+      (serving (:handler-timeout 1/2)
           (("/" (await gate) "too late"))
         (with-connection (connection)
           (send-request connection "/")

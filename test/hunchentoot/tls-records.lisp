@@ -112,22 +112,18 @@ and the stream that withholds them."
                      :needs (:parking :tls-client))
   "OpenSSL reads no further before it could send what it was asked for."
   (with-routes (("/word" "word"))
-    (over-tls (initargs)
-      (let* ((acceptor (apply #'make-test-acceptor initargs))
-             (*server* (hunchentoot:start acceptor)))
-        (unwind-protect
-             (progn
-               (setf (sb-bsd-sockets:sockopt-send-buffer ; and that of who connects
-                      (usocket:socket (hunchentoot::acceptor-listen-socket *server*)))
-                     4096)
-               (with-open-connection (connection (connect-with-small-buffer
-                                                  (hunchentoot:acceptor-port *server*)))
-                 (is (equal "word" (exchange-text connection "/word")))
-                 (is (= 12000 (ask-for-keys connection 12000)))
-                 (send-request connection "/word")
-                 (wait-until-held-up 1)
-                 (is (equal "word" (response-text (read-response connection))))
-                 (is (equal "word" (exchange-text connection "/word"))))
-               (is (zerop (figure :failed)))
-               (is (zerop (figure :stalls))))
-          (stop-if-started acceptor))))))
+    (over-tls
+      (with-acceptor (acceptor)
+        (setf (sb-bsd-sockets:sockopt-send-buffer ; and that of who connects
+               (usocket:socket (hunchentoot::acceptor-listen-socket acceptor)))
+              4096)
+        (with-open-connection (connection (connect-with-small-buffer
+                                           (hunchentoot:acceptor-port acceptor)))
+          (is (equal "word" (exchange-text connection "/word")))
+          (is (= 12000 (ask-for-keys connection 12000)))
+          (send-request connection "/word")
+          (wait-until-held-up 1)
+          (is (equal "word" (response-text (read-response connection))))
+          (is (equal "word" (exchange-text connection "/word"))))
+        (is (zerop (figure :failed)))
+        (is (zerop (figure :stalls)))))))

@@ -170,5 +170,5 @@ HEAD."
   (check-verdicts))
 
 (define-server-test (tls-connections-are-judged-as-the-parser-does :needs (:our-reader :tls-client))
-  (over-tls (initargs)
-    (apply #'check-verdicts initargs)))
+  (over-tls
+    (check-verdicts)))

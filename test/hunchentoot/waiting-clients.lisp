@@ -65,9 +65,8 @@ get \"next\" from TARGET."
       (check-waits :write "/next"))))
 
 (define-server-test (slow-clients-hold-a-share-of-the-threads-over-tls :needs (:our-http :tls-client))
-  (over-tls (initargs)
-    (serving-waits (:ssl-privatekey-file (getf initargs :ssl-privatekey-file)
-                    :ssl-certificate-file (getf initargs :ssl-certificate-file))
+  (over-tls
+    (serving-waits ()
       (let ((connections '()))
         (unwind-protect
              (progn

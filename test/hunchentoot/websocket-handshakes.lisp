@@ -160,19 +160,15 @@
       (is (equal '("chat.v2" "chat.v1" nil nil) (recorded chosen))))))
 
 (define-server-test (websockets-work-over-tls :needs (:our-engine :tls-client))
-  (over-tls (initargs)
-    (let ((ends (make-recorder)))
-      (with-routes (("/ws" (recycling:upgrade-to-websocket :on-text 'echo-text :on-binary 'echo-binary
-                                                           :on-close (record-end ends))))
-        (let ((*server* (hunchentoot:start (apply #'make-test-acceptor initargs))))
-          (unwind-protect
-               (progn
-                 (with-talk (talk :more (frame :text "early"))
-                   (is (string= "early" (hear-text talk)))
-                   (let ((large (make-string 100000 :initial-element #\l)))
-                     (tell talk large)
-                     (is (string= large (hear-text talk))))
-                   (is (end-talk talk)))
-                 (is (= 403 (status-of-handshake :host "a.example" :headers '(("Origin" . "http://a.example")))))
-                 (is (= 101 (status-of-handshake :host "a.example" :headers '(("Origin" . "https://a.example"))))))
-            (stop-if-started *server*)))))))
+  (over-tls
+    (serving-echoes (ends)
+      (with-talk (talk :more (frame :text "early"))
+        (is (string= "early" (hear-text talk)))
+        (let ((large (make-string 100000 :initial-element #\l)))
+          (tell talk large)
+          (is (string= large (hear-text talk))))
+        (is (end-talk talk)))
+      (flet ((status-from (origin)
+               (status-of-handshake :host "a.example" :headers `(("Origin" . ,origin)))))
+        (is (= 403 (status-from "http://a.example")))
+        (is (= 101 (status-from "https://a.example")))))))

@@ -46,13 +46,15 @@ on an ephemeral port of this machine, without logs; INITARGS go before these def
       (funcall 'make-certificate directory) ; which is not there where there is no TLS
     (list :ssl-privatekey-file key :ssl-certificate-file certificate)))
 
-(defmacro over-tls ((initargs) &body body)
-  "Evaluates BODY with INITARGS bound to those of an acceptor for TLS, to which clients speak TLS."
-  `(with-directory (directory)
-     (let ((*acceptor-class* 'recycling:parallel-easy-ssl-acceptor)
-           (*make-connection* 'encrypted)
-           (,initargs (certificate-initargs directory)))
-       ,@body)))
+(defmacro over-tls (&body body)
+  "Evaluates BODY while the acceptors that tests make are for TLS, and clients speak TLS to them."
+  (let ((directory (gensym "DIRECTORY")) (initargs (gensym "INITARGS")))
+    `(with-directory (,directory)
+       (let* ((*acceptor-class* 'recycling:parallel-easy-ssl-acceptor)
+              (*make-connection* 'encrypted)
+              (,initargs (certificate-initargs ,directory))
+              (*acceptor-initargs* (constantly ,initargs)))
+         ,@body))))
 
 (defun stop-if-started (acceptor)
   "Stops ACCEPTOR unless the test has done so; signals PATIENCE-LOST when that hangs."
