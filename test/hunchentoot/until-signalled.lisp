@@ -107,6 +107,28 @@
     (send-signals program "TERM")
     (is (eql 0 (program-exit program)))))
 
+(defparameter *unread-pipe-forms*
+  (format nil "(require :sb-posix)~%~
+               (defvar *pipe*
+                 (multiple-value-bind (reading writing) (sb-posix:pipe)
+                   (declare (ignore reading)) ; and open
+                   (sb-sys:make-fd-stream writing :output t :buffering :full)))")
+  "The forms of a program with *PIPE*, a stream whose reader has stopped.")
+
+(define-server-test (a-pipe-that-nobody-reads-holds-up-neither-requests-nor-the-exit
+                     :needs :parking)
+  (with-serving-program (program *unread-pipe-forms* (page-form "/hello" "\"hello\"")
+                                 (signalled-acceptor ":access-log-destination *pipe*"))
+    (with-connection (connection)
+      ;; More than a pipe takes.
+      (let ((headers `(("User-Agent" . ,(make-string 1000 :initial-element #\u)))))
+        (is (loop repeat 300
+                  always (equal "hello" (exchange-text connection "/hello" :headers headers))))))
+    (send-signals program "HUP")
+    (is (equal "hello" (ask-text "/hello")))
+    (send-signals program "TERM")
+    (is (eql 0 (program-exit program :patience (* 3 *patience*))))))
+
 (defun failed-start (&rest forms)
   "The code of the exit of a program of FORMS that does not start, and what it says, on one line."
   (apply #'call-with-lisp-program
