@@ -4,6 +4,7 @@
   :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster" "clack-handler-recycling" "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
+               (:feature :sbcl "hunchentoot-recycling-taskmaster/postgresql")
                (:feature :sbcl "sb-introspect"))
   :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "test/"
@@ -220,6 +221,7 @@
                  (:file "replies-in-turn")
                  (:file "outgoing-streams")
                  (:file "channels")
+                 (:file "brokers")
                  (:file "deferred-races")
                  (:file "monitoring")
                  (:file "live-page")
@@ -273,6 +275,11 @@
     :components ((:file "sockets")
                  (:file "socket-mishaps")
                  (:file "sockets-tls" :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
+   (:module "postgresql"                ; between processes
+    :if-feature :sbcl
+    :serial t
+    :components ((:file "database")
+                 (:file "brokers")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"
     :serial t

@@ -64,6 +64,7 @@ Hunchentoot."
                  (:file "abcl/signals" :if-feature :abcl)
                  (:file "other/signals" :if-feature (:not (:or :sbcl :ecl :abcl)))
                  (:file "sbcl/system-calls" :if-feature :sbcl)
+                 (:file "client-streams") ; of libraries, such as a database's
                  (:file "sbcl/octets" :if-feature (:and :sbcl :64-bit :little-endian))
                  (:file "other/octets" :if-feature (:not (:and :sbcl :64-bit :little-endian)))
                  (:file "sbcl/classes" :if-feature :sbcl)
@@ -342,6 +343,7 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "outgoing-streams") ; replies that any thread writes, later
                  (:file "departures")   ; of clients: no errors of the program
                  (:file "event-streams") ; server-sent events
+                 (:file "brokers")      ; between processes
                  (:file "channels")     ; to many clients at once
                  (:file "heartbeats")   ; of silent event streams
                  (:file "websockets")
@@ -357,3 +359,17 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "administration")
                  (:file "monitoring-dispatchers")
                  (:file "main-function"))))) ; of a program, until signals end it
+
+(defsystem "hunchentoot-recycling-taskmaster/postgresql"
+  :description "Channels that reach the subscribers of all processes, through PostgreSQL."
+  :author "The hunchentoot-recycling-taskmaster maintainers"
+  :version (:read-file-form "version.sexp")
+  :license "BSD-2-Clause"
+  :depends-on ("hunchentoot-recycling-taskmaster" "cl-postgres")
+  :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
+  :pathname "postgresql/"
+  :serial t
+  :components ((:file "package")
+               (:file "queue")          ; of messages for the database
+               (:file "database")       ; its tables and statements
+               (:file "broker")))

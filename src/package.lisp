@@ -27,7 +27,8 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:outgoing-open-p
    #:start-event-stream #:send-event #:send-comment #:last-event-id #:*heartbeat-seconds*
    #:channel #:channel-p #:make-channel #:channel-size #:channel-skipped #:channel-dropped
-   #:subscribe #:unsubscribe #:publish
+   #:channel-name #:subscribe #:unsubscribe #:publish
+   #:broker #:open-broker #:close-broker #:broker-stats #:publish-message #:deliver-message
    #:upgrade-to-websocket #:websocket #:websocket-p #:websocket-open-p #:send-text #:send-binary
    #:close-websocket
    #:serve-until-signalled

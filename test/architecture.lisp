@@ -11,7 +11,8 @@
   "The folders of src/, from the ground up.")
 
 (defparameter *library-systems*
-  '("hunchentoot-recycling-taskmaster/server" "hunchentoot-recycling-taskmaster" "clack.handler.recycling")
+  '("hunchentoot-recycling-taskmaster/server" "hunchentoot-recycling-taskmaster" "clack.handler.recycling"
+    #+sbcl "hunchentoot-recycling-taskmaster/postgresql")
   "Its systems, each after those that it depends on.")
 
 (defun hot-files ()
@@ -28,7 +29,8 @@
 (defun source-files ()
   "Every Lisp file of the library."
   (append (directory (merge-pathnames "src/**/*.lisp" (source-root)))
-          (directory (merge-pathnames "clack/*.lisp" (source-root)))))
+          (directory (merge-pathnames "clack/*.lisp" (source-root)))
+          (directory (merge-pathnames "postgresql/*.lisp" (source-root)))))
 
 (defun source-name (file)
   "FILE as it is named from the root of the project."
@@ -99,6 +101,7 @@ packages.")
     ("src/platform/sbcl/service-manager.lisp" "(parse-integer" "what systemd says in the environment")
     ("src/platform/sbcl/processors.lisp" "(parse-integer" "what the kernel says of processors")
     ("src/hunchentoot/internals.lisp" "(find-symbol" "a constant of Hunchentoot's, when the library is loaded")
+    ("src/hunchentoot/brokers.lisp" "(parse-integer" "what a process of this program has published")
     ("src/hunchentoot/tls.lisp" "(find-symbol" "names of slots, from names in this library")
     ("src/hunchentoot/requests.lisp" "(find-symbol" "a name that this library has made up")
     ("src/hunchentoot/guards.lisp" "(find-symbol" "makes no symbol")
@@ -336,7 +339,7 @@ type, and (:TEST NAME) for a test; those of methods are not."
   "The packages of the layers whose exported symbols are to be documented.  Only the public ones
 where the Lisp loses docstrings of accessors, or where functions of the platform stand in for those
 that it lacks."
-  (loop for layer in (cons "clack" *layers*)
+  (loop for layer in (list* "clack" #+sbcl "postgresql" *layers*)
         if (string= layer "clack")
           collect (find-package '#:clack.handler.recycling)
         else if (string= layer "hunchentoot")

@@ -101,5 +101,6 @@
                     (#:engine #:hunchentoot-recycling-taskmaster.engine)
                     (#:server #:hunchentoot-recycling-taskmaster.server)
                     (#:recycling #:hunchentoot-recycling-taskmaster)
+                    #+sbcl (#:postgresql #:hunchentoot-recycling-taskmaster.postgresql)
                     (#:handler #:clack.handler.recycling))
   (:export #:run-all #:all #:unknown-suite))

@@ -55,8 +55,9 @@
 
 (defparameter *suites-of-one-mode*
   '(guide demo deployment live-page-in-a-browser restarts arguments mistakes secrets tls-contexts
-    tls-facts tls-mistakes tls-reload)
-  "Suites in ACCEPTORS that test nothing which depends on the mode.")
+    tls-facts tls-mistakes tls-reload
+    postgresql)
+  "Suites that test nothing which depends on the mode.")
 
 (defun suites-of-acceptors ()
   "What of ALL depends on the mode."
@@ -66,9 +67,10 @@
 
 (defun suites-in-mode (suite mode)
   "What of SUITE is to run in MODE."
-  (if (and (eq suite 'all) (not (eq mode (first (modes)))))
-      (suites-of-acceptors)
-      (list suite)))
+  (cond ((eq mode (first (modes))) (list suite))
+        ((eq suite 'all) (suites-of-acceptors))
+        ((member suite *suites-of-one-mode*) '())
+        (t (list suite))))
 
 (defun tell-skipped (skipped)
   "Prints for what reasons tests were SKIPPED, and how many for each."

@@ -8,6 +8,9 @@
 ;;;;   an event stream    an event
 ;;;;   a WebSocket        a text message, with the data only
 ;;;;
+;;;; A channel with a broker has its messages carried to the channels of the same name in all
+;;;; processes, this one among them; see brokers.lisp.
+;;;;
 ;;;;   :WHEN-FULL         a subscriber whose client is slow
 ;;;;   :DROP              is ended; its client may connect again
 ;;;;   :SKIP              does not get this message
@@ -16,11 +19,14 @@
 ;;;; - All subscribers get messages in the order of publication.  The channel puts them into the
 ;;;;   shared send queues under its lock, and has them sent after it has released the lock.
 ;;;; - A subscriber leaves the channel when its connection ends, at the latest.  Nothing global
-;;;;   refers to a channel or a subscriber.
+;;;;   refers to a channel or a subscriber, except that a broker refers to a channel with subscribers.
 
-(defstruct (channel (:include opaque) (:constructor %make-channel (when-full)) (:copier nil))
+(defstruct (channel (:include opaque) (:constructor %make-channel (when-full name broker))
+                    (:copier nil))
   "A set of subscribers that get the same messages."
   (when-full :drop :type (member :drop :skip) :read-only t)
+  (name nil :type (or null string) :read-only t)
+  (broker nil :type (or null broker) :read-only t)
   (lock (bt:make-lock "channel") :read-only t)
   (subscribers (make-hash-table :test 'eq) :read-only t) ; of the functions that their ends call
   (skipped 0 :type unsigned-byte)       ; messages that a subscriber did not get
@@ -28,18 +34,25 @@
 
 (setf (documentation 'channel-p 'function)
       "True when OBJECT, the argument, is a CHANNEL; see MAKE-CHANNEL."
+      (documentation 'channel-name 'function)
+      "The name of CHANNEL, a string, or NIL."
       (documentation 'channel-skipped 'function)
       "How many messages the subscribers of CHANNEL missed because their clients were slow, an
 integer.  A message counts once for each subscriber that missed it."
       (documentation 'channel-dropped 'function)
       "How many subscribers of CHANNEL were ended because their clients were slow, an integer.")
 
-(defun make-channel (&key (when-full :drop))
+(defun make-channel (&key (when-full :drop) name broker)
   "Makes a channel without subscribers.  WHEN-FULL says what happens to a subscriber with more
 unsent octets than its high-water mark: :DROP ends its connection; :SKIP leaves out messages until
-there is room."
+there is room.  With BROKER, a BROKER, messages reach the subscribers of all channels called NAME, a
+string, in all processes whose brokers have the same engine."
   (check-type when-full (member :drop :skip))
-  (%make-channel when-full))
+  (check-type broker (or null broker))
+  (if broker
+      (check-type name string)
+      (check-type name (or null string)))
+  (%make-channel when-full (and name (coerce name 'simple-string)) broker))
 
 (defmacro with-channel ((channel) &body body)
   `(with-lock-briefly ((channel-lock ,channel))
@@ -79,6 +92,15 @@ SUBSCRIBER.  Returns the value of PUT-IN-SHARED-QUEUE.")
 
 ;;; Subscribers
 
+(defun follow-subscribers (channel count)
+  "Tells the broker of CHANNEL, if it has one, of the first subscriber, with a COUNT of 1, and of
+the end of the last one, with 0.  Call it with the lock of CHANNEL held, after each change."
+  (let ((broker (channel-broker channel)))
+    (when (and broker (= count (hash-table-count (channel-subscribers channel))))
+      (if (plusp count)
+          (attach-channel broker (channel-name channel) channel)
+          (detach-channel broker (channel-name channel) channel)))))
+
 (defun subscribe (channel subscriber)
   "Subscribes SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, to CHANNEL, until its
 connection ends or UNSUBSCRIBE is called.  Returns SUBSCRIBER."
@@ -91,7 +113,9 @@ connection ends or UNSUBSCRIBE is called.  Returns SUBSCRIBER."
       (call-when-over shared-queue function)
       (cond ((not (with-channel (channel)
                     (unless (gethash subscriber (channel-subscribers channel))
-                      (setf (gethash subscriber (channel-subscribers channel)) function))))
+                      (setf (gethash subscriber (channel-subscribers channel)) function)
+                      (follow-subscribers channel 1)
+                      t)))
              (forget-when-over shared-queue function))
             ((shared-queue-broken-p shared-queue) ; the function may have been called too early
              (unsubscribe channel subscriber)))))
@@ -101,7 +125,8 @@ connection ends or UNSUBSCRIBE is called.  Returns SUBSCRIBER."
   "Ends the subscription of SUBSCRIBER to CHANNEL.  True when there was one."
   (let ((function (with-channel (channel)
                     (prog1 (gethash subscriber (channel-subscribers channel))
-                      (remhash subscriber (channel-subscribers channel))))))
+                      (when (remhash subscriber (channel-subscribers channel))
+                        (follow-subscribers channel 0))))))
     (when function
       ;; Otherwise a subscriber that comes and goes would gather these functions.
       (forget-when-over (subscriber-shared-queue subscriber) function)
@@ -132,9 +157,15 @@ each format; see ENCODE-MESSAGE."
 (defun publish (channel data &key event id retry)
   "Sends DATA, a string, to all subscribers of CHANNEL.  Event streams get EVENT, ID and RETRY too,
 as SEND-EVENT takes them.  Does not wait for clients.  May be called in any thread.  Returns how
-many subscribers got the message, an integer.  Signals MALFORMED-EVENT, before it sends anything."
-  (publish-encoded channel
-                   (message-encoder (encode-event data :event event :id id :retry retry) data)))
+many subscribers got the message, an integer.  With a broker, it returns true if the broker has
+taken the message, which may arrive later, or NIL if not; see BROKER-STATS.  Signals MALFORMED-EVENT,
+before it sends anything."
+  (if (channel-broker channel)
+      (publish-message (channel-broker channel) (channel-name channel)
+                       (message-octets data event id retry))
+      (publish-encoded channel
+                       (message-encoder (encode-event data :event event :id id :retry retry)
+                                        data))))
 
 (defun publish-encoded (channel encoder &optional (wanted-p (constantly t)))
   "Sends the message of ENCODER, made by MESSAGE-ENCODER, to all subscribers of CHANNEL for which

@@ -47,6 +47,8 @@ engine calls on top of them.")
    #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all #:send-probe
    #:wake-one #:await-ready #:token-hangup-p #:plain-token
    #:make-timer-descriptor #:arm-timer-descriptor
+   ;; streams of client libraries
+   #:await-stream-input #:call-within #:open-path-stream
    ;; octets by machine words
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap

@@ -1,0 +1,195 @@
+(in-package #:hunchentoot-recycling-taskmaster.postgresql)
+
+;;;; The database.  Its tables keep messages for a while, so that a process whose connection was
+;;;; lost reads what it has missed.  NOTIFY only wakes the processes; it carries no message.
+;;;;
+;;;; A publisher holds the one row of recycling_log until it commits.  So messages get numbers
+;;;; without gaps, in the order in which they become visible, and a reader needs to remember only
+;;;; the last number that it has read: what is missing among the next ones has been deleted.
+;;;;
+;;;; If a connection fails at the commit, the publisher does not know whether it has published.  So
+;;;; the transaction also notes the last sequence number of the publisher, which it reads at first
+;;;; when it is connected again, under the same lock.
+
+(defparameter *schema*
+  '("create table if not exists recycling_log
+       (only_row boolean primary key default true check (only_row),
+        last_id bigint not null)"
+    "insert into recycling_log (last_id) values (0) on conflict do nothing"
+    "create table if not exists recycling_messages
+       (id bigint primary key,
+        channel bytea not null,
+        payload bytea not null,
+        late boolean not null,
+        at timestamptz not null default clock_timestamp())"
+    "create table if not exists recycling_publishers
+       (publisher text primary key,
+        sequence bigint not null,
+        at timestamptz not null default clock_timestamp())")
+  "The statements, strings, that make the tables of a POSTGRESQL-BROKER.  OPEN-BROKER executes them
+if the tables are not there.  Whoever owns the database may do so before, if its user may not; the
+user has to select, insert, update and delete rows.")
+
+(defparameter *statements*
+  '(("lock" "select last_id from recycling_log for update")
+    ("last" "select last_id from recycling_log")
+    ;; The number of the last message before a moment so many milliseconds ago.  PostgreSQL alone
+    ;; looks at a clock, so the clocks of the machines may differ.
+    ("before" "select coalesce((select min(id) - 1 from recycling_messages
+                                where at >= clock_timestamp() - $1 * interval '1 millisecond'),
+                               (select last_id from recycling_log))")
+    ("read" "select id, channel, payload, late from recycling_messages
+             where id > $1 and id <= $2 order by id limit $3")
+    ("published" "select sequence from recycling_publishers where publisher = $1")
+    ("insert" "insert into recycling_messages (id, channel, payload, late) values ($1, $2, $3, $4)")
+    ("note" "insert into recycling_publishers (publisher, sequence) values ($1, $2)
+             on conflict (publisher)
+             do update set sequence = excluded.sequence, at = excluded.at")
+    ("advance" "update recycling_log set last_id = $1")
+    ("delete" "delete from recycling_messages
+               where at < clock_timestamp() - $1 * interval '1 second'")
+    ("forget" "delete from recycling_publishers
+               where at < clock_timestamp() - interval '30 days'"))
+  "The names and the texts of all statements with parameters or frequent use.")
+
+(defparameter *answer-seconds* 10
+  "The maximum wait for an answer of the database, in seconds.")
+
+(defparameter *tables-lock* 7385920461
+  "The number of an advisory lock for those that make the tables.")
+
+;;; Statements
+
+(defun abort-connection (connection)
+  "Closes the socket of CONNECTION, which has not answered.  Never signals."
+  (ignore-errors (close (cl-postgres::connection-socket connection) :abort t)))
+
+(defmacro with-answer ((&optional connection) &body body)
+  "Evaluates BODY, which asks the database by CONNECTION, or connects.  Limits its waits, and muffles
+the warnings as which CL-POSTGRES signals notifications and notices."
+  `(call-within *answer-seconds*
+                (lambda ()
+                  (handler-bind ((warning #'muffle-warning))
+                    ,@body))
+                ;; CL-POSTGRES would wait for the end of the answer before it lets an error pass.
+                ,@(when connection
+                    `((lambda () (abort-connection ,connection))))))
+
+(defun execute (connection text)
+  "Executes the statement TEXT; returns its rows, lists."
+  (with-answer (connection)
+    (cl-postgres:exec-query connection text 'cl-postgres:list-row-reader)))
+
+(defun ask (connection name &rest parameters)
+  "Executes the one of *STATEMENTS* called NAME with PARAMETERS; returns its rows, lists."
+  (with-answer (connection)
+    (cl-postgres:exec-prepared connection name parameters 'cl-postgres:list-row-reader)))
+
+(defun ask-value (connection name &rest parameters)
+  "The only value that the statement NAME returns with PARAMETERS, or NIL."
+  (first (first (apply #'ask connection name parameters))))
+
+(defmacro with-transaction ((connection) &body body)
+  "Evaluates BODY in a transaction of CONNECTION, and commits.  After an error the caller closes
+CONNECTION, which undoes it."
+  `(progn
+     (execute ,connection "begin isolation level read committed")
+     (multiple-value-prog1 (progn ,@body)
+       (execute ,connection "commit"))))
+
+;;; Connections
+
+;;; If nobody listens, CL-POSTGRES leaves its socket to the garbage collector.  A broker tries again
+;;; and again, so it opens its sockets itself.
+
+(defvar *own-sockets-p* nil
+  "True in a thread that opens a connection of a broker.")
+
+(defun open-path-socket (open path)
+  "Calls OPEN, of CL-POSTGRES, with PATH, except for a broker."
+  (if *own-sockets-p*
+      (open-path-stream path)
+      (funcall open path)))
+
+(defun open-host-socket (open host port)
+  "Calls OPEN, of CL-POSTGRES, with HOST and PORT, except for a broker."
+  (if *own-sockets-p*
+      (usocket:socket-stream (usocket:socket-connect host port :element-type 'octet))
+      (funcall open host port)))
+
+(wrap-function 'cl-postgres::unix-socket-connect 'open-path-socket)
+(wrap-function 'cl-postgres::inet-socket-connect 'open-host-socket)
+
+(defun open-connection (arguments)
+  "A connection to the database of ARGUMENTS, those of CL-POSTGRES:OPEN-DATABASE, that is ready for
+*STATEMENTS*."
+  (let ((connection (with-answer ()
+                      (let ((*own-sockets-p* t))
+                        (apply #'cl-postgres:open-database arguments))))
+        (ready-p nil))
+    (unwind-protect
+         (progn
+           (prepare-connection connection)
+           (setf ready-p t)
+           connection)
+      (unless ready-p
+        (close-connection connection)))))
+
+(defun prepare-connection (connection)
+  "Makes the tables if they are missing, and prepares CONNECTION."
+  ;; If a process stops amid a transaction, the others wait for its lock.
+  (execute connection (format nil "set idle_in_transaction_session_timeout = '~Ds'" *answer-seconds*))
+  (when (eq :null (first (first (execute connection
+                                         "select to_regclass('recycling_publishers')::text"))))
+    (with-transaction (connection)
+      (execute connection (format nil "select pg_advisory_xact_lock(~D)" *tables-lock*))
+      (dolist (statement *schema*)
+        (execute connection statement))))
+  (loop for (name text) in *statements*
+        do (with-answer (connection) (cl-postgres:prepare-query connection name text))))
+
+(defun close-connection (connection)
+  "Closes CONNECTION, whatever its state.  Never signals."
+  (handler-case (with-answer () (cl-postgres:close-database connection))
+    (error ()
+      (abort-connection connection))))
+
+(defmacro with-connection ((connection arguments) &body body)
+  "Evaluates BODY with CONNECTION bound to a connection of ARGUMENTS; see OPEN-CONNECTION."
+  `(let ((,connection nil))
+     (unwind-protect
+          (progn
+            (setf ,connection (open-connection ,arguments))
+            ,@body)
+       (when ,connection
+         (close-connection ,connection)))))
+
+(defun await-notification (connection seconds)
+  "Waits up to SECONDS, a real, until CONNECTION has something to read.  The next statement takes
+it."
+  (await-stream-input (cl-postgres::connection-socket connection) seconds))
+
+;;; Messages
+
+(defun insert-messages (connection publisher messages late-through)
+  "Publishes MESSAGES, a list in the order of their sequence numbers, as those of PUBLISHER, a string.
+Leaves out those that the database has already.  Messages up to the sequence number LATE-THROUGH
+count as late."
+  (with-transaction (connection)
+    (let* ((last-id (ask-value connection "lock"))
+           (published (or (ask-value connection "published" publisher) -1))
+           (new (member-if (lambda (message) (< published (message-sequence message))) messages)))
+      (when new
+        (dolist (message new)
+          (ask connection "insert" (incf last-id) (message-channel message) (message-payload message)
+               (<= (message-sequence message) late-through)))
+        (ask connection "note" publisher (message-sequence (first (last new))))
+        (ask connection "advance" last-id)
+        (execute connection "notify recycling_messages")))))
+
+(defun delete-old-messages (connection seconds)
+  "Deletes messages that are older than SECONDS."
+  (with-transaction (connection)
+    (ask connection "lock")             ; no two of these wait for each other
+    (ask connection "delete" seconds)
+    (ask connection "forget")))
