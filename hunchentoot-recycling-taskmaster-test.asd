@@ -279,7 +279,8 @@
     :if-feature :sbcl
     :serial t
     :components ((:file "database")
-                 (:file "brokers")))
+                 (:file "brokers")
+                 (:file "chat")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"
     :serial t

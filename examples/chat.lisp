@@ -35,12 +35,14 @@
      :message-octets 4000
      :on-open (lambda (socket)
                 (recycling:subscribe *everybody* socket)
-                (tell-everybody "~A came; ~D ~:*~[~;is~:;are~] here now." name
-                                (recycling:channel-size *everybody*)))
+                ;; A channel with a name may have subscribers in other processes, too.
+                (tell-everybody "~A came~@[; ~D ~:*~[~;is~:;are~] here now~]." name
+                                (unless (recycling:channel-name *everybody*)
+                                  (recycling:channel-size *everybody*))))
      :on-text (lambda (socket text)
-                (declare (ignore socket))
                 (when (plusp (length (short text 500)))
-                  (tell-everybody "~A: ~A" name (short text 500))))
+                  (unless (tell-everybody "~A: ~A" name (short text 500))
+                    (recycling:send-text socket "Not sent; try again later."))))
      :on-close (lambda (socket code reason)
                  (declare (ignore socket code reason))
                  (tell-everybody "~A left." name)))))
@@ -99,8 +101,9 @@
     (format t "~&http://~A:~D/chat~%" address (hunchentoot:acceptor-port acceptor))
     acceptor))
 
-;; The demo loads this file for its handlers only.
-(unless (find-package '#:hunchentoot-recycling-taskmaster-demo)
+;; The demo and the chat in several processes load this file for its handlers only.
+(unless (or (find-package '#:hunchentoot-recycling-taskmaster-demo)
+            (find-package '#:hunchentoot-recycling-taskmaster-chat-processes))
   (hunchentoot:define-easy-handler (front-page :uri "/") ()
     (hunchentoot:redirect "/chat"))
   (serve))
