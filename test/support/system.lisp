@@ -289,7 +289,8 @@ where the Lisp would enter its debugger."
 
 (defun lisp-runtime ()
   "The file of the program that starts saved cores of this Lisp, a string; NIL where there is none."
-  #+sbcl (uiop:native-namestring sb-ext:*runtime-pathname*))
+  #+sbcl (uiop:native-namestring sb-ext:*runtime-pathname*)
+  #-sbcl nil)                           ; or the documentation would be the value
 
 (defun descriptor-limit ()
   "How many descriptors this process may have, an integer; 1024 where the system does not tell."
