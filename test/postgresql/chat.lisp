@@ -103,12 +103,14 @@ p0, p1 and so on; COUNT is how many numbers have come, and WRONG tells of one th
           while (and end (plusp end))
           do (note-octets chatter buffer end))))
 
-(defun say-numbers (chatter publisher count window)
+(defun say-numbers (chatter publisher count window gate)
   "Says the numbers below COUNT as CHATTER, the PUBLISHERth, of which at most WINDOW have not come
-back."
+back.  Says the second half of them when GATE is open."
   (let ((expected (chatter-expected chatter)))
     (loop for number below count
-          do (eventually ("what was said to come back" :patience (* 60 *patience*))
+          do (when (= number (floor count 2))
+               (await gate (* 60 *patience*)))
+             (eventually ("what was said to come back" :patience (* 60 *patience*))
                (< (- number (aref expected publisher)) window))
              (tell (chatter-talk chatter) (princ-to-string number)))))
 
@@ -144,7 +146,7 @@ back."
                                     (patience (* 6 *patience*)))
   "Checks that MESSAGES, of PUBLISHERS, reach CLIENTS of three processes, each once and in order for
 each publisher, while PostgreSQL is away once.  A publisher waits when WINDOW of its messages have
-not come back."
+not come back, and after the first half until PostgreSQL is away."
   (with-chat (database programs port)
     (call-with-chatters
      (lambda (chatters)
@@ -154,15 +156,17 @@ not come back."
        (dolist (program programs)
          (is (= (/ clients 3) (getf (chat-stats program) :size))))
        (let* ((each (/ messages publishers))
+              (away (make-gate "the database to be away"))
               (begin (platform:milliseconds))
               (sayers (loop for chatter in chatters
                             for publisher below publishers
                             collect (let ((chatter chatter) (publisher publisher))
                                       (in-background ("saying")
-                                        (say-numbers chatter publisher each window))))))
+                                        (say-numbers chatter publisher each window away))))))
          (eventually ("a third to have come" :patience patience)
            (< (floor messages 3) (chatter-count (first chatters))))
          (stop-database database)
+         (open-gate away)
          (poll (constantly nil) 1)
          (start-database database)
          (dolist (sayer sayers)
