@@ -28,7 +28,8 @@ environment."
                                  (getf environment :remote-addr)
                                  (passed-on-p exchange
                                               (gethash "x-forwarded-for" headers)
-                                              (gethash "forwarded" headers))))))
+                                              (gethash "forwarded" headers))
+                                 (gethash "host" headers)))))
         (if part
             (funcall function part servers environment)
             (funcall app environment))))))
@@ -49,9 +50,10 @@ text format.  All else goes to the application.
            the server that serves the request
   ALLOW    the clients that get the page, a list: addresses and networks, strings as \"192.0.2.1\"
            and \"10.0.0.0/8\", and :UNIX for those of Unix-domain sockets.  By default those on this
-           machine.  Requests of others, and those with X-Forwarded-For or Forwarded that come from
-           none of :TRUSTED-PROXIES, go to the application.  Or a function of the address, a string,
-           that alone decides
+           machine.  Requests of others go to the application.  So do those with X-Forwarded-For
+           or Forwarded that come from none of :TRUSTED-PROXIES, and those on this machine whose
+           Host may be the name of another site.  Or a function of the address, a string, that
+           alone decides
 
 Signals UNFIT-ARGUMENT where PATH or ALLOW makes no sense."
   (make-page-middleware #'metrics-page path servers allow))

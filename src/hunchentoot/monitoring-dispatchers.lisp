@@ -20,7 +20,8 @@ is a plist of further headers."
            (hunchentoot:remote-addr request)
            (passed-on-p *exchange*
                         (hunchentoot:header-in :x-forwarded-for request)
-                        (hunchentoot:header-in :forwarded request))))
+                        (hunchentoot:header-in :forwarded request))
+           (hunchentoot:header-in :host request)))
 
 (defun servers-watched (servers)
   "SERVERS, a list; if that is empty, the acceptor that serves the current request."
@@ -42,9 +43,10 @@ the STATS of SERVERS as metrics for Prometheus: version 0.0.4 of its text format
            serves the request
   ALLOW    the clients that get the page, a list: addresses and networks, strings as \"192.0.2.1\"
            and \"10.0.0.0/8\", and :UNIX for those of Unix-domain sockets.  By default those on this
-           machine.  Others, and requests with X-Forwarded-For or Forwarded that come from none
-           of :TRUSTED-PROXIES, get what the rest of the dispatch table has for them.  Or a function
-           of the address, a string, that alone decides
+           machine.  Others get what the rest of the dispatch table has for them.  So do requests
+           with X-Forwarded-For or Forwarded that come from none of :TRUSTED-PROXIES, and those on
+           this machine whose Host may be the name of another site.  Or a function of the address, a
+           string, that alone decides
 
 Signals HUNCHENTOOT:PARAMETER-ERROR where PATH or ALLOW makes no sense."
   (make-page-dispatcher #'metrics-page path servers allow))

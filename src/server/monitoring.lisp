@@ -92,16 +92,34 @@ known.  EXCHANGE is NIL where the server has not read the request."
               (client (and http (http-client http))))
          (not (and client (client-named-p client))))))
 
+(defun sites-name-p (host)
+  "True if HOST, the text of Host or NIL, may be the name of any site: it has a dot, is no address,
+and does not end in .localhost (RFC 6761, section 6.3)."
+  (let ((name (string-right-trim "." (host-and-port (or host "") nil))))
+    (not (or (null (find #\. name))
+             (char= #\[ (char name 0))
+             (parse-ip-address name)
+             (uiop:string-suffix-p (string-downcase name) ".localhost")))))
+
+(defun led-here-p (address host)
+  "True if the client with ADDRESS, a string, on this machine, asks for HOST, the text of Host or
+NIL, which may be a browser that another site has led here: to an address of this machine under that
+site's name, so that its scripts may read the response (DNS rebinding)."
+  (and (peer-in-p (load-time-value (mapcar #'parse-network '("127.0.0.0/8" "::1"))) address)
+       (sites-name-p host)))
+
 (defun make-page-test (path allow &optional (methods '(:get :head)))
-  "A function of the method of a request, its path and the address of its client, strings, and of
-the value of PASSED-ON-P.  It is true if the request gets the page at PATH, a string, of which ALLOW
-is the argument, for which it has one of METHODS, a list.  Signals UNFIT-ARGUMENT."
+  "A function of the method of a request, its path and the address of its client, strings, of the
+value of PASSED-ON-P, and of the text of Host, or NIL.  It is true if the request gets the page at
+PATH, a string, of which ALLOW is the argument, for which it has one of METHODS, a list.  Signals
+UNFIT-ARGUMENT."
   (unless (stringp path)
     (unfit :path " must be a string, not ~S" path))
   (let ((allowed-p (client-test allow)))
-    (lambda (method request-path address passed-on-p)
+    (lambda (method request-path address passed-on-p host)
       (and (string= path request-path)
            (member method methods)
            ;; Behind a proxy on this machine every client seems to be on this machine.
-           (not (and passed-on-p (listp allow)))
+           (not (and (listp allow)
+                     (or passed-on-p (led-here-p address host))))
            (funcall allowed-p address)))))

@@ -50,6 +50,13 @@
       (is (equal "the app" (ask-text "/live" :headers (list header))))
       (is (equal (format nil "alive~%") (ask-text "/all" :headers (list header)))))))
 
+(define-server-test a-browser-that-another-site-leads-here-gets-the-application
+  (serving-watched ((handler:make-metrics-middleware "/metrics")
+                    (handler:make-live-page-middleware "/live"))
+    (dolist (path '("/metrics" "/live" "/live/events"))
+      (is (equal "the app" (ask-text path :host "evil.example:4242"))))
+    (is (string/= "the app" (ask-text "/metrics" :host "localhost:4242")))))
+
 (define-server-test behind-a-trusted-proxy-pages-of-a-clack-server-are-for-the-clients-it-names
   (call-with-clack (watched-app (handler:make-liveness-middleware "/live"))
                    '(:trusted-proxies ("127.0.0.1"))

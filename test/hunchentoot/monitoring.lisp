@@ -195,6 +195,24 @@
         (is (= 404 (status-of "/live" :headers (list header))))
         (is (= 200 (status-of "/all" :headers (list header))))))))
 
+(define-server-test (a-browser-that-another-site-leads-here-gets-no-page :needs :our-engine)
+  (with-pages ((recycling:make-metrics-dispatcher "/metrics")
+               (recycling:make-live-page-dispatcher "/live")
+               (recycling:make-liveness-dispatcher "/all" :allow (constantly t)))
+    (with-acceptor (acceptor)
+      (loop for (host status) in '(("evil.example" 404) ("evil.example:4242" 404)
+                                   ("EVIL.EXAMPLE.:4242" 404) ("127.0.0.1.evil.example" 404)
+                                   ("127.0.0.1" 200) ("127.0.0.1:4242" 200) ("[::1]:4242" 200)
+                                   ("[::ffff:127.0.0.1]" 200) ("localhost" 200)
+                                   ("LOCALHOST.:4242" 200) ("shop.localhost:4242" 200)
+                                   ("my-machine:4242" 200))
+            do (dolist (path '("/metrics" "/live"))
+                 (is (= status (status-of path :host host)) "~A ~A" host path))
+               (is (= 200 (status-of "/all" :host host)) "~A" host))
+      (is (= 404 (status-of "/live/events" :host "evil.example")))
+      (is (= 404 (status-of "/live/worker?0-1" :host "evil.example" :method :post :content ""
+                                               :headers '(("Live-Page" . "1"))))))))
+
 (define-server-test (behind-a-trusted-proxy-a-page-is-for-the-clients-that-it-names
                      :needs :our-engine)
   (with-pages ((recycling:make-liveness-dispatcher "/live")
