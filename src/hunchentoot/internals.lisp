@@ -325,7 +325,8 @@ values."
 (defun client-caused (control)
   "True when CONTROL is a message of Hunchentoot's that a client can cause.  The second value is the
 function that makes a text of an argument."
-  (cond ((some (lambda (beginning) (uiop:string-prefix-p beginning control))
+  (cond ((not (stringp control)) nil)   ; a program's: FORMAT takes functions, too
+        ((some (lambda (beginning) (uiop:string-prefix-p beginning control))
                *client-caused-messages*)
          (values t #'client-text))
         ((string= control *error-control*)

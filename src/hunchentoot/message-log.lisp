@@ -62,7 +62,7 @@ the client that sends it.  NIL where there is none."
 (defun json-message (acceptor level control arguments)
   "The line of JSON, an OUTPUT, for a message of CONTROL and ARGUMENTS for ACCEPTOR at LEVEL; NIL
 where it comes too often."
-  (let* ((backtrace (and (string= control *error-control*) (second arguments)))
+  (let* ((backtrace (and (equal control *error-control*) (second arguments)))
          (text (throttled-text acceptor control
                                (if backtrace (list (first arguments) nil) arguments)))
          (request (current-request)))

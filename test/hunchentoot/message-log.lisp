@@ -60,6 +60,19 @@ returns its text."
     (is (search "[INFO]] A message could not be made of \"~D and ~?\"." text))
     (is (search "] WITHOUT-REPORT" text))))
 
+(define-server-test (a-message-of-anything-is-written-as-with-hunchentoot :needs :our-engine)
+  (dolist (format '(:text :json))
+    (let ((text (with-message-text (log :message-log-format format)
+                    (("/" (hunchentoot:log-message* 7 (formatter "Of a ~A.") "function")
+                          (hunchentoot:log-message* "mine" "~A" "At a level of its own.")
+                          (hunchentoot:log-message* :error (make-condition 'simple-error))
+                          "body"))
+                  (is (string= "body" (ask-text "/"))))))
+      (is (search "Of a function." text))
+      (is (search "At a level of its own." text))
+      (is (search "A message could not be made of " text))
+      (is (= 3 (length (log-lines text)))))))
+
 ;;; Flooding
 
 (define-server-test (no-client-floods-the-log :needs :our-engine)

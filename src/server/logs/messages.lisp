@@ -81,12 +81,12 @@ escaped."
   (encode-message (make-output) head (trimmed-text text)))
 
 (defun encoded-json-message (level text &key backtrace request-id remote-address)
-  "An OUTPUT with a line of JSON (RFC 8259) for the message TEXT, a string, at LEVEL, a keyword or
-NIL, of the current thread.  BACKTRACE, and the REQUEST-ID and REMOTE-ADDRESS of the request that
-the thread serves, are strings, or NIL where there are none."
+  "An OUTPUT with a line of JSON (RFC 8259) for the message TEXT, a string, at LEVEL, most often a
+keyword, or NIL, of the current thread.  BACKTRACE, and the REQUEST-ID and REMOTE-ADDRESS of the
+request that the thread serves, are strings, or NIL where there are none."
   (let ((line (make-output)))
     (encode-json line (list :time (utc-now)
-                            :level (and level (string-downcase level))
+                            :level (and level (string-downcase (printed level)))
                             :message (trimmed-text text)
                             :request-id request-id
                             :remote-address remote-address
