@@ -39,11 +39,8 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
 ;;; A client
 
 (define-server-test (a-handshake-has-a-limit-of-its-own :needs (:parking :tls-client))
-  (over-tls (initargs)
-    (serving (:handshake-timeout 1/2 :read-timeout 60
-              :ssl-privatekey-file (getf initargs :ssl-privatekey-file)
-              :ssl-certificate-file (getf initargs :ssl-certificate-file))
-        (("/" "Hey!"))
+  (over-tls
+    (serving (:handshake-timeout 1/2 :read-timeout 60) (("/" "Hey!"))
       (let ((*make-connection* '%make-connection))
         (with-connection (connection)
           (send connection (as-octets '(22 3 1)))
