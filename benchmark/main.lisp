@@ -52,7 +52,7 @@ and names that say so."
   (let ((*result* (new-result)))
     (handler-case (run (chosen "SERVERS" *servers* #'server-name)
                        (chosen-workloads)
-                       (integer-setting "ROUNDS" 5)
+                       (integer-setting "ROUNDS" 3)
                        (integer-setting "SECONDS" 2))
       (sb-sys:interactive-interrupt () (format t "~&Interrupted.~%")))
     (report)))

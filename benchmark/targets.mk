@@ -19,7 +19,7 @@ bench-lisp = BENCH_SERVERS="$(SERVERS)" BENCH_WORKLOADS="$(WORKLOADS)" BENCH_ROU
 
 .PHONY: bench bench-report bench-check bench-deps httparena profile
 
-bench: bench-deps ## Measure: SERVERS= WORKLOADS= ROUNDS=5 SECONDS=2 CONNECTIONS= BEFORE=folder
+bench: bench-deps ## Measure: SERVERS= WORKLOADS= ROUNDS=3 SECONDS=2 CONNECTIONS= BEFORE=folder
 	@$(call bench-lisp,bench-from-make)
 
 bench-report: ## Make the report of RESULT=folder again
