@@ -23,7 +23,6 @@ It has replies that come later, streams, server-sent events and WebSockets, with
                (:file "delayed-responses") ; given to a responder
                (:file "written-responses") ; piece by piece
                (:file "socket")         ; connections that applications take over
-               (:file "late-applications") ; that take longer than they may
                (:file "requests-served")
                (:file "later-responses") ; complete after their function has returned
                (:file "options")        ; arguments of RUN

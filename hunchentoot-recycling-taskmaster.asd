@@ -347,7 +347,6 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "channels")     ; to many clients at once
                  (:file "heartbeats")   ; of silent event streams
                  (:file "websockets")
-                 (:file "late-handlers") ; that take longer than they may
                  (:file "request-processing") ; by our own code, from octets to octets
                  (:file "resumed-replies") ; deferred ones, when they are answered
                  (:file "connection")

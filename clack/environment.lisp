@@ -76,3 +76,6 @@ the request does not."
 
 (defmethod identifier-of ((environment cons))
   (keep-request-id (exchange-request-id (getf environment :clack.io))))
+
+(defmethod watch-of ((environment cons))
+  (exchange-watch (getf environment :clack.io)))

@@ -118,11 +118,14 @@ the head."
   "Like CALL-HANDLER, under the limit of time of ACCEPTOR's handlers."
   (let ((exchange *exchange*))
     (flet ((handle ()
-             (when (exchange-watch exchange)
-               (note-watch request (exchange-watch exchange)))
+             (when (exchange-watch exchange) ; kept for any thread that has REQUEST
+               (setf (hunchentoot:aux-request-value 'watch request) (exchange-watch exchange)))
              (call-handler acceptor request)))
       (declare (dynamic-extent #'handle))
       (call-with-handler-limit exchange #'handle))))
+
+(defmethod watch-of ((request hunchentoot:request))
+  (hunchentoot:aux-request-value 'watch request))
 
 (defun drop-late-result (condition backtrace)
   "Ends the current request, which was answered in place of its handler.  CONDITION and BACKTRACE

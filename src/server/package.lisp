@@ -74,7 +74,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:exchange-content
    #:last-of-connection-p
    #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
-   #:handler-timed-out-p #:watch-late-p #:call-when-late
+   #:handler-timed-out-p #:watch-of #:request-timed-out-p #:call-when-timed-out
    #:exchange-protocol #:note-event #:exchange-access #:exchange-deferred-response
    #:exchange-request-id #:told-request-id #:keep-request-id
    #:request-id #:identifier-of

@@ -24,15 +24,6 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
                               ,@arguments)
        ,@body)))
 
-(defun timed-out-p ()
-  "True when the handler that the current thread runs was answered for."
-  (or (recycling:request-timed-out-p) (handler:request-timed-out-p)))
-
-(defun call-when-handler-is-late (function)
-  (if (boundp 'hunchentoot:*request*)
-      (recycling:call-when-timed-out function)
-      (handler:call-when-timed-out function)))
-
 (defun ended-by (kind)
   (getf (figure :expired-by) kind))
 
@@ -123,7 +114,7 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
   (let ((gate nil) (seen nil))
     (with-each-server ((:handler-timeout 1/2) :threads 1)
         (progn (await gate (* 3 *patience*))
-               (push (timed-out-p) seen)
+               (push (recycling:request-timed-out-p) seen)
                "too late")
       (setf gate (make-gate)
             seen '())
@@ -144,8 +135,8 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
 (define-server-test (a-handler-within-its-limit-is-not-disturbed :needs :our-http)
   (let ((seen '()))
     (with-each-server ((:handler-timeout 60))
-        (progn (push (timed-out-p) seen)
-               (call-when-handler-is-late (lambda () (push :called seen)))
+        (progn (push (recycling:request-timed-out-p) seen)
+               (recycling:call-when-timed-out (lambda () (push :called seen)))
                "in time")
       (with-connection (connection)
         (loop repeat 3
@@ -156,11 +147,11 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
 (define-server-test (a-late-handler-is-told-by-a-function-that-may-free-it :needs :our-http)
   (with-each-server ((:handler-timeout 1/2) :threads 1)
       (let ((gate (make-gate)))
-        (call-when-handler-is-late (lambda () (open-gate gate)))
+        (recycling:call-when-timed-out (lambda () (open-gate gate)))
         (await gate)
         ;; It has passed: called at once.
         (let ((called-p nil))
-          (call-when-handler-is-late (lambda () (setf called-p t)))
+          (recycling:call-when-timed-out (lambda () (setf called-p t)))
           (is-true called-p))
         "too late")
     (is (= 503 (response-status (ask "/"))))
@@ -169,7 +160,7 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
 (define-server-test (a-function-that-fails-for-a-late-handler-harms-nothing :needs :our-http)
   (let ((gate nil))
     (with-each-server ((:handler-timeout 1/2))
-        (progn (call-when-handler-is-late (lambda () (error "On purpose.")))
+        (progn (recycling:call-when-timed-out (lambda () (error "On purpose.")))
                (await gate)
                "too late")
       (setf gate (make-gate))

@@ -56,11 +56,15 @@ answered in place of the handler."
       (when (watch-late-p watch)
         (fail-as-broken (http-io (exchange-http exchange)) +ebadf+)))))
 
+(defvar *handler-watch* nil
+  "The HANDLER-WATCH of the handler that the current thread runs, or NIL.")
+
 (defun call-watched (exchange seconds function)
   "Calls FUNCTION, the handler of EXCHANGE, which may run for SECONDS."
   (let* ((watch (make-handler-watch exchange (end-after seconds)))
          (connection (exchange-connection exchange))
-         (http (exchange-http exchange)))
+         (http (exchange-http exchange))
+         (*handler-watch* watch))
     (setf (exchange-watch exchange) watch
           (http-watch http) watch)
     (limit-handler-at (exchange-engine exchange) connection (handler-watch-end watch))
@@ -137,18 +141,38 @@ all threads of APPLICATION may be those that FUNCTION is to free."
               (end-late-handler watch))
             (call-timeout-function application function)))))))
 
-;;; The program
+;;; For programs
 
-(defun call-when-late (watch function)
-  "Has FUNCTION, without arguments, or NIL for none, called once when the limit of WATCH, or NIL,
-passes; at once if it has passed."
-  (when (and watch
-             (with-lock-briefly ((handler-watch-lock watch))
-               (case (handler-watch-state watch)
-                 (:over nil)
-                 ((:running :reading :replying)
-                  (setf (handler-watch-function watch) function)
-                  nil)
-                 (t function))))
-    (funcall function))
-  nil)
+(defgeneric watch-of (request)
+  (:documentation "The HANDLER-WATCH of REQUEST, NIL where it has none; NIL stands for the request
+whose handler the current thread runs.")
+  (:method ((request null))
+    *handler-watch*))
+
+(defun request-timed-out-p (&optional request)
+  "True when the handler of REQUEST has run for longer than :HANDLER-TIMEOUT.  Then its client was
+answered 503, or its reply was cut if that had begun, and what the handler returns is dropped.
+REQUEST is a HUNCHENTOOT:REQUEST, or an environment of Clack, a plist with :CLACK.IO; by default
+that whose handler, or application, the current thread calls.  Any thread may call this.  NIL
+without a request."
+  (let ((watch (watch-of request)))
+    (and watch
+         (watch-late-p watch))))
+
+(defun call-when-timed-out (function &optional request)
+  "Has FUNCTION, without arguments, called once if the handler of REQUEST, as for
+REQUEST-TIMED-OUT-P, runs into :HANDLER-TIMEOUT, as for canceling a query for which it waits.  It is
+called in a thread of its own after the client was answered; at once, by the caller, if that has
+happened before; and not at all when the handler has returned.  It takes the place of the last such
+function of the request; NIL is for none.  An error in it is logged.  Returns NIL."
+  (let ((watch (watch-of request)))
+    (when (and watch
+               (with-lock-briefly ((handler-watch-lock watch))
+                 (case (handler-watch-state watch)
+                   (:over nil)
+                   ((:running :reading :replying)
+                    (setf (handler-watch-function watch) function)
+                    nil)
+                   (t function))))
+      (funcall function))
+    nil))
