@@ -211,6 +211,7 @@
                  (:file "stalled")
                  (:file "early-content")
                  (:file "time-limits")
+                 (:file "late-handlers")
                  (:file "waiting-clients") ; no more than a share of the threads waits
                  (:file "secrets")
                  (:file "rejections")

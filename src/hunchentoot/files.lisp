@@ -110,6 +110,7 @@ client has asked.  For a range beyond the end, leaves the handler with Hunchento
     (setf (hunchentoot:header-out :content-encoding) (coding-name coding)))
   (when (member (hunchentoot:return-code*) '(200 206))
     (settle-cache-control pathname))
+  (begin-limited-reply *exchange*)      ; the handler may go on
   (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* (current-head)
                    (hunchentoot:return-code*) nil (- (part-end part) (part-position part))
                    (lambda (reply)

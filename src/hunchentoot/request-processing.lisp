@@ -135,6 +135,8 @@ are those of the handler's failure, or NIL."
   (when (exchange-deferred-response *exchange*)
     (withdraw-deferred-response (exchange-deferred-response *exchange*)))
   (drop-upgrade *exchange*)
+  ;; Methods around PROCESS-REQUEST would switch protocols by the handler's status.
+  (setf (hunchentoot:return-code*) hunchentoot:+http-service-unavailable+)
   (note-event *exchange* :reply-cut))
 
 (defun answer-by (handler acceptor request head)

@@ -83,12 +83,21 @@ Clack's handler gives, after the rest was given up."))
   "Makes later refusals of CONTENT errors of its reader only: the reply to its request is decided."
   (setf (content-turn-down content) (constantly nil)))
 
+(defun call-with-io (content function)
+  "Calls FUNCTION, which uses the buffered connection of CONTENT: nobody answers meanwhile in place
+of the handler."
+  (let* ((io (content-io content))      ; NIL where there is no content
+         (watch (and io (watch-of-io io))))
+    (if watch
+        (call-reading-under-watch watch function)
+        (funcall function))))
+
 (defun invite-content (content)
   "Asks the peer for CONTENT, if it waits for that (RFC 9110, section 10.1.1)."
   (let ((invite (content-invite content)))
     (when invite
       (setf (content-invite content) nil)
-      (funcall invite))))
+      (call-with-io content invite))))
 
 (defun fail-behind-body-buffer (content)
   "Signals the condition that follows the octets in the body buffer of CONTENT, if there is one."
@@ -123,11 +132,7 @@ be looked for in the wrong place.  So it ends the content, and this request is t
                                                    (setf (content-failure content) condition))))
                                   (descriptor-broken (lambda (condition)
                                                        (setf (content-failure content) condition))))
-                     (let* ((io (content-io content)) ; NIL where there is no content
-                            (watch (and io (watch-of-io io))))
-                       (if watch
-                           (call-reading-under-watch watch function)
-                           (funcall function))))
+                     (call-with-io content function))
     (unless (content-failure content)
       (setf (content-failure content) (make-condition 'content-left :stream content)))))
 

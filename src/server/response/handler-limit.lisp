@@ -59,20 +59,27 @@ answered in place of the handler."
 (defvar *handler-watch* nil
   "The HANDLER-WATCH of the handler that the current thread runs, or NIL.")
 
+(defun begin-watch (exchange seconds)
+  "Has the sentinel watch the handler of EXCHANGE, which may run for SECONDS.  Returns its watch."
+  (let ((watch (make-handler-watch exchange (end-after seconds))))
+    (setf (exchange-watch exchange) watch
+          (http-watch (exchange-http exchange)) watch)
+    (limit-handler-at (exchange-engine exchange) (exchange-connection exchange)
+                      (handler-watch-end watch))
+    watch))
+
+(defun end-watch (exchange watch)
+  "Ends WATCH, of the handler of EXCHANGE: the sentinel does not use the connection any more."
+  (lift-handler-limit exchange)
+  (setf (http-watch (exchange-http exchange)) nil
+        (handler-watch-function watch) nil
+        (connection-deadline (exchange-connection exchange)) nil))
+
 (defun call-watched (exchange seconds function)
   "Calls FUNCTION, the handler of EXCHANGE, which may run for SECONDS."
-  (let* ((watch (make-handler-watch exchange (end-after seconds)))
-         (connection (exchange-connection exchange))
-         (http (exchange-http exchange))
-         (*handler-watch* watch))
-    (setf (exchange-watch exchange) watch
-          (http-watch http) watch)
-    (limit-handler-at (exchange-engine exchange) connection (handler-watch-end watch))
-    (unwind-protect-whole (funcall function)
-      (lift-handler-limit exchange)
-      (setf (http-watch http) nil
-            (handler-watch-function watch) nil
-            (connection-deadline connection) nil))))
+  (with-acquired (watch (begin-watch exchange seconds) (end-watch exchange watch))
+    (let ((*handler-watch* watch))
+      (funcall function))))
 
 (defun call-with-handler-limit (exchange function)
   "Calls FUNCTION, the handler of EXCHANGE, under the limit of its application.  Returns the values
@@ -86,14 +93,13 @@ of FUNCTION."
 
 (defun take-late-handler (watch)
   "Reserves the connection of the handler of WATCH for the sentinel, if the limit has passed.
-Returns the state before, :RUNNING or :REPLYING, and the program's function or NIL; NIL where the
-sentinel has nothing to do."
+Returns the state before, :RUNNING or :REPLYING; NIL where the sentinel has nothing to do."
   (with-lock-briefly ((handler-watch-lock watch))
     (let* ((state (handler-watch-state watch))
            (next (getf '(:running :answering :replying :cutting) state)))
       (when (and next (<= (handler-watch-end watch) (milliseconds)))
         (setf (handler-watch-state watch) next)
-        (values state (shiftf (handler-watch-function watch) nil))))))
+        state))))
 
 (defun end-late-handler (watch)
   "Lets the worker of WATCH use the connection again."
@@ -114,6 +120,14 @@ connection, since a client may wait for that."
       (stream-error () nil))            ; the client is gone
     (shut-down (connection-handle (exchange-connection exchange)) :output)))
 
+(defun end-for-handler (application exchange state)
+  "Ends the reply of EXCHANGE to APPLICATION, whose handler is late and was in STATE."
+  (let ((engine (exchange-engine exchange)))
+    (count-late engine :handler)
+    (if (eq :running state)
+        (answer-for-handler application exchange)
+        (wake-from-client engine (exchange-connection exchange) :output))))
+
 (defun call-timeout-function (application function)
   "Has a new thread call FUNCTION, of a program, or does nothing where it is NIL.  It may wait, and
 all threads of APPLICATION may be those that FUNCTION is to free."
@@ -130,16 +144,13 @@ all threads of APPLICATION may be those that FUNCTION is to free."
   (let* ((http (connection-data connection))
          (watch (and http (http-watch http))))
     (when watch
-      (multiple-value-bind (state function) (take-late-handler watch)
-        (when state
-          (let ((exchange (handler-watch-exchange watch)))
-            (count-late (exchange-engine exchange) :handler)
-            (unwind-protect
-                 (if (eq :running state)
-                     (answer-for-handler application exchange)
-                     (wake-from-client (exchange-engine exchange) connection :output))
-              (end-late-handler watch))
-            (call-timeout-function application function)))))))
+      ;; A sentinel that is destroyed must leave no worker waiting for it.
+      (let ((function (with-acquired (state (take-late-handler watch)
+                                            (when state (end-late-handler watch)))
+                        (when state
+                          (end-for-handler application (handler-watch-exchange watch) state)
+                          (shiftf (handler-watch-function watch) nil)))))
+        (call-timeout-function application function)))))
 
 ;;; For programs
 

@@ -1,0 +1,126 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(in-suite time-limits)
+
+;;; A handler and its limit at the same moment: one of them has the connection, whatever ends the
+;;; other.
+
+(define-server-test (nothing-follows-a-file-of-a-handler-that-goes-on-for-too-long :needs :our-http)
+  (let ((gate (make-gate)))
+    (serving-file ((octets "a file") :handler-timeout 1/2)
+        (path ("/slow" (hunchentoot:handle-static-file path)
+                       (await gate)
+                       nil)
+              ("/next" "next"))
+      (with-connection (connection)
+        (send-request connection "/slow")
+        (is (string= "a file" (response-text (read-response connection))))
+        (is (closed-by-server-p connection))
+        (is (= 1 (ended-by :handler)))
+        (open-gate gate))
+      (is (string= "next" (ask-text "/next")))
+      (eventually ("the handler to end") (zerop (figure :busy)))
+      (is (zerop (figure :failed))))))
+
+(define-server-test (a-file-that-a-late-handler-wants-to-send-is-not-sent :needs :our-http)
+  (let ((gate (make-gate)))
+    (serving-file ((octets "a file") :handler-timeout 1/2)
+        (path ("/late" (await gate)
+                       (hunchentoot:handle-static-file path)))
+      (with-connection (connection)
+        (send-request connection "/late")
+        (is (= 503 (response-status (read-response connection))))
+        (open-gate gate)
+        (is (closed-by-server-p connection)))
+      (eventually ("the handler to end") (zerop (figure :busy)))
+      (is (zerop (figure :failed))))))
+
+(defvar *statuses* nil
+  "A recorder of the statuses that the program's methods see after a request.")
+
+(defclass noting-request (hunchentoot:request) ())
+
+(defmethod hunchentoot:process-request :after ((request noting-request))
+  (record *statuses* (hunchentoot:return-code*)))
+
+(define-server-test (a-late-handler-does-not-switch-protocols :needs :our-http)
+  ;; Libraries for WebSockets go on after PROCESS-REQUEST where the status is 101.
+  (let ((gate (make-gate)) (old *statuses*))
+    (unwind-protect
+         (serving (:handler-timeout 1/2 :request-class 'noting-request)
+             (("/" (setf (hunchentoot:return-code*) 101)
+                   (await gate)
+                   ""))
+           (setf *statuses* (make-recorder))
+           (with-connection (connection)
+             (send-request connection "/")
+             (is (= 503 (response-status (read-response connection))))
+             (open-gate gate)
+             (eventually ("the request to end") (recorded *statuses*))
+             (is (equal '(503) (recorded *statuses*)))))
+      (setf *statuses* old))))
+
+(define-server-test (a-client-is-not-answered-for-while-it-is-asked-for-its-content
+                     :needs :our-content)
+  (let ((asking (make-gate)) (asked (make-gate)))
+    (with-function (server:send-continue (original io)
+                     (open-gate asking)
+                     (await asked)
+                     (funcall original io))
+      (serving-beside-late-handlers
+          (("/" (let ((content (hunchentoot:raw-post-data :want-stream t)))
+                  (string (code-char (read-byte content))))))
+        (with-connection (connection)
+          (send connection (post-head "/" (octets "Expect: 100-continue" :crlf
+                                                  "Content-Length: 1")))
+          (await asking)
+          (let-limit-pass)
+          (is (= 1 (ended-by :handler)) "The one for which we have waited.")
+          (open-gate asked)
+          (is (= 100 (response-status (read-response connection))))
+          (send connection "a")
+          (is (string= "a" (response-text (read-response connection)))))))))
+
+;;; Threads that are destroyed
+
+(define-server-test (a-connection-outlives-its-destroyed-worker-while-its-client-is-answered
+                     :needs (:our-http :deferred-ends))
+  (let ((answering (make-gate)) (go-on (make-gate)) (returning (make-gate)) (worker nil))
+    (with-function (server::answer-for-handler (original application exchange)
+                     (open-gate answering)
+                     (await go-on)
+                     (funcall original application exchange))
+      (serving (:handler-timeout 1/2)
+          (("/" (setf worker (bt:current-thread))
+                (await answering)
+                (open-gate returning)
+                "too late")
+           ("/next" "next"))
+        (with-connection (connection)
+          (send-request connection "/")
+          (await returning)
+          (poll (constantly nil) 1/5)   ; until it waits for the sentinel
+          (platform:destroy-thread worker)
+          (is (not (poll (lambda () (zerop (figure :open))) 1/2)))
+          (open-gate go-on)
+          (is (= 503 (response-status (read-response connection))))
+          (is (closed-by-server-p connection)))
+        (is (string= "next" (ask-text "/next")))))))
+
+(define-server-test (a-sentinel-that-is-destroyed-amid-an-answer-leaves-no-worker-waiting
+                     :needs (:our-http :deferred-ends))
+  (let ((destroyed-p nil) (gate (make-gate)))
+    (with-function (engine:count-late (original engine kind)
+                     (unless (shiftf destroyed-p t)
+                       (kill-this-thread))
+                     (funcall original engine kind))
+      (serving (:handler-timeout 1/2)
+          (("/" (await gate) "too late")
+           ("/next" "next"))
+        (with-connection (connection)
+          (send-request connection "/")
+          (eventually ("the sentinel to be destroyed") destroyed-p)
+          (open-gate gate)
+          (is (closed-by-server-p connection)))
+        (is (string= "next" (ask-text "/next")))
+        (eventually ("the handler to end") (zerop (figure :busy)))))))
