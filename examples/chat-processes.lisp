@@ -1,11 +1,11 @@
 ;;;; The chat in several processes: what one says in any of them, all read.  PostgreSQL carries it.
 ;;;;
 ;;;;   createdb chat
-;;;;   CHAT_PORT=4241 sbcl --load examples/chat-processes.lisp         and the same for 4242 and 4243
+;;;;   CHAT_PORT=4241 sbcl --load examples/chat-processes.lisp     and the same for 4242 and 4243
 ;;;;   haproxy -f deploy/haproxy-processes.cfg
 ;;;;
-;;;; The database is that of PGHOST, PGPORT, PGDATABASE, PGUSER and PGPASSWORD, by default chat on this
-;;;; machine.
+;;;; The database is that of PGHOST, PGPORT, PGDATABASE, PGUSER and PGPASSWORD, by default chat on
+;;;; this machine.
 
 (require "asdf")
 
@@ -27,8 +27,8 @@
 (defclass chat-acceptor (recycling:parallel-easy-acceptor)
   ((broker :initarg :broker :reader chat-broker))
   (:default-initargs :document-root nil)
-  (:documentation "An acceptor that opens its broker before clients come, and closes it when the last
-of them has left."))
+  (:documentation "An acceptor that opens its broker before clients come, and closes it when the
+last of them has left."))
 
 (defmethod hunchentoot:start :before ((acceptor chat-acceptor))
   (recycling:open-broker (chat-broker acceptor)))

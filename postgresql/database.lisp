@@ -65,8 +65,8 @@ user has to select, insert, update and delete rows.")
   (ignore-errors (close (cl-postgres::connection-socket connection) :abort t)))
 
 (defmacro with-answer ((&optional connection) &body body)
-  "Evaluates BODY, which asks the database by CONNECTION, or connects.  Limits its waits, and muffles
-the warnings as which CL-POSTGRES signals notifications and notices."
+  "Evaluates BODY, which asks the database by CONNECTION, or connects.  Limits its waits, and
+muffles the warnings as which CL-POSTGRES signals notifications and notices."
   `(call-within *answer-seconds*
                 (lambda ()
                   (handler-bind ((warning #'muffle-warning))
@@ -138,7 +138,8 @@ CONNECTION, which undoes it."
 (defun prepare-connection (connection)
   "Makes the tables if they are missing, and prepares CONNECTION."
   ;; If a process stops amid a transaction, the others wait for its lock.
-  (execute connection (format nil "set idle_in_transaction_session_timeout = '~Ds'" *answer-seconds*))
+  (execute connection
+           (format nil "set idle_in_transaction_session_timeout = '~Ds'" *answer-seconds*))
   (when (eq :null (first (first (execute connection
                                          "select to_regclass('recycling_publishers')::text"))))
     (with-transaction (connection)
@@ -172,16 +173,17 @@ it."
 ;;; Messages
 
 (defun insert-messages (connection publisher messages late-through)
-  "Publishes MESSAGES, a list in the order of their sequence numbers, as those of PUBLISHER, a string.
-Leaves out those that the database has already.  Messages up to the sequence number LATE-THROUGH
-count as late."
+  "Publishes MESSAGES, a list in the order of their sequence numbers, as those of PUBLISHER, a
+string.  Leaves out those that the database has already.  Messages up to the sequence number
+LATE-THROUGH count as late."
   (with-transaction (connection)
     (let* ((last-id (ask-value connection "lock"))
            (published (or (ask-value connection "published" publisher) -1))
            (new (member-if (lambda (message) (< published (message-sequence message))) messages)))
       (when new
         (dolist (message new)
-          (ask connection "insert" (incf last-id) (message-channel message) (message-payload message)
+          (ask connection "insert" (incf last-id) (message-channel message)
+               (message-payload message)
                (<= (message-sequence message) late-through)))
         (ask connection "note" publisher (message-sequence (first (last new))))
         (ask connection "advance" last-id)

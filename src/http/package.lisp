@@ -54,7 +54,8 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:encode-date #:encode-end-of-head
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
-   #:utf-8-octets #:encode-event #:encode-comment #:malformed-event #:malformed-event-field #:malformed-event-value
+   #:utf-8-octets #:encode-event #:encode-comment #:malformed-event #:malformed-event-field
+   #:malformed-event-value
    #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
    #:chunk-room #:lengthen-chunk #:chunk-of
    #:reason-phrase #:media-type-of-file #:body-allowed-p #:imf-fixdate #:rendered-second

@@ -35,9 +35,9 @@ published before, and until the threads of BROKER have ended.  True if they have
 that the engine did not get."))
 
 (defgeneric publish-message (broker name octets)
-  (:documentation "Has BROKER deliver OCTETS, a vector of octets that nobody changes any more, on the
-channels called NAME, a string, in all processes.  Never waits.  Called in any thread.  Returns NIL
-if BROKER does not take the message, else true."))
+  (:documentation "Has BROKER deliver OCTETS, a vector of octets that nobody changes any more, on
+the channels called NAME, a string, in all processes.  Never waits.  Called in any thread.  Returns
+NIL if BROKER does not take the message, else true."))
 
 (defgeneric broker-stats (broker)
   (:documentation "The statistics of BROKER, a plist for people and for monitors.  Counts begin when

@@ -19,7 +19,8 @@
 ;;;; - All subscribers get messages in the order of publication.  The channel puts them into the
 ;;;;   shared send queues under its lock, and has them sent after it has released the lock.
 ;;;; - A subscriber leaves the channel when its connection ends, at the latest.  Nothing global
-;;;;   refers to a channel or a subscriber, except that a broker refers to a channel with subscribers.
+;;;;   refers to a channel or a subscriber, except that a broker refers to a channel with
+;;;;   subscribers.
 
 (defstruct (channel (:include opaque) (:constructor %make-channel (when-full name broker))
                     (:copier nil))
@@ -158,8 +159,8 @@ each format; see ENCODE-MESSAGE."
   "Sends DATA, a string, to all subscribers of CHANNEL.  Event streams get EVENT, ID and RETRY too,
 as SEND-EVENT takes them.  Does not wait for clients.  May be called in any thread.  Returns how
 many subscribers got the message, an integer.  With a broker, it returns true if the broker has
-taken the message, which may arrive later, or NIL if not; see BROKER-STATS.  Signals MALFORMED-EVENT,
-before it sends anything."
+taken the message, which may arrive later, or NIL if not; see BROKER-STATS.  Signals
+MALFORMED-EVENT, before it sends anything."
   (if (channel-broker channel)
       (publish-message (channel-broker channel) (channel-name channel)
                        (message-octets data event id retry))

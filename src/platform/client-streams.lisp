@@ -40,8 +40,8 @@ and signals an error.  GIVE-UP prevents cleanup forms in FUNCTION from waiting a
          (funcall function)))
 
 (defun open-path-stream (path)
-  "A stream of octets that is connected to the Unix-domain socket PATH, a string.  Signals an error if
-nobody listens there.  SBCL only."
+  "A stream of octets that is connected to the Unix-domain socket PATH, a string.  Signals an error
+if nobody listens there.  SBCL only."
   #+sbcl
   (let ((socket (make-instance 'sb-bsd-sockets:local-socket :type :stream)) (stream nil))
     (unwind-protect

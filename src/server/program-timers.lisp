@@ -25,7 +25,8 @@ thread runs.  Signals UNFIT-ARGUMENT."
                   server))
           (t
            (unfit :server " must be passed outside of requests and timers: a started acceptor, ~
-                           whose taskmaster is a RECYCLING-TASKMASTER, or a running CLACK-SERVER")))))
+                           whose taskmaster is a RECYCLING-TASKMASTER, or a running ~
+                           CLACK-SERVER")))))
 
 (defun run-after (seconds function &key server)
   "Schedules one call of FUNCTION, without arguments, after SECONDS.  The call comes no earlier, and

@@ -10,8 +10,8 @@
 ;;;;   -                  :LEAVE    exits, since the server was drained
 ;;;;
 ;;;; The handler of a signal may run at any moment, in any thread.  So it only leaves an errand to
-;;;; the main thread.  That waits for no disk, client or handler, so that it always heeds a signal: at
-;;;; most two seconds late, for each message that a service manager does not take.
+;;;; the main thread.  That waits for no disk, client or handler, so that it always heeds a signal:
+;;;; at most two seconds late, for each message that a service manager does not take.
 
 ;;; What differs between kinds of servers
 
@@ -20,8 +20,8 @@
 
 (defgeneric end-serving (server soft-p seconds &optional delay)
   (:documentation "Stops SERVER, which may have been stopped before: gently if SOFT-P, after DELAY
-seconds in which it serves, a real, then, and within SECONDS, a real, or NIL for no limit.  Returns a list with one element for each thread and
-connection that did not finish."))
+seconds in which it serves, a real, then, and within SECONDS, a real, or NIL for no limit.  Returns
+a list with one element for each thread and connection that did not finish."))
 
 (defgeneric renew-files (server)
   (:documentation "Has SERVER open its logs anew, and read its certificates anew if it has any.
@@ -185,7 +185,8 @@ Prints an error, and returns NIL then."
 (defun serve-and-exit (make drain-timeout drain-delay on-start)
   "Serves with the server that MAKE, a function, returns, until signals end that, and exits: with 1
 when the start has failed, else with 0.  DRAIN-TIMEOUT, a real or NIL, DRAIN-DELAY, a real, and
-ON-START, a function or NIL, are as for HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never returns."
+ON-START, a function or NIL, are as for HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.
+Never returns."
   (let* ((manager (take-manager))
          (errands (errands-of-signals))
          (server (started-server (lambda ()

@@ -262,12 +262,12 @@ end."
   "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or has come is
 served, and its answer sent, and connections that idle have a moment for another; before that,
 ENGINE goes on for DELAY seconds, a real, but keeps no connection after its next answer.  Otherwise
-connections read nothing more.  Then waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end,
-and a tenth of a second at least for those that have nothing to finish.  Returns a list of plists,
-one for each worker that had to be left behind, which ends with its request; and, when SOFT, one for
-each connection without a worker that lacks an answer, or a part of one, as LIST-ENGINE-CONNECTIONS
-has them. Timers that are pending when the requests are served are dropped.  Signals
-STOP-FROM-WORKER in a worker of ENGINE."
+connections read nothing more.  Then waits up to TIMEOUT seconds, a real or NIL for no limit, for
+the threads to end, and a tenth of a second at least for those that have nothing to finish.  Returns
+a list of plists, one for each worker that had to be left behind, which ends with its request; and,
+when SOFT, one for each connection without a worker that lacks an answer, or a part of one, as
+LIST-ENGINE-CONNECTIONS has them. Timers that are pending when the requests are served are dropped.
+Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
   (when soft

@@ -9,9 +9,9 @@
 ;;;; whose first segment was dropped sends it again after a second.  By then the system refuses it,
 ;;;; or gives it to another process that listens on the same port.
 ;;;;
-;;;; Before that, connections that the system holds until their first octets arrive are to be let in:
-;;;; their handshakes do not end otherwise.  When it holds none any more, it sends its part of the
-;;;; handshake once more, a second after the first time, and the client's answer ends it.
+;;;; Before that, connections that the system holds until their first octets arrive are to be let
+;;;; in: their handshakes do not end otherwise.  When it holds none any more, it sends its part of
+;;;; the handshake once more, a second after the first time, and the client's answer ends it.
 
 (defconstant +so-attach-filter+ 26)
 

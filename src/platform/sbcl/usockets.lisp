@@ -15,7 +15,8 @@ known address of its peer."
   (make-instance 'descriptor-usocket :descriptor descriptor :octet-stream stream :peer peer))
 
 (defun socket-option (descriptor option &optional (level +sol-socket+))
-  "The value, an integer, of the OPTION of the socket DESCRIPTOR at LEVEL; or minus an error number."
+  "The value, an integer, of the OPTION of the socket DESCRIPTOR at LEVEL; or minus an error
+number."
   (sb-alien:with-alien ((value sb-alien:int 0) (size sb-alien:int 4))
     (let ((result (system-call "getsockopt" sb-alien:int (sb-alien:int descriptor)
                                (sb-alien:int level) (sb-alien:int option)

@@ -23,8 +23,8 @@ where there is none, or the request was answered.")
   (suspended-exchange nil
    :documentation "The SUSPENDED-EXCHANGE of HTTP; NIL while requests are read.")
   (watch nil)                           ; the HANDLER-WATCH of the handler that runs, or NIL
-  ;; :HANDSHAKE until that of TLS is done; :OVER when the client has announced that it sends no further
-  ;; request, and the last one was read.
+  ;; :HANDSHAKE until that of TLS is done; :OVER when the client has announced that it sends no
+  ;; further request, and the last one was read.
   (phase :requests :type (member :handshake :requests :over))
   (remote '() :type list
    :documentation "Address and port of the peer of HTTP, a list; with the PROXY protocol, of the

@@ -164,8 +164,8 @@ hyphen and its number, in decimal digits; or NIL."
   "The page, three values, that tells as JSON (RFC 8259) where a worker of SERVERS, a list, is.
 NAME is its name, as FIND-WORKER takes it, or NIL.  The member \"frames\" is null, or an array of
 names of functions, the innermost first.  Then \"reason\" is null, or \"idle\", since it serves
-nothing; \"busy\", since it allows no interrupt; \"later\", since another one is being asked; \"ended\"; or
-\"unknown\", where this Lisp cannot tell."
+nothing; \"busy\", since it allows no interrupt; \"later\", since another one is being asked;
+\"ended\"; or \"unknown\", where this Lisp cannot tell."
   (let* ((worker (and name (find-worker servers name)))
          (frames (ask-worker worker)))
     (json-page (list* :reason (and (symbolp frames) frames (string-downcase frames))
