@@ -132,8 +132,10 @@ WebSocket and returns true."
     (when (and upgrade
                (eq :switched (our-side (exchange-protocol exchange)))
                (not (connection-taken-p)))
-      (destructuring-bind (socket . on-open) (shiftf (exchange-upgrade exchange) nil)
-        (setf (http-suspended-exchange http) socket)
+      (destructuring-bind (socket . on-open) (exchange-upgrade exchange)
+        ;; In this order: one of them ends the socket if the thread is destroyed in between.
+        (setf (http-suspended-exchange http) socket
+              (exchange-upgrade exchange) nil)
         (note-served exchange)
         (open-websocket socket http on-open))
       t)))
@@ -141,9 +143,10 @@ WebSocket and returns true."
 (defun drop-upgrade (exchange)
   "Ends the upgrade of EXCHANGE, if there is one, since its handler has failed or its client has
 left."
-  (let ((upgrade (shiftf (exchange-upgrade exchange) nil)))
+  (let ((upgrade (exchange-upgrade exchange)))
     (when upgrade
-      (abandon (first upgrade)))))
+      (abandon (first upgrade))
+      (setf (exchange-upgrade exchange) nil))))
 
 (defun open-websocket (socket http on-open)
   "Opens SOCKET, over HTTP, so that its octets are sent from now on, and calls ON-OPEN, a function

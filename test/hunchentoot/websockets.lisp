@@ -137,6 +137,20 @@
       (hunchentoot:stop *server*)
       (is (null (engine:accounting-problems (server:server-engine *server*)))))))
 
+(define-server-test (a-thread-destroyed-before-it-tells-of-an-end-tells-of-it-all-the-same
+                     :needs (:our-engine :deferred-ends))
+  (let ((ends (make-recorder)) (ended-p nil))
+    (serving-websocket (:on-text 'echo-text :on-close (record-end ends)) ()
+      (with-function (server::close-account (original account)
+                       (unless (shiftf ended-p t)
+                         (kill-this-thread))
+                       (funcall original account))
+        (with-talk (talk)
+          (tell talk "one")
+          (is (string= "one" (hear-text talk))))
+        (await-end ends 1006))
+      (is (string= "plain" (ask-text "/plain"))))))
+
 (define-server-test (a-thread-destroyed-amid-a-message-ends-the-websocket :needs (:our-engine :parking))
   (let ((ends (make-recorder)))
     (serving-websocket (:on-text (lambda (socket text) (declare (ignore socket text)) (kill-this-thread))

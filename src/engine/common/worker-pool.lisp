@@ -103,16 +103,14 @@ clean up.  Called with the lock held.")
 
 (defun release-resources-when-empty (engine)
   "Releases the resources of ENGINE, once, if it has stopped and no thread of it is left."
-  (multiple-value-bind (empty-p held-p)
-      (with-engine (engine)
-        (when (and (eq (engine-phase engine) :stopped)
-                   (null (engine-workers engine))
-                   (zerop (sentinel-count (engine-sentinel engine)))
-                   (not (alarm-in-use-p engine)))
-          (values t (shiftf (engine-resources-held-p engine) nil))))
-    (when empty-p
-      (unlist-engine engine))           ; also for a sentinel that has begun too late
-    (when held-p
+  (when-taken (rest (with-engine (engine)
+                      (when (and (eq (engine-phase engine) :stopped)
+                                 (null (engine-workers engine))
+                                 (zerop (sentinel-count (engine-sentinel engine)))
+                                 (not (alarm-in-use-p engine)))
+                        (if (shiftf (engine-resources-held-p engine) nil) :held :released))))
+    (unlist-engine engine)              ; also for a sentinel that has begun too late
+    (when (eq :held rest)
       (release-resources engine))))
 
 (defun reap-worker (engine worker)

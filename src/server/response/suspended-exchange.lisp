@@ -98,10 +98,12 @@ event of input, so the next reader has to look."
   (continue-http-connection http nil))
 
 (defun abandon-suspended-exchange (http)
-  "Abandons the suspended exchange of HTTP, if there is one."
-  (let ((suspended-exchange (shiftf (http-suspended-exchange http) nil)))
+  "Abandons the suspended exchange of HTTP, if there is one.  HTTP has it until that is done: where
+the thread is destroyed meanwhile, the last release of the connection abandons it again."
+  (let ((suspended-exchange (http-suspended-exchange http)))
     (when suspended-exchange
-      (abandon suspended-exchange))))
+      (abandon suspended-exchange)
+      (setf (http-suspended-exchange http) nil))))
 
 (defun waits-alone-p (exchange http)
   "True when the connection of EXCHANGE, with HTTP, can wait without a worker."

@@ -197,10 +197,13 @@ applies instead."
     (say-farewell socket))
   (end-websocket socket)
   (close-account (websocket-memory socket))
-  (let ((function (with-websocket (socket)
-                    (shiftf (websocket-on-close socket) nil))))
+  ;; A thread that is destroyed before the call leaves it to the next one that abandons SOCKET.
+  (with-acquired (function (with-websocket (socket)
+                             (shiftf (websocket-on-close socket) nil))
+                           (setf (websocket-on-close socket) function))
     (when function
-      (handler-case (funcall function socket (websocket-code socket) (websocket-reason socket))
+      (handler-case (funcall (shiftf function nil)
+                             socket (websocket-code socket) (websocket-reason socket))
         (serious-condition (condition)
           (log-message (suspended-exchange-engine socket) :error
                        "What was to be done for the end of a WebSocket failed: ~A" condition))))))
