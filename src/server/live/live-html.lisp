@@ -9,9 +9,13 @@
          (loop for line = (read-line in nil)
                while line collect line))))
 
-(defparameter *live-html*
-  ;; Not one string: some compilers have no constants of that length.
-  (format nil "~{~A~%~}" (lines-of-file "live.html"))
+(defun live-lines ()
+  "The lines of the live page, a constant list of strings."
+  ;; Not one string: some compilers have no constants of that length.  In a function: outside of one,
+  ;; ABCL expands the macro when the compiled file is loaded, where there is no live.html.
+  (lines-of-file "live.html"))
+
+(defparameter *live-html* (format nil "~{~A~%~}" (live-lines))
   "The live page, a string.")
 
 (defun octets-of-text (text)
