@@ -171,6 +171,7 @@ Hunchentoot."
                    (:file "engines")    ; all of this Lisp
                    (:file "memory-budget") ; of what clients make us keep
                    (:file "service-calls") ; whose errors only count
+                   (:file "address-counts") ; how many connections each address has
                    (:file "engine-threads") ; those that cannot be made, or are to be joined
                    (:file "accepting")  ; or not; and why that failed
                    (:file "worker-pool") ; how workers come and go
@@ -245,6 +246,7 @@ Hunchentoot."
                    (:file "memory-account") ; of one connection, of the budget of all clients
                    (:file "handshake-failures") ; by kind
                    (:file "handshake")  ; of TLS, without a worker
+                   (:file "address-limit") ; on connections
                    (:file "proxied-requests"))) ; and headers of the PROXY protocol
      (:module "request"                 ; head and content
       :serial t

@@ -168,8 +168,10 @@ about none if that is NIL."
         (*error-output* (server-error-output server)))
     (call-with-worker-buffers thunk)))
 
-(defmethod turn-away ((server clack-server) connection)
-  (tell-of-refusal server (getf (server-threads server) :most))
+(defmethod turn-away ((server clack-server) connection reason)
+  (if (eq :address reason)
+      (tell-of-crowded-address server connection)
+      (tell-of-refusal server (getf (server-threads server) :most)))
   ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
   (unless (encrypted-p server)
     (send-busy (connection-usocket connection))))

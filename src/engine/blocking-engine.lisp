@@ -109,14 +109,15 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
     (cond ((eq limit :unlimited) t)
           (limit (< (open-count engine) limit)))))
 
-(defun admit (engine worker connection)
-  "Decides about CONNECTION, which WORKER accepted.  Returns :SERVE, :QUEUED, :REFUSED or
-:LATE, and a sibling to be launched or NIL."
+(defun admit (engine worker connection &optional crowded-p)
+  "Decides about CONNECTION, which WORKER accepted; CROWDED-P is true if its address has as many as
+it may.  Returns :SERVE, :QUEUED, :REFUSED or :LATE, and a sibling to be launched or NIL."
   (with-engine (engine)
     (counter-add (tally-accepted (engine-tally engine)) 1)
     (setf (accept-trouble (engine-accept-state engine)) nil
           (accept-again-p (engine-accept-state engine)) nil)
     (cond ((not (serving-p engine)) :late)
+          (crowded-p :refused)
           ((not (full-p engine))
            (counter-add (tally-open (engine-tally engine)) 1)
            (assign-connection worker connection)
@@ -129,12 +130,11 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
            (setf (engine-queue engine) (append (engine-queue engine) (list connection))
                  (engine-overloaded-p engine) t)
            :queued)
-          (t
-           (incf (tally-refused (engine-tally engine)))
-           :refused))))
+          (t :refused))))
 
-(defun refuse-and-close (engine connection)
-  (unwind-protect (refused-with-notice-p engine connection)
+(defun refuse-and-close (engine connection reason)
+  (unwind-protect (refuse-with-notice engine connection reason)
+    (leave-address engine connection)
     (close-unread (connection-handle connection))))
 
 (defmethod acquire-resources ((engine blocking-engine))
@@ -145,17 +145,23 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
   (surviving-interrupts (engine))
   (let ((socket (accept-connection (engine-listener engine))))
     (when socket
-      (let ((connection (if (integerp socket)
-                            (make-connection nil :descriptor socket)
-                            (make-connection socket))))
-        (multiple-value-bind (decision sibling) (admit engine worker connection)
+      (let* ((connection (if (integerp socket)
+                             (make-connection nil :descriptor socket)
+                             (make-connection socket)))
+             (crowded-p (not (enter-address engine connection))))
+        (multiple-value-bind (decision sibling) (admit engine worker connection crowded-p)
           (ecase decision
             (:serve
              (when sibling (launch sibling))
              connection)
             (:queued nil)
-            (:refused (refuse-and-close engine connection) nil)
-            (:late (close-socket socket) nil)))))))
+            (:refused
+             (refuse-and-close engine connection (if crowded-p :address :threads))
+             nil)
+            (:late
+             (leave-address engine connection)
+             (close-socket socket)
+             nil)))))))
 
 ;;; Its connections
 
@@ -242,7 +248,7 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
 
 (defmethod close-orphaned-connection ((engine blocking-engine) connection)
   (with-engine (engine)
-    (counter-add (tally-open (engine-tally engine)) -1))
+    (note-closed engine connection))
   (close-connection engine connection nil))
 
 (defmethod detach ((engine blocking-engine) connection)
@@ -250,7 +256,7 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
     (when (eq connection (worker-connection *worker*))
       ;; From here on the sentinel does not touch the socket, so closing it is safe.
       (setf (worker-connection *worker*) nil)
-      (counter-add (tally-open (engine-tally engine)) -1))))
+      (note-closed engine connection))))
 
 (defun handle-connection (engine worker connection)
   "Serves CONNECTION, which WORKER has taken up, and gives it up again."

@@ -8,11 +8,13 @@ subclasses SERVICE and is called through its generic functions.")
   (:export
    ;; implemented by the layer above
    #:service #:serve #:output-unwanted-p #:release #:time-out-handler
-   #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
+   #:give-notice #:*refusal-reasons* #:address-limit
+   #:keep-unread-input #:input-kept-since #:release-kept-input
    #:make-engine-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
-   #:connection-descriptor #:connection-handle #:connection-peer #:connection-parkable-p
+   #:connection-descriptor #:connection-handle #:connection-peer #:connection-peer-name
+   #:enter-address #:refuse-with-notice #:connection-parkable-p
    #:connection-deadline #:connection-deadline-kind
    #:connection-outcome #:connection-input #:peer-ended-p
    #:resume-connection #:limit-handler-at #:milliseconds-queued #:wake-from-client #:call-for-all

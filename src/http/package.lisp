@@ -18,7 +18,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:limits-reply-rate #:limits-reply-grace #:limits-reply-seconds
    #:limits-handler-seconds #:limits-queue-seconds #:limits-handshake-seconds
    #:limits-head-seconds #:limits-idle-seconds
-   #:limits-connection-requests
+   #:limits-connection-requests #:limits-address-connections
    ;; request heads
    #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
    #:reset-parser #:forget-head
@@ -28,7 +28,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:head-expect-100-continue-p #:*spelling-kept-p*
    #:options-of-server-p #:uri-path #:host-and-port #:default-port #:field-spelling
    ;; proxies
-   #:ip-address #:parse-ip-address #:ip-address-text #:parse-network #:in-network-p
+   #:ip-address #:parse-ip-address #:ipv4-p #:ip-address-text #:parse-network #:in-network-p
    #:origin #:origin-address #:origin-port #:origin-scheme #:origin-host #:origin-of-head
    #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-octets-due
    #:proxy-header-source #:proxy-header-destination

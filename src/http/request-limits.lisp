@@ -83,6 +83,9 @@ next one, a real, in these LIMITS; NIL for no bound, :READ-TIMEOUT for the serve
   (connection-requests nil :type (or null (and index (integer 1))) :read-only t
    :documentation "The number of requests after which a connection ends, in these LIMITS; NIL for no
 bound.")
+  (address-connections nil :type (or null (and index (integer 1))) :read-only t
+   :documentation "The number of connections that one address may have open, in these LIMITS; NIL
+for no bound.  The server refuses more with 503 (RFC 9110, section 15.6.4).")
   (field-count 10000 :type (or null content-size) :read-only t
    :documentation "The maximum number of fields in a form, files included, in these LIMITS; NIL for
 no bound.  The server refuses more with 413 (RFC 9110, section 15.5.14).")
@@ -97,7 +100,8 @@ server refuses more with 413 (RFC 9110, section 15.5.14)."))
 (2 MiB), :EARLY-OCTETS (1 GiB), :CONTENT-RATE (1024), :CONTENT-GRACE (10), :CONTENT-SECONDS (NIL),
 :REPLY-RATE (1024), :REPLY-GRACE (30), :REPLY-SECONDS (60), :HANDLER-SECONDS (NIL),
 :QUEUE-SECONDS (NIL), :HANDSHAKE-SECONDS, :HEAD-SECONDS and :IDLE-SECONDS (:READ-TIMEOUT),
-:CONNECTION-REQUESTS (NIL), :FIELD-COUNT (10,000), :FILE-COUNT (100).")
+:CONNECTION-REQUESTS (NIL), :ADDRESS-CONNECTIONS (NIL), :FIELD-COUNT (10,000), :FILE-COUNT
+(100).")
 
 (defparameter *default-limits* (make-limits)
   "The limits that MAKE-PARSER uses by default.")

@@ -135,16 +135,13 @@ not called: a method of the program may have closed the socket, or passed it on.
 
 ;;; Refusing
 
-(defun peer-address (socket)
-  "The address of the peer of SOCKET, or NIL when it is gone."
-  (handler-case (values (peer-name socket))
-    (error () nil)))
-
-(defmethod turn-away ((taskmaster recycling-taskmaster) connection)
+(defmethod turn-away ((taskmaster recycling-taskmaster) connection reason)
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
         (socket (connection-usocket connection)))
-    (hunchentoot:too-many-taskmaster-requests taskmaster socket)
-    (log-rejection acceptor (peer-address socket) hunchentoot:+http-service-unavailable+)
+    (if (eq :address reason)
+        (tell-of-crowded-address taskmaster connection)
+        (hunchentoot:too-many-taskmaster-requests taskmaster socket))
+    (log-rejection acceptor (client-address connection) hunchentoot:+http-service-unavailable+)
     ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
     (unless (hunchentoot:acceptor-ssl-p acceptor)
       (send-busy socket))))

@@ -127,9 +127,11 @@ where they are not known.")
                       "requests were refused"
                       "Forwarded and X-Forwarded-For contradict each other"))))))
 
-(defgeneric turn-away (application connection)
+(defgeneric turn-away (application connection reason)
   (:documentation "Tells the client of CONNECTION, which was just accepted, that APPLICATION has no
-room for it.  Must not wait for the client.  Its value does not matter.  An error is counted."))
+room for it, because of REASON: :THREADS when all serve, :ADDRESS when the client has as many
+connections as it may.  Must not wait for the client.  Its value does not matter.  An error is
+counted."))
 
 ;;; Messages to the log of an application
 

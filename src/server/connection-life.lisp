@@ -247,9 +247,10 @@ will not report them.  Otherwise returns the empty buffers."
 (defmethod give-notice ((application http-service) connection)
   "Answers a request that came in part with 408 (RFC 9110, section 15.5.9).  A client that has not
 begun one gets no answer, unless it is refused."
-  (if (eq :refused (connection-deadline-kind connection))
-      (turn-away application connection)
-      (notice-of-late-request application connection)))
+  (let ((kind (connection-deadline-kind connection)))
+    (if (member kind *refusal-reasons*)
+        (turn-away application connection kind)
+        (notice-of-late-request application connection))))
 
 (defun notice-of-late-request (application connection)
   "Answers the unfinished request of CONNECTION to APPLICATION, if there is one; else NIL."

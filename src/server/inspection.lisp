@@ -24,7 +24,9 @@ Connections:
   :DEFERRED            open ones that wait for a reply that comes later
   :WRITING             open ones without a thread whose clients are slow to take the reply
   :QUEUED              open ones that have a request and wait for a thread
-  :REFUSED             those that were refused, since all threads served
+  :REFUSED             those that were refused
+  :REFUSED-BY          the same by reason, a plist: :THREADS, all of which served; :ADDRESS, which
+                       had as many connections as it may; :DESCRIPTORS, of which there were too many
   :EXPIRED             those that were ended because they took too long or held up others
   :EXPIRED-BY          the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new one,
                        rest of a :HEAD, :IDLE between requests, :WRITE, of a reply that the client

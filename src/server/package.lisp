@@ -57,7 +57,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:serve-and-exit #:begin-serving #:end-serving #:renew-files #:tell-operator
    ;; what is told seldom, however often it happens
    #:make-log-throttle #:log-throttle-silent-until #:count-throttled #:log-rarely
-   #:tell #:tell-of-refusal #:tell-of-failed-handshake
+   #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address #:tell-of-failed-handshake
    #:*rare-control* #:make-throttle
    ;; links
    #:http-connection #:make-http-connection #:http-base #:http-io #:http-stream #:http-content

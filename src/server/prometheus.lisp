@@ -33,8 +33,8 @@
     (:deferred :gauge "connections_deferred" "Connections whose reply comes later.")
     (:writing :gauge "connections_writing" "Connections whose client takes the reply slowly.")
     (:queued :gauge "connections_queued" "Connections that wait for a thread.")
-    (:refused :counter "connections_refused_total"
-     "Connections refused because all threads served.")
+    (:refused-by :counter "connections_refused_total"
+     "Connections refused when they were accepted." "reason")
     (:expired-by :counter "connections_expired_total"
      "Connections ended because they took too long or held up others." "kind")
     (:handshakes-failed-by :counter "tls_handshakes_failed_total" "TLS handshakes that failed."

@@ -48,7 +48,8 @@ the text after the name, as for FORMAT."
     (:handshake-timeout :handshake-seconds limits-handshake-seconds)
     (:head-timeout :head-seconds limits-head-seconds)
     (:idle-timeout :idle-seconds limits-idle-seconds)
-    (:max-connection-requests :connection-requests limits-connection-requests))
+    (:max-connection-requests :connection-requests limits-connection-requests)
+    (:max-address-connections :address-connections limits-address-connections))
   "For each limit, its name as an argument of an application, its name for MAKE-LIMITS, and its
 reader.")
 
@@ -88,6 +89,8 @@ reader.")
     (:head-timeout own-timeout ,*own-timeout-in-words*)
     (:idle-timeout own-timeout ,*own-timeout-in-words*)
     (:max-connection-requests (or null (and index (integer 1)))
+     "an integer above 0, or NIL for no limit")
+    (:max-address-connections (or null (and index (integer 1)))
      "an integer above 0, or NIL for no limit"))
   "The limits on time, the pace of content and replies, and connections, with their types, and these
 in words.")

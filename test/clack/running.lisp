@@ -60,7 +60,7 @@
 (define-server-test arguments-that-make-no-sense-are-refused
   (dolist (arguments '((:port "5000") (:port 70000) (:address 127) (:worker-num 0) (:max-thread-count -1)
                        (:read-timeout "x") (:read-timeout 1d300) (:write-timeout 1000000000000000000000)
-                       (:backlog -1) (:max-accept-count 3) (:max-header-octets 0)
+                       (:backlog -1) (:max-accept-count 3) (:max-address-connections 0) (:max-header-octets 0)
                        (:websocket-message-octets 0) (:websocket-ping-seconds -1)
                        (:fd "x") (:fd (:systemd)) (:ssl t) (:ssl-cert-file "/no/such/file") (:on-start 42)
                        (:message-log-format :combined) (:file-cache-control 60)

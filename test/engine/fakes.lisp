@@ -83,6 +83,10 @@
 
 ;;; A service that does what a test says
 
+(defvar *address-limit* 1000000
+  "How many connections one address may have with the services of tests: more than any test opens,
+so that each test sees whether they are counted to their ends.")
+
 (defclass fake-service (engine:service)
   ((handler :initarg :handler :reader fake-handler)
    (notes :initform (make-recorder) :reader fake-notes)
@@ -103,6 +107,19 @@
 
 (defmethod engine:give-notice ((service fake-service) connection)
   (record (fake-refusals service) (engine:connection-socket connection)))
+
+(defmethod engine:address-limit ((service fake-service) connection)
+  (declare (ignore connection))
+  (values *address-limit* 7))
+
+(defun counted-connections (engine)
+  "How many connections of ENGINE are counted for the address that the services of tests tell."
+  (gethash 7 (engine::address-counts-table (engine::engine-address-counts engine)) 0))
+
+(defun check-counts (engine)
+  "Checks that each connection of ENGINE that is counted for its address is open."
+  (eventually ("the connections that ended to be counted no more")
+    (<= (counted-connections engine) (statistic engine :open))))
 
 (defmethod engine:note ((service fake-service) level control &rest arguments)
   (let ((notes (fake-notes service)))
@@ -144,7 +161,8 @@ returns what SERVE does."
           (,engine (make-engine ,handler ,@options)))
      (engine:start-engine ,engine)
      (unwind-protect (progn ,@body)
-       (engine:stop-engine ,engine))))
+       (engine:stop-engine ,engine)
+       (check-counts ,engine))))
 
 (defun thread-that-never-began ()
   "A thread that has ended without having done anything, as one does that is destroyed before it

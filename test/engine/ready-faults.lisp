@@ -100,6 +100,7 @@ that meets TEST."
   "Checks that ENGINE has closed CONNECTION, whose worker was destroyed, and serves others."
   (is (closed-by-server-p connection))
   (wait-for-statistic engine :open 0)
+  (eventually ("no connection to be counted") (zerop (counted-connections engine)))
   (await-ended engine 1)
   (is (null (parked-connections (engine-table engine))))
   (with-connection (other *port*)
@@ -352,7 +353,7 @@ NUMBER."
     (with-descriptor (descriptor client)
       (with-function (engine:give-notice (original service connection) (throw 'unwound nil))
         (catch 'unwound
-          (refuse-connection engine (open-connection engine descriptor nil))))
+          (refuse-connection engine (open-connection engine descriptor nil) :threads)))
       (is (closed-by-server-p client))
       (is (zerop (statistic engine :open)))
       ;; WITH-DESCRIPTOR closes it, too: that number must still be nobody's.

@@ -24,8 +24,13 @@
   (when (integerp role)
     (funcall (fake-making service) role)))
 
+(defmethod engine:address-limit ((service octet-service) connection)
+  (declare (ignore connection))
+  (values *address-limit* 7))
+
 (defmethod engine:give-notice ((service octet-service) connection)
-  (let ((notice (if (eq :refused (engine:connection-deadline-kind connection))
+  (let ((notice (if (member (engine:connection-deadline-kind connection)
+                            engine:*refusal-reasons*)
                     "!"
                     (octet-notice service))))
     (when notice
@@ -78,7 +83,8 @@
                                              :accept-limit accept-limit :idle-seconds idle-seconds)))
       (engine:start-engine engine)
       (unwind-protect (funcall function engine)
-        (engine:stop-engine engine)))))
+        (engine:stop-engine engine)
+        (check-counts engine)))))
 
 (defmacro with-ready-engine ((engine meanings &rest options) &body body)
   "Evaluates BODY while a ready ENGINE runs that answers octets, after calling MEANINGS with

@@ -193,7 +193,8 @@ STATUS; unless that is 200, that it closes the connection and that no handler co
   (loop for (initarg value) in `((:max-request-line-octets 0) (:max-header-octets "many")
                                  (:max-header-count nil) (:max-body-octets -1)
                                  (:max-body-octets ,(expt 2 60))
-                                 (:max-chunk-extension-octets 1.5) (:max-trailer-octets -5))
+                                 (:max-chunk-extension-octets 1.5) (:max-trailer-octets -5)
+                                 (:max-address-connections 0))
         do (is (search (symbol-name initarg) (limit-complaint initarg value))))
   (is (null (limit-complaint :max-body-octets nil :max-header-octets 1))))
 

@@ -193,6 +193,20 @@ arguments, returns the lines of its access log so far."
       (is (= 503 (response-status (ask "/quick")))))
     (is (zerop (getf (recycling:stats acceptor) :failed)))))
 
+(define-server-test (who-refuses-a-connection-of-an-address-says-so-in-both-logs :needs :our-engine)
+  (let ((log (make-string-output-stream)))
+    (with-access-log (lines :max-address-connections 1 :defer-accept nil
+                            :message-log-destination log)
+        (("/next" "next"))
+      (with-admitted (first)
+        (with-connection (refused)
+          (check-refused refused)))
+      (eventually ("the line")
+        (find-if (lambda (line) (cl-ppcre:scan "^127\\.0\\.0\\.1 - .* \"-\" 503 -" line))
+                 (lines))))
+    (is (search "A connection was refused: 127.0.0.1 has 1 open, as many as one address may."
+                (get-output-stream-string log)))))
+
 (test warnings-of-refused-connections-come-every-ten-seconds-with-their-number
   (let ((log-throttle (server:make-log-throttle)))
     (flet ((said (&rest times)

@@ -108,6 +108,162 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
                                  (response-header (exchange connection "/") "connection")))
                (is (closed-by-server-p connection))))))
 
+;;; Connections of one address
+
+(defun check-refused (connection)
+  "Checks that CONNECTION, over which no request was sent, is answered 503 and closed."
+  (let ((response (read-response connection)))
+    (is (= 503 (response-status response)))
+    (is (string= "1" (response-header response "retry-after"))))
+  (is (closed-by-server-p connection)))
+
+(defun refused-for-address ()
+  (getf (figure :refused-by) :address))
+
+(defun admitted ()
+  "A connection over which a request was served; opened as soon as the server lets one in."
+  (eventually ("a connection to be let in")
+    (let ((connection (connect)))
+      (cond ((equal "next" (handler-case (exchange-text connection "/next")
+                             (error () nil)))
+             connection)
+            (t
+             (disconnect connection)
+             nil)))))
+
+(defmacro with-admitted ((connection) &body body)
+  "Evaluates BODY with CONNECTION bound to the value of ADMITTED."
+  `(with-open-connection (,connection (admitted)) ,@body))
+
+(define-server-test (an-address-has-no-more-connections-than-it-may :needs :our-engine)
+  (with-each-server ((:max-address-connections 2 :defer-accept nil)) "Hey!"
+    (with-admitted (first)
+      (with-admitted (second)
+        (loop for count from (1+ (refused-for-address))
+              repeat 2
+              do (with-connection (third)
+                   (check-refused third)
+                   (is (= count (refused-for-address)))))
+        (is (string= "Hey!" (exchange-text second "/"))))
+      (with-admitted (another)
+        (is (string= "Hey!" (exchange-text first "/")))
+        (is (string= "Hey!" (exchange-text another "/")))))))
+
+(define-server-test (a-connection-counts-for-its-address-until-it-ends :needs :our-engine)
+  (with-each-server ((:max-address-connections 1 :defer-accept nil
+                      :read-timeout 1/2 :idle-timeout 60))
+      (error "Broken.")
+    (dolist (end (list #'disconnect
+                       (lambda (connection)
+                         (exchange connection "/next" :headers '(("Connection" . "close"))))
+                       (lambda (connection)
+                         (send-request connection "/")
+                         (disconnect connection))
+                       (lambda (connection)
+                         (send connection "no HTTP" :crlf :crlf))
+                       (lambda (connection)
+                         (send connection "GET / HT")))) ; the sentinel ends it
+      (with-admitted (connection)
+        (with-connection (refused)
+          (check-refused refused))
+        (funcall end connection)
+        (with-admitted (next)
+          (with-connection (refused)
+            (check-refused refused)))))))
+
+(define-server-test (a-connection-that-a-program-has-detached-counts-no-more :needs :our-http)
+  (let ((stream nil))
+    (serving (:max-address-connections 1 :defer-accept nil)
+        (("/next" "next")
+         ("/take" (hunchentoot:detach-socket hunchentoot:*acceptor*)
+                  (setf stream hunchentoot::*hunchentoot-stream*)
+                  "taken"))
+      (with-admitted (connection)
+        (is (string= "taken" (exchange-text connection "/take")))
+        (with-admitted (next)
+          (with-connection (refused)
+            (check-refused refused)))
+        (close stream)
+        (is (closed-by-server-p connection))))))
+
+(define-server-test (a-failed-handshake-counts-no-more :needs (:our-engine :tls-client))
+  (over-tls
+    (serving (:max-address-connections 1 :defer-accept nil) (("/next" "next"))
+      (let ((*make-connection* '%make-connection))
+        (with-connection (connection)
+          (send connection (as-octets '(22 9 9 0 1 0)))
+          (receive-rest connection)))
+      (with-admitted (connection)
+        (let ((*make-connection* '%make-connection))
+          (with-connection (refused)
+            (is (closed-by-server-p refused))))
+        (is (= 1 (refused-for-address)))))))
+
+(define-server-test (a-trusted-proxy-has-as-many-connections-as-it-opens :needs :our-engine)
+  (with-each-server ((:max-address-connections 1 :trusted-proxies '("127.0.0.0/8"))) "Hey!"
+    (with-connections (connections 3)
+      (dolist (connection connections)
+        (is (string= "Hey!" (exchange-text connection "/"
+                                           :headers '(("X-Forwarded-For" . "192.0.2.1")))))))
+    (is (zerop (refused-for-address)))))
+
+(defun proxied (address)
+  "A connection that begins with a PROXY header, which tells that the client has ADDRESS."
+  (let ((connection (connect)))
+    (send connection
+          (format nil "PROXY TCP~D ~A ~:*~A 1 2" (if (find #\: address) 6 4) address) :crlf)
+    connection))
+
+(define-server-test (with-the-proxy-protocol-connections-count-for-their-clients :needs :our-engine)
+  (with-each-server ((:max-address-connections 1
+                      :proxy-protocol t :trusted-proxies '("127.0.0.1" "10.0.0.1")))
+      "Hey!"
+    (let ((served '()))
+      (unwind-protect
+           (progn
+             (dolist (address '("192.0.2.1" "192.0.2.2" "2001:db8::1" "2001:db8:0:1::1"
+                                "10.0.0.1" "10.0.0.1"))
+               (push (proxied address) served)
+               (is (string= "Hey!" (exchange-text (first served) "/"))))
+             ;; The same in other words, and in the same network of 64 bits
+             (dolist (address '("192.0.2.1" "::ffff:192.0.2.2" "2001:db8::ffff:1"))
+               (with-open-connection (refused (proxied address))
+                 (check-refused refused)))
+             (is (= 3 (refused-for-address))))
+        (mapc #'disconnect served))
+      (eventually ("a client to be let in again")
+        (with-open-connection (connection (proxied "192.0.2.1"))
+          (equal "Hey!" (handler-case (exchange-text connection "/")
+                          (error () nil))))))))
+
+(define-server-test (connections-to-a-path-count-for-no-address :needs :systemd)
+  (with-directory (directory)
+    (let ((path (merge-pathnames "socket" directory)))
+      (with-routes (("/next" "next"))
+        (let ((acceptor (make-instance *acceptor-class* :listen-path path :max-address-connections 1
+                                                        :access-log-destination nil
+                                                        :message-log-destination nil)))
+          (hunchentoot:start acceptor)
+          (unwind-protect
+               (with-open-connection (first (connect-to-path path))
+                 (is (string= "next" (exchange-text first "/next")))
+                 (with-open-connection (second (connect-to-path path))
+                   (is (string= "next" (exchange-text second "/next")))))
+            (stop-if-started acceptor)))))))
+
+(define-server-test (the-limit-of-an-address-can-be-changed-for-new-connections :needs :our-engine)
+  (serving (:defer-accept nil) (("/next" "next"))
+    (with-admitted (first)
+      (reinitialize-instance *server* :max-address-connections 1)
+      (with-admitted (second)
+        (with-connection (refused)
+          (check-refused refused)))
+      (is (string= "next" (exchange-text first "/next")))
+      (reinitialize-instance *server* :max-address-connections nil)
+      (with-admitted (second)
+        (with-admitted (third)
+          (is (string= "next" (exchange-text second "/next"))))))))
+
 ;;; A handler
 
 (define-server-test (a-handler-beyond-its-limit-is-answered-503-in-its-place :needs :our-http)

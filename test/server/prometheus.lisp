@@ -72,7 +72,7 @@
     (is (string= "4" (metric-value text "http_server_request_duration_seconds_count")))
     (is (string= "100.002149" (metric-value text "http_server_request_duration_seconds_sum")))))
 
-(defparameter *sums-of-kinds* '(:rejected :expired :handshakes-failed)
+(defparameter *sums-of-kinds* '(:rejected :refused :expired :handshakes-failed)
   "The statistics that a monitor computes by adding up those by kind.")
 
 (test every-statistic-is-a-metric

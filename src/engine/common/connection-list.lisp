@@ -11,11 +11,7 @@
   "Address and port of the peer of CONNECTION, a string; NIL when it is gone."
   (declare (notinline gone-p))          ; in ready/ownership.lisp
   (let ((text (handler-case
-                  (multiple-value-call #'peer-string
-                    (if (connection-socket connection)
-                        (peer-name (connection-socket connection))
-                        (descriptor-peer-name (connection-descriptor connection)
-                                              (connection-peer connection))))
+                  (multiple-value-call #'peer-string (connection-peer-name connection))
                 (error () nil))))
     ;; Its owner may close it meanwhile: then the name may be that of another connection's peer.
     (unless (gone-p connection)

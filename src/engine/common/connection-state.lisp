@@ -26,6 +26,7 @@ before the first.")
    :documentation "True when CONNECTION can wait for input without a worker.")
   (descriptor -1 :type fixnum :read-only t
    :documentation "The descriptor of CONNECTION, an integer; -1 where there is only the socket.")
+  (address nil :type (or null integer)) ; for which it is counted; see address-counts.lisp
   (queue (make-send-queue) :type send-queue
    :documentation "The SEND-QUEUE of CONNECTION: what its socket did not take yet.  After its
 service has returned from SERVE, the engine sends that.")
@@ -63,6 +64,13 @@ socket."
   (let ((descriptor (connection-descriptor connection)))
     (if (minusp descriptor) (connection-socket connection) descriptor)))
 
+(defun connection-peer-name (connection)
+  "The address and the port of the peer of CONNECTION, as PEER-NAME returns them.  Signals PEER-GONE
+if the peer has left."
+  (if (connection-socket connection)
+      (peer-name (connection-socket connection))
+      (descriptor-peer-name (connection-descriptor connection) (connection-peer connection))))
+
 (declaim (inline connection-output))
 (defun connection-output (connection)
   "The parts of answers that CONNECTION has not sent, a list; see SEND-QUEUE-PARTS."
@@ -93,6 +101,14 @@ may use other kinds.")
 (defun no-expirations ()
   "A plist of *DEADLINE-KINDS* and zeros."
   (loop for kind in *deadline-kinds* collect kind collect 0))
+
+(defparameter *refusal-reasons* '(:threads :address :descriptors)
+  "The reasons for which an engine refuses a connection that it has just accepted: all threads
+serve; the address of its peer has as many as it may; or its descriptor is too large a number.")
+
+(defun no-refusals ()
+  "A plist of *REFUSAL-REASONS* and zeros."
+  (loop for reason in *refusal-reasons* collect reason collect 0))
 
 (defun set-deadline-in (connection kind delay now)
   "Like SET-DEADLINE, after DELAY, in milliseconds or NIL for never."

@@ -29,7 +29,7 @@ wakes it.")
   (suspends 0 :type fixnum)             ; workers
   (accepted (make-counter) :read-only t) ; connections, since the start
   (open (make-counter) :read-only t)    ; connections, now
-  (refused 0 :type fixnum)              ; connections
+  (refused-by (no-refusals) :type list) ; connections, by why; see *REFUSAL-REASONS*
   (expired-by (no-expirations) :type list) ; connections, by why; see *DEADLINE-KINDS*
   (failed 0 :type fixnum)               ; errors of the service, of making a thread
   (stalls 0 :type fixnum)               ; calls of SERVE that claimed input and served none
@@ -71,6 +71,11 @@ engine."
 of the engine's thread limit, or NIL for no limit.")
   (list '() :type list))                ; of CLIENT-WAITs
 
+(defstruct (address-counts (:include opaque) (:constructor make-address-counts ()) (:copier nil))
+  "How many connections of an engine each address has open: see address-counts.lisp."
+  (lock (bt:make-lock "addresses") :read-only t)
+  (table (make-hash-table) :read-only t)) ; by address, an integer; no number is 0
+
 (define-record (engine (:include opaque) (:constructor nil) (:copier nil))
   "A pool of workers over the connections of one listener."
   (service nil :read-only t
@@ -107,6 +112,7 @@ limit.")
   (client-waits (make-client-waits) :type client-waits :read-only t
    :documentation "The CLIENT-WAITS of ENGINE: how many of its workers may wait for clients, and
 those that do.")
+  (address-counts (make-address-counts) :type address-counts :read-only t)
   (overloaded-p nil)                    ; a connection waits for a worker and none is free
   (tally (make-tally) :type tally :read-only t)
   (timers (make-timers) :type timers :read-only t)) ; see timer-heap.lisp

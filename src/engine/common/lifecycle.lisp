@@ -89,8 +89,8 @@ successor if it dies."
 (defun drop-queue (engine)
   "Closes the connections that no worker will take."
   (dolist (connection (with-engine (engine)
-                        (counter-add (tally-open (engine-tally engine))
-                                     (- (length (engine-queue engine))))
+                        (dolist (connection (engine-queue engine))
+                          (note-closed engine connection))
                         (shiftf (engine-queue engine) '())))
     (close-socket (connection-handle connection))))
 

@@ -22,9 +22,16 @@ counted; the value is true then."
       (count-failure engine)
       nil)))
 
-(defun refused-with-notice-p (engine connection)
-  "The same for CONNECTION, which ENGINE has just accepted, and does not serve."
-  (setf (connection-deadline-kind connection) :refused)
+(defun count-refused (engine reason)
+  "Counts a connection that ENGINE has refused because of REASON, one of *REFUSAL-REASONS*."
+  (with-engine (engine)
+    (incf (getf (tally-refused-by (engine-tally engine)) reason))))
+
+(defun refuse-with-notice (engine connection reason)
+  "Counts CONNECTION, which ENGINE has just accepted, and refuses because of REASON, one of
+*REFUSAL-REASONS*, and lets the service tell its peer.  The value is that of NOTICE-GIVEN-P."
+  (count-refused engine reason)
+  (setf (connection-deadline-kind connection) reason)
   (notice-given-p engine connection))
 
 (defun without-reports (arguments)

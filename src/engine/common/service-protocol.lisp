@@ -55,10 +55,19 @@ CONNECTION meanwhile.  It must not wait.  Its value does not matter.")
 
 (defgeneric give-notice (service connection)
   (:documentation "Tells the peer of CONNECTION why it is going to be closed: for the reason of
-CONNECTION-DEADLINE-KIND.  With :REFUSED, it was just accepted, and SERVICE has no room for it;
+CONNECTION-DEADLINE-KIND.  With one of *REFUSAL-REASONS*, it was just accepted, and is refused;
 otherwise it waited without a worker.  True if SERVICE had something to say.  The owner of
 CONNECTION, which is a worker that accepts or the sentinel, calls it, so it must not wait: octets
 that the system does not take at once are lost.  An error is counted.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric address-limit (service connection)
+  (:documentation "How many connections of SERVICE, an integer above 0, may be open at a time from
+the address of CONNECTION, which was just accepted; and the integer that stands for that address.
+NIL for no limit.  The owner of CONNECTION calls it, so it must not wait.  An error is counted, and
+means no limit.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))

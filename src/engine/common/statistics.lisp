@@ -23,8 +23,8 @@ a timer."
 
 (defparameter *statistics*
   '(:threads :standby :busy :keep-alive-waiting :suspended :made :ended :resumes :suspends
-    :accepted :open :parked :deferred :writing :queued :refused :expired :expired-by :failed :stalls
-    :served :durations
+    :accepted :open :parked :deferred :writing :queued :refused :refused-by :expired :expired-by
+    :failed :stalls :served :durations
     :ready-wait :ready-waits :decisions :timers :memory :memory-limit :uptime)
   "The names of the statistics of ENGINE-STATISTICS, in order.")
 
@@ -33,6 +33,7 @@ a timer."
   (loop for name in *statistics*
         collect name
         collect (case name
+                  (:refused-by (no-refusals))
                   (:expired-by (no-expirations))
                   (:timers (no-timer-statistics))
                   (:durations (histogram (make-tally-sheet)))
@@ -44,6 +45,10 @@ a timer."
 Not under the lock.")
   (:method ((engine engine))
     '()))
+
+(defun sum-of-counts (counts)
+  "The sum of the numbers in COUNTS, a plist."
+  (loop for (nil count) on counts by #'cddr sum count))
 
 (defun counted-statistics (engine)
   "A plist of the counts under the lock of ENGINE, all of one moment."
@@ -60,8 +65,9 @@ Not under the lock.")
             :accepted (counter-count (tally-accepted tally))
             :open (open-count engine)
             :queued (length (engine-queue engine))
-            :refused (tally-refused tally)
-            :expired (loop for (nil count) on (tally-expired-by tally) by #'cddr sum count)
+            :refused (sum-of-counts (tally-refused-by tally))
+            :refused-by (copy-list (tally-refused-by tally))
+            :expired (sum-of-counts (tally-expired-by tally))
             :expired-by (copy-list (tally-expired-by tally))
             :failed (tally-failed tally)
             :stalls (tally-stalls tally)

@@ -67,11 +67,9 @@ may serve it, T if another worker may, or NIL if all workers serve."
            (t (and (> (open-count engine) limit)
                    (>= (busy-or-readable-count engine limit) limit)))))))
 
-(defun refuse-connection (engine connection)
-  (with-engine (engine)
-    (incf (tally-refused (engine-tally engine))))
+(defun refuse-connection (engine connection reason)
   (let ((told-p nil))
-    (unwind-protect (progn (refused-with-notice-p engine connection)
+    (unwind-protect (progn (refuse-with-notice engine connection reason)
                            (setf told-p t))
       (if told-p
           (close-gracefully engine connection)
@@ -80,16 +78,17 @@ may serve it, T if another worker may, or NIL if all workers serve."
 (defun refuse-descriptor (engine descriptor)
   "Closes DESCRIPTOR, a number too large for the table of ENGINE."
   (close-descriptor descriptor)
-  (with-engine (engine)
-    (incf (tally-refused (engine-tally engine))))
+  (count-refused engine :descriptors)
   nil)
 
 (defun adopt-descriptor (engine worker descriptor peer)
   "Makes a connection on DESCRIPTOR to PEER, which the caller owns; returns NIL if it was
 refused.  WORKER is as for REFUSED-P."
-  (let ((connection (open-connection engine descriptor peer)))
-    (cond ((refused-p engine worker)
-           (refuse-connection engine connection)
+  (let* ((connection (open-connection engine descriptor peer))
+         (reason (cond ((not (enter-address engine connection)) :address)
+                       ((refused-p engine worker) :threads))))
+    (cond (reason
+           (refuse-connection engine connection reason)
            nil)
           (t
            connection))))

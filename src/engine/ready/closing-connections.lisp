@@ -13,7 +13,7 @@
   (clear-queue (connection-queue connection))
   (release-output connection)
   (forget-connection (engine-table engine) connection)
-  (counter-add (tally-open (engine-tally engine)) -1)
+  (note-closed engine connection)
   (when (draining-p engine)             ; a stop waits for the last one
     (with-engine (engine)
       (bt:condition-notify (engine-changed engine)))))

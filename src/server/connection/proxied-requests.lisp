@@ -7,7 +7,9 @@
 ;;;;   the peer is no trusted proxy             close it, and count it as rejected
 ;;;;   the header has come in part              park it, until the deadline of a head
 ;;;;   the header is malformed                  close it, and count it as rejected
-;;;;   the header has come whole                go on as if the connection began now
+;;;;   the header has come whole, and tells a   refuse it
+;;;;   client with too many connections
+;;;;   the header has come whole otherwise      go on as if the connection began now
 ;;;;
 ;;;; No octet behind the header is read, since TLS, or a program, may read the descriptor next.
 ;;;; Where a worker has the connection, it waits.
@@ -116,7 +118,10 @@ connection."
                                             (lambda ()
                                               (continue-proxy-header connection http))))))
         (case input
-          (:read (end-proxy-header application http))
+          (:read
+           (end-proxy-header application http)
+           (unless (admit-proxied-client connection)
+             (setf input :end)))
           (:none
            (settle-head-deadline application connection http :head)
            (when (head-late-p http)

@@ -31,10 +31,10 @@ message now, or NIL for no message."
         (shiftf (log-throttle-count log-throttle) 0)))))
 
 (defun make-log-throttles ()
-  "The log throttles of an application, an alist: for connections that were :REFUSED, for refusals
-of requests that are logged, and for failed handshakes by kind."
-  (loop for name in (list* :refused :tls-to-plain-http :malformed-proxy-header :no-trusted-proxy
-                           :contradicting-proxies (handshake-failure-kinds))
+  "The log throttles of an application, an alist: for connections that were :REFUSED, or whose
+address was crowded, for refusals of requests that are logged, and for failed handshakes by kind."
+  (loop for name in (list* :refused :crowded-address :tls-to-plain-http :malformed-proxy-header
+                           :no-trusted-proxy :contradicting-proxies (handshake-failure-kinds))
         collect (cons name (make-log-throttle))))
 
 (defparameter *rare-control* "~A~@[: ~A~]."
