@@ -71,7 +71,7 @@ was signalled again by a later read."
         (send-content acceptor request head status
                       (hunchentoot:acceptor-status-message
                        acceptor status
-                       :error (princ-to-string condition)
+                       :error (message-text "~A" (list condition) #'condition-text)
                        :backtrace (princ-to-string backtrace))))))
 
 (defun send-content (acceptor request head status content)

@@ -128,7 +128,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:whole-or-broken
    ;; lines
    #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now
-   #:client-text #:report-text #:message-text #:counted-text #:encoded-message
-   #:encoded-json-message
+   #:client-text #:report-text #:condition-text #:message-text #:counted-text
+   #:encoded-message #:encoded-json-message
    #:make-journal #:journal-destination #:journal-lost #:journal-unwritten
    #:start-journal #:stop-journal #:end-journal #:flush-journal #:append-line #:lose-line))

@@ -27,9 +27,16 @@
     (is (= 500 (response-status (ask "/"))))
     (is (search "UNPRINTABLE" (clack-log)))))
 
-(defun circular (&rest elements)
-  "A list of ELEMENTS without an end."
-  (setf (rest (last elements)) elements))
+(define-server-test an-error-whose-report-never-ends-is-told-and-answered-through-clack
+  (with-clack (environment (if (equal "/endless" (getf environment :path-info))
+                               (error 'endless-report)
+                               (error "This is ~A." (circular 1 2))))
+    (is (= 500 (response-status (ask "/endless"))))
+    (is (= 500 (response-status (ask "/"))))
+    (let ((text (clack-log)))
+      (is (search "It goes on. It goes on." text))
+      (is (search "This is (1 2 1 2 1" text))
+      (is (< (length text) 4000)))))
 
 (define-server-test lists-without-a-proper-end-are-no-responses
   (dolist (response (list (circular 200 '() '("x"))

@@ -16,3 +16,9 @@ the arguments."
                                 (declare (ignorable ,original ,@(set-difference arguments lambda-list-keywords)))
                                 ,@replacement)
                        (lambda () ,@body)))
+
+;;; Data for which functions may not end
+
+(defun circular (&rest elements)
+  "A list of ELEMENTS without an end."
+  (setf (rest (last elements)) elements))

@@ -8,6 +8,36 @@
 (defparameter *report-limit* 10000
   "The length, in characters, to which a backtrace in a message is cut, if clients can cause it.")
 
+;;; Reports of conditions.  One may show all elements of what a client has sent, or of a circular
+;;; list, or be wrong: it must not fill the memory.
+
+(defclass limited-text (trivial-gray-streams:fundamental-character-output-stream)
+  ((room :initarg :room :accessor room-of)
+   (text :initform (make-string-output-stream) :reader text-of)
+   (when-full :initarg :when-full :reader when-full))
+  (:documentation "A stream that takes ROOM characters, and then calls WHEN-FULL."))
+
+(defmethod trivial-gray-streams:stream-write-char ((stream limited-text) char)
+  (when (minusp (decf (room-of stream)))
+    (funcall (when-full stream)))
+  (write-char char (text-of stream)))
+
+(defmethod trivial-gray-streams:stream-line-column ((stream limited-text))
+  nil)
+
+(defun condition-text (condition &optional (limit *report-limit*))
+  "The report of CONDITION, or its first LIMIT characters and an ellipsis.  Signals the errors of
+the report."
+  (let* ((*print-length* (or *print-length* limit)) ; for text that the report makes first
+         (stream nil)
+         (full-p (block printing
+                   (setf stream (make-instance 'limited-text
+                                               :room limit
+                                               :when-full (lambda () (return-from printing t))))
+                   (princ condition stream)
+                   nil)))
+    (format nil "~A~:[~;...~]" (get-output-stream-string (text-of stream)) full-p)))
+
 (defun shortened (text limit)
   "TEXT, a string; if longer than LIMIT, its first LIMIT characters and the number of the others."
   (if (> (length text) limit)
@@ -25,14 +55,14 @@
 cut."
   (typecase argument
     (string (escaped-text (shortened argument *text-limit*) :argument))
-    (condition (substitute #\Space #\Newline (shortened (princ-to-string argument) *text-limit*)))
+    (condition (substitute #\Space #\Newline (condition-text argument *text-limit*)))
     (t argument)))
 
 (defun report-text (argument)
   "ARGUMENT of a message about an error, a condition or its backtrace, in the form for the message."
   (typecase argument
     (string (shortened argument *report-limit*))
-    (condition (shortened (princ-to-string argument) *text-limit*))
+    (condition (condition-text argument *text-limit*))
     (t argument)))
 
 (defun message-text (control arguments &optional treat)
