@@ -178,6 +178,8 @@ Connections:
                             is answered 503 in place of its handler; default NIL, for no limit
   :MAX-CONNECTION-REQUESTS  how many requests a connection serves before it is closed; default NIL,
                             for no limit
+  :MAX-ADDRESS-CONNECTIONS  how many connections one address may have open, an integer; one more is
+                            answered 503; default NIL, for no limit
 
 Replies:
 
