@@ -34,9 +34,9 @@ environment."
             (funcall function part servers environment)
             (funcall app environment))))))
 
-(defun make-page-middleware (page path servers allow)
-  "A middleware with PAGE at PATH, as MAKE-METRICS-MIDDLEWARE tells."
-  (make-tested-middleware (make-page-test path allow) servers
+(defun make-page-middleware (page path servers allow &key any-host-p)
+  "A middleware with PAGE at PATH, as MAKE-METRICS-MIDDLEWARE tells; with ANY-HOST-P for any Host."
+  (make-tested-middleware (make-page-test path allow :any-host-p any-host-p) servers
                           (lambda (part servers environment)
                             (declare (ignore part environment))
                             (page-response page servers))))
@@ -72,13 +72,14 @@ UNFIT-ARGUMENT."
 (defun make-readiness-middleware (path &key servers (allow *loopback*))
   "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but the page tells a load balancer
 whether all of SERVERS take new requests: with status 200, or 503 (RFC 9110, section 15.6.4) as soon
-as one of them is being stopped, and before it is started.  Signals UNFIT-ARGUMENT."
-  (make-page-middleware #'readiness-page path servers allow))
+as one of them is being stopped, and before it is started.  Host may be any name.  Signals
+UNFIT-ARGUMENT."
+  (make-page-middleware #'readiness-page path servers allow :any-host-p t))
 
 (defun make-liveness-middleware (path &key (allow *loopback*))
   "As MAKE-METRICS-MIDDLEWARE with PATH and ALLOW, but the page is always 200: it tells that a
-thread serves.  Signals UNFIT-ARGUMENT."
-  (make-page-middleware #'liveness-page path '() allow))
+thread serves.  Host may be any name.  Signals UNFIT-ARGUMENT."
+  (make-page-middleware #'liveness-page path '() allow :any-host-p t))
 
 ;;; The live page
 

@@ -27,9 +27,9 @@ is a plist of further headers."
   "SERVERS, a list; if that is empty, the acceptor that serves the current request."
   (or servers (list hunchentoot:*acceptor*)))
 
-(defun make-page-dispatcher (page path servers allow)
-  "A dispatcher with PAGE at PATH, as MAKE-METRICS-DISPATCHER tells."
-  (let ((test (with-parameter-errors (make-page-test path allow))))
+(defun make-page-dispatcher (page path servers allow &key any-host-p)
+  "A dispatcher with PAGE at PATH, as MAKE-METRICS-DISPATCHER tells; with ANY-HOST-P for any Host."
+  (let ((test (with-parameter-errors (make-page-test path allow :any-host-p any-host-p))))
     (lambda (request)
       (when (call-page-test test request)
         (lambda ()
@@ -66,13 +66,14 @@ HUNCHENTOOT:PARAMETER-ERROR."
 (defun make-readiness-dispatcher (path &key servers (allow *loopback*))
   "As MAKE-METRICS-DISPATCHER with PATH, SERVERS and ALLOW, but the page tells a load balancer
 whether all of SERVERS take new requests: with status 200, or 503 (RFC 9110, section 15.6.4) as soon
-as one of them is being stopped, and before it is started.  Signals HUNCHENTOOT:PARAMETER-ERROR."
-  (make-page-dispatcher #'readiness-page path servers allow))
+as one of them is being stopped, and before it is started.  Host may be any name.  Signals
+HUNCHENTOOT:PARAMETER-ERROR."
+  (make-page-dispatcher #'readiness-page path servers allow :any-host-p t))
 
 (defun make-liveness-dispatcher (path &key (allow *loopback*))
   "As MAKE-METRICS-DISPATCHER with PATH and ALLOW, but the page is always 200: it tells that a
-thread serves.  Signals HUNCHENTOOT:PARAMETER-ERROR."
-  (make-page-dispatcher #'liveness-page path '() allow))
+thread serves.  Host may be any name.  Signals HUNCHENTOOT:PARAMETER-ERROR."
+  (make-page-dispatcher #'liveness-page path '() allow :any-host-p t))
 
 ;;; The live page
 

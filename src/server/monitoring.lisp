@@ -108,11 +108,12 @@ site's name, so that its scripts may read the response (DNS rebinding)."
   (and (peer-in-p (load-time-value (mapcar #'parse-network '("127.0.0.0/8" "::1"))) address)
        (sites-name-p host)))
 
-(defun make-page-test (path allow &optional (methods '(:get :head)))
+(defun make-page-test (path allow &key (methods '(:get :head)) any-host-p)
   "A function of the method of a request, its path and the address of its client, strings, of the
 value of PASSED-ON-P, and of the text of Host, or NIL.  It is true if the request gets the page at
-PATH, a string, of which ALLOW is the argument, for which it has one of METHODS, a list.  Signals
-UNFIT-ARGUMENT."
+PATH, a string, of which ALLOW is the argument, for which it has one of METHODS, a list.  With
+ANY-HOST-P the page tells so little that a browser which another site has led here may have it, and
+load balancers can ask with the names of their sites.  Signals UNFIT-ARGUMENT."
   (unless (stringp path)
     (unfit :path " must be a string, not ~S" path))
   (let ((allowed-p (client-test allow)))
@@ -121,5 +122,6 @@ UNFIT-ARGUMENT."
            (member method methods)
            ;; Behind a proxy on this machine every client seems to be on this machine.
            (not (and (listp allow)
-                     (or passed-on-p (led-here-p address host))))
+                     (or passed-on-p
+                         (and (not any-host-p) (led-here-p address host)))))
            (funcall allowed-p address)))))

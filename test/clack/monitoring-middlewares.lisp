@@ -52,7 +52,9 @@
 
 (define-server-test a-browser-that-another-site-leads-here-gets-the-application
   (serving-watched ((handler:make-metrics-middleware "/metrics")
-                    (handler:make-live-page-middleware "/live"))
+                    (handler:make-live-page-middleware "/live")
+                    (handler:make-liveness-middleware "/alive"))
+    (is (equal (format nil "alive~%") (ask-text "/alive" :host "evil.example")))
     (dolist (path '("/metrics" "/live" "/live/events"))
       (is (equal "the app" (ask-text path :host "evil.example:4242"))))
     (is (string/= "the app" (ask-text "/metrics" :host "localhost:4242")))))

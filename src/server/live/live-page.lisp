@@ -17,8 +17,8 @@
 the request gets of the live page at PATH, :PAGE, :EVENTS or :WORKER, or NIL.  Signals
 UNFIT-ARGUMENT."
   (let ((page-p (make-page-test path allow)))
-    (let ((events-p (make-page-test (path-below path "events") allow '(:get)))
-          (worker-p (make-page-test (path-below path "worker") allow '(:post))))
+    (let ((events-p (make-page-test (path-below path "events") allow :methods '(:get)))
+          (worker-p (make-page-test (path-below path "worker") allow :methods '(:post))))
       (lambda (&rest request)
         (cond ((apply page-p request) :page)
               ((apply events-p request) :events)
