@@ -89,6 +89,7 @@
     :writing "of them waiting for a slow client to take its reply, without a thread"
     :queued "of them waiting for a thread"
     :refused "connections answered 503 for want of room"
+    :refused-by "the same by reason"
     :expired "connections ended for taking too long or holding up others"
     :expired-by "the same by kind"
     :rejected "requests answered with an error for what they are: no HTTP, too large, too slow"

@@ -46,7 +46,7 @@
 (defparameter *refusals-of-no-head*
   '(:request-timeout :form-too-large :too-many-fields :too-many-files :no-memory :connect-not-served
     :plain-http-to-tls :tls-to-plain-http :content-of-handshake :malformed-proxy-header :no-trusted-proxy
-    :contradicting-proxies)
+    :contradicting-proxies :queue-timeout :handler-timeout)
   "The names of the refusals that only higher layers signal.")
 
 (test each-refusal-has-a-vector
