@@ -276,8 +276,9 @@ that PAGE has got; then the request is answered as if nothing had been."
 (define-server-test (a-worker-without-a-request-is-not-asked :needs :our-engine)
   (with-live-page ()
     (with-acceptor (acceptor)
-      (is-true (loop for number from 1 to 4
-                       thereis (equal "idle" (member-of (where number) "reason"))))
+      (eventually ("an idle worker to be found")
+        (loop for number from 1 to 20
+              thereis (equal "idle" (member-of (where number) "reason"))))
       (is (equal "ended" (member-of (where 4711) "reason")))
       (is (equal "ended" (member-of (where "no-number") "reason"))))))
 

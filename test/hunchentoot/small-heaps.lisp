@@ -87,12 +87,13 @@
             (loop repeat (connections-for-tests 200)
                   do (push (connect port) connections)
                      (send-request (first connections) "/large")
-                     (read-head (first connections)))
+                     ;; The server may also have given up this one, for others.
+                     (ignore-errors (read-head (first connections))))
          (mapc #'disconnect connections))
        (eventually ("a reply of the same kind for a client that reads")
          (with-connection (connection port)
            (send-request connection "/large")
-           (= 200 (response-status (read-response connection)))))))
+           (ignore-errors (= 200 (response-status (read-response connection))))))))
    :megabytes 192
    :forms "(answer-at \"/large\" (lambda () (make-array 5000000 :element-type '(unsigned-byte 8) :initial-element 1)))"))
 

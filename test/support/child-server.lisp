@@ -4,7 +4,8 @@
 ;;; tests.
 
 (defparameter *child-program*
-  "(in-package #:cl-user)
+  "(hunchentoot-recycling-taskmaster-scripts:load-own \"hunchentoot-recycling-taskmaster\")
+   (in-package #:cl-user)
    (defun answer-at (path function)
      (push (hunchentoot:create-prefix-dispatcher path function) hunchentoot:*dispatch-table*))
    (answer-at \"/hello\" (lambda () \"hello\"))
@@ -31,10 +32,16 @@
     (error () nil)))
 
 (defun launch-child (program megabytes)
-  "Starts a Lisp with a heap of MEGABYTES that loads PROGRAM, a pathname; returns its process."
-  (uiop:launch-program (append (lisp-from-core "--dynamic-space-size" (princ-to-string megabytes))
-                               (list (uiop:native-namestring program)))
-                       :input :stream))
+  "Starts a Lisp with a heap of MEGABYTES that loads PROGRAM, a pathname; returns its process.  It
+loads the library itself, since what comes from a core takes more of a small heap."
+  (uiop:launch-program
+   (list (lisp-runtime) #+sbcl "--core" #+sbcl (uiop:native-namestring sb-ext:*core-pathname*)
+         "--noinform" "--disable-ldb" "--lose-on-corruption"
+         "--dynamic-space-size" (princ-to-string megabytes) "--end-runtime-options"
+         "--non-interactive"
+         "--load" (project-file "scripts/prelude.lisp")
+         "--load" (uiop:native-namestring program))
+   :input :stream))
 
 (defun call-with-child-server (function &key (megabytes 256) (forms "") initargs)
   "Calls FUNCTION with the port of a server in a process of its own, whose heap has MEGABYTES, and
@@ -47,7 +54,7 @@ much of that is in use, and what FORMS, a string, define with ANSWER-AT."
       (let ((process (launch-child program megabytes)))
         (unwind-protect
              (progn
-               (eventually ("a child to serve" :patience (patience-to-load))
+               (eventually ("a child to serve" :patience (* 30 *patience*)) ; it loads all first
                  (or (listening-p port) (not (uiop:process-alive-p process))))
                (funcall function port)
                (is-true (uiop:process-alive-p process) "The server has ended."))

@@ -14,10 +14,15 @@
 (defun document-lines ()
   (uiop:read-file-lines (differences-document) :external-format :utf-8))
 
+(defun wide-p (line)
+  "True if LINE belongs to a table with the four columns of the differences."
+  (< 4 (count #\| line)))
+
 (defun rows (lines)
-  "Those of LINES that are rows of a table, without the one above the dashes."
+  "Those of LINES that are rows of the table, without the one above the dashes."
   (loop for (line next) on lines
         when (and (uiop:string-prefix-p "| " line)
+                  (wide-p line)
                   (not (uiop:string-prefix-p "|--" (or next ""))))
           collect line))
 
@@ -31,7 +36,7 @@ after a change in differences.sexp."
       (dolist (line lines)
         (unless (member line old-rows :test #'string=)
           (write-line line out))
-        (when (uiop:string-prefix-p "|--" line)
+        (when (and (uiop:string-prefix-p "|--" line) (wide-p line))
           (dolist (entry (differences-table))
             (write-line (entry-row entry) out)))))))
 
