@@ -1,10 +1,27 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;;; What the tables of the guide say is what there is, and links lead somewhere.
+;;;; What the tables and lists of the guide say is what there is, and links lead somewhere.
 
 (in-suite guide)
 
 ;;; Tables
+
+(defun rows-of-list (&rest lines)
+  "What LIST-ROWS finds in a page of a list with the header \"thing\", and LINES, in each of which '
+stands for a back quote."
+  (with-directory (directory)
+    (list-rows (write-file directory "page.md"
+                           (substitute #\` #\'
+                                       (format nil "<!-- list: thing -->~%~{~A~%~}" lines)))
+               "thing")))
+
+(test a-list-says-what-a-table-would
+  (is (equal '(("`:a`" "8 (`*a*`)" "first of two.") ("`b`, `c` and `d`" nil "two: three."))
+             (rows-of-list "- ':a' (8 ('*a*')): first" "  of two." "- 'b', 'c' and 'd': two: three."
+                           "" "Words end the list." "- 'e': is not in it.")))
+  (is (null (rows-of-list "" "Words." "- 'a': one.")))
+  (signals error (rows-of-list "- a: without quotes."))
+  (signals error (rows-of-list "- 'a' without a colon.")))
 
 (defun keyword-names (keywords)
   (mapcar (lambda (keyword) (format nil ":~(~A~)" keyword)) keywords))
@@ -141,8 +158,9 @@
           (t (funcall (cdr default))))))
 
 (test the-guide-has-the-defaults-of-arguments
-  (let ((rows (loop for row in (table-rows "docs/guide/configure.md" "argument")
-                    when (written-number (second row)) collect row)))
+  (let ((rows (loop for row in (append (table-rows "docs/guide/configure.md" "argument")
+                                       (list-rows "docs/guide/configure.md" "argument"))
+                    when (written-number (or (second row) "")) collect row)))
     (is (< 12 (length rows)))
     (loop for (name default) in rows
           do (is (eql (written-number default)

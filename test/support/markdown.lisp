@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; What tests read of documents: fenced blocks, tables, headings, links.
+;;; What tests read of documents: fenced blocks, tables, lists, headings, links.
 
 (defun document (name)
   "The pathname of the document NAME, a string from the root of the project."
@@ -103,8 +103,42 @@ before it says of it, a string, or NIL."
         when quoted collect quoted))
 
 (defun words-in-column (page header)
-  "What stands between back quotes in the first column of the tables of PAGE with HEADER."
-  (loop for (cell) in (table-rows page header) append (quoted-words cell)))
+  "What stands between back quotes in the first column of the tables of PAGE with HEADER, and before
+the colons of its lists with this header."
+  (loop for (cell) in (append (table-rows page header) (list-rows page header))
+        append (quoted-words cell)))
+
+;;; Lists that stand for tables
+
+(defun list-start-p (line header)
+  "True when LINE is the comment before a list that stands for a table with HEADER."
+  (string= line (format nil "<!-- list: ~A -->" header)))
+
+(defun list-items (page header)
+  "The items of all lists of the document PAGE with HEADER, strings without line ends."
+  (let ((items '()) (inside nil))
+    (dolist (line (prose page) (nreverse items))
+      (cond ((list-start-p line header)
+             (setf inside t))
+            ((or (not inside) (string= "" line)))
+            ((uiop:string-prefix-p "- " line)
+             (push (subseq line 2) items))
+            ((and items (uiop:string-prefix-p "  " line))
+             (setf (first items) (format nil "~A~A" (first items) (subseq line 1))))
+            (t
+             (setf inside nil))))))
+
+(defun item-row (item)
+  "What ITEM of a list says as a row of a table: its names, what stands in parentheses behind them,
+which is NIL when nothing does, and the rest."
+  (or (cl-ppcre:register-groups-bind (names default text)
+          ("^((?:`[^`]+`(?:, | and )?)+)(?: \\((.*?)\\))?: (.*)$" item)
+        (list names default text))
+      (error "A list of names has an item that names nothing: ~A" item)))
+
+(defun list-rows (page header)
+  "The rows of all lists of the document PAGE with HEADER; see ITEM-ROW."
+  (mapcar #'item-row (list-items page header)))
 
 ;;; Links
 
