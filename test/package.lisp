@@ -84,7 +84,8 @@
                 #:call-taking-content #:call-with-turn #:clear-body-buffer #:content-body-buffer
                 #:content-remaining #:decimal-text #:drop-input #:fill-more-input #:gather
                 #:io-end #:io-fill #:io-input #:io-milliseconds #:io-output #:io-owner #:io-start
-                #:journal-lock #:journal-phase #:journal-thread #:journal-wanted #:keep-journal
+                #:journal-kept #:journal-lock #:journal-phase #:journal-thread #:journal-wanted
+                #:keep-journal
                 #:make-body-buffer #:make-io #:move-to-file #:octets-if-room #:prometheus-text
                 #:queue-buffered #:read-body-buffer #:reply-content-chunk-end
                 #:reply-stream-content #:return-buffer #:send-output #:take-buffer #:take-turn

@@ -30,6 +30,16 @@
      (unwind-protect (progn ,@body)
        (server:stop-journal ,journal *patience*))))
 
+(defun thread-of (journal)
+  "The thread of JOURNAL, which runs.  On a busy machine START-JOURNAL gives up waiting for it."
+  (eventually ("the thread of a journal to begin") (journal-thread journal)))
+
+(defun await-settled (journal)
+  "Waits until the thread of JOURNAL has written its lines, and has noted that.  When the thread is
+interrupted after the first and before the second, nobody knows what became of the lines, and they
+count as lost."
+  (eventually ("the lines to be noted as written") (zerop (journal-kept journal))))
+
 (defun lines-of (file)
   (if (file-gone-p file)
       '()
@@ -50,6 +60,11 @@
       (eventually ("the lines to be written")
         (equal '("one" "Grüße") (lines-of file))))))
 
+(defun numbered-line (number count)
+  "The line with COUNT of the writer with NUMBER.  The lines differ in length."
+  (format nil "writer ~D line ~D ~A" number count
+          (make-string (mod count 40) :initial-element #\x)))
+
 (define-server-test no-line-of-many-threads-is-lost-or-torn-by-stopping
   (with-log-file (file)
     (with-globals ((*batch-octets* 1000))
@@ -59,18 +74,13 @@
                     collect (let ((number number))
                               (in-background ("a writer")
                                 (loop for count below 500
-                                      do (note-line journal
-                                                    (format nil "writer ~D line ~D ~A" number count
-                                                            (make-string (mod count 40)
-                                                                         :initial-element #\x)))))))))
+                                      do (note-line journal (numbered-line number count))))))))
       (let ((lines (lines-of file)))
         (is (= 2000 (length lines)))
         (loop for number below 4
               do (let ((prefix (format nil "writer ~D line " number)))
                    (is (equal (loop for count below 500
-                                    collect (format nil "~A~D ~A" prefix count
-                                                    (make-string (mod count 40)
-                                                                 :initial-element #\x)))
+                                    collect (numbered-line number count))
                               (remove-if-not (lambda (line) (uiop:string-prefix-p prefix line))
                                              lines)))))))))
 
@@ -79,8 +89,8 @@
     (let ((journal (journal file)))
       (note-line journal "before the start")
       (is (equal '("before the start") (lines-of file)))
-      (with-journal-running (same file)
-        (server:stop-journal journal 1))
+      (server:start-journal journal)
+      (is (server:stop-journal journal *patience*))
       (note-line journal "after the end")
       (is (equal '("before the start" "after the end") (lines-of file))))))
 
@@ -94,9 +104,12 @@
       (note-line journal "two"))
     (is (equal '("one" "two") (lines-of file)))))
 
+(defparameter *no-flush-seconds* 1000
+  "For *FLUSH-SECONDS*: the thread of a journal writes few lines only when it ends.")
+
 (define-server-test a-flush-writes-all-that-was-given
   (with-log-file (file)
-    (with-globals ((*flush-seconds* *patience*))
+    (with-globals ((*flush-seconds* *no-flush-seconds*))
       (with-journal-running (journal file)
         (note-line journal "one")
         (is (server:flush-journal journal))
@@ -153,7 +166,7 @@
   (with-log-file (file)
     (let ((tries (make-recorder)))
       (with-globals ((*batch-octets* 10)
-                     (*flush-seconds* *patience*))
+                     (*flush-seconds* *no-flush-seconds*))
         (with-function (server:flush-journal (original journal)
                          (record tries :try)
                          (funcall original journal))
@@ -166,12 +179,13 @@
 (define-server-test lines-that-a-full-disk-does-not-take-are-counted
   (if (file-gone-p #p"/dev/full")
       (skip "There is no /dev/full here.")
-      (with-journal-running (journal "/dev/full")
-        (loop repeat 3
-              do (note-line journal "one")
-                 (is (not (server:flush-journal journal))))
-        (is (= 3 (server:journal-lost journal)))
-        (is (= 1 (recorded-count *complaints*))))))
+      (with-globals ((*flush-seconds* *no-flush-seconds*))
+        (with-journal-running (journal "/dev/full")
+          (loop repeat 3
+                do (note-line journal "one")
+                   (is (not (server:flush-journal journal))))
+          (is (= 3 (server:journal-lost journal)))
+          (is (= 1 (recorded-count *complaints*)))))))
 
 (defclass stalled-stream (trivial-gray-streams:fundamental-character-output-stream)
   ((entered :initform (make-gate "the stream to be written to") :reader entered)
@@ -215,17 +229,30 @@
                    (apply #'concatenate 'string (recorded (written-text stream))))))))
 
 (define-server-test lines-are-written-although-their-thread-is-destroyed
-  ;; ABCL may not end the thread; then it goes on writing.
   (with-log-file (file)
     (with-journal-running (journal file)
       (note-line journal "before")
-      (platform:destroy-thread (journal-thread journal))
+      (await-settled journal)
+      (platform:destroy-thread (thread-of journal))
+      ;; ABCL may not end the thread; then it goes on writing.
+      (poll (lambda () (eq :off (journal-phase journal)))
+            (if (unmet-need :deferred-ends) 1 *patience*))
       (note-line journal "meanwhile")
       (eventually ("the lines to be written")
         (equal '("before" "meanwhile") (lines-of file)))
       (note-line journal "after")
       (eventually ("the last line to be written")
         (equal '("before" "meanwhile" "after") (lines-of file))))))
+
+(define-server-test (lines-that-a-destroyed-thread-has-not-begun-to-write-are-written
+                     :needs :deferred-ends)
+  (with-log-file (file)
+    (with-globals ((*flush-seconds* *no-flush-seconds*))
+      (with-journal-running (journal file)
+        (note-line journal "before")
+        (platform:destroy-thread (thread-of journal))
+        (eventually ("the line to be written")
+          (equal '("before") (lines-of file)))))))
 
 (defclass deadly-stream (stalled-stream)
   ((deadly-p :initform t :accessor deadly-p))
@@ -260,7 +287,7 @@ that writes to it."))
          (journal (journal stream)))
     (server:start-journal journal)
     (unwind-protect
-         (let ((thread (journal-thread journal)))
+         (let ((thread (thread-of journal)))
            (note-line journal "one")
            (await (entered stream))
            (note-line journal "two")
@@ -274,25 +301,24 @@ that writes to it."))
                      :needs :deferred-ends)
   (with-log-file (file)
     (with-journal-running (journal file)
-      (platform:destroy-thread (journal-thread journal))
+      (platform:destroy-thread (thread-of journal))
       (eventually ("the thread to be destroyed") (eq :off (journal-phase journal)))
       (with-function (keep-journal (original journal)
                        (poll (constantly nil) 1/10)
                        (funcall original journal))
         (server:start-journal journal)
-        ;; On a busy machine START-JOURNAL gives up waiting for it.
-        (let ((thread (eventually ("the next thread to begin") (journal-thread journal))))
-          (is (bt:thread-alive-p thread)))))))
+        (is (bt:thread-alive-p (thread-of journal)))))))
 
 (define-server-test (an-error-of-an-interrupt-costs-no-line-and-no-thread :needs :deferred-ends)
   (with-log-file (file)
     (with-journal-running (journal file)
-      (let ((thread (journal-thread journal)))
+      (let ((thread (thread-of journal)))
         (dotimes (i 3)
           (bt:interrupt-thread thread (lambda () (error "Of an interrupt.")))
           (eventually ("a complaint") (= (1+ i) (recorded-count *complaints*)))
           (note-line journal "one")
-          (eventually ("the line to be written") (= (1+ i) (length (lines-of file)))))
+          (await-settled journal)
+          (is (= (1+ i) (length (lines-of file)))))
         (is (search "Of an interrupt." (second (first (recorded *complaints*)))))
         (is (eq thread (journal-thread journal)))
         (is (bt:thread-alive-p thread))))))
@@ -310,7 +336,8 @@ that writes to it."))
 
 (defvar *entered-stream*)
 
-(define-server-test (journals-of-one-stream-write-one-after-the-other :needs :streams-on-gray-streams)
+(define-server-test (journals-of-one-stream-write-one-after-the-other
+                     :needs :streams-on-gray-streams)
   (let ((stream (make-instance 'entered-stream)))
     (setf *entered-stream* stream)
     (unwind-protect
@@ -424,8 +451,9 @@ so many times."))
       (with-log-file (file)
         (let ((journal (journal file)))
           (note-line journal "one")
-          (call-with-file-size-limit 20 (lambda ()
-                                          (note-line journal (make-string 40 :initial-element #\x))))
+          (call-with-file-size-limit
+           20 (lambda ()
+                (note-line journal (make-string 40 :initial-element #\x))))
           (note-line journal "next")
           (note-line journal "last")
           (is (equal (list "one" (make-string 16 :initial-element #\x) "next" "last")
@@ -515,7 +543,8 @@ so many times."))
 (test printed-values-stay-on-their-line
   (loop for (value text) in `(("" "") ("plain" "plain") ("Grüße" "Grüße") (200 "200") (:get "GET")
                               (,(format nil "a~Cb~C" #\Return #\Newline) "a\\x0Db\\x0A")
-                              (,(string (code-char 127)) "\\x7F") (,(string (code-char 159)) "\\x9F")
+                              (,(string (code-char 127)) "\\x7F")
+                              (,(string (code-char 159)) "\\x9F")
                               (,(string (code-char 160)) ,(string (code-char 160)))
                               (,(string (code-char #x2028)) "\\u2028")
                               (,(string (code-char #x202E)) "\\u202E")
