@@ -151,8 +151,11 @@ synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client ha
           (settle-reply completion)
           (typecase content
             (condition (values nil content))
-            (pathname (call-as-handler (lambda () (hunchentoot:handle-static-file content))))
-            (function (call-as-handler content))
+            (pathname
+             (values (call-as-handler (lambda () (hunchentoot:handle-static-file content)))))
+            (function
+             ;; A second value, as SESSION-VALUE has, is not a condition.
+             (values (call-as-handler content)))
             (t content)))
       ((or error storage-condition) (condition)
         (values nil condition)))))

@@ -77,6 +77,7 @@ recorded in REPLIES, a variable, and answers /word and ROUTES."
                        (,file 200 "of a file")
                        (,(merge-pathnames "none.txt" directory) 404 nil)
                        (,(lambda () (hunchentoot:script-name*)) 200 "/")
+                       (,(lambda () (values "of two values" t)) 200 "of two values")
                        (,(lambda () (hunchentoot:redirect "/word")) 302 nil)
                        (,(lambda () (error "It fails.")) 500 nil)
                        (,(lambda () (write-parts (hunchentoot:send-headers) "in " "parts")) 200 "in parts")
