@@ -183,6 +183,7 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
          (when condition                ; the client gets its answer all the same
            (log-handler-error condition backtrace))
          (cond ((completion-p (deferred-response-answer deferred-response))
+                (settle-session (deferred-response-context deferred-response))
                 (completed-content (take-answer deferred-response)))
                ((connection-taken-p)
                 (withdraw-deferred-response deferred-response)
@@ -200,6 +201,6 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
       (end-taking content))
     (uninterruptibly                    ; or nothing would delete the files
       (add-files context (take-temporary-files))
-      (setf (deferred-reply-session context) hunchentoot:*session*
-            (deferred-reply-stream context) (current-stream)
+      (settle-session context)
+      (setf (deferred-reply-stream context) (current-stream)
             (http-suspended-exchange (current-http-connection)) deferred-response))))

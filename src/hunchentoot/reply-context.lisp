@@ -6,15 +6,17 @@
 
 (defstruct (deferred-reply (:include opaque) (:copier nil)
                            (:constructor make-deferred-reply
-                               (deferred-response acceptor request reply content session)))
+                               (deferred-response acceptor request reply content session
+                                &aux (handlers-session session))))
   "A reply that comes later, with the values that were bound while its handler ran.  Since a program
 may keep it after its request is over, the end of the request removes the large objects."
   (deferred-response nil :read-only t)
   (acceptor nil :read-only t)
-  (request nil)                         ; NIL from the end on, like the next four
+  (request nil)                         ; NIL from the end on, like the next five
   (reply nil)
   (content nil)                         ; of the request
   (session nil)
+  (handlers-session nil)                ; that of the handler when it deferred the reply
   (stream nil)                          ; Hunchentoot's
   (lock (bt:make-lock "deferred reply") :read-only t) ; held while REQUEST to FILES change
   (files '()))                          ; temporary ones, deleted at the end; :DELETED from then on
@@ -38,6 +40,16 @@ may keep it after its request is over, the end of the request removes the large 
   (with-lock-briefly ((deferred-reply-lock context))
     (when (deferred-reply-request context)
       (setf (deferred-reply-session context) session))))
+
+(defun settle-session (context)
+  "Called in the handler's thread when the handler has returned.  A session that the handler began
+or changed after it had deferred the reply becomes that of CONTEXT.  Otherwise the session of
+CONTEXT, which another thread may have begun meanwhile, becomes that of the current thread."
+  (with-lock-briefly ((deferred-reply-lock context))
+    (when (deferred-reply-request context)
+      (if (eq hunchentoot:*session* (deferred-reply-handlers-session context))
+          (setf hunchentoot:*session* (deferred-reply-session context))
+          (setf (deferred-reply-session context) hunchentoot:*session*)))))
 
 (defun call-in-context (context function)
   (multiple-value-bind (request reply session) (objects-of context)
@@ -72,6 +84,7 @@ request from it.  Returns the content of the request, or NIL."
           (setf (deferred-reply-request context) nil
                 (deferred-reply-reply context) nil
                 (deferred-reply-session context) nil
+                (deferred-reply-handlers-session context) nil
                 (deferred-reply-stream context) nil)
           (values (shiftf (deferred-reply-files context) :deleted)
                   (shiftf (deferred-reply-content context) nil)))

@@ -551,6 +551,77 @@ with the text first."
           (is (string= "nanook" (exchange-text connection "/user"
                                                :headers `(("Cookie" . ,(subseq session 0 (position #\; session))))))))))))
 
+;;; Sessions that begin between DEFER-REPLY and the handler's return
+
+(defun log-in (user)
+  "Begins a session of USER, a string, for the current request, and forgets the one it had."
+  (setf (hunchentoot:session hunchentoot:*request*) nil)
+  (hunchentoot:start-session)
+  (setf (hunchentoot:session-value :user) user))
+
+(defun log-in-elsewhere (reply user)
+  "Begins a session of USER in another thread, in the context of REPLY."
+  (task-result (in-background ("somebody else")
+                 (recycling:with-reply-context (reply)
+                   (log-in user)))))
+
+(defun current-user ()
+  "The user of the current session, a string; NIL without a session."
+  (and hunchentoot:*session* (hunchentoot:session-value :user)))
+
+(defmacro serving-log-ins ((&rest before) (reply &rest after) &body body)
+  "Evaluates BODY with a server whose handler evaluates BEFORE, defers REPLY, and evaluates AFTER."
+  `(serving () (("/" ,@before
+                     (recycling:defer-reply (,reply)
+                       ,@after)))
+     ,@body))
+
+(define-server-test (a-session-that-another-thread-begins-outlives-the-handlers-return
+                     :needs :our-engine)
+  (let ((replies (make-recorder)))
+    (serving-log-ins () (reply (log-in-elsewhere reply "nanook")
+                                (record replies reply))
+      (with-connection (connection)
+        (send-request connection "/")
+        (nth-reply replies)
+        (await-deferred 1)
+        (is (equal "nanook" (recycling:with-reply-context ((nth-reply replies))
+                              (current-user))))
+        (complete replies #'current-user)
+        (is (equal "nanook" (response-text (read-response connection))))))))
+
+(define-server-test (a-reply-that-is-complete-before-the-return-has-the-session-of-another-thread
+                     :needs :our-engine)
+  (serving-log-ins () (reply (log-in-elsewhere reply "nanook")
+                              (recycling:complete-reply reply #'current-user))
+    (is (equal "nanook" (ask-text "/")))))
+
+(define-server-test (a-session-that-another-thread-changes-outlives-the-handlers-return
+                     :needs :our-engine)
+  (let ((replies (make-recorder)))
+    (serving-log-ins ((log-in "sedna"))
+        (reply (log-in-elsewhere reply "nanook")
+               (record replies reply))
+      (with-connection (connection)
+        (send-request connection "/")
+        (nth-reply replies)
+        (await-deferred 1)
+        (complete replies #'current-user)
+        (is (equal "nanook" (response-text (read-response connection))))))))
+
+(define-server-test (a-session-that-the-handler-begins-comes-before-that-of-another-thread
+                     :needs :our-engine)
+  (let ((replies (make-recorder)))
+    (serving-log-ins () (reply (log-in-elsewhere reply "nanook")
+                                (log-in "sedna")
+                                (record replies reply))
+      (with-connection (connection)
+        (send-request connection "/")
+        (nth-reply replies)
+        (await-deferred 1)
+        (complete replies #'current-user)
+        (is (equal "sedna" (response-text (read-response connection))))))))
+
 ;;; Logs and statistics
 
 (define-server-test (the-access-log-tells-how-long-a-reply-took :needs :our-engine)
