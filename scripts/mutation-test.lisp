@@ -1,6 +1,10 @@
 ;;;; For `make mutation-test`: tells which of COUNT small changes to the source files that have FILE
 ;;;; in their names no test notices.  SEED repeats a run, SUITE says which tests are to notice, and
 ;;;; JOBS how many changes are tried at a time.  SBCL only.
+;;;;
+;;;; A process of its own tries each change, and writes its log to build/mutation/.  It runs the
+;;;; tests in each mode in which continuous integration runs them.  The programs that tests start
+;;;; have the change, too: scripts/prelude.lisp loads the file that MUTANT names.
 
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 
@@ -13,8 +17,9 @@
   (:use #:common-lisp)
   (:import-from #:hunchentoot-recycling-taskmaster-scripts #:setting #:give-up)
   (:import-from #:hunchentoot-recycling-taskmaster-test
-                #:mutations #:body-start #:replaced #:suites-by-folder #:top-level-forms #:loaded-files
-                #:*library-systems* #:source-name #:source-root #:find-suite #:names-in #:deadline-after #:seconds-until))
+                #:mutations #:body-start #:replaced #:covering-suites #:top-level-forms
+                #:loaded-files #:*library-systems* #:source-name #:source-root #:find-suite
+                #:set-up-engine #:tests-with-modes #:call-in-mode #:delete-core))
 
 (in-package #:hunchentoot-recycling-taskmaster-mutation)
 
@@ -48,32 +53,43 @@
            (string= 'inline (sb-int:info :function :inlinep name)))))
 
 (defun definitions-to-load (mutant)
-  "The definitions of MUTANT's file, on which its compiler has built, and the later ones that contain
-what the changed macro or inline function expands to."
+  "The definitions of MUTANT's file, on which its compiler has built, and the later ones that
+contain what the changed macro or inline function expands to."
   (let* ((changed (mutant-changed mutant))
          (names (and (expanded-p (second changed)) (list (second changed)))))
     (append (replaced (definitions (mutant-file mutant)) (mutant-number mutant) changed)
-            (loop for file in (and names (rest (member (mutant-file mutant) (library-files) :test #'equal)))
+            (loop for file in (and names
+                                   (rest (member (mutant-file mutant) (library-files)
+                                                 :test #'equal)))
                   append (loop for form in (definitions file)
                                when (mentions-p form names)
                                  collect form
                                  and when (expanded-p (second form))
                                        do (push (second form) names))))))
 
-(defun load-definition (form)
-  "Compiles and evaluates FORM; returns true unless the compiler warns of it."
+(defun write-definitions (forms package file)
+  "Writes FORMS to FILE, to be read in PACKAGE."
+  (with-open-file (stream file :direction :output :if-exists :supersede :external-format :utf-8)
+    (with-standard-io-syntax
+      (let ((*print-readably* nil)
+            (*print-pretty* t))         ; or backquotes could not be read
+        (format stream "(in-package ~S)~%" (package-name package))
+        (let ((*package* package))
+          (format stream "~{~S~%~}" forms))))))
+
+(defun load-mutant (mutant file)
+  "Makes the change in this process, and in the programs that it starts, by way of FILE; returns
+true unless the compiler warns of it."
+  (write-definitions (definitions-to-load mutant) (file-package (mutant-file mutant)) file)
   (handler-bind ((warning #'muffle-warning))
-    (multiple-value-bind (function warnings-p failed-p) (compile nil `(lambda () ,form))
+    (multiple-value-bind (compiled warnings-p failed-p)
+        (hunchentoot-recycling-taskmaster-system:call-with-own-policy
+         (lambda () (compile-file file :external-format :utf-8)))
       (declare (ignore warnings-p))
       (unless failed-p
-        (funcall function)
+        (load compiled)
+        (setf (uiop:getenv "MUTANT") (namestring file))
         t))))
-
-(defun load-mutant (mutant)
-  "Makes the change in this process; returns true unless the compiler warns of it."
-  (let ((*package* (file-package (mutant-file mutant))))
-    (hunchentoot-recycling-taskmaster-system:call-with-own-policy
-     (lambda () (every #'load-definition (definitions-to-load mutant))))))
 
 ;;; The mutants of a run
 
@@ -81,16 +97,14 @@ what the changed macro or inline function expands to."
   (remove-if-not (lambda (file) (search (setting "FILE" "") (source-name file)))
                  (library-files)))
 
-(defun covering-suites (file)
-  (let ((suite (setting "SUITE")))
-    (if suite
-        (list (find-suite suite))
-        (rest (find-if (lambda (prefix) (uiop:string-prefix-p prefix (source-name file)))
-                       (suites-by-folder) :key #'first)))))
+(defun suites-for (file)
+  (if (setting "SUITE")
+      (list (find-suite (setting "SUITE")))
+      (covering-suites (source-name file))))
 
 (defun all-mutants ()
   (loop for file in (files-to-change)
-        when (covering-suites file)
+        when (suites-for file)
           append (loop for definition in (definitions file)
                        for number from 0
                        append (loop for (old new changed) in (mutations definition)
@@ -102,31 +116,32 @@ what the changed macro or inline function expands to."
   (let ((*random-state* (sb-ext:seed-random-state seed)))
     (subseq (alexandria:shuffle (copy-list list)) 0 (min count (length list)))))
 
-;;; The process of a mutant: 0 says that all tests passed, 1 that one failed, and 2 that the compiler
-;;; warned.  Other processes have crashed, or taken too long.
+;;; The process of a mutant: status 0 says that all tests passed, 1 that one failed, and 2 that the
+;;; compiler warned.  Other processes have crashed, or hung.
 
-(defun tests-in (name)
-  (if (typep (fiveam:get-test name) 'fiveam::test-suite)
-      (mapcan #'tests-in (names-in (fiveam:get-test name)))
-      (list name)))
-
-(defun passes-p (name)
-  (let ((results (let ((fiveam:*on-error* nil) (fiveam:*on-failure* nil)) (fiveam:run name))))
+(defun passes-p (name mode)
+  (format t "~&~A, ~:[a thread for each connection~;parked connections~]~%" name mode)
+  (finish-output)                       ; the process that waits for this one sees progress
+  (let ((results (call-in-mode mode (lambda ()
+                                      (let ((fiveam:*on-error* nil) (fiveam:*on-failure* nil))
+                                        (fiveam:run name))))))
     (unless (fiveam:results-status results)
       (fiveam:explain! results))
     (fiveam:results-status results)))
 
-(defun try-mutant (mutant suites)
-  "Loads MUTANT, if any, and runs the tests of SUITES until one fails twice; returns the status."
-  (cond ((and mutant (not (load-mutant mutant))) 2)
-        ((loop for name in (mapcan #'tests-in (copy-list suites))
-               thereis (not (or (passes-p name) (passes-p name))))
+(defun try-mutant (mutant file suites)
+  "Loads MUTANT, if any, by way of FILE, and runs the tests of SUITES until one fails twice; returns
+the status."
+  (set-up-engine)
+  (cond ((and mutant (not (load-mutant mutant file))) 2)
+        ((loop for (name mode) in (tests-with-modes suites)
+               thereis (not (or (passes-p name mode) (passes-p name mode))))
          1)
         (t 0)))
 
-(defun log-file (number)
+(defun mutation-file (number type)
   (namestring (ensure-directories-exist
-               (uiop:subpathname (source-root) (format nil "build/mutation/~D.log" number)))))
+               (uiop:subpathname (source-root) (format nil "build/mutation/~D.~A" number type)))))
 
 (defun start-process (log function)
   "Starts a process that writes to LOG and ends with the status that FUNCTION returns."
@@ -139,33 +154,62 @@ what the changed macro or inline function expands to."
         (sb-posix:dup2 output 1)
         (sb-posix:dup2 output 2)
         (sb-posix:close output))
-      (let ((status (funcall function)))
+      (let ((status (unwind-protect (funcall function)
+                      (delete-core))))
         (finish-output)
         (sb-ext:exit :code status :abort t)))
     process))
 
-(defun run-processes (tasks count seconds function)
-  "Has a process try each of TASKS, lists of a mutant and suites, COUNT at a time and each for SECONDS
-at most; calls FUNCTION with the mutant and the status, or NIL, whenever one ends."
+(defstruct attempt
+  "A PROCESS that tries MUTANT and has written SIZE octets to LOG, the last of them at the time
+SINCE.  SILENCE is the longest time, in seconds, in which it wrote nothing."
+  mutant process log (size 0) (since (get-universal-time)) (silence 0))
+
+(defun start-attempt (number mutant suites)
+  (let ((log (mutation-file number "log")))
+    (make-attempt :mutant mutant :log log
+                  :process (start-process log
+                                          (lambda ()
+                                            (try-mutant mutant (mutation-file number "lisp")
+                                                        suites))))))
+
+(defun kill-processes (attempt)
+  "Ends the process of ATTEMPT and those that it started."
+  (ignore-errors (sb-posix:kill (- (attempt-process attempt)) sb-posix:sigkill)))
+
+(defun note-progress (attempt)
+  "Sees whether ATTEMPT has written more; returns for how many seconds it has not."
+  (let ((size (handler-case (sb-posix:stat-size (sb-posix:stat (attempt-log attempt)))
+                (sb-posix:syscall-error () 0)))
+        (now (get-universal-time)))
+    (unless (eql size (attempt-size attempt))
+      (setf (attempt-size attempt) size
+            (attempt-since attempt) now))
+    (let ((silence (- now (attempt-since attempt))))
+      (setf (attempt-silence attempt) (max silence (attempt-silence attempt)))
+      silence)))
+
+(defun run-processes (tasks count limit function)
+  "Has a process try each of TASKS, lists of a mutant and suites, COUNT at a time, and ends one that
+writes nothing for LIMIT seconds; calls FUNCTION with the attempt and the status, or NIL, whenever
+one ends."
   (let ((running '()))
     (loop while (or tasks running)
           do (loop while (and tasks (< (length running) count))
                    do (destructuring-bind (mutant suites) (pop tasks)
-                        (push (list (start-process (log-file (length tasks))
-                                                   (lambda () (try-mutant mutant suites)))
-                                    mutant (deadline-after seconds))
-                              running)))
-             (loop for (process mutant deadline) in running
-                   when (zerop (seconds-until deadline))
-                     do (ignore-errors (sb-posix:kill (- process) sb-posix:sigkill)))
+                        (push (start-attempt (length tasks) mutant suites) running)))
+             (dolist (attempt running)
+               (when (< limit (note-progress attempt))
+                 (kill-processes attempt)))
              (multiple-value-bind (process status) (sb-posix:waitpid -1 sb-posix:wnohang)
                (if (zerop process)
                    (sleep 1/20)
-                   (let ((entry (assoc process running)))
-                     (setf running (remove entry running))
-                     (ignore-errors (sb-posix:kill (- process) sb-posix:sigkill)) ; its children
-                     (funcall function (second entry)
-                              (and (sb-posix:wifexited status) (sb-posix:wexitstatus status)))))))))
+                   (let ((attempt (find process running :key #'attempt-process)))
+                     (setf running (remove attempt running))
+                     (kill-processes attempt) ; what it has left running
+                     (funcall function attempt
+                              (and (sb-posix:wifexited status)
+                                   (sb-posix:wexitstatus status)))))))))
 
 ;;; The report
 
@@ -181,27 +225,30 @@ at most; calls FUNCTION with the mutant and the status, or NIL, whenever one end
         (format t "    ~S~% -> ~S~%" old new))
     (finish-output)))
 
-(defun seconds-for (tasks)
-  "How long a task may take, by what the suites of TASKS take now; gives up when they fail."
-  (let ((start (get-universal-time)))
-    (run-processes (list (list nil (remove-duplicates (mapcan #'copy-list (mapcar #'second tasks)))))
-                   1 3600
-                   (lambda (mutant status)
-                     (declare (ignore mutant))
+(defun silence-for (tasks)
+  "For how many seconds a process may write nothing, by how long the suites of TASKS do now; gives
+up when they fail."
+  (let ((suites (remove-duplicates (mapcan #'copy-list (mapcar #'second tasks)) :from-end t))
+        (silence 0))
+    (run-processes (list (list nil suites)) 1 3600
+                   (lambda (attempt status)
+                     (setf silence (attempt-silence attempt))
                      (unless (eql 0 status)
                        (give-up "The tests fail without a change; see build/mutation/0.log."))))
-    (+ 30 (* 4 (- (get-universal-time) start)))))
+    (+ 30 (* 4 silence))))
 
-(let* ((seed (parse-integer (setting "SEED" (format nil "~D" (random 1000000 (make-random-state t))))))
+(let* ((seed (parse-integer (setting "SEED"
+                                     (format nil "~D" (random 1000000 (make-random-state t))))))
        (tasks (loop for mutant in (sample (all-mutants) (parse-integer (setting "COUNT" "20")) seed)
-                    collect (list mutant (covering-suites (mutant-file mutant)))))
+                    collect (list mutant (suites-for (mutant-file mutant)))))
        (killed 0) (survived 0) (refused 0))
   (format t "~&~D mutants, SEED=~D~%" (length tasks) seed)
-  (run-processes tasks (parse-integer (setting "JOBS" "2")) (seconds-for tasks)
-                 (lambda (mutant status)
+  (run-processes tasks (parse-integer (setting "JOBS" "2")) (silence-for tasks)
+                 (lambda (attempt status)
                    (case status
-                     (0 (incf survived) (tell-survivor mutant))
+                     (0 (incf survived) (tell-survivor (attempt-mutant attempt)))
                      (2 (incf refused))
                      (t (incf killed)))))
-  (format t "~&~D killed, ~D survived, ~D refused by the compiler~@[: ~D % killed~]~%" killed survived
-          refused (and (plusp (+ killed survived)) (round (* 100 killed) (+ killed survived)))))
+  (format t "~&~D killed, ~D survived, ~D refused by the compiler~@[: ~D % killed~]~%"
+          killed survived refused
+          (and (plusp (+ killed survived)) (round (* 100 killed) (+ killed survived)))))

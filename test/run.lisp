@@ -43,15 +43,20 @@
   "The values of :PARKING with which the tests of acceptors are to pass here, the default first."
   (if (platform:readiness-supported-p) '(t nil) '(nil)))
 
+(defun call-in-mode (parking function)
+  "Calls FUNCTION while the acceptors of tests are made with PARKING."
+  (setf recycling::*parking-by-default* parking
+        *parking-p* parking)
+  (unwind-protect (funcall function)
+    (setf recycling::*parking-by-default* t)))
+
 (defun run-in-mode (suites parking)
   "The results of SUITES, their acceptors being made with PARKING."
   (format t "~&~%With ~:[a thread for each connection~;parked connections~]:" parking)
-  (setf recycling::*parking-by-default* parking
-        *parking-p* parking)
-  (unwind-protect
-       (let ((*on-error* nil) (*on-failure* nil))
-         (loop for suite in suites append (run suite)))
-    (setf recycling::*parking-by-default* t)))
+  (call-in-mode parking
+                (lambda ()
+                  (let ((*on-error* nil) (*on-failure* nil))
+                    (loop for suite in suites append (run suite))))))
 
 (defparameter *suites-of-one-mode*
   '(guide demo deployment live-page-in-a-browser restarts arguments mistakes secrets tls-contexts
@@ -72,6 +77,27 @@
         ((member suite *suites-of-one-mode*) '())
         (t (list suite))))
 
+(defun tests-in (name)
+  "The names of the tests in the suite NAME; NAME itself if that is a test."
+  (if (typep (get-test name) 'fiveam::test-suite)
+      (mapcan #'tests-in (names-in (get-test name)))
+      (list name)))
+
+(defun tests-with-modes (suites)
+  "Lists of a test and a mode, in the order of SUITES: in each mode what of SUITES runs in it when
+all tests do, in the default mode first."
+  (let ((tests (remove-duplicates (mapcan #'tests-in (copy-list suites)) :from-end t)))
+    (loop for mode in (modes)
+          for among = (mapcan #'tests-in (suites-in-mode 'all mode))
+          append (loop for test in tests
+                       when (member test among) collect (list test mode)))))
+
+(defun set-up-engine (&optional processors)
+  "Has the engine count on so many PROCESSORS, or on those that there are, and hold nothing when it
+stops."
+  (setf engine::*processors* processors
+        engine::*held-seconds* 0))      ; or every soft stop would take a second
+
 (defun tell-skipped (skipped)
   "Prints for what reasons tests were SKIPPED, and how many for each."
   (let ((reasons (mapcar #'fiveam::reason skipped)))
@@ -88,8 +114,7 @@
   "Runs SUITE, a suite or a single test, by default all, in every mode, tells what failed, and
 prints the counts in the last line.  True when something passed and nothing failed.  Where
 PROCESSORS is an integer, the engine counts on so many processors in all of it."
-  (setf engine::*processors* processors
-        engine::*held-seconds* 0)       ; or every soft stop would take a second
+  (set-up-engine processors)
   (let* ((suite (find-suite suite))
          (results (unwind-protect
                        (loop for mode in (modes)

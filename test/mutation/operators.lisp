@@ -122,3 +122,9 @@
   "The table of the suites that cover source files: lists of a prefix of names and suites."
   (let ((*package* (find-package '#:hunchentoot-recycling-taskmaster-test)))
     (uiop:read-file-form (uiop:subpathname (source-root) "test/mutation/suites.sexp"))))
+
+(defun covering-suites (name)
+  "The suites that cover the source file NAME, the nearest first."
+  (loop for (prefix . suites) in (suites-by-folder)
+        when (uiop:string-prefix-p prefix name)
+          append suites))

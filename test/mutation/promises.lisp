@@ -22,7 +22,8 @@
   (is (equal '((and a b) (or b) (or a)) (mutants-of '(or a b))))
   (is (equal '((setf c d) (setf a b)) (mutants-of '(setf a b c d))))
   (is (equal '((case a (c 2)) (case a (b 1)))
-             (remove-if-not (lambda (form) (= 3 (length form))) (mutants-of '(case a (b 1) (c 2)))))))
+             (remove-if-not (lambda (form) (= 3 (length form)))
+                        (mutants-of '(case a (b 1) (c 2)))))))
 
 (test a-statement-is-dropped-and-the-value-stays
   (is (equal '((progn (b) c) (progn (a) c)) (mutants-of '(progn (a) (b) c))))
@@ -59,3 +60,15 @@
            (when (uiop:featurep :sbcl)
              (dolist (suite suites)
                (is-true (find-suite suite))))))
+
+(test the-nearest-suites-try-a-mutant-first
+  (is (eql 0 (search '(http-protocol-state http)
+                     (covering-suites "src/http/protocol-state.lisp"))))
+  (is (eql 0 (search '(http) (covering-suites "src/http/parser.lisp")))))
+
+(test a-mutant-meets-each-test-in-the-modes-in-which-it-runs
+  (let ((default (first (modes))))
+    (is (equal `((dates-are-imf-fixdates ,default))
+               (tests-with-modes '(dates-are-imf-fixdates dates-are-imf-fixdates))))
+    (is (equal (loop for mode in (modes) collect `(a-handler-has-a-function-called-later ,mode))
+               (tests-with-modes '(a-handler-has-a-function-called-later))))))

@@ -1,8 +1,9 @@
-;;;; The suites that cover a source file: those of the first name here that begins its name.
+;;;; The suites that cover a source file: those of each name here that begins its name, in this
+;;;; order.  The first ones notice most mistakes within seconds; the others are for what they miss.
 (("src/http/protocol-state" http-protocol-state)
  ("src/http/media-type" requests)
- ("src/http/" http)
- ("src/websocket/" websocket)
+ ("src/http/" http requests exchanges compressed-files sent-files limits rejections forms)
+ ("src/websocket/" websocket websockets)
  ("src/platform/openssl/" tls tls-contexts tls-mistakes tls-facts handshakes)
  ("src/platform/" platform)
  ("src/engine/common/timer" timers)
@@ -13,8 +14,13 @@
  ("src/engine/ready/resuming" engine deferred-replies)
  ("src/engine/common/send-queue" send-queues slow-readers reply-streams sent-files)
  ("src/engine/blocking" blocking faults lifecycle)
- ("src/engine/" engine)
+ ("src/engine/" engine send-queues body-buffers buffered-connections io-output lending transports
+  acceptor-timers acceptor-faults exchanges deferred-replies replies-in-turn outgoing-streams
+  slow-replies slow-streams last-answers sent-files listening hand-over changing monitoring
+  time-limits limits giving-way waiting-clients crowds websockets taskmaster deferred-races
+  service-manager until-signalled small-heaps process-exits)
  ("src/server/logs/" journal access-log message-log)
+ ("src/server/live/" live-html live-page clack/live-page)
  ("src/server/upgrade/" websockets clack/sockets clack/socket-mishaps)
  ("src/server/connection/prox" proxied-connections behind-proxies)
  ("src/server/connection/clients" behind-proxies)
@@ -24,7 +30,7 @@
  ("src/server/prometheus" prometheus)
  ("src/server/monitoring" monitoring clack/monitoring)
  ("src/server/until-signalled" until-signalled)
- ("src/server/" acceptors)
+ ("src/server/" exchanges conformance clack acceptors)
  ("src/hunchentoot/proxies" behind-proxies)
  ("src/hunchentoot/websockets" websockets)
  ("src/hunchentoot/tls" tls tls-reload tls-facts)
