@@ -136,7 +136,6 @@ condition that ended the call, or NIL."
 
 ;;; The request
 
-
 (defun answer-request (exchange)
   "Answers the request of EXCHANGE, also where the application fails.  NIL where the client is
 gone."

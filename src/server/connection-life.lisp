@@ -146,7 +146,8 @@ outcome for the connection, as RESPOND does."
       (:none :park)
       (t
        (setf (exchange-head exchange) head
-             (exchange-began exchange) (microseconds))
+             (exchange-began exchange) (microseconds)
+             (exchange-counted-p exchange) nil)
        (outcome-after-queue application connection head)))))
 
 ;;; Before each request

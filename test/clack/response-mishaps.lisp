@@ -73,6 +73,39 @@ then evaluates BODY."
     (is (= 500 (response-status (read-response connection))))
     (is (equal "word" (exchange-text connection "/word")))))
 
+;;; Counted once, however it ends
+
+(defun await-end-of-connections ()
+  (eventually ("the connections to end") (zerop (server-figure :open))))
+
+(define-server-test a-response-that-fails-behind-its-head-counts-once
+  (with-later (given) responder
+    (with-connection (connection)
+      (send-request connection "/")
+      (with-function (handler::begin-written (original written)
+                       (funcall original written)
+                       (error "It has failed."))
+        (begun-elsewhere (nth-given given))
+        (is-true (search (octets "200 OK") (receive-rest connection))))
+      (await-end-of-connections)
+      (is (= 1 (server-figure :served))))))
+
+(define-server-test (a-response-whose-worker-is-destroyed-as-it-drops-it-counts-once
+                     :needs (:parking :deferred-ends))
+  (let ((destroyed-p nil))
+    (with-function (server:drop-deferred (original server deferred-response)
+                     (funcall original server deferred-response)
+                     (unless (shiftf destroyed-p t)
+                       (destroy-here (bt:current-thread))))
+      (with-later (given) responder
+        (with-connection (connection)
+          (send-request connection "/")
+          (nth-given given)
+          (reset connection))
+        (eventually ("the response to be dropped") destroyed-p)
+        (await-end-of-connections)
+        (is (= 1 (server-figure :served)))))))
+
 (define-server-test an-application-that-waits-for-a-function-that-waits-for-him-is-let-go
   (with-later (given :reply-timeout 1/4) (write-much-to (begun-elsewhere responder))
     (with-connection (connection)

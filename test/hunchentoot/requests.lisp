@@ -269,3 +269,9 @@ arguments."
               ((mark :initform "first" :reader growing-mark-of)
                (added :initform "added" :reader added-mark-of))))
       (is (string= "added" (ask-text "/added"))))))
+
+(define-server-test (each-request-counts-where-a-program-serves-the-connection :needs :our-engine)
+  (serving (:mixin 'called-once) (("/yo" "Hey!"))
+    (with-connection (connection)
+      (loop repeat 3 do (is (equal "Hey!" (exchange-text connection "/yo")))))
+    (eventually ("all to be counted") (= 3 (figure :served)))))

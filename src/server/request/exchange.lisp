@@ -37,7 +37,8 @@ or NIL.")
 with status 101; NIL for none.")
   (watch nil
    :documentation "The HANDLER-WATCH of the handler of EXCHANGE; NIL where that has no limit of
-time."))
+time.")
+  (counted-p nil))                      ; NOTE-SERVED was called for its request
 
 (defun note-event (exchange event)
   "Applies EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply, to
@@ -50,8 +51,10 @@ read."
   (max 0 (- (microseconds) (exchange-began exchange))))
 
 (defun note-served (exchange)
-  "Counts the request of EXCHANGE, whose reply is over, as served."
-  (count-request (exchange-connection exchange) (exchange-duration exchange)))
+  "Counts the request of EXCHANGE, whose reply is over, as served; only at the first call, since a
+reply that fails, or whose thread is destroyed, may be ended a second time."
+  (unless (shiftf (exchange-counted-p exchange) t)
+    (count-request (exchange-connection exchange) (exchange-duration exchange))))
 
 (defun last-of-connection-p (exchange)
   "True when the connection of EXCHANGE is to end with its reply, since it has served as many
