@@ -111,6 +111,9 @@ stands for a back quote."
   (check-same-names (exported-names) (words-in-column "docs/guide/README.md" "name")
                     "docs/guide/README.md"))
 
+(defparameter *argument-pages* '("docs/guide/configure.md" "docs/guide/limits.md")
+  "The pages that list the arguments of acceptors and taskmasters.")
+
 (defun finalized-class (name)
   "The class NAME, when its slots are known; NIL when there is none."
   (let ((class (find-class name nil)))
@@ -118,7 +121,7 @@ stands for a back quote."
 
 (defparameter *configured-classes*
   '(recycling:parallel-easy-acceptor recycling:parallel-easy-ssl-acceptor recycling:recycling-taskmaster)
-  "The classes whose arguments docs/guide/configure.md has.")
+  "The classes whose arguments *ARGUMENT-PAGES* have.")
 
 (defun all-arguments (class)
   "The names of the initargs of CLASS that a slot or a default tells of."
@@ -138,8 +141,12 @@ stands for a back quote."
                        for class = (finalized-class name)
                        when class append (funcall function class))))
 
+(defun documented-arguments ()
+  "The names of arguments that the guide has."
+  (loop for page in *argument-pages* append (words-in-column page "argument")))
+
 (test the-guide-has-every-argument
-  (let ((documented (words-in-column "docs/guide/configure.md" "argument")))
+  (let ((documented (documented-arguments)))
     (is (null (set-difference (arguments-in-classes #'own-arguments) documented :test #'string=)))
     (is (null (set-difference documented (arguments-in-classes #'all-arguments) :test #'string=)))))
 
@@ -158,9 +165,9 @@ stands for a back quote."
           (t (funcall (cdr default))))))
 
 (test the-guide-has-the-defaults-of-arguments
-  (let ((rows (loop for row in (append (table-rows "docs/guide/configure.md" "argument")
-                                       (list-rows "docs/guide/configure.md" "argument"))
-                    when (written-number (or (second row) "")) collect row)))
+  (let ((rows (loop for page in *argument-pages*
+                    append (loop for row in (list-rows page "argument")
+                                 when (written-number (or (second row) "")) collect row))))
     (is (< 12 (length rows)))
     (loop for (name default) in rows
           do (is (eql (written-number default)

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;;; The rows of the tables of time and numbers in docs/guide/limits.md, with acceptors and with
+;;;; The limits of time and connections in docs/guide/limits.md, with acceptors and with
 ;;;; servers of Clack.
 
 (def-suite* time-limits :in acceptors
