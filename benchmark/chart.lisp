@@ -55,7 +55,8 @@ tells the panels of a chart apart."
   "Draws a chart for each workload of CELLS, and one with the README's rows."
   (dolist (workload (workloads-in cells))
     (draw workload (list (panel workload (cells-under workload cells)))))
-  (let ((panels (loop for workload in *readme-workloads*
-                      for those = (cells-under workload cells *readme-servers*)
+  (let ((panels (loop with servers = (mapcar #'car *readme-servers*)
+                      for (workload) in *readme-workloads*
+                      for those = (cells-under workload cells servers)
                       when those collect (panel workload those))))
     (when panels (draw "readme" panels))))

@@ -144,11 +144,15 @@ others."
 
 ;;; The README's rows
 
-(defparameter *readme-servers* '("ours" "hunchentoot" "woo" "woo-100" "go" "nginx")
-  "The servers that the README shows.")
+(defparameter *readme-servers*
+  '(("ours" . "ours") ("hunchentoot" . "Hunchentoot") ("woo" . "Woo") ("woo-100" . "Woo 100")
+    ("go" . "Go") ("nginx" . "nginx"))
+  "The servers that the README shows, with short labels, so that no line is too long.")
 
-(defparameter *readme-workloads* '("hello" "close" "file" "wait" "tls")
-  "The workloads that the README shows.")
+(defparameter *readme-workloads*
+  '(("hello" . "keep-alive") ("close" . "new connections") ("file" . "file of 16 KiB")
+    ("wait" . "handler of 1 ms") ("tls" . "TLS"))
+  "The workloads that the README shows, with short titles.")
 
 (defun table-cell (cell rivals)
   "What a table says of CELL: its rate, or the latency by which it is compared; bold if it is the
@@ -163,19 +167,20 @@ best among RIVALS, with a star if too much failed.  A dash for NIL."
 
 (defun write-readme-rows (stream cells)
   "Writes the rows of the README, from CELLS, to STREAM."
-  (let ((servers (intersection *readme-servers* (servers-in cells) :test #'string=)))
-    (setf servers (sort servers #'< :key (lambda (name)
-                                           (position name *readme-servers* :test #'string=))))
-    (let ((rows (loop for workload in *readme-workloads*
-                      for rivals = (cells-under workload cells servers)
-                      when (and servers rivals)
-                        collect (cons (title-of workload)
-                                      (loop for server in servers
-                                            for cell = (find-cell workload server rivals)
-                                            collect (table-cell cell rivals))))))
-      (if rows
-          (write-table stream (cons "" (mapcar #'label-of servers)) rows)
-          (format stream "None of them was measured.~%")))))
+  (let* ((measured (servers-in cells))
+         (servers (remove-if-not (lambda (server) (member (car server) measured :test #'string=))
+                                 *readme-servers*))
+         (names (mapcar #'car servers))
+         (rows (loop for (workload . title) in *readme-workloads*
+                     for rivals = (cells-under workload cells names)
+                     when (and names rivals)
+                       collect (cons title
+                                     (loop for name in names
+                                           for cell = (find-cell workload name rivals)
+                                           collect (table-cell cell rivals))))))
+    (if rows
+        (write-table stream (cons "" (mapcar #'cdr servers)) rows)
+        (format stream "None of them was measured.~%"))))
 
 ;;; The report
 
