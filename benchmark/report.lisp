@@ -165,6 +165,29 @@ best among RIVALS, with a star if too much failed.  A dash for NIL."
                   (format nil "~a ms" (amount (value-of cell :p99))))
               (failed-p cell))))
 
+(defun cpu-cell (cell rivals)
+  "What a table says of the processor time of CELL, in us; a dash for NIL.  RIVALS are not looked
+at."
+  (declare (ignore rivals))
+  (if cell (amount (value-of cell :cpu)) "-"))
+
+(defun write-comparison (stream workloads cells text)
+  "Writes a table to STREAM with a row for each server of CELLS and a column for each of WORKLOADS,
+names.  TEXT gets a cell, or NIL where there is none, and all cells of its workload."
+  (write-table stream (cons "" workloads)
+               (loop for server in (servers-in (loop for workload in workloads
+                                                     append (cells-under workload cells)))
+                     collect (cons (label-of server)
+                                   (loop for workload in workloads
+                                         for rivals = (cells-under workload cells)
+                                         collect (funcall text (find-cell workload server rivals)
+                                                          rivals))))))
+
+(defun write-titles (stream workloads)
+  "Writes a list to STREAM that says what WORKLOADS, names, are."
+  (format stream "~%~{- `~a`: ~a~%~}~%"
+          (loop for workload in workloads append (list workload (title-of workload)))))
+
 (defun write-readme-rows (stream cells)
   "Writes the rows of the README, from CELLS, to STREAM."
   (let* ((measured (servers-in cells))
@@ -184,14 +207,19 @@ best among RIVALS, with a star if too much failed.  A dash for NIL."
 
 ;;; The report
 
-(defun all-row (workload servers cells)
-  "The row of the table of all for WORKLOAD, a name, with what CELLS have of SERVERS."
-  (let ((rivals (cells-under workload cells)))
-    (cons (title-of workload)
-          (loop for server in servers
-                for cell = (find-cell workload server rivals)
-                collect (format nil "~a~@[<br>~a us~]" (table-cell cell rivals)
-                                (and cell (amount (value-of cell :cpu))))))))
+(defparameter *columns* 5
+  "How many workloads a table has at most, so that its lines are not too long.")
+
+(defun write-all (stream cells)
+  "Writes tables of all workloads of CELLS to STREAM: of the figures by which servers are compared,
+and of processor time."
+  (loop for rest = (workloads-in cells) then (nthcdr *columns* rest)
+        while rest
+        do (let ((workloads (subseq rest 0 (min *columns* (length rest)))))
+             (write-titles stream workloads)
+             (write-comparison stream workloads cells #'table-cell)
+             (format stream "~%Processor time for each answer, in us:~%~%")
+             (write-comparison stream workloads cells #'cpu-cell))))
 
 (defun detail-row (cell base)
   "The row of CELL in the table of its workload; ratios are to BASE, another cell or NIL."
@@ -226,7 +254,8 @@ best among RIVALS, with a star if too much failed.  A dash for NIL."
       facts
     (format stream "# Benchmark of ~a~%~%~
                     Measured by `make bench` at commit ~a~:[~;, with changes~], on ~d processors~%~
-                    (~a), which servers and clients share; Linux ~a, ~a, ~a. Rounds of ~d s.~%~
+                    (~a), which servers and clients share; Linux ~a,~%~
+                    ~a, ~a. Rounds of ~d s.~%~
                     The load of the machine before was ~a.~%~%~
                     Figures are medians of the rounds. Bold: no other server was better in every~%~
                     round. A star: more than one request in a thousand failed. A dash: not~%~
@@ -249,12 +278,8 @@ best among RIVALS, with a star if too much failed.  A dash for NIL."
   (write-head stream facts)
   (format stream "~%## The README's rows~%~%Requests per second.~%~%")
   (write-readme-rows stream cells)
-  (format stream "~%## All~%~%Requests per second, or where the workload gives those, the p99 ~
-                  latency; below it processor~%time of the server for each answer.~%~%")
-  (let ((servers (servers-in cells)))
-    (write-table stream (cons "" (mapcar #'label-of servers))
-                 (loop for workload in (workloads-in cells)
-                       collect (all-row workload servers cells))))
+  (format stream "~%## All~%~%Requests per second, or where a table gives ms, the p99 latency.~%")
+  (write-all stream cells)
   (format stream "~%## Each workload~%")
   (dolist (workload (workloads-in cells))
     (write-workload stream workload cells))

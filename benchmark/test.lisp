@@ -4,7 +4,9 @@
   (:shadowing-import-from #:recycling-benchmark #:run)
   (:import-from #:recycling-benchmark
                 #:make-cell #:cell-server #:best-p #:failed-p #:value-of #:amount
-                #:write-readme-rows #:read-cells #:figures-in #:call-with-held
+                #:write-readme-rows #:write-comparison #:write-all #:table-cell
+                #:*servers* #:server-name #:*workloads* #:workload-name
+                #:read-cells #:figures-in #:call-with-held
                 #:make-running #:free-port #:find-server #:find-workload #:*result*
                 #:ask #:built-file #:source-file #:connects-p #:launch #:end-child #:wait-until
                 #:start-postgres #:stop-postgres #:*line-end* #:*root*))
@@ -62,6 +64,28 @@
     (is (search "**30,000**" rows))
     (is (null (search "Node" rows)))
     (is (null (search "chunks" rows)))))
+
+(test a-table-has-a-row-for-each-server-and-a-column-for-each-workload
+  (is (equal (format nil "~{~a~%~}"
+                     '("|             |   hello |   close |"
+                       "|-------------|--------:|--------:|"
+                       "| ours        | **900** |       - |"
+                       "| Go net/http |     800 | **700** |"))
+             (with-output-to-string (stream)
+               (write-comparison stream '("hello" "close")
+                                 (list (cell "go" '(800)) (cell "ours" '(900))
+                                       (cell "go" '(700) :workload "close"))
+                                 #'table-cell)))))
+
+(test lines-of-the-tables-of-all-workloads-have-no-more-than-100-columns
+  (let ((cells (loop for workload in *workloads*
+                     append (loop for server in *servers*
+                                  collect (cell (server-name server) '(123456 123456)
+                                                :workload (workload-name workload))))))
+    (with-input-from-string (lines (with-output-to-string (stream)
+                                     (write-all stream cells)))
+      (is (>= 100 (loop for line = (read-line lines nil)
+                        while line maximize (length line)))))))
 
 (test the-figures-of-a-load-tool-are-read
   (is (equal '(:requests 5 :p50-us 7)

@@ -174,6 +174,22 @@ stands for a back quote."
                       (default-of (read-from-string (first (quoted-words name)))))
                  "~A is not ~A." name default))))
 
+;;; Figures
+
+(defun report-that-is-shown ()
+  "The name of the report of the benchmark to which the guide's page of figures leads."
+  (linked-document "docs/guide/performance.md"
+                   (find-if (lambda (target) (uiop:string-suffix-p target "/report.md"))
+                            (links "docs/guide/performance.md"))))
+
+(test figures-of-documents-are-those-of-the-report
+  (let ((rows (table-rows (report-that-is-shown) "")))
+    (dolist (page '("docs/guide/performance.md" "README.md"))
+      (let ((shown (table-rows page "")))
+        (is (<= 5 (length shown)))
+        (is (null (set-difference shown rows :test #'equal)) "~A: ~S" page
+            (set-difference shown rows :test #'equal))))))
+
 ;;; Pages and links
 
 (defun documents-in (folder)

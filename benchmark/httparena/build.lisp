@@ -1,4 +1,5 @@
-;;;; Builds /build/server, a program with everything in it, from the library in library/ and server.lisp.
+;;;; Builds /build/server, a program with everything in it, from the library in library/ and
+;;;; server.lisp.
 
 (require "asdf")
 (asdf:initialize-source-registry

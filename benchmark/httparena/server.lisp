@@ -30,7 +30,8 @@
   (answer "text/plain" (princ-to-string (reduce #'+ (remove nil numbers)))))
 
 (hunchentoot:define-easy-handler (baseline :uri "/baseline11")
-    ((a :parameter-type 'integer :request-type :get) (b :parameter-type 'integer :request-type :get))
+    ((a :parameter-type 'integer :request-type :get)
+     (b :parameter-type 'integer :request-type :get))
   (sum-of a b (and (eq :post (hunchentoot:request-method*))
                    (parse-integer (hunchentoot:raw-post-data :force-text t)))))
 

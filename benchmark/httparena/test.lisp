@@ -55,8 +55,8 @@
     (and end (subseq answer (+ 4 end)))))
 
 (defun check-answer (port expected path &rest arguments)
-  "Checks that the answer to PATH, asked for with ARGUMENTS as ASK takes them, is EXPECTED: its whole
-content; or a list of parts of the whole answer."
+  "Checks that the answer to PATH, asked for with ARGUMENTS as ASK takes them, is EXPECTED: its
+whole content; or a list of parts of the whole answer."
   (let ((answer (apply #'ask port path arguments)))
     (if (stringp expected)
         (is (equal expected (content-of answer)) "~a: ~s" path answer)

@@ -9,5 +9,6 @@ insert into fortunes
   select id, 'A saying of some length, the ' || id || 'th of twelve'
   from generate_series(1, 10) as id;
 insert into fortunes values
-  (11, '<script>alert("This is never run.");</script>'), (12, 'Σοφία, мудрость, 知恵');
+  (11, '<script>alert("This is never run.");</script>'),
+  (12, 'Σοφία, мудрость, 知恵');
 vacuum analyze;
