@@ -1,5 +1,5 @@
-;;; Where we do not do as Clack's other handlers; differential.lisp tells what an entry has, and docs/guide/clack.md shows
-;;; the same table.
+;;; Where we do not do as Clack's other handlers; differential.lisp tells what an entry has, and
+;;; docs/guide/clack.md lists the same.
 
 ;;; Requests
 
@@ -83,20 +83,21 @@
  :theirs "Woo: in chunks; Hunchentoot's: in chunks, or for HTTP/1.0 without a length"
  :why "the length is known"
  :at (((:woo :hunchentoot)
-       (:content-unread :last :/list :/empty-strings :/utf-8 :/untyped :/headers :/repeated :/integer :/close :/201 :/404
-        :/500 :/delayed :head/list :head/delayed :head/404)
+       (:content-unread :last :/list :/empty-strings :/utf-8 :/untyped :/headers :/repeated
+        :/integer :/close :/201 :/404 :/500 :/delayed :head/list :head/delayed :head/404)
        "framing")
       ((:hunchentoot) (:old-list :old-kept) "framing")))
 (:name "octets as body"
  :ours "with `Content-Length`" :theirs "Hunchentoot's: in chunks"
  :why "the length is known"
  :at (((:hunchentoot)
-       (:echo :echo-octets :echo-much :echo-with-get :echo-chunks :twice :/octets :/no-octets :head/octets)
+       (:echo :echo-octets :echo-much :echo-with-get :echo-chunks :twice :/octets :/no-octets
+        :head/octets)
        "framing")))
 (:name "`nil` as body"
  :ours "`Content-Length: 0`, but for 204 and 304"
- :theirs "Hunchentoot's: no length, and the connection is closed; Woo: the 0 also for 204, and instead of an
-          application's length for HEAD"
+ :theirs "Hunchentoot's: no length, and the connection is closed; Woo: the 0 also for 204, and
+          instead of an application's length for HEAD"
  :why "RFC 9110, section 8.6"
  :at (((:hunchentoot) (:/nil :/delayed-nil :/204 :/204-with-type :head/nil) "framing" "connection")
       ((:woo) (:/204 :/204-with-type :head/length-of-nothing) "framing")))
@@ -119,7 +120,9 @@
 (:name "HEAD"
  :ours "no content" :theirs "Woo: content, which clients take for the next response"
  :why "RFC 9110, section 9.3.2"
- :at (((:woo) (:head/list :head/length :head/octets :head/file :head/delayed :head/stream :head/404) "connection")))
+ :at (((:woo)
+       (:head/list :head/length :head/octets :head/file :head/delayed :head/stream :head/404)
+       "connection")))
 (:name "`Content-Type` with 204 or 304"
  :ours "never" :theirs "Woo: what the application says; Hunchentoot's: always"
  :why "there is no content to have a type"
@@ -150,7 +153,8 @@
  :at (((:woo) (:/file-missing) "status")
       ((:hunchentoot) (:/file-missing) "body" "framing" "reply content-type")))
 (:name "an error of the application"
- :ours "500 with a sentence in `text/plain`" :theirs "Woo: 500 without content; Hunchentoot's: in `text/html`"
+ :ours "500 with a sentence in `text/plain`"
+ :theirs "Woo: 500 without content; Hunchentoot's: in `text/html`"
  :why "who reads it knows what it is"
  :at (((:woo) (:/error :/delayed-error :/no-response) "body" "framing" "reply content-type")
       ((:hunchentoot) (:/error :/delayed-error :/no-response) "framing" "reply content-type")))

@@ -186,15 +186,17 @@ are there."
 
 ;;; The document
 
-(defun clack-difference-row (entry)
-  "The row of the guide for ENTRY."
-  (format nil "| ~{~A~^ | ~} |"
-          (loop for key in '(:name :ours :theirs :why) collect (on-one-line (getf entry key)))))
+(defun clack-difference-item (entry)
+  "The item of the list of the guide for ENTRY.  Of the reasons it has those that RFCs give."
+  (destructuring-bind (name ours theirs why)
+      (loop for key in '(:name :ours :theirs :why) collect (on-one-line (getf entry key)))
+    (format nil "**~A**: ~A. ~@(~C~)~A~@[ (~A)~]." name ours (char theirs 0) (subseq theirs 1)
+            (and (uiop:string-prefix-p "RFC " why) why))))
 
 (test the-guide-tells-every-difference-of-clack-handlers
-  (let ((rows (mapcar #'clack-difference-row (clack-differences))))
-    (is (equal (mapcar #'cells rows) (table-rows "docs/guide/clack.md" "what differs"))
-        "The rows must be:~{~%~A~}" rows)))
+  (let ((items (mapcar #'clack-difference-item (clack-differences))))
+    (is (equal items (list-items "docs/guide/clack.md" "what differs"))
+        "The items must be:~{~%- ~A~}" items)))
 
 (test every-difference-of-clack-handlers-is-whole
   (dolist (entry (clack-differences))
