@@ -62,7 +62,8 @@ asked; see RFC 9110, sections 13 and 14."
       (:not-modified (send-nothing exchange 304 headers))
       (:failed (send-text exchange 412 "The file is not as the request wants it."))
       (:proceed
-       (multiple-value-bind (status range) (settle-range part version head status tag)
+       (multiple-value-bind (status range)
+           (settle-range part version head status tag (header :vary headers))
          (if (and range (= 416 status))
              (send-text exchange status "The range lies beyond the end of the file."
                         (list :content-range range))

@@ -49,8 +49,9 @@ at DATE, both strings.  Returns :PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (
 
 (defun range-current-p (head tag date)
   "True if If-Range in the request HEAD is absent or matches the content with the entity TAG that
-last changed at DATE, so that its Range applies.  TAG is a string; DATE is a string, or NIL if the
-change is too recent for a comparison by date (RFC 9110, section 13.1.5)."
+last changed at DATE, so that its Range applies.  TAG is a string; DATE is a string, or NIL if a
+date is no strong validator: the change is too recent, or the content with another coding may have
+the same date (RFC 9110, sections 8.8.1, 8.8.2.2 and 13.1.5)."
   (let ((validator (head-header head :if-range)))
     (cond ((null validator) t)
           ((find #\" validator) (and (not (tag-weak-p tag)) (string= tag validator)))

@@ -73,11 +73,16 @@ which has another (RFC 9110, section 8.8.3.3)."
   (let ((end (1- (length tag))))
     (format nil "~A-~A~A" (subseq tag 0 end) (coding-name coding) (subseq tag end))))
 
+(defun varies-by-encoding-p (value)
+  "True if VALUE, the text of a Vary or NIL, says that Accept-Encoding decides about the response
+(RFC 9110, section 12.5.5)."
+  (and value
+       (some (lambda (element)
+               (or (string= "*" element) (string-equal "Accept-Encoding" element)))
+             (list-elements value))))
+
 (defun vary-by-encoding (value)
   "VALUE, the text of a Vary or NIL, with Accept-Encoding in it (RFC 9110, section 12.5.5)."
   (cond ((null value) "Accept-Encoding")
-        ((some (lambda (element)
-                 (or (string= "*" element) (string-equal "Accept-Encoding" element)))
-               (list-elements value))
-         value)
+        ((varies-by-encoding-p value) value)
         (t (format nil "~A, Accept-Encoding" value))))

@@ -99,7 +99,8 @@ another.  The conditions of a request do not apply to an error page (RFC 9110, s
 client has asked.  For a range beyond the end, leaves the handler with Hunchentoot's answer."
   (multiple-value-bind (status range first last)
       (settle-range part version (current-head)
-                    (hunchentoot:return-code*) (hunchentoot:header-out :etag))
+                    (hunchentoot:return-code*) (hunchentoot:header-out :etag)
+                    (hunchentoot:header-out :vary))
     (when range
       (setf (hunchentoot:header-out :content-range) range
             (hunchentoot:return-code*) status)

@@ -40,7 +40,8 @@
   (loop for (value expected) in '((nil "Accept-Encoding") ("Cookie" "Cookie, Accept-Encoding")
                                   ("accept-encoding, Cookie" "accept-encoding, Cookie") ("*" "*")
                                   ("X-Accept-Encoding" "X-Accept-Encoding, Accept-Encoding"))
-        do (is (string= expected (http:vary-by-encoding value)))))
+        do (is (string= expected (http:vary-by-encoding value)))
+           (is (eq (equal value expected) (http:varies-by-encoding-p value)))))
 
 ;;; Media types
 

@@ -76,6 +76,12 @@ text \"brotli\" or \"gzipped\", as clients like."
     (check-response (asked-for target "br" "Range" "bytes=1-3" "If-Range" tag) 206 "rot" "br")
     (check-response (asked-for target "gzip" "Range" "bytes=1-3" "If-Range" tag)
                     200 "gzipped" "gzip")
+    ;; The file and its siblings have the same date, so a date does not say which octets are meant.
+    (let ((date (response-header plain "last-modified")))
+      (is (equal date (response-header coded "last-modified")))
+      (check-response (asked-for target "br" "Range" "bytes=1-3" "If-Range" date)
+                      200 "brotli" "br")
+      (check-response (asked-for target nil "Range" "bytes=1-3" "If-Range" date) 200 "plain" nil))
     (let ((beyond (asked-for target "br" "Range" "bytes=6-")))
       (is (= 416 (response-status beyond)))
       (is (equal "bytes */6" (response-header beyond "content-range")))

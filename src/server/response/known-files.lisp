@@ -112,22 +112,26 @@ sent by itself.  Signals an error when the file has become shorter."
           (t
            (error "A file became shorter while it was read.")))))
 
-(defun range-of-file (head tag version)
+(defun range-of-file (head tag vary version)
   "The positions of the first and the last octet that the request HEAD asks for of VERSION, with the
-entity TAG; NIL for all (RFC 9110, section 14.2)."
+entity TAG and the Vary VARY; NIL for all (RFC 9110, section 14.2)."
   (let ((range (head-header head :range)))
     (and range
          (plusp (version-size version))
          (eq (head-method head) :get)
-         (range-current-p head tag (and (version-settled-p version) (version-date version)))
+         (range-current-p head tag
+                          (and (version-settled-p version)
+                               (not (varies-by-encoding-p vary))
+                               (version-date version)))
          (parse-range range (version-size version)))))
 
-(defun settle-range (part version head status tag)
-  "Restricts PART to the range that the request HEAD asks for of VERSION, with the entity TAG, if
-STATUS is 200.  Returns the status; and, if that is now 206, or 416 since there is no such range,
-the text of Content-Range and the positions of the first and the last octet (RFC 9110, section 14)."
+(defun settle-range (part version head status tag vary)
+  "Restricts PART to the range that the request HEAD asks for of VERSION, with the entity TAG and
+the text VARY of Vary, or NIL, if STATUS is 200.  Returns the status; and, if that is now 206, or
+416 since there is no such range, the text of Content-Range and the positions of the first and the
+last octet (RFC 9110, section 14)."
   (let ((size (version-size version)))
-    (multiple-value-bind (first last) (and (eql 200 status) (range-of-file head tag version))
+    (multiple-value-bind (first last) (and (eql 200 status) (range-of-file head tag vary version))
       (cond ((null first)
              (setf (part-end part) size)
              status)
