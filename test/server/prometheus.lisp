@@ -72,6 +72,35 @@
     (is (string= "4" (metric-value text "http_server_request_duration_seconds_count")))
     (is (string= "100.002149" (metric-value text "http_server_request_duration_seconds_sum")))))
 
+(defun found-amid (work look)
+  "What LOOK, a function, returns in interrupts of a thread that calls WORK again and again."
+  (let* ((over-p (list nil))
+         (found (make-recorder))
+         (task (in-background ("works")
+                 (loop until (first over-p) do (funcall work)))))
+    (unwind-protect
+         (loop for count from 1 to 300
+               do (bt:interrupt-thread (task-thread task)
+                                       (lambda () (record found (funcall look))))
+                  (eventually ("an interrupt") (= count (recorded-count found))))
+      (setf (first over-p) t)
+      (task-result task))
+    (recorded found)))
+
+(define-server-test (no-duration-is-counted-before-it-is-in-the-sum :needs :deferred-ends)
+  (let ((sheet (engine::make-tally-sheet))
+        (shared (engine::make-shared-sheet)))
+    (flet ((check (note current-sheet)
+             (is (null (find-if (lambda (histogram)
+                                  (< (getf histogram :sum) (getf histogram :count)))
+                                (found-amid note
+                                            (lambda ()
+                                              (histogram (funcall current-sheet)))))))))
+      (check (lambda () (note-duration sheet 1000000))
+             (lambda () sheet))
+      (check (lambda () (note-shared-duration shared 1000000))
+             (lambda () (engine::sheet-of-counters shared))))))
+
 (defparameter *sums-of-kinds* '(:rejected :refused :expired :handshakes-failed)
   "The statistics that a monitor computes by adding up those by kind.")
 

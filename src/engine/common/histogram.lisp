@@ -35,10 +35,11 @@ is a cache line that nobody writes, between this sheet and the next object in me
         finally (return (1- +buckets+))))
 
 (defun note-duration (sheet duration)
-  "Counts DURATION, in MICROSECONDS, on SHEET, which only the current thread writes."
+  "Counts DURATION, in MICROSECONDS, on SHEET, which only the current thread writes.  A reader may
+find it in the sum before it is counted, but not the other way round."
   (declare (type tally-sheet sheet) (type (unsigned-byte 62) duration))
-  (incf (aref sheet (bucket-of duration)))
-  (incf (aref sheet +buckets+) duration))
+  (incf (aref sheet +buckets+) duration)
+  (incf (aref sheet (bucket-of duration))))
 
 (defun add-sheet (sheet other)
   "Adds the counts of the sheet OTHER to SHEET, and returns SHEET."
@@ -66,9 +67,9 @@ seconds, and in :BUCKETS, a list, each bound in seconds and how many durations w
   (coerce (loop repeat (1+ +buckets+) collect (make-counter)) 'simple-vector))
 
 (defun note-shared-duration (counters duration)
-  "Counts DURATION, in MICROSECONDS, in COUNTERS, a shared sheet."
-  (counter-add (svref counters (bucket-of duration)) 1)
-  (counter-add (svref counters +buckets+) duration))
+  "Counts DURATION, in MICROSECONDS, in COUNTERS, a shared sheet, as NOTE-DURATION does."
+  (counter-add (svref counters +buckets+) duration)
+  (counter-add (svref counters (bucket-of duration)) 1))
 
 (defun sheet-of-counters (counters)
   "The counts of COUNTERS, a shared sheet, as a fresh tally sheet."
