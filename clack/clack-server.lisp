@@ -154,7 +154,7 @@ about none if that is NIL."
 ;;; Questions of the engine
 
 (defmethod place-of ((server clack-server))
-  (format nil "~A:~A" (server-address server) (server-port server)))
+  (place-text (server-address server) (server-port server)))
 
 (defmethod make-engine-thread ((server clack-server) role thunk)
   (bt:make-thread thunk :name (case role

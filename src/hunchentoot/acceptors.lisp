@@ -290,8 +290,7 @@ Hunchentoot's."
     (setf (slot-value acceptor 'engine) engine)))
 
 (defmethod place-of ((acceptor hunchentoot:acceptor))
-  (format nil "~A:~A" (or (hunchentoot:acceptor-address acceptor) "*")
-          (hunchentoot:acceptor-port acceptor)))
+  (place-text (hunchentoot:acceptor-address acceptor) (hunchentoot:acceptor-port acceptor)))
 
 (defun stop-listening (acceptor listener)
   "Frees the port of ACCEPTOR, if that still listens on LISTENER, which may be NIL.  Otherwise

@@ -6,7 +6,13 @@
 
 (defgeneric place-of (server)
   (:documentation "The place where SERVER, an acceptor of Hunchentoot's or a CLACK-SERVER, listens:
-a string for people, as \"127.0.0.1:4242\"."))
+a string for people, as \"127.0.0.1:4242\", or \"unix:\" and a path."))
+
+(defun place-text (address port)
+  "The place, a string as PLACE-OF returns, with ADDRESS, a string or NIL for all, and PORT."
+  (if (uiop:string-prefix-p "unix:" address)
+      address                           ; its port is 0
+      (format nil "~A:~A" (or address "*") port)))
 
 (defgeneric ready-p (server)
   (:documentation "True while SERVER, an acceptor of Hunchentoot's or a CLACK-SERVER, takes new

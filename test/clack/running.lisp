@@ -139,6 +139,8 @@
                                    :listen path)
             (with-open-connection (connection (connect-to-path path))
               (is (equal "x" (exchange-text connection "/"))))
+            (is (equal (format nil "unix:~A" (uiop:native-namestring path))
+                       (server:place-of *server*)))
             (is (equal '("unix:" 0) (known seen :remote-addr :remote-port))))
           (is (null (probe-file path)))))
       (skip "On this Lisp there are no such listeners.")))

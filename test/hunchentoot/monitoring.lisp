@@ -42,6 +42,14 @@
         (when (promtool-p)
           (is (equal "" (complaints-of-promtool text))))))))
 
+(define-server-test (metrics-name-the-path-on-which-an-acceptor-listens
+                     :needs :our-engine)
+  (with-path (path)
+    (with-pages ((recycling:make-metrics-dispatcher "/metrics"))
+      (serving-path (path) ()
+        (is-true (search (format nil "{server=\"unix:~A\"}" (uiop:native-namestring path))
+                         (ask-path path "/metrics")))))))
+
 (define-server-test (durations-count-each-request-that-many-clients-had-served :needs :our-engine)
   (let ((clients 8) (requests (rounds 100)))
     (with-pages ((recycling:make-metrics-dispatcher "/metrics"))
