@@ -11,5 +11,6 @@
 (defmethod identifier-of ((request hunchentoot:request))
   (keep-request-id (hunchentoot:aux-request-value 'request-id request)))
 
-(defmethod identifier-of ((request null))
-  (identifier-of hunchentoot:*request*))
+(defmethod identifier-of ((request (eql nil))) ; goes before the method for NULL
+  (let ((current (current-request)))
+    (and current (identifier-of current))))

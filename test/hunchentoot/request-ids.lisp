@@ -42,6 +42,11 @@
         (is (every (lambda (pair) (string= (first pair) (second pair))) pairs))
         (is (= 20 (length (remove-duplicates (mapcar #'first pairs) :test #'string=))))))))
 
+(test outside-of-a-request-there-is-no-identifier
+  (is (null (recycling:request-id)))
+  (let ((hunchentoot:*request* nil))
+    (is (null (recycling:request-id)))))
+
 (define-server-test (threads-of-one-request-see-one-identifier :needs :our-http)
   (serving () (("/" (recycling:defer-reply (reply)
                       (bt:make-thread

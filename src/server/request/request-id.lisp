@@ -64,15 +64,17 @@ there.  All threads get the same."
 ;;; For programs
 
 (defgeneric identifier-of (request)
-  (:documentation "The value of REQUEST-ID for REQUEST; NIL stands for the current request."))
+  (:documentation "The value of REQUEST-ID for REQUEST; NIL stands for the current request.")
+  (:method ((request null))
+    nil))
 
 (defun request-id (&optional request)
   "The identifier of REQUEST, a string of visible ASCII characters, by which logs in JSON name it.
 REQUEST is a HUNCHENTOOT:REQUEST, by default the current one; or an environment of Clack, a plist
-with :CLACK.IO.  The identifier is that in the header field X-Request-Id if one of :TRUSTED-PROXIES
-has sent the request, and the field has at most 200 characters, all of them visible and of ASCII.
-Otherwise the first call makes one that no other request has, of 26 hexadecimal digits.  May be
-called in any thread."
+with :CLACK.IO.  NIL where there is no current request.  The identifier is that in the header field
+X-Request-Id if one of :TRUSTED-PROXIES has sent the request, and the field has at most 200
+characters, all of them visible and of ASCII.  Otherwise the first call makes one that no other
+request has, of 26 hexadecimal digits.  May be called in any thread."
   (identifier-of request))
 
 (defmethod (setf application-engine) :after (engine (application http-service))
