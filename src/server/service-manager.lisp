@@ -10,6 +10,10 @@
 ;;;;   WATCHDOG=1                      in each period, if the pool has served what it was asked to
 ;;;;
 ;;;; The main thread sends them all, so they come in order.  A worker only leaves it an errand.
+;;;;
+;;;; READY=1 and RELOADING=1 wait a while for a manager whose queue is full, since it would take the
+;;;; start or the reload for failed without them.  The other messages never wait.  The manager can
+;;;; do without STOPPING=1, and what a period has lost comes with the next one.
 
 (defstruct (manager (:include opaque)
                     (:constructor make-manager (socket watchdog-seconds complaint)))
@@ -60,16 +64,19 @@ starts must not speak in its name."
 
 ;;; Messages
 
-(defun notify (manager server control &rest arguments)
-  "Sends MANAGER, or NIL for none, what CONTROL and ARGUMENTS, for FORMAT, say of SERVER.  Tells the
-operator the first time that this fails."
+(defparameter *notification-seconds* 2
+  "How many seconds READY=1 and RELOADING=1 wait for room in the queue of the service manager.")
+
+(defun notify (manager server text &key (seconds 0))
+  "Sends MANAGER, or NIL for none, TEXT about SERVER.  Waits for room up to SECONDS.  True when TEXT
+was sent.  Tells the operator the first time that this fails."
   (when manager
-    (let ((reason (send-notification (manager-socket manager)
-                                     (format nil "~?" control arguments))))
+    (let ((reason (send-notification (manager-socket manager) text seconds)))
       (when (and reason (not (shiftf (manager-unheard-p manager) t)))
         (tell-operator server :warning
                        (format nil "The service manager hears nothing: NOTIFY_SOCKET is ~S: ~A"
-                               (manager-socket manager) reason))))))
+                               (manager-socket manager) reason)))
+      (null reason))))
 
 (defun rate-of-requests (manager served)
   "How many requests were served in a second since the last call, where there are SERVED by now."
@@ -87,10 +94,12 @@ operator the first time that this fails."
             open busy (rate-of-requests manager served) served)))
 
 (defun notify-status (manager server)
-  "Sends MANAGER the figures of SERVER, if they have changed."
+  "Sends MANAGER the figures of SERVER, unless it has them already."
   (let ((status (status-of manager server)))
-    (unless (equal status (shiftf (manager-status manager) status))
-      (notify manager server "STATUS=~A" status))))
+    (unless (equal status (manager-status manager))
+      (setf (manager-status manager)
+            (and (notify manager server (format nil "STATUS=~A" status))
+                 status)))))
 
 (defun notify-ready (manager server)
   "Tells MANAGER, or NIL for none, that SERVER has started, and the operator what is wrong with the
@@ -98,14 +107,22 @@ manager's variables."
   (when manager
     (when (manager-complaint manager)
       (tell-operator server :warning (manager-complaint manager)))
-    (notify manager server "READY=1~%STATUS=~A"
-            (setf (manager-status manager) (status-of manager server)))))
+    (let ((status (status-of manager server)))
+      (setf (manager-status manager)
+            (and (notify manager server (format nil "READY=1~%STATUS=~A" status)
+                         :seconds *notification-seconds*)
+                 status)))))
 
 (defun call-as-reload (manager server function)
   "Calls FUNCTION, a reload of SERVER, and tells MANAGER, or NIL for none, when it begins and ends."
-  (notify manager server "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
+  (notify manager server (format nil "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
+          :seconds *notification-seconds*)
   (funcall function)
-  (notify manager server "READY=1"))
+  (notify manager server "READY=1" :seconds *notification-seconds*))
+
+(defun notify-stopping (manager server)
+  "Tells MANAGER, or NIL for none, that SERVER begins to stop."
+  (notify manager server "STOPPING=1"))
 
 ;;; In each period
 

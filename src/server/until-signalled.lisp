@@ -11,7 +11,7 @@
 ;;;;
 ;;;; The handler of a signal may run at any moment, in any thread.  So it only leaves an errand to
 ;;;; the main thread.  That waits for no disk, client or handler, so that it always heeds a signal:
-;;;; at most two seconds late, for each message that a service manager does not take.
+;;;; at most two seconds late for each READY=1 or RELOADING=1 that a service manager does not take.
 
 ;;; What differs between kinds of servers
 
@@ -148,7 +148,7 @@ limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
         (:report (report server))
         (:leave (return))
         (:stop (cond ((null stopping-since)
-                      (notify manager server "STOPPING=1")
+                      (notify-stopping manager server)
                       (setf stopping-since (milliseconds)
                             drainer (begin-to-drain server errands drain-seconds drain-delay)))
                      ((< *same-signal-milliseconds* (- (milliseconds) stopping-since))

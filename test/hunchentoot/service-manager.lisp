@@ -7,8 +7,8 @@
 
 ;;; A service manager: a datagram socket
 
-(defstruct (manager (:constructor make-manager (socket)))
-  socket
+(defstruct (manager (:constructor make-manager (name socket)))
+  name socket
   (messages '()))                       ; the last first
 
 (defun take-messages (manager)
@@ -46,12 +46,12 @@
     (unwind-protect
          (with-environment (("NOTIFY_SOCKET" name)
                             ("WATCHDOG_USEC" watchdog-microseconds) ("WATCHDOG_PID" ""))
-           (funcall function (make-manager socket)))
+           (funcall function (make-manager name socket)))
       (close-datagram-socket socket))))
 
 (defmacro with-manager ((manager &key (watchdog "")) &body body)
-  "Evaluates BODY with MANAGER bound to a service manager, while the environment names it.  WATCHDOG,
-a string, is the number of microseconds for which its watchdog waits."
+  "Evaluates BODY with MANAGER bound to a service manager, while the environment names it.
+WATCHDOG, a string, is the number of microseconds for which its watchdog waits."
   (let ((directory (gensym "DIRECTORY")))
     `(with-directory (,directory)
        (call-with-manager (lambda (,manager) ,@body)
@@ -85,7 +85,7 @@ a string, is the number of microseconds for which its watchdog waits."
 (define-server-test (a-service-manager-hears-nothing-of-a-start-that-fails :needs :parking)
   (with-manager (manager)
     (with-program (program (signalled-acceptor ":port -1"))
-      (is (eql 1 (program-exit program)))
+      (is (eql 1 (program-exit program :patience (patience-to-load))))
       (is (null (take-messages manager))))))
 
 (define-server-test (a-service-manager-is-told-figures :needs :parking)
@@ -173,6 +173,70 @@ a string, is the number of microseconds for which its watchdog waits."
       (loop repeat 3
             do (forget-messages manager)
                (await-message manager "WATCHDOG=1")))))
+
+;;; A manager that does not read
+
+(defun fill-queue (manager)
+  "Sends MANAGER messages until its queue has no room."
+  (loop until (platform:send-notification (manager-name manager) "x" 0)))
+
+(defmacro serving-unread ((manager told) &body body)
+  "Evaluates BODY, where READY=1 would wait for hours, while *SERVER* serves.  MANAGER is bound to a
+service manager with a full queue, and TOLD to what the server knows of it."
+  `(with-manager (,manager)
+     (with-globals ((server::*notification-seconds* 10000))
+       (serving () ()
+         (let ((,told (server::take-manager)))
+           (fill-queue ,manager)
+           ,@body)))))
+
+(define-server-test (a-service-manager-that-does-not-read-holds-up-nothing-but-a-start
+                     :needs :parking)
+  (serving-unread (manager told)
+    (let ((server *server*))
+      (task-result (in-background ("tells")
+                     (server::notify-status told server)
+                     (server::feed-watchdog told server)
+                     (server::notify-stopping told server)))
+      (is (every (lambda (message) (equal "x" message)) (take-messages manager))))))
+
+(define-server-test (figures-that-a-service-manager-has-not-got-are-sent-in-the-next-period
+                     :needs :parking)
+  (serving-unread (manager told)
+    (flet ((next-period ()
+             (setf (server::manager-due told) 0)
+             (server::report-to-manager told *server* nil (constantly nil))))
+      (next-period)
+      (is (not (got-p manager "STATUS=")))
+      (next-period)
+      (is-true (got-p manager "STATUS="))
+      (forget-messages manager)
+      (next-period)
+      (is (null (take-messages manager)) "It has them."))))
+
+(define-server-test (a-start-waits-for-room-although-another-service-takes-it :needs :parking)
+  (serving-unread (manager told)
+    (let ((server *server*) (waiting (make-gate "the start to wait for room")) (taken-p nil))
+      (with-function (platform::await-descriptor (original descriptor direction &key until)
+                       (open-gate waiting)
+                       (prog1 (funcall original descriptor direction :until until)
+                         (unless (shiftf taken-p t)
+                           (fill-queue manager))))
+        (let ((task (in-background ("starts") (server::notify-ready told server))))
+          (await waiting)
+          (await-message manager "READY=1")
+          (task-result task))
+        (is-true taken-p)))))
+
+(define-server-test (a-message-for-which-no-descriptor-is-left-is-lost :needs :parking)
+  (with-manager (manager)
+    (is (equal "Too many open files"
+               (call-without-descriptors
+                (lambda (give-back)
+                  (declare (ignore give-back))
+                  (platform:send-notification (manager-name manager) "READY=1" 0)))))
+    (is (null (platform:send-notification (manager-name manager) "READY=1" 0)))
+    (is (equal '("READY=1") (take-messages manager)))))
 
 ;;; The environment
 

@@ -81,11 +81,15 @@ Returns 0 or minus an error number."
 (defconstant +sock-stream+ 1)
 (defconstant +sock-dgram+ 2)
 
+(defun try-path-socket (type)
+  "The descriptor of a new Unix-domain socket of TYPE, which may have flags; or minus an error
+number."
+  (system-call "socket" sb-alien:int (sb-alien:int +af-unix+)
+               (sb-alien:int (logior type +sock-cloexec+)) (sb-alien:int 0)))
+
 (defun path-socket (&optional (type +sock-stream+))
   "The descriptor of a new Unix-domain socket of TYPE, which may have flags."
-  (check-call (system-call "socket" sb-alien:int (sb-alien:int +af-unix+)
-                           (sb-alien:int (logior type +sock-cloexec+)) (sb-alien:int 0))
-              "socket"))
+  (check-call (try-path-socket type) "socket"))
 
 (defun file-identity (path)
   "A list that identifies the file PATH among all existing files, and its mode; NIL if there is no

@@ -87,9 +87,6 @@ service manager has handed over no such descriptor, by the protocol of sd_listen
 
 ;;; Notifications
 
-(defparameter *notification-seconds* 2
-  "How long a notification waits for room in the queue of the service manager.")
-
 (defun notification-address (name)
   "The struct sockaddr_un of NAME, see SEND-NOTIFICATION.  Signals LISTEN-FAILED for one that is too
 long."
@@ -100,33 +97,40 @@ long."
           abstract)
         address)))
 
-(defun send-to-address (address octets)
-  "Sends OCTETS as one datagram to ADDRESS, a struct sockaddr_un.  Returns their number, or minus an
-error number."
-  (let ((descriptor (path-socket +sock-dgram+)))
-    (unwind-protect
-         (let ((result (call-with-address "connect" descriptor address)))
-           (if (minusp result)
-               result
-               (flet ((send ()
-                        (send-octets descriptor octets 0 (length octets))))
-                 (let ((result (send)))
-                   (if (and (would-block-p result)
-                            (await-descriptor descriptor :output
-                                              :until (end-after *notification-seconds*)))
-                       (send)
-                       result)))))
-      (close-descriptor descriptor))))
+(defun send-when-room (descriptor octets end)
+  "Sends OCTETS as one datagram over DESCRIPTOR.  Waits for room until END, a moment of
+MILLISECONDS.  Returns their number, or minus an error number."
+  (loop
+    (let ((result (send-octets descriptor octets 0 (length octets))))
+      ;; Another process may take the room, and then this one waits again.
+      (unless (and (would-block-p result)
+                   (plusp (milliseconds-left end))
+                   (await-descriptor descriptor :output :until end))
+        (return result)))))
 
-(defun send-notification (name text)
+(defun send-to-address (address octets end)
+  "Sends OCTETS as one datagram to ADDRESS, a struct sockaddr_un, as SEND-WHEN-ROOM does until END."
+  (let ((descriptor (try-path-socket +sock-dgram+)))
+    (if (minusp descriptor)
+        descriptor
+        (unwind-protect
+             (let ((result (call-with-address "connect" descriptor address)))
+               (if (minusp result)
+                   result
+                   (send-when-room descriptor octets end)))
+          (close-descriptor descriptor)))))
+
+(defun send-notification (name text seconds)
   "Sends TEXT, a string, as one datagram to the Unix-domain socket NAME, a string: an absolute path,
-or @ and a name of the abstract namespace, see unix(7).  Waits for up to *NOTIFICATION-SECONDS*.
-Returns NIL, or why TEXT could not be sent: a string, without its full stop."
+or @ and a name of the abstract namespace, see unix(7).  Waits up to SECONDS, a real, for room in
+its queue.  Returns NIL, or why TEXT could not be sent: a string, without its full stop."
   (if (find (char name 0) "/@")
       (handler-case
           (let ((result (send-to-address (notification-address name)
-                                         (sb-ext:string-to-octets text :external-format :utf-8))))
-            (and (minusp result) (sb-int:strerror (- result))))
+                                         (sb-ext:string-to-octets text :external-format :utf-8)
+                                         (end-after seconds))))
+            (cond ((would-block-p result) "its queue is full")
+                  ((minusp result) (sb-int:strerror (- result)))))
         (listen-failed (condition)
           (listen-failure-reason condition)))
       "it names no Unix-domain socket"))
