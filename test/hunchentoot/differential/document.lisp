@@ -1,52 +1,69 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; docs/differences.md shows the table of differences to people.
+;;; docs/differences.md shows the table of differences to people, as a list in sections.  Entries
+;;; of one name are one item there; one of them has the text.
 
-(defun entry-row (entry)
-  "The row of the document for ENTRY of the table."
-  (format nil "| ~A | ~A | ~A | ~A |" (getf entry :name)
-          (on-one-line (getf entry :stock)) (on-one-line (getf entry :ours))
-          (on-one-line (getf entry :why))))
+(defparameter *list-of-differences* '("<!-- differences -->" "<!-- end of differences -->")
+  "The lines of the document between which the list stands.")
+
+(defun filled (words width)
+  "WORDS, strings, as lines of an item of a list that have at most WIDTH columns."
+  (let ((lines '()) (line "-"))
+    (dolist (word words (nreverse (cons line lines)))
+      (when (< width (+ 1 (length line) (length word)))
+        (push (shiftf line " ") lines))
+      (setf line (format nil "~A ~A" line word)))))
+
+(defun words-of (text)
+  "The words of TEXT, strings without white space."
+  (remove "" (uiop:split-string text :separator '(#\Space #\Newline)) :test #'string=))
+
+(defun entry-lines (entry)
+  "The lines of the document for ENTRY of the table."
+  (destructuring-bind (&key section name ours stock why &allow-other-keys) entry
+    (cond (section
+           (list "" (format nil "### ~A" section) ""))
+          (ours
+           (filled (words-of (format nil "**~A**: ~A (~A). ~A" name (string-right-trim "." ours)
+                                     (string-right-trim "." why) stock))
+                   100)))))
+
+(defun list-of-differences ()
+  "The lines of the list of differences."
+  (append (mapcan #'entry-lines (read-table "differences.sexp")) (list "")))
 
 (defun differences-document ()
   (merge-pathnames "docs/differences.md" (source-root)))
 
-(defun document-lines ()
-  (uiop:read-file-lines (differences-document) :external-format :utf-8))
-
-(defun wide-p (line)
-  "True if LINE belongs to a table with the four columns of the differences."
-  (< 4 (count #\| line)))
-
-(defun rows (lines)
-  "Those of LINES that are rows of the table, without the one above the dashes."
-  (loop for (line next) on lines
-        when (and (uiop:string-prefix-p "| " line)
-                  (wide-p line)
-                  (not (uiop:string-prefix-p "|--" (or next ""))))
-          collect line))
+(defun document-parts ()
+  "Three lists of the document's lines: up to the start of the list, the list, and from its end."
+  (let* ((lines (uiop:read-file-lines (differences-document) :external-format :utf-8))
+         (start (1+ (position (first *list-of-differences*) lines :test #'string=)))
+         (end (position (second *list-of-differences*) lines :test #'string=)))
+    (list (subseq lines 0 start) (subseq lines start end) (subseq lines end))))
 
 (defun write-differences ()
-  "Puts the rows of the table into the document, in place of those that it has.  To be called
+  "Puts the list of differences into the document, in place of the one that it has.  To be called
 after a change in differences.sexp."
-  (let* ((lines (document-lines))
-         (old-rows (rows lines)))
+  (destructuring-bind (before list after) (document-parts)
+    (declare (ignore list))
     (with-open-file (out (differences-document) :direction :output :if-exists :supersede
                                                 :external-format :utf-8)
-      (dolist (line lines)
-        (unless (member line old-rows :test #'string=)
-          (write-line line out))
-        (when (and (uiop:string-prefix-p "|--" line) (wide-p line))
-          (dolist (entry (differences-table))
-            (write-line (entry-row entry) out)))))))
+      (format out "~{~A~%~}" (append before (list-of-differences) after)))))
 
 (test the-document-shows-the-table-of-differences
-  (is (equal (mapcar #'entry-row (differences-table)) (rows (document-lines)))
+  (is (equal (list-of-differences) (second (document-parts)))
       "Evaluate (hunchentoot-recycling-taskmaster-test::write-differences)."))
 
 (test every-difference-has-a-reason
-  (dolist (entry (differences-table))
-    (dolist (key '(:name :stock :ours :why))
-      (is (plusp (length (getf entry key))) "~S has no ~S." (getf entry :name) key))
-    (is (getf entry :cases))
-    (is (getf entry :differs))))
+  (let* ((entries (differences-table))
+         (told (remove-if-not (lambda (entry) (getf entry :ours)) entries))
+         (names (mapcar (lambda (entry) (getf entry :name)) told)))
+    (is (equal names (remove-duplicates names :test #'string=)))
+    (dolist (entry told)
+      (dolist (key '(:name :ours :stock :why))
+        (is (plusp (length (getf entry key))) "~S has no ~S." (getf entry :name) key)))
+    (dolist (entry entries)
+      (is (member (getf entry :name) names :test #'string=) "~S is not told." (getf entry :name))
+      (is (getf entry :cases))
+      (is (getf entry :differs)))))
