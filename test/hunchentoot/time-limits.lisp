@@ -123,8 +123,10 @@ list of forms ARGUMENTS and with at most THREADS threads, NIL for the default.  
 (defun admitted ()
   "A connection over which a request was served; opened as soon as the server lets one in."
   (eventually ("a connection to be let in")
-    (let ((connection (connect)))
-      (cond ((equal "next" (handler-case (exchange-text connection "/next")
+    (let ((connection (handler-case (connect) ; a handshake, perhaps
+                        (error () nil))))
+      (cond ((null connection) nil)
+            ((equal "next" (handler-case (exchange-text connection "/next")
                              (error () nil)))
              connection)
             (t
