@@ -10,7 +10,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:service #:serve #:output-unwanted-p #:release #:time-out-handler
    #:give-notice #:*refusal-reasons* #:address-limit
    #:keep-unread-input #:input-kept-since #:release-kept-input
-   #:make-engine-thread #:call-as-worker #:note
+   #:make-engine-thread #:call-in-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
    #:connection-descriptor #:connection-handle #:connection-peer #:connection-peer-name

@@ -81,6 +81,87 @@
           (send connection "a")
           (is (string= "a" (response-text (read-response connection)))))))))
 
+;;; Functions for late handlers, where no thread can be made
+
+(defun call-without-timeout-threads (function)
+  "Calls FUNCTION while no thread can be made that would call a function for a late handler, with a
+function that lets such threads be made again, and a recorder of the vain attempts."
+  (let ((attempts (make-recorder)) (possible-p nil))
+    (with-function (bt:make-thread (original function &rest keys &key name &allow-other-keys)
+                     (when (and (equal "handler timeout" name) (not possible-p))
+                       (record attempts name)
+                       (error "No more threads."))
+                     (apply original function keys))
+      (funcall function (lambda () (setf possible-p t)) attempts))))
+
+(defmacro without-timeout-threads ((make-possible attempts) &body body)
+  "Evaluates BODY as CALL-WITHOUT-TIMEOUT-THREADS calls a function: (MAKE-POSSIBLE) lets threads be
+made again, and ATTEMPTS is the recorder."
+  (let ((function (gensym "FUNCTION")))
+    `(call-without-timeout-threads
+      (lambda (,function ,attempts)
+        (flet ((,make-possible () (funcall ,function)))
+          (declare (ignorable #',make-possible))
+          ,@body)))))
+
+(define-server-test (a-function-for-a-late-handler-waits-until-a-thread-can-be-made
+                     :needs :our-http)
+  (let ((callers nil))
+    (with-each-server ((:handler-timeout 1/2))
+        (let ((gate (make-gate)))
+          (recycling:call-when-timed-out (lambda ()
+                                           (record callers (bt:thread-name (bt:current-thread)))
+                                           (open-gate gate)))
+          (await gate (* 3 *patience*))
+          "too late")
+      (setf callers (make-recorder))
+      (without-timeout-threads (let-threads-be-made attempts)
+        (with-connection (connection)
+          (send-request connection "/")
+          (is (= 503 (response-status (read-response connection))))
+          (eventually ("two attempts to make the thread") (< 1 (recorded-count attempts)))
+          (is (zerop (recorded-count callers)))
+          (let-threads-be-made)
+          (is (closed-by-server-p connection)))
+        (eventually ("the handler to end") (zerop (figure :busy)))
+        (is (equal '("handler timeout") (recorded callers)))))))
+
+(define-server-test (a-function-for-a-late-handler-holds-up-no-other-where-no-thread-can-be-made
+                     :needs :our-http)
+  (let ((gate nil))
+    (with-each-server ((:handler-timeout 1/2))
+        (progn (recycling:call-when-timed-out (lambda () (await gate (* 3 *patience*))))
+               (await gate (* 3 *patience*))
+               "too late")
+      (setf gate (make-gate))
+      (without-timeout-threads (let-threads-be-made attempts)
+        (with-connections (connections 2)
+          (dolist (connection connections)
+            (send-request connection "/")
+            (is (= 503 (response-status (read-response connection)))))
+          (is (string= "next" (ask-text "/next")))
+          (open-gate gate)
+          (dolist (connection connections)
+            (is (closed-by-server-p connection))))
+        (is (plusp (recorded-count attempts)))))))
+
+(define-server-test (a-late-handler-that-returns-before-a-thread-can-be-made-needs-no-function
+                     :needs :our-http)
+  (let ((gate nil) (called-p nil))
+    (with-each-server ((:handler-timeout 1/2))
+        (progn (recycling:call-when-timed-out (lambda () (setf called-p t)))
+               (await gate)
+               "too late")
+      (setf gate (make-gate))
+      (without-timeout-threads (let-threads-be-made attempts)
+        (is (= 503 (response-status (ask "/"))))
+        (eventually ("an attempt to make the thread") (plusp (recorded-count attempts)))
+        (open-gate gate)
+        (eventually ("the handler to end") (zerop (figure :busy)))
+        (let-threads-be-made)
+        (is (string= "next" (ask-text "/next")))))
+    (is-false called-p)))
+
 ;;; Threads that are destroyed
 
 (define-server-test (a-connection-outlives-its-destroyed-worker-while-its-client-is-answered

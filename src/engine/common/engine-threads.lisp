@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The threads of an engine: the trouble of making them, which is logged once while it lasts, and
-;;;; those that are to be joined.
+;;;; The threads of an engine: the trouble of making them, which is logged once while it lasts, the
+;;;; threads of its service, and those that are to be joined.
 
 (defun may-launch-p (engine)
   "False for a moment after a thread could not be made, and once the process exits."
@@ -42,6 +42,20 @@ was needed since.")
                    (as-milliseconds *trouble-seconds*))
                 (milliseconds)))
     (forget-thread-trouble engine)))
+
+(defun call-in-thread (engine name function)
+  "Has a new thread called NAME, a string, call FUNCTION, without arguments, for the service of
+ENGINE.  True when the thread was made.  NIL when it could not be made, which is counted, and logged
+unless it was before; for a moment from then on, without an attempt; and once the process exits."
+  (when (may-launch-p engine)
+    (handler-case (call-making-thread (lambda () (bt:make-thread function :name name)))
+      (error (condition)
+        (note-thread-trouble engine condition)
+        nil)
+      (:no-error (thread)
+        (declare (ignore thread))
+        (forget-thread-trouble engine)
+        t))))
 
 (defun join-exited-threads (engine &optional (seconds 0))
   "Joins the threads of the workers of ENGINE that have ended, and waits up to SECONDS, a real or

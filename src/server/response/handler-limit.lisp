@@ -128,17 +128,34 @@ connection, since a client may wait for that."
         (answer-for-handler application exchange)
         (wake-from-client engine (exchange-connection exchange) :output))))
 
+(defun take-timeout-function (watch)
+  "The function that a program has left for WATCH, if its handler is late; WATCH has none then.  NIL
+where there is none."
+  (with-lock-briefly ((handler-watch-lock watch))
+    (when (watch-late-p watch)
+      (shiftf (handler-watch-function watch) nil))))
+
+(defun return-timeout-function (watch function)
+  "Leaves FUNCTION, which TAKE-TIMEOUT-FUNCTION has taken, with WATCH again, unless that has
+another."
+  (with-lock-briefly ((handler-watch-lock watch))
+    (unless (handler-watch-function watch)
+      (setf (handler-watch-function watch) function))))
+
 (defun call-timeout-function (application function)
-  "Has a new thread call FUNCTION, of a program, or does nothing where it is NIL.  It may wait, and
-all threads of APPLICATION may be those that FUNCTION is to free."
-  (when function
-    (begin-aside "handler timeout"
-                 (lambda ()
-                   (handler-case (funcall function)
-                     (serious-condition (condition)
-                       (tell application :error
-                             "What was to be done when a handler took too long failed: ~A"
-                             condition)))))))
+  "Calls FUNCTION, of a program, for a handler of APPLICATION that is late."
+  (handler-case (funcall function)
+    (serious-condition (condition)
+      (tell application :error
+            "What was to be done when a handler took too long failed: ~A" condition))))
+
+(defun have-timeout-function-called (application watch function)
+  "Has a new thread call FUNCTION, which TAKE-TIMEOUT-FUNCTION has taken from WATCH, of a handler of
+APPLICATION.  FUNCTION may wait, and all workers may be those that it is to free, so it is left for
+the sentinel's next look where no thread can be made."
+  (unless (call-in-thread (exchange-engine (handler-watch-exchange watch)) "handler timeout"
+                          (lambda () (call-timeout-function application function)))
+    (return-timeout-function watch function)))
 
 (defmethod time-out-handler ((application http-service) connection)
   (let* ((http (connection-data connection))
@@ -148,9 +165,10 @@ all threads of APPLICATION may be those that FUNCTION is to free."
       (let ((function (with-acquired (state (take-late-handler watch)
                                             (when state (end-late-handler watch)))
                         (when state
-                          (end-for-handler application (handler-watch-exchange watch) state)
-                          (shiftf (handler-watch-function watch) nil)))))
-        (call-timeout-function application function)))))
+                          (end-for-handler application (handler-watch-exchange watch) state))
+                        (take-timeout-function watch))))
+        (when function
+          (have-timeout-function-called application watch function))))))
 
 ;;; For programs
 
@@ -174,8 +192,9 @@ without a request."
   "Has FUNCTION, without arguments, called once if the handler of REQUEST, as for
 REQUEST-TIMED-OUT-P, runs into :HANDLER-TIMEOUT, as for canceling a query for which it waits.  It is
 called in a thread of its own after the client was answered; at once, by the caller, if that has
-happened before; and not at all when the handler has returned.  It takes the place of the last such
-function of the request; NIL is for none.  An error in it is logged.  Returns NIL."
+happened before; and not at all when the handler has returned.  While no thread can be made, that is
+tried again, until the handler returns.  FUNCTION takes the place of the last such function of the
+request; NIL is for none.  An error in it is logged.  Returns NIL."
   (let ((watch (watch-of request)))
     (when (and watch
                (with-lock-briefly ((handler-watch-lock watch))
@@ -184,6 +203,9 @@ function of the request; NIL is for none.  An error in it is logged.  Returns NI
                    ((:running :reading :replying)
                     (setf (handler-watch-function watch) function)
                     nil)
-                   (t function))))
+                   (t
+                    ;; It takes the place of one for which no thread could be made yet.
+                    (setf (handler-watch-function watch) nil)
+                    function))))
       (funcall function))
     nil))
