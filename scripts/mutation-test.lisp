@@ -52,20 +52,30 @@
        (or (macro-function name)
            (string= 'inline (sb-int:info :function :inlinep name)))))
 
+(defun parameters-to-set (mutant files)
+  "The DEFPARAMETERs in FILES whose values MUTANT's function helps to compute."
+  (loop with names = (list (second (mutant-changed mutant)))
+        for file in files
+        append (remove-if-not (lambda (form)
+                                (and (consp form)
+                                     (eq 'defparameter (first form))
+                                     (mentions-p (third form) names)))
+                              (top-level-forms file))))
+
 (defun definitions-to-load (mutant)
-  "The definitions of MUTANT's file, on which its compiler has built, and the later ones that
-contain what the changed macro or inline function expands to."
+  "The definitions of MUTANT's file, on which its compiler has built; the later ones that contain
+what the changed macro or inline function expands to; and the parameters that depend on it."
   (let* ((changed (mutant-changed mutant))
-         (names (and (expanded-p (second changed)) (list (second changed)))))
+         (names (and (expanded-p (second changed)) (list (second changed))))
+         (files (member (mutant-file mutant) (library-files) :test #'equal)))
     (append (replaced (definitions (mutant-file mutant)) (mutant-number mutant) changed)
-            (loop for file in (and names
-                                   (rest (member (mutant-file mutant) (library-files)
-                                                 :test #'equal)))
+            (loop for file in (and names (rest files))
                   append (loop for form in (definitions file)
                                when (mentions-p form names)
                                  collect form
                                  and when (expanded-p (second form))
-                                       do (push (second form) names))))))
+                                       do (push (second form) names)))
+            (parameters-to-set mutant files))))
 
 (defun write-definitions (forms package file)
   "Writes FORMS to FILE, to be read in PACKAGE."
@@ -116,8 +126,24 @@ true unless the compiler warns of it."
   (let ((*random-state* (sb-ext:seed-random-state seed)))
     (subseq (alexandria:shuffle (copy-list list)) 0 (min count (length list)))))
 
-;;; The process of a mutant: status 0 says that all tests passed, 1 that one failed, and 2 that the
-;;; compiler warned.  Other processes have crashed, or hung.
+(defun tell-mutant (mutant)
+  (let* ((*package* (file-package (mutant-file mutant)))
+         (*print-case* :downcase) (*print-right-margin* 90) (*print-length* 12) (*print-level* 6)
+         (old (mutant-old mutant)) (new (mutant-new mutant))
+         (dropped (- (length old) (length new)))
+         (start (mismatch old new)))
+    (format t "~&~A, ~S~%" (source-name (mutant-file mutant)) (second (mutant-changed mutant)))
+    (if (plusp dropped)
+        (format t "    without~{ ~S~}~%" (subseq old start (+ start dropped)))
+        (format t "    ~S~% -> ~S~%" old new))
+    (finish-output)))
+
+;;; The process of a mutant.  Its status says that all tests passed, that one failed, or that the
+;;; compiler warned; a Lisp ends with none of these by itself.
+
+(defparameter *passed* 10)
+(defparameter *failed* 11)
+(defparameter *refused* 12)
 
 (defun passes-p (name mode)
   (format t "~&~A, ~:[a thread for each connection~;parked connections~]~%" name mode)
@@ -133,11 +159,13 @@ true unless the compiler warns of it."
   "Loads MUTANT, if any, by way of FILE, and runs the tests of SUITES until one fails twice; returns
 the status."
   (set-up-engine)
-  (cond ((and mutant (not (load-mutant mutant file))) 2)
+  (when mutant
+    (tell-mutant mutant))
+  (cond ((and mutant (not (load-mutant mutant file))) *refused*)
         ((loop for (name mode) in (tests-with-modes suites)
                thereis (not (or (passes-p name mode) (passes-p name mode))))
-         1)
-        (t 0)))
+         *failed*)
+        (t *passed*)))
 
 (defun mutation-file (number type)
   (namestring (ensure-directories-exist
@@ -213,18 +241,6 @@ one ends."
 
 ;;; The report
 
-(defun tell-survivor (mutant)
-  (let* ((*package* (file-package (mutant-file mutant)))
-         (*print-case* :downcase) (*print-right-margin* 90) (*print-length* 12) (*print-level* 6)
-         (old (mutant-old mutant)) (new (mutant-new mutant))
-         (dropped (- (length old) (length new)))
-         (start (mismatch old new)))
-    (format t "~&~A, ~S~%" (source-name (mutant-file mutant)) (second (mutant-changed mutant)))
-    (if (plusp dropped)
-        (format t "    without~{ ~S~}~%" (subseq old start (+ start dropped)))
-        (format t "    ~S~% -> ~S~%" old new))
-    (finish-output)))
-
 (defun silence-for (tasks)
   "For how many seconds a process may write nothing, by how long the suites of TASKS do now; gives
 up when they fail."
@@ -233,9 +249,9 @@ up when they fail."
     (run-processes (list (list nil suites)) 1 3600
                    (lambda (attempt status)
                      (setf silence (attempt-silence attempt))
-                     (unless (eql 0 status)
+                     (unless (eql *passed* status)
                        (give-up "The tests fail without a change; see build/mutation/0.log."))))
-    (+ 30 (* 4 silence))))
+    (+ 60 (* 4 silence))))
 
 (let* ((seed (parse-integer (setting "SEED"
                                      (format nil "~D" (random 1000000 (make-random-state t))))))
@@ -245,10 +261,11 @@ up when they fail."
   (format t "~&~D mutants, SEED=~D~%" (length tasks) seed)
   (run-processes tasks (parse-integer (setting "JOBS" "2")) (silence-for tasks)
                  (lambda (attempt status)
-                   (case status
-                     (0 (incf survived) (tell-survivor (attempt-mutant attempt)))
-                     (2 (incf refused))
-                     (t (incf killed)))))
+                   (cond ((member status (list *passed* 0)) ; 0 after a signal from elsewhere
+                          (incf survived)
+                          (tell-mutant (attempt-mutant attempt)))
+                         ((eql *refused* status) (incf refused))
+                         (t (incf killed)))))
   (format t "~&~D killed, ~D survived, ~D refused by the compiler~@[: ~D % killed~]~%"
           killed survived refused
           (and (plusp (+ killed survived)) (round (* 100 killed) (+ killed survived)))))

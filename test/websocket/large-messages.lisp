@@ -126,6 +126,15 @@
                            (* 2 (max 0 (- end head)))))
           "~D" size))))
 
+(test no-more-is-held-while-there-is-room
+  (let ((decoder (decoder-after (websocket:encode-frame-head :binary 1000 :mask 0 :final-p nil)))
+        (octets (test-octets 1000)))
+    (is (loop for end from 1 to 1000
+              for before = (websocket:octets-held decoder)
+              do (websocket:decode-message decoder octets (1- end) end)
+              always (or (< before end)
+                         (= before (websocket:octets-held decoder)))))))
+
 (test nothing-is-held-between-messages
   (flet ((held (&rest parts)
            (websocket:octets-held (decoder-after (apply #'octets parts)))))
