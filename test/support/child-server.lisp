@@ -20,11 +20,37 @@
    (uiop:quit 0 nil)"
   "What a child evaluates: further forms, its port, and the arguments of its acceptor go into it.")
 
+(defun first-ephemeral-port ()
+  "The lowest port that the system chooses by itself, for clients and for listeners without one."
+  (let ((file "/proc/sys/net/ipv4/ip_local_port_range"))
+    (if (probe-file file)
+        (with-open-file (stream file)
+          (parse-integer (read-line stream) :junk-allowed t))
+        32768)))
+
+(defun port-free-p (port)
+  (handler-case (progn (usocket:socket-close
+                        (usocket:socket-listen "127.0.0.1" port :reuse-address t))
+                       t)
+    (error () nil)))
+
+(defvar *ports-random-state* (make-random-state t)
+  "Not that of the tests: several processes may run them at the same time.")
+
+(defvar *free-ports* '()
+  "The ports that FREE-PORT has returned.")
+
 (defun free-port ()
-  "A port of this machine that was free just now."
-  (let ((socket (usocket:socket-listen "127.0.0.1" 0 :reuse-address t)))
-    (unwind-protect (usocket:get-local-port socket)
-      (usocket:socket-close socket))))
+  "A port of this machine for another program, which was free just now.  The system gives it to
+nobody meanwhile."
+  (let* ((lowest 10000) (count (max 1000 (- (first-ephemeral-port) lowest))))
+    (loop repeat 1000
+          do (let ((port (+ lowest (random count *ports-random-state*))))
+               (when (and (not (member port *free-ports*))
+                          (port-free-p port))
+                 (push port *free-ports*)
+                 (return port)))
+          finally (error "No port is free."))))
 
 (defun listening-p (port)
   (handler-case (progn (usocket:socket-close (usocket:socket-connect "127.0.0.1" port))
