@@ -281,6 +281,7 @@
     :serial t
     :components ((:file "database")
                  (:file "brokers")
+                 (:file "openings")
                  (:file "chat")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"

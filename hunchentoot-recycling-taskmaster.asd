@@ -373,4 +373,9 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
   :components ((:file "package")
                (:file "queue")          ; of messages for the database
                (:file "database")       ; its tables and statements
-               (:file "broker")))
+               (:file "broker")         ; the class, and what it reports
+               (:file "opening")        ; from OPEN-BROKER to the end of CLOSE-BROKER
+               (:file "publisher")
+               (:file "listener")
+               (:file "connections")    ; of both threads, which come and go
+               (:file "open-and-close")))

@@ -33,13 +33,18 @@ user has to select, insert, update and delete rows.")
 (defparameter *statements*
   '(("lock" "select last_id from recycling_log for update")
     ("last" "select last_id from recycling_log")
-    ;; The number of the last message before a moment so many milliseconds ago.  PostgreSQL alone
-    ;; looks at a clock, so the clocks of the machines may differ.
+    ;; PostgreSQL alone looks at a clock, so the clocks of the machines may differ.
+    ("now" "select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+    ;; The number of the last message before a moment of "now".
     ("before" "select coalesce((select min(id) - 1 from recycling_messages
-                                where at >= clock_timestamp() - $1 * interval '1 millisecond'),
+                                where at >= 'epoch'::timestamptz + $1 * interval '1 microsecond'),
                                (select last_id from recycling_log))")
-    ("read" "select id, channel, payload, late from recycling_messages
-             where id > $1 and id <= $2 order by id limit $3")
+    ;; The first messages of a range: up to so many, with up to so many octets except for one.
+    ("read" "select id, channel, payload, late
+             from (select *, sum(octet_length(payload)) over (order by id) as octets
+                   from (select * from recycling_messages
+                         where id > $1 and id <= $2 order by id limit $3) as range) as counted
+             where octets <= $4 or octets = octet_length(payload) order by id")
     ("published" "select sequence from recycling_publishers where publisher = $1")
     ("insert" "insert into recycling_messages (id, channel, payload, late) values ($1, $2, $3, $4)")
     ("note" "insert into recycling_publishers (publisher, sequence) values ($1, $2)
@@ -64,12 +69,22 @@ user has to select, insert, update and delete rows.")
   "Closes the socket of CONNECTION, which has not answered.  Never signals."
   (ignore-errors (close (cl-postgres::connection-socket connection) :abort t)))
 
+(defvar *notified-p* nil
+  "True if a statement has taken a notification since a listener has looked for messages.  Each
+connection has a binding of its own.")
+
+(defun note-warning (condition)
+  "Muffles CONDITION, a notice or a notification of PostgreSQL's, which CL-POSTGRES signals as
+warnings."
+  (when (typep condition 'cl-postgres:postgresql-notification)
+    (setf *notified-p* t))
+  (muffle-warning condition))
+
 (defmacro with-answer ((&optional connection) &body body)
-  "Evaluates BODY, which asks the database by CONNECTION, or connects.  Limits its waits, and
-muffles the warnings as which CL-POSTGRES signals notifications and notices."
+  "Evaluates BODY, which asks the database by CONNECTION, or connects.  Limits its waits."
   `(call-within *answer-seconds*
                 (lambda ()
-                  (handler-bind ((warning #'muffle-warning))
+                  (handler-bind ((warning #'note-warning))
                     ,@body))
                 ;; CL-POSTGRES would wait for the end of the answer before it lets an error pass.
                 ,@(when connection
@@ -89,13 +104,16 @@ muffles the warnings as which CL-POSTGRES signals notifications and notices."
   "The only value that the statement NAME returns with PARAMETERS, or NIL."
   (first (first (apply #'ask connection name parameters))))
 
-(defmacro with-transaction ((connection) &body body)
-  "Evaluates BODY in a transaction of CONNECTION, and commits.  After an error the caller closes
+(defmacro with-transaction ((connection &optional (commit-p t)) &body body)
+  "Evaluates BODY in a transaction of CONNECTION, and then COMMIT-P.  Commits if that is true, else
+undoes what BODY did.  Returns whether it has committed.  After an error the caller closes
 CONNECTION, which undoes it."
   `(progn
-     (execute ,connection "begin isolation level read committed")
-     (multiple-value-prog1 (progn ,@body)
-       (execute ,connection "commit"))))
+     (execute ,connection "begin")
+     ,@body
+     (let ((commit-p ,commit-p))
+       (execute ,connection (if commit-p "commit" "rollback"))
+       (and commit-p t))))
 
 ;;; Connections
 
@@ -135,11 +153,17 @@ CONNECTION, which undoes it."
       (unless ready-p
         (close-connection connection)))))
 
-(defun prepare-connection (connection)
-  "Makes the tables if they are missing, and prepares CONNECTION."
+(defun set-defaults (connection)
+  "Lets the role of CONNECTION have any defaults for its transactions."
+  (execute connection "set session characteristics as transaction
+                       isolation level read committed, read write, not deferrable")
   ;; If a process stops amid a transaction, the others wait for its lock.
   (execute connection
-           (format nil "set idle_in_transaction_session_timeout = '~Ds'" *answer-seconds*))
+           (format nil "set idle_in_transaction_session_timeout = '~Ds'" *answer-seconds*)))
+
+(defun prepare-connection (connection)
+  "Makes the tables if they are missing, and prepares CONNECTION."
+  (set-defaults connection)
   (when (eq :null (first (first (execute connection
                                          "select to_regclass('recycling_publishers')::text"))))
     (with-transaction (connection)
@@ -157,7 +181,7 @@ CONNECTION, which undoes it."
 
 (defmacro with-connection ((connection arguments) &body body)
   "Evaluates BODY with CONNECTION bound to a connection of ARGUMENTS; see OPEN-CONNECTION."
-  `(let ((,connection nil))
+  `(let ((,connection nil) (*notified-p* nil))
      (unwind-protect
           (progn
             (setf ,connection (open-connection ,arguments))
@@ -172,11 +196,12 @@ it."
 
 ;;; Messages
 
-(defun insert-messages (connection publisher messages late-through)
+(defun insert-messages (connection publisher messages late-through commit-p)
   "Publishes MESSAGES, a list in the order of their sequence numbers, as those of PUBLISHER, a
 string.  Leaves out those that the database has already.  Messages up to the sequence number
-LATE-THROUGH count as late."
-  (with-transaction (connection)
+LATE-THROUGH count as late.  Calls COMMIT-P, a function without arguments, just before it commits:
+if that returns NIL, undoes everything.  Returns whether the database has MESSAGES."
+  (with-transaction (connection (funcall commit-p))
     (let* ((last-id (ask-value connection "lock"))
            (published (or (ask-value connection "published" publisher) -1))
            (new (member-if (lambda (message) (< published (message-sequence message))) messages)))

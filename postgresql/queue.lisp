@@ -50,3 +50,11 @@ for the first."
   (loop repeat count
         do (decf (queue-octets queue) (message-size (pop (queue-messages queue)))))
   (decf (queue-count queue) count))
+
+(defun keep-in-queue (queue count)
+  "Takes out all but the first COUNT messages of QUEUE; returns how many those were."
+  (let ((kept (subseq (queue-messages queue) 0 count)))
+    (setf (queue-messages queue) kept
+          (queue-last queue) (last kept)
+          (queue-octets queue) (reduce #'+ kept :key #'message-size))
+    (- (shiftf (queue-count queue) count) count)))

@@ -48,8 +48,8 @@ deploy/haproxy-processes.cfg says."
                port (haproxy-command haproxy directory port (mapcar #'port-of programs)))))))
 
 (defmacro with-chat ((database programs port) &body body)
-  "Evaluates BODY with DATABASE, PROGRAMS, three that serve the chat, and PORT, of an HAProxy in front
-of them."
+  "Evaluates BODY with DATABASE, PROGRAMS, three that serve the chat, and PORT, of an HAProxy in
+front of them."
   `(with-database (,database)
      (call-with-chat-programs (lambda (,programs)
                                 (call-behind-haproxy (lambda (,port) ,@body) ,programs))
@@ -63,8 +63,9 @@ of them."
 ;;; Clients
 
 (defstruct (chatter (:constructor make-chatter (talk name expected)))
-  "A client of the chat called NAME.  EXPECTED has the next number of each publisher, whose names are
-p0, p1 and so on; COUNT is how many numbers have come, and WRONG tells of one that was not the next."
+  "A client of the chat called NAME.  EXPECTED has the next number of each publisher, whose names
+are p0, p1 and so on; COUNT is how many numbers have come, and WRONG tells of one that was not the
+next."
   talk name expected (count 0) wrong)
 
 (defun note-text (chatter text)
@@ -167,12 +168,15 @@ not come back, and after the first half until PostgreSQL is away."
            (< (floor messages 3) (chatter-count (first chatters))))
          (stop-database database)
          (open-gate away)
-         (poll (constantly nil) 1)
+         (eventually ("messages to wait for the database" :patience patience)
+           (some (lambda (program) (plusp (getf (chat-stats program) :queued))) programs))
          (start-database database)
          (dolist (sayer sayers)
            (task-result sayer patience))
          (eventually ("all to have come to all" :patience patience)
-           (every (lambda (chatter) (or (<= messages (chatter-count chatter)) (chatter-wrong chatter)))
+           (every (lambda (chatter)
+                    (or (<= messages (chatter-count chatter))
+                        (chatter-wrong chatter)))
                   chatters))
          (format t "~&~D messages to ~D clients in ~,1F seconds.~%" messages clients
                  (/ (- (platform:milliseconds) begin) 1000)))

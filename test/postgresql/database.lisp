@@ -45,11 +45,55 @@ OPTIONS are arguments of postgres, a string."
   "Stops DATABASE, and ends all its connections."
   (control-database database "stop" "-m" "fast"))
 
+(defun psql-command (database &rest arguments)
+  "What starts a psql for DATABASE with ARGUMENTS, strings."
+  (list* (postgresql-program "psql") "-h" (database-folder-name database) "-U" "chat" "-d" "chat"
+         "-X" "-q" "-t" "-A" "-v" "ON_ERROR_STOP=1" arguments))
+
 (defun execute-in-database (database text)
   "Has psql execute TEXT; returns the output."
-  (uiop:run-program (list (postgresql-program "psql") "-h" (database-folder-name database)
-                          "-U" "chat" "-d" "chat" "-q" "-t" "-A" "-v" "ON_ERROR_STOP=1" "-c" text)
-                    :output '(:string :stripped t)))
+  (uiop:run-program (psql-command database "-c" text) :output '(:string :stripped t)))
+
+;;; A database that hangs
+
+(defun waiting-connections (database)
+  "How many connections of DATABASE wait for a lock."
+  (parse-integer (execute-in-database database "select count(*) from pg_stat_activity
+                                                where wait_event_type = 'Lock'")))
+
+(defun await-waiting-connections (database count)
+  (eventually ((format nil "~D connections to wait for a lock" count))
+    (<= count (waiting-connections database))))
+
+(defun connection-processes (database)
+  "The numbers of the processes of PostgreSQL that serve brokers of DATABASE, with blanks between."
+  (execute-in-database database "select string_agg(pid::text, ' ') from pg_stat_activity
+                                 where application_name = 'hunchentoot-recycling-taskmaster'"))
+
+(defun start-session (database)
+  "Starts a psql that executes what is written to it."
+  (uiop:launch-program (psql-command database) :input :stream :output :stream))
+
+(defun end-session (session)
+  "Ends SESSION, of START-SESSION, and with it its transaction."
+  (close (uiop:process-info-input session))
+  (uiop:wait-process session)
+  (close (uiop:process-info-output session)))
+
+(defun lock-table (session table)
+  "Has SESSION, of START-SESSION, lock TABLE until it ends."
+  (format (uiop:process-info-input session)
+          "begin; lock table ~A in access exclusive mode; select 'locked';~%" table)
+  (finish-output (uiop:process-info-input session))
+  (assert (string= "locked" (read-line (uiop:process-info-output session)))))
+
+(defmacro with-table-locked ((database table) &body body)
+  "Evaluates BODY while no other connection to DATABASE can read or write TABLE, a string."
+  (let ((session (gensym "SESSION")))
+    `(let ((,session (start-session ,database)))
+       (unwind-protect (progn (lock-table ,session ,table)
+                              ,@body)
+         (end-session ,session)))))
 
 (defun give-to-postgres (folder)
   "Makes FOLDER and what is in it the user's who runs PostgreSQL."
@@ -94,8 +138,10 @@ OPTIONS are arguments of postgres, a string."
         (skip "PostgreSQL is not installed."))))
 
 (defmacro with-database ((database) &body body)
-  "Evaluates BODY with DATABASE bound to a DATABASE of this test's own."
-  `(call-with-database (lambda (,database) ,@body)))
+  "Evaluates BODY with DATABASE bound to a DATABASE of this test's own.  Brokers wait for its
+answers for long, so that a slow machine makes none of them think that it is away."
+  `(with-globals ((postgresql::*answer-seconds* (* 10 *patience*)))
+     (call-with-database (lambda (,database) ,@body))))
 
 ;;; Brokers
 
@@ -128,6 +174,11 @@ OPTIONS are arguments of postgres, a string."
   (eventually ((format nil "~(~A~) to be ~A" key value))
     (equal value (broker-figure broker key))))
 
+(defun await-figures (broker &rest keys-and-values)
+  "Waits until the statistics of BROKER are KEYS-AND-VALUES, a plist."
+  (loop for (key value) on keys-and-values by #'cddr
+        do (await-figure broker key value)))
+
 (defun await-connected (broker)
   (eventually ("a broker to be connected")
     (broker-figure broker :connected-p)))
@@ -148,6 +199,16 @@ list of lists of the name and the data."
                           (funcall original broker name octets))
            ,@body)))))
 
+(defmacro with-broker-held ((gate broker) &body body)
+  "Evaluates BODY with GATE bound to a gate.  Until it is open, BROKER knows where to begin, but
+reads no message."
+  `(let ((,gate (make-gate)))
+     (with-function (postgresql::catch-up (original opening connection late-p)
+                      (when (eq ,broker (postgresql::opening-broker opening))
+                        (await ,gate (* 10 *patience*)))
+                      (funcall original opening connection late-p))
+       ,@body)))
+
 (defun publish-numbers (broker start end &key (name "chat"))
   "Publishes the numbers from START below END by BROKER.  True if it took them all."
   (loop with channel = (recycling:make-channel :name name :broker broker)
@@ -158,3 +219,12 @@ list of lists of the name and the data."
   "What is delivered after PUBLISH-NUMBERS."
   (loop for number from start below end
         collect (list name (princ-to-string number))))
+
+(defmacro with-losses ((losses on-loss) &body body)
+  "Evaluates BODY with ON-LOSS bound to a function that records losses, and LOSSES to a function
+that returns them."
+  (let ((recorder (gensym "RECORDER")))
+    `(let ((,recorder (make-recorder)))
+       (flet ((,on-loss (reason count) (record ,recorder (list reason count)))
+              (,losses () (recorded ,recorder)))
+         ,@body))))
