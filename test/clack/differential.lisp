@@ -187,11 +187,10 @@ are there."
 ;;; The document
 
 (defun clack-difference-item (entry)
-  "The item of the list of the guide for ENTRY.  Of the reasons it has those that RFCs give."
-  (destructuring-bind (name ours theirs why)
-      (loop for key in '(:name :ours :theirs :why) collect (on-one-line (getf entry key)))
-    (format nil "**~A**: ~A. ~@(~C~)~A~@[ (~A)~]." name ours (char theirs 0) (subseq theirs 1)
-            (and (uiop:string-prefix-p "RFC " why) why))))
+  "The item of the list of the guide for ENTRY."
+  (destructuring-bind (name ours theirs)
+      (loop for key in '(:name :ours :theirs) collect (on-one-line (getf entry key)))
+    (format nil "**~A**: ~A. ~@(~C~)~A." name ours (char theirs 0) (subseq theirs 1))))
 
 (test the-guide-tells-every-difference-of-clack-handlers
   (let ((items (mapcar #'clack-difference-item (clack-differences))))
