@@ -85,7 +85,9 @@ end, a minute at most; without blanks, which its versions differ in."
   "Whose certificate the server has shown, in OUTPUT of TALK-BY-OPENSSL."
   (let ((start (search "subject=CN=" output)))
     (and start
-         (subseq output (+ start (length "subject=CN=")) (position #\Newline output :start start)))))
+         (subseq output
+                 (+ start (length "subject=CN="))
+                 (position #\Newline output :start start)))))
 
 (defun served-p (output)
   "Whether there is an answer in OUTPUT of TALK-BY-OPENSSL."

@@ -68,7 +68,8 @@ begins now."
                     (make-instance 'parallel-easy-acceptor
                                    :port 0 :address "127.0.0.1"
                                    :access-log-destination nil :message-log-destination nil
-                                   :taskmaster (make-instance 'recycling-taskmaster :parking parking))))
+                                   :taskmaster (make-instance 'recycling-taskmaster
+                                                              :parking parking))))
          (port (hunchentoot:acceptor-port acceptor))
          (connections (append (loop repeat 5 collect (ask port "/events"))
                               (loop repeat 30 collect (ask port "/sleeping"))

@@ -9,7 +9,7 @@
   "What exiting-program.lisp prints, the lines that tell of the ends of processes, in a list."
   (remove-if-not (lambda (line) (uiop:string-prefix-p "parking " line))
                  (uiop:run-program
-                  (mapcar (lambda (name) (uiop:native-namestring (merge-pathnames name (source-root))))
+                  (mapcar #'project-file
                           '("scripts/lisp" "test/hunchentoot/exiting-program.lisp"))
                   :output :lines :error-output nil :ignore-error-status t)))
 

@@ -37,7 +37,8 @@ to a new directory, where there is a certificate for localhost already."
                (is (equal subject (subject-told output)) "~A" name)
                (is-true (served-p output))))
     (is (equal "localhost" (subject-told (talk-by-openssl "-noservername"))))
-    (is (equal "shop" (subject-told (talk-by-openssl "-servername" "shop.example.org" "-tls1_2"))))))
+    (is (equal "shop"
+               (subject-told (talk-by-openssl "-servername" "shop.example.org" "-tls1_2"))))))
 
 (define-server-test (further-certificates-have-the-same-settings :needs :our-engine)
   (serving-https (directory :ssl-minimum-protocol :tls-1.3
@@ -84,8 +85,8 @@ to a new directory, where there is a certificate for localhost already."
 (define-server-test (weak-ciphers-are-refused :needs :our-engine)
   (serving-https (directory)
     (dolist (cipher '("AES128-SHA" "AES128-GCM-SHA256" "ECDHE-ECDSA-AES128-SHA"
-                      "ECDHE-ECDSA-AES128-SHA256" "ECDHE-ECDSA-AES128-CCM" "DHE-RSA-AES128-GCM-SHA256"
-                      "NULL:@SECLEVEL=0"))
+                      "ECDHE-ECDSA-AES128-SHA256" "ECDHE-ECDSA-AES128-CCM"
+                      "DHE-RSA-AES128-GCM-SHA256" "NULL:@SECLEVEL=0"))
       (is (not (served-p (talk-by-openssl "-tls1_2" "-cipher" cipher))) "~A" cipher))
     (dolist (cipher '("ECDHE-ECDSA-AES128-GCM-SHA256" "ECDHE-ECDSA-AES256-GCM-SHA384"
                       "ECDHE-ECDSA-CHACHA20-POLY1305"))
@@ -125,9 +126,11 @@ to a new directory, where there is a certificate for localhost already."
 (define-server-test (files-that-went-before-the-start-are-told-then :needs :our-engine)
   (with-directory (directory)
     (multiple-value-bind (certificate key) (issue directory "localhost")
-      (let ((acceptor (fake-ssl-acceptor :ssl-certificate-file certificate :ssl-privatekey-file key)))
+      (let ((acceptor (fake-ssl-acceptor :ssl-certificate-file certificate
+                                         :ssl-privatekey-file key)))
         (delete-file key)
-        (is (report-p (error-of (lambda () (hunchentoot:start acceptor))) "SSL-PRIVATEKEY-FILE" key))
+        (is (report-p (error-of (lambda () (hunchentoot:start acceptor)))
+                      "SSL-PRIVATEKEY-FILE" key))
         (is (not (hunchentoot:started-p acceptor)))))))
 
 ;;; Certificates of clients
@@ -164,11 +167,13 @@ who has issued one of them."
                            (client-arguments clients "known"))))
         (is (equal "shop" (subject-told output)))
         (is-true (served-p output))
-        (is (search "CN=root" output) "Clients are told who has to have issued their certificates."))
+        (is (search "CN=root" output)
+            "Clients are told who has to have issued their certificates."))
       (is (not (served-p (apply #'talk-by-openssl "-servername" "shop.example.org"
                                 (client-arguments clients "stranger"))))))))
 
-(define-server-test (certificates-of-clients-are-verified-where-they-are-optional :needs :our-engine)
+(define-server-test (certificates-of-clients-are-verified-where-they-are-optional
+                     :needs :our-engine)
   (with-clients (clients authorities)
     (serving-https (directory :ssl-client-ca-file authorities :ssl-verify-client :optional)
       (is (equal '(t t nil) (answers-to-clients clients))))))
@@ -211,7 +216,8 @@ served."
       (begin-session directory version)
       (is-true (session-resumed-p directory version) "~A" version)
       (begin-session directory version "-servername" "shop.example.org")
-      (is-true (session-resumed-p directory version "-servername" "shop.example.org") "~A" version))))
+      (is-true (session-resumed-p directory version "-servername" "shop.example.org")
+               "~A" version))))
 
 (define-server-test (a-resumed-session-gets-a-new-ticket-since-tls-1.3-uses-each-once
                      :needs :our-engine)
@@ -237,7 +243,8 @@ served."
                 (platform:tls-context-ticket-keys (recycling::acceptor-tls-context *server*))))
         (* hours 60 60 1000)))
 
-(define-server-test (a-random-ticket-key-is-replaced-daily :needs (:our-engine :several-ticket-keys))
+(define-server-test (a-random-ticket-key-is-replaced-daily
+                     :needs (:our-engine :several-ticket-keys))
   (serving-https (directory)
     (dolist (version '("-tls1_2" "-tls1_3"))
       (begin-session directory version)
@@ -254,21 +261,22 @@ served."
   (if (unmet-need :several-ticket-keys)
       (skip "~A" (unmet-need :several-ticket-keys))
       (let ((keys (platform::make-random-ticket-keys)))
-      (flet ((keys-after (hours)
-               (setf (first (platform::ticket-keys-state keys))
-                     (- (platform:milliseconds) (* hours 60 60 1000)))
-               (platform::valid-ticket-keys keys)))
-        (let* ((first (keys-after 23))
-               (second (keys-after 25))
-               (third (keys-after 25)))
-          (is (= 1 (length first)))
-          (is (= 2 (length second)))
-          (is (eq (first first) (second second)) "The old one is taken.")
-          (is (= 2 (length third)))
-          (is (eq (first second) (second third)))
-          (is (= 1 (length (keys-after 49))) "Its tickets have all expired."))))))
+        (flet ((keys-after (hours)
+                 (setf (first (platform::ticket-keys-state keys))
+                       (- (platform:milliseconds) (* hours 60 60 1000)))
+                 (platform::valid-ticket-keys keys)))
+          (let* ((first (keys-after 23))
+                 (second (keys-after 25))
+                 (third (keys-after 25)))
+            (is (= 1 (length first)))
+            (is (= 2 (length second)))
+            (is (eq (first first) (second second)) "The old one is taken.")
+            (is (= 2 (length third)))
+            (is (eq (first second) (second third)))
+            (is (= 1 (length (keys-after 49))) "Its tickets have all expired."))))))
 
-(define-server-test (servers-with-the-same-ticket-keys-resume-each-others-sessions :needs :our-engine)
+(define-server-test (servers-with-the-same-ticket-keys-resume-each-others-sessions
+                     :needs :our-engine)
   (with-directory (clients)
     (let ((keys (list (ticket-key clients "one"))))
       (dolist (version '("-tls1_2" "-tls1_3"))
@@ -307,7 +315,8 @@ served."
           (begin-session clients version)
           (reinitialize-instance *server* :ssl-ticket-key-files (list new))
           (is-true (session-resumed-p clients version) "~A" version)
-          (reinitialize-instance *server* :ssl-ticket-key-files (list old (ticket-key clients "other")))
+          (reinitialize-instance *server* :ssl-ticket-key-files
+                                 (list old (ticket-key clients "other")))
           (let ((output (talk-by-openssl "-sess_in" (session-file clients) version)))
             (is (not (resumed-p output)) "~A" version)
             (is-true (served-p output) "~A" version)))))))
@@ -334,7 +343,8 @@ served."
            (subject-told (talk-by-openssl "-servername" "shop.example.org"))))
     (serving-https (directory :ssl-certificates (list (also directory "first" "shop.example.org")))
       (let ((first *server*))
-        (serving-https (directory :ssl-certificates (list (also directory "second" "shop.example.org")))
+        (serving-https (directory :ssl-certificates
+                                  (list (also directory "second" "shop.example.org")))
           (is (equal "second" (subject)))
           (let ((*server* first))
             (is (equal "first" (subject)))))))))

@@ -21,8 +21,8 @@ returns what FORM returns in a handler for it, whose values are gone when the re
 (define-server-test (a-handler-learns-what-its-connection-speaks :needs (:our-engine :tls))
   (with-facts (facts (recycling:tls-information))
     (serving-https (directory)
-      (is (equal '(:protocol "TLSv1.3" :cipher "TLS_AES_256_GCM_SHA384" :server-name "shop.example.org"
-                   :application-protocol "http/1.1" :resumed-p nil)
+      (is (equal '(:protocol "TLSv1.3" :cipher "TLS_AES_256_GCM_SHA384"
+                   :server-name "shop.example.org" :application-protocol "http/1.1" :resumed-p nil)
                  (facts "-tls1_3" "-ciphersuites" "TLS_AES_256_GCM_SHA384"
                         "-servername" "shop.example.org" "-alpn" "h2,http/1.1")))
       (is (equal '(:protocol "TLSv1.2" :cipher "ECDHE-ECDSA-AES128-GCM-SHA256" :server-name nil
@@ -93,7 +93,8 @@ returns what FORM returns in a handler for it, whose values are gone when the re
             (is (equal (uiop:read-file-string file) (recycling:client-certificate-pem certificate)))
             (is (= (* 2 24 60 60) (- (recycling:client-certificate-not-after certificate)
                                      (recycling:client-certificate-not-before certificate))))
-            (is (< (abs (- (get-universal-time) (recycling:client-certificate-not-before certificate)))
+            (is (< (abs (- (get-universal-time)
+                           (recycling:client-certificate-not-before certificate)))
                    3600))
             (is (not (search "known" (princ-to-string certificate))))))))))
 
@@ -150,4 +151,5 @@ returns what FORM returns in a handler for it, whose values are gone when the re
   (with-clients (clients authorities)
     (with-facts (facts (names-by-cl+ssl))
       (serving-https (directory :ssl-client-ca-file authorities)
-        (is (equal '("/CN=root" "/CN=known") (apply #'facts (client-arguments clients "known"))))))))
+        (is (equal '("/CN=root" "/CN=known")
+                   (apply #'facts (client-arguments clients "known"))))))))

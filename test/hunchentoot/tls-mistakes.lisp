@@ -60,7 +60,8 @@
                                             -----END CERTIFICATE-----~%~
                                             -----BEGIN PRIVATE KEY-----~%AAAA~%~
                                             -----END PRIVATE KEY-----~%")))))
-      (is-true (tells-of-mistake-p (pair broken key) "SSL-CERTIFICATE-FILE" broken "no certificate"))
+      (is-true (tells-of-mistake-p (pair broken key)
+                                   "SSL-CERTIFICATE-FILE" broken "no certificate"))
       (is-true (tells-of-mistake-p (pair certificate broken)
                                    "SSL-PRIVATEKEY-FILE" broken "no private key"))
       (is-true (tells-of-mistake-p (pair certificate key :ssl-client-ca-file broken)
@@ -75,7 +76,8 @@
           (unwind-protect
                (is-true (call-without-privilege
                          (lambda ()
-                           (tells-of-mistake-p (pair certificate key) "SSL-" "may not be read by this process"))))
+                           (tells-of-mistake-p (pair certificate key)
+                                               "SSL-" "may not be read by this process"))))
             (change-mode place #o700))))))
 
 (test files-of-further-arguments-are-checked-too
@@ -86,7 +88,8 @@
                  (:ssl-client-ca-file "/nowhere/ca.pem" "/nowhere/ca.pem" "existing file")
                  (:ssl-client-ca-file "/nowhere/*.pem" "/nowhere/*.pem" "existing file")
                  (:ssl-client-ca-file ,key ,key "has no CERTIFICATE")
-                 (:ssl-ticket-key-files ("/nowhere/ticket.key") "/nowhere/ticket.key" "cannot be read")
+                 (:ssl-ticket-key-files ("/nowhere/ticket.key")
+                  "/nowhere/ticket.key" "cannot be read")
                  (:ssl-ticket-key-files (,key) ,key "octets in place of 80"))
           do (is-true (apply #'tells-of-mistake-p (pair certificate key name value)
                              (string name) texts)
@@ -101,7 +104,8 @@
                  (:ssl-minimum-protocol :tls-1.1 "TLS-1.2")
                  (:ssl-minimum-protocol nil "TLS-1.2")
                  (:ssl-ciphers :all "ALL")
-                 (:ssl-ciphers "ECDHE-RSA-AES128-GCM-SHA256:AES-OF-ANOTHER-KIND" "AES-OF-ANOTHER-KIND")
+                 (:ssl-ciphers "ECDHE-RSA-AES128-GCM-SHA256:AES-OF-ANOTHER-KIND"
+                  "AES-OF-ANOTHER-KIND")
                  (:ssl-ciphers "TLS_AES_128_GCM_SHA256:TLS_MINE" "TLS_MINE")
                  (:ssl-client-ca-file 5 "5")
                  (:ssl-verify-client t "REQUIRED")
@@ -146,10 +150,12 @@
   (with-directory (directory)
     (multiple-value-bind (certificate key)
         (issue-between directory "old" "20200101000000Z" "20210203040506Z")
-      (is-true (warns-p (pair certificate key) certificate "has expired on 2021-02-03 04:05:06 UTC")))
+      (is-true (warns-p (pair certificate key)
+                        certificate "has expired on 2021-02-03 04:05:06 UTC")))
     (multiple-value-bind (certificate key)
         (issue-between directory "new" "20990101000000Z" "21000101000000Z")
-      (is-true (warns-p (pair certificate key) certificate "not valid before 2099-01-01 00:00:00 UTC")))))
+      (is-true (warns-p (pair certificate key)
+                        certificate "not valid before 2099-01-01 00:00:00 UTC")))))
 
 (test a-chain-out-of-order-is-warned-of
   (with-directory (directory)

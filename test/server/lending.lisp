@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite lending :in all
-  :description "The Lisp's own stream beside a buffered connection: either may be used, and nothing is lost or sent twice.")
+  :description "The Lisp's own stream beside a buffered connection: either may be used, and nothing
+is lost or sent twice.")
 
 (in-suite lending)
 
@@ -61,7 +62,8 @@ returns the Lisp's own stream beside it, as a program that asks for that gets it
       (is (eq :some (server:fill-input io)))
       (is (eq :some (fill-more-input io)))
       (is (null (octet-difference (subseq many 1 (1+ (* 2 +input-size+))) (unread io))))
-      (is (null (octet-difference (subseq many 1) (read-single-octets stream (1- (length many)))))))))
+      (is (null (octet-difference (subseq many 1)
+                                  (read-single-octets stream (1- (length many)))))))))
 
 (define-server-test large-reads-get-first-what-lent-has
   (with-lending (lend io stream client)

@@ -154,7 +154,8 @@ gets; then the last, with CONTENT bound to what was read."
 (define-server-test content-without-framing-leaves-as-it-is
   (with-reply-stream (reply :plain io client)
     (write-sequence (octets "abc") reply)
-    (is (server:end-reply reply) "Nothing is missing, though only the end of the connection tells that.")
+    (is (server:end-reply reply)
+        "Nothing is missing, though only the end of the connection tells that.")
     (is (string= "abc" (decode (read-octets client 3))))
     (is (not (readable-p client)))))
 
@@ -246,11 +247,13 @@ gets; then the last, with CONTENT bound to what was read."
       (server:end-reply reply)
       (is (server:io-unsent io))
       (is (server:flushed-p io (server:reply-stream-inner reply)) "The engine sends the rest.")
-      (while-read (content (progn (loop while (zerop (next-octet client)))
-                                         ;; The first digit of the first chunk was read already.
-                                         (read-response-line client)
-                                         (octets (read-octets client 10) (progn (read-response-line client)
-                                                                                (chunked-content client)))))
+      (while-read (content (progn
+                             (loop while (zerop (next-octet client)))
+                             ;; The first digit of the first chunk was read already.
+                             (read-response-line client)
+                             (octets (read-octets client 10)
+                                     (progn (read-response-line client)
+                                            (chunked-content client)))))
         (server:send-unsent io)
         (is (null (octet-difference octets content)))))))
 
@@ -361,7 +364,9 @@ as STEPS say, one after the other, whenever it is asked.  Then there is room."
 (define-server-test a-client-that-takes-a-little-has-as-much-time-again
   (with-io (io stream client)
     (engine:limit-taking (server:io-queue io) 16/10)
-    (with-slow-kernel (clock (make-list 16 :initial-element 900) (make-list 16 :initial-element 800) '(700))
+    (with-slow-kernel (clock (make-list 16 :initial-element 900)
+                             (make-list 16 :initial-element 800)
+                             '(700))
       (await-taker io)
       (is (= (+ 1000 3300) clock))
       (is (open-stream-p stream)))))

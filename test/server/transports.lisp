@@ -27,7 +27,8 @@
       (integer next)
       (symbol next))))
 
-(defmethod trivial-gray-streams:stream-read-sequence ((stream scripted-stream) sequence start end &key)
+(defmethod trivial-gray-streams:stream-read-sequence
+    ((stream scripted-stream) sequence start end &key)
   (loop for position from start below end
         for octet = (read-byte stream nil)
         while octet
@@ -70,7 +71,8 @@ stream."
                            #\Return #\Newline #\Return #\Newline)
                    "other octets")
     (is (string= "/a" (http:head-uri (next-head io))))
-    (is (= (length "other octets") (length (scripted-octets stream))) "They are for others to read.")))
+    (is (= (length "other octets") (length (scripted-octets stream)))
+        "They are for others to read.")))
 
 (test no-more-is-waited-for-than-is-wanted
   (multiple-value-bind (io) (scripted-io "abc")
@@ -111,7 +113,7 @@ stream."
     (is (equal (coerce (octets "reply") 'list) (scripted-written stream)))
     (is-true (scripted-flushed-p stream))))
 
-(test a-stream-that-fails-while-the-queue-is-flushed-ends-its-buffered-connection-and-fails-no-second-time
+(test a-stream-that-fails-while-the-queue-is-flushed-ends-its-connection-and-fails-once
   (loop for (condition expected)
           in `((,(make-condition 'simple-error) server:descriptor-broken)
                (,(make-condition 'server:stream-timeout :stream nil) server:stream-timeout))

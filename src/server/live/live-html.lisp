@@ -11,7 +11,7 @@
 
 (defun live-lines ()
   "The lines of the live page, a constant list of strings."
-  ;; Not one string: some compilers have no constants of that length.  In a function: outside of one,
+  ;; Not one string: some compilers have no constants of that length.  In a function: outside one,
   ;; ABCL expands the macro when the compiled file is loaded, where there is no live.html.
   (lines-of-file "live.html"))
 
