@@ -27,7 +27,8 @@
              (is (eq kind (kind-of-words each)) "~S" each))))
 
 (test a-client-that-took-too-long-in-a-handshake-is-counted-elsewhere
-  (is (eq :expired (server:handshake-failure-kind (make-condition 'server:stream-timeout :stream nil))))
+  (is (eq :expired (server:handshake-failure-kind
+                    (make-condition 'server:stream-timeout :stream nil))))
   (let ((taskmaster (taskmaster)))
     (server:note-failed-handshake taskmaster (make-condition 'server:stream-timeout :stream nil))
     (is (every #'zerop (mapcar (lambda (entry) (platform:counter-count (cdr entry)))
@@ -113,7 +114,8 @@ MESSAGES is a function that returns what was written to the message log so far."
                   (if (probe-file ,log) (uiop:read-file-string ,log) "")))
            (,operator (,@arguments :message-log-destination ,log) ,@rest))))))
 
-(define-server-test (failed-handshakes-are-told-once-a-second-for-each-kind :needs (:our-engine :tls))
+(define-server-test (failed-handshakes-are-told-once-a-second-for-each-kind
+                     :needs (:our-engine :tls))
   (with-messages (messages)
     (serving-https (directory)
       (flet ((expire (kind)
@@ -128,13 +130,19 @@ MESSAGES is a function that returns what was written to the message log so far."
         (break-off)
         (fails-as :plain-http (ask-raw "GET /yo HTTP/1.1" :crlf :crlf))
         (eventually ("the messages") (search "plain HTTP" (messages)))
-        (is (search (concatenate 'string "[INFO]] A TLS handshake failed: the client does not speak TLS, "
-                                 "or no version of it that the server accepts (wrong version number).")
+        (is (search (concatenate 'string
+                                 "[INFO]] A TLS handshake failed: the client does not speak TLS, "
+                                 "or no version of it that the server accepts "
+                                 "(wrong version number).")
                     (messages)))
-        (is (search "3 TLS handshakes failed since the last message: the client does not speak TLS, "
+        (is (search (concatenate 'string "3 TLS handshakes failed since the last message: "
+                                 "the client does not speak TLS, ")
                     (messages)))
-        (is (search "A TLS handshake failed: the client speaks plain HTTP (http request)." (messages)))
-        (fails-as :gone (with-connection (connection) (send connection (coerce '(22 3 1) 'octet-vector))))
+        (is (search "A TLS handshake failed: the client speaks plain HTTP (http request)."
+                    (messages)))
+        (fails-as :gone
+          (with-connection (connection)
+            (send connection (coerce '(22 3 1) 'octet-vector))))
         (is (not (search "gone" (messages))))
         (is (not (search "ERROR" (messages))))))))
 
@@ -143,7 +151,8 @@ MESSAGES is a function that returns what was written to the message log so far."
   (with-messages (messages)
     (serving-https (directory)
       (fails-as :certificate (begin-by-openssl "-verify_return_error"))
-      (is (search "[WARNING]] A TLS handshake failed: the client does not trust the server's certificate ("
+      (is (search (concatenate 'string "[WARNING]] A TLS handshake failed: "
+                               "the client does not trust the server's certificate (")
                   (eventually ("the message") (and (search "trust" (messages)) (messages))))))))
 
 (define-server-test (a-message-log-that-fails-harms-no-client :needs (:our-engine :tls))

@@ -38,12 +38,13 @@
                                     (loop until (open-p done)
                                           count t
                                           do (assert (search "Hey!" (ask-tls))))))))
-      (loop repeat (rounds 5)
-            do (dolist (name '("one" "two"))
-                 (put-in-place directory name)
-                 (recycling:reload-certificates *server*)
-                 (is (equal name (subject-told (talk-by-openssl))))))
-      (open-gate done)
+      (unwind-protect
+           (loop repeat (rounds 5)
+                 do (dolist (name '("one" "two"))
+                      (put-in-place directory name)
+                      (recycling:reload-certificates *server*)
+                      (is (equal name (subject-told (talk-by-openssl))))))
+        (open-gate done))
       (is (every #'plusp (mapcar #'task-result clients)))
       (is (zerop (figure :failed))))))
 
@@ -84,7 +85,8 @@
       (is (equal "localhost" (subject-told output)))
       (is-true (served-p output)))))
 
-(define-server-test (files-may-be-replaced-while-they-are-reloaded :needs (:our-engine :calls-by-name))
+(define-server-test (files-may-be-replaced-while-they-are-reloaded
+                     :needs (:our-engine :calls-by-name))
   (serving-https (directory)
     (let ((name (hunchentoot:acceptor-ssl-certificate-file *server*)))
       (issue directory "renewed")
@@ -134,7 +136,8 @@
 
 (defclass before-encryption (hunchentoot:ssl-acceptor) ())
 (defclass after-encryption (hunchentoot:acceptor) ())
-(defclass between-everything (recycling:parallel-easy-ssl-acceptor before-encryption after-encryption)
+(defclass between-everything
+    (recycling:parallel-easy-ssl-acceptor before-encryption after-encryption)
   ()
   (:documentation "An acceptor whose methods come before ours, between ours and Hunchentoot's, and
 after these."))
