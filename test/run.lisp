@@ -94,9 +94,10 @@ all tests do, in the default mode first."
 
 (defun set-up-engine (&optional processors)
   "Has the engine count on so many PROCESSORS, or on those that there are, and hold nothing when it
-stops."
+stops; and has a stop wait for the thread of a log even where that stands still for long."
   (setf engine::*processors* processors
-        engine::*held-seconds* 0))      ; or every soft stop would take a second
+        engine::*held-seconds* 0        ; or every soft stop would take a second
+        server::*log-patience* (* 6 *patience*)))
 
 (defun tell-skipped (skipped)
   "Prints for what reasons tests were SKIPPED, and how many for each."

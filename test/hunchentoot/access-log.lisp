@@ -72,7 +72,8 @@
   "The access log in FORMAT of a request each of whose values tries to forge a part of it."
   (logged (:access-log-destination :access-log-format format) (("/" "body"))
     (ask "/?a=\"%20200%20-\\"
-         :headers `(("X-Forwarded-For" . "10.0.0.1) admin [2020-01-01 00:00:00] \"GET /a HTTP/1.1\" 200 1")
+         :headers `(("X-Forwarded-For"
+                     . "10.0.0.1) admin [2020-01-01 00:00:00] \"GET /a HTTP/1.1\" 200 1")
                     ("User-Agent" . ,(format nil "a\\\" ~C 200" (code-char 133)))
                     ("Referer" . "\"\\")
                     ;; "a\nb] [\"c" in base 64
@@ -81,10 +82,12 @@
 (define-server-test (a-value-cannot-forge-another-one :needs :our-engine)
   (let ((lines (log-lines (hostile-access :combined))))
     (is (= 1 (length lines)))
-    (is (string= (concatenate 'string "127.0.0.1 (10.0.0.1\\x29 admin \\x5B2020-01-01 00:00:00\\x5D "
+    (is (string= (concatenate 'string
+                              "127.0.0.1 (10.0.0.1\\x29 admin \\x5B2020-01-01 00:00:00\\x5D "
                               "\\x22GET /a HTTP/1.1\\x22 200 1) a\\x0Ab\\x5D \\x5B\\x22c [now] "
                               "\"GET /?a=\\x22%20200%20-\\x5C HTTP/1.1\" 200 4 "
-                              "\"\\x22\\x5C\" \"a\\x5C\\x22 Â\\x85 200\"") ; sent in UTF-8, read as Latin-1
+                              ;; sent in UTF-8, read as Latin-1
+                              "\"\\x22\\x5C\" \"a\\x5C\\x22 Â\\x85 200\"")
                  (cl-ppcre:regex-replace-all *time-of-log* (first lines) "[now]"))))
   (let ((lines (log-lines (hostile-access :json))))
     (is (= 1 (length lines)))

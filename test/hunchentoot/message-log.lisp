@@ -112,7 +112,8 @@ returns its text."
                                       ("/fails" (error "No.")))
                   (with-connection (connection)
                     (dotimes (i 50)
-                      (exchange connection "/" :headers '(("Cookie" . "hunchentoot-session=999999999:x")))
+                      (exchange connection "/"
+                                :headers '(("Cookie" . "hunchentoot-session=999999999:x")))
                       (exchange connection "/fails"))))))
       (is (= 6 (count-messages text)) "~A" text))))
 
@@ -240,10 +241,10 @@ leaves."
 
 (define-server-test (a-message-is-written-before-long :needs :our-engine)
   (with-log-file (file)
-    (with-globals ((server::*flush-seconds* *patience*))
+    (with-globals ((server::*flush-seconds* *no-flush-seconds*))
       (serving (:message-log-destination file) (("/" (hunchentoot:log-message* :info "A.") "body"))
         (ask "/")
-        (eventually ("the message" :patience (/ *patience* 2)) (lines-of file))))))
+        (eventually ("the message") (lines-of file))))))
 
 ;;; Methods of programs
 

@@ -6,7 +6,8 @@
 ;;; Which identifier a request has
 
 (defparameter *good-ids*
-  (list "a" "7b6e1a54-43d2-4a5b-9c53-0f9d4a8f5d10" "!~\"\\{}" (make-string 200 :initial-element #\i))
+  (list "a" "7b6e1a54-43d2-4a5b-9c53-0f9d4a8f5d10" "!~\"\\{}"
+        (make-string 200 :initial-element #\i))
   "Identifiers that a trusted proxy may tell.")
 
 (defparameter *bad-ids*

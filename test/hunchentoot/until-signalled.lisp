@@ -13,7 +13,8 @@
     (subseq octets middle)))
 
 (defparameter *busy-program*
-  (list (slow-page-forms)
+  (list "(setf hunchentoot-recycling-taskmaster.server::*same-signal-milliseconds* 600000)"
+        (slow-page-forms)
         (page-form "/upload" "(princ-to-string
                                  (length (hunchentoot:raw-post-data :force-binary t)))")
         (page-form "/events" "(hunchentoot-recycling-taskmaster:defer-reply (reply)
@@ -74,10 +75,13 @@
 
 (define-server-test (a-server-serves-until-its-delay-is-over :needs :parking)
   (with-serving-program (program (page-form "/hello" "\"hello\"")
-                                 (signalled-acceptor "" ":drain-delay 1"))
+                                 (signalled-acceptor "" ":drain-delay 3600"))
+    (send-signals program "TERM")
+    (await-printed program "Stopping in 3600 seconds: ")
+    (is (equal "hello" (ask-text "/hello"))))
+  (with-serving-program (program (signalled-acceptor "" ":drain-delay 1"))
     (send-signals program "TERM")
     (await-printed program "Stopping in 1 second: ")
-    (is (equal "hello" (ask-text "/hello")))
     (is (eql 0 (program-exit program)))))
 
 (define-server-test (a-server-whose-time-to-drain-is-over-tells-what-it-cuts-short :needs :parking)
@@ -103,7 +107,9 @@
     (is (not (search "second" (program-text program "access.1"))))
     (send-signals program "QUIT")
     (await-printed program "Statistics: threads 8, ")
-    (is-true (printed-p program "served 2, "))
+    (eventually ("the requests to be counted")
+      (send-signals program "QUIT")
+      (printed-p program "served 2, "))
     (send-signals program "TERM")
     (is (eql 0 (program-exit program)))))
 
