@@ -203,6 +203,17 @@ stands for a back quote."
   (is (null (set-exclusive-or (cons "README.md" (documents-in "docs/guide/")) *example-pages*
                               :test #'string=))))
 
+(defun long-lines (page)
+  "The numbers of the lines of the document PAGE that have more than 100 characters."
+  (loop for line in (document-text-lines page)
+        for number from 1
+        when (< 100 (length line)) collect number))
+
+(test every-line-of-the-guide-fits-into-100-columns
+  (dolist (page *example-pages*)
+    (let ((lines (long-lines page)))
+      (is (null lines) "~A is wider than 100 columns in ~{~D~^, ~}." page lines))))
+
 (defun linked-document (page name)
   "What the project calls the file to which a link of the document PAGE leads that says NAME."
   ;; By hand: ABCL does not find every pathname that goes up twice.
