@@ -60,7 +60,7 @@ same as RELEASE-KEPT-INPUT.")
     (declare (ignore suspended-exchange io))
     :close)                             ; the head so far is logged, and then released
   (:method ((socket websocket) io)
-    (close-account (websocket-memory socket))
+    (drop-incomplete-message socket)
     (drop-kept-input io)
     :broken)
   (:method ((deferred-response deferred-response) io)

@@ -7,7 +7,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
         #:hunchentoot-recycling-taskmaster.http
         #:hunchentoot-recycling-taskmaster.engine)
   (:import-from #:hunchentoot-recycling-taskmaster.websocket
-                #:make-message-decoder #:decode-message #:encode-frame #:encode-close
+                #:make-message-decoder #:decode-message #:end-decoding
+                #:encode-frame #:encode-close
                 #:+abnormal-end+ #:+going-away+
                 #:frame-extent #:frame-payload-size #:whole-frame-p #:control-frame-p
                 #:continuation-frame-p

@@ -89,7 +89,8 @@ complete result.  NIL if there is no memory."
                (funcall reserve octets whole-p)))))
 
 (defun end-decoding (decoder)
-  "Makes DECODER drop all further octets."
+  "Makes DECODER drop the incomplete message that it holds, and all further octets.  The result has
+no meaning."
   (drop-message decoder)
   (setf (decoder-phase decoder) 'skip-rest
         (decoder-remaining decoder) 0))

@@ -14,6 +14,7 @@ stream, thread or clock.")
    #:handshake-refused-headers
    ;; octets to messages
    #:message-decoder #:make-message-decoder #:decode-message #:decoder-idle-p #:octets-held
+   #:end-decoding
    ;; messages to octets
    #:encode-frame #:encode-close #:encode-frame-head
    ;; bounds of frames

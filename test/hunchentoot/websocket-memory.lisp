@@ -62,8 +62,42 @@ octets, of which half is for those that have not come whole, and gives the memor
         (with-talk (talk)
           (let ((frame (frame :text (make-string 10000 :initial-element #\a))))
             (tell talk (subseq frame 0 5000))
-            (eventually ("a part of a message to be kept") (< before (engine:client-memory-reserved)))
+            (eventually ("a part of a message to be kept")
+              (< before (engine:client-memory-reserved)))
             (tell talk (subseq frame 5000))
             (is (eql 1011 (hear-close talk)))
             (is (= 50000 (- during before)) "The octets, and a string of them.")))
         (eventually ("the memory to be given back") (= before (engine:client-memory-reserved)))))))
+
+(defun octets-held-by (socket)
+  "How many octets of a message SOCKET, of our server, holds."
+  (websocket:octets-held (server::websocket-decoder socket)))
+
+(defun check-dropped-message (end)
+  "Checks that a WebSocket that a program keeps holds no part of a message when it has ended by END,
+a function of its client."
+  (with-memory-for-all (80000)
+    (let ((kept nil))
+      (serving-websocket (:on-text (lambda (socket text)
+                                     (setf kept socket)
+                                     (recycling:send-text socket text)))
+          ()
+        (with-talk (talk)
+          (tell talk "Keep this.")
+          (hear talk)
+          (tell talk (subseq (frame :binary (test-octets 30000)) 0 20000))
+          (eventually ("a part of a message to be kept")
+            (and (<= 19900 (engine:client-memory-reserved))
+                 (zerop (getf (server:stats *server*) :busy))))
+          (is (<= 19900 (octets-held-by kept)))
+          (funcall end talk)
+          (eventually ("the memory to be given back") (zerop (engine:client-memory-reserved)))
+          (is (zerop (octets-held-by kept))))))))
+
+(define-server-test (a-websocket-whose-client-left-keeps-no-part-of-a-message :needs :parking)
+  (check-dropped-message (lambda (talk) (reset (talk-connection talk)))))
+
+(define-server-test (a-websocket-that-gave-way-keeps-no-part-of-a-message :needs :parking)
+  (check-dropped-message (lambda (talk)
+                           (declare (ignore talk))
+                           (is-true (engine:evict-oldest (server:server-engine *server*))))))

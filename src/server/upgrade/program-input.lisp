@@ -282,6 +282,10 @@ were any."
   (unwind-protect (end-with-program socket)
     (end-websocket socket)              ; the program may have ended the thread
     (with-websocket (socket) (take-buffered socket))
-    (setf (program-socket-reader socket) nil
-          (program-socket-held socket) nil)
-    (close-account (websocket-memory socket))))
+    (setf (program-socket-reader socket) nil)
+    (drop-incomplete-message socket)))
+
+(defmethod drop-incomplete-message ((socket program-socket))
+  (setf (program-socket-held socket) nil
+        (program-socket-fill socket) 0)
+  (close-account (websocket-memory socket)))

@@ -196,7 +196,7 @@ applies instead."
   (when (websocket-begun-p socket)
     (say-farewell socket))
   (end-websocket socket)
-  (close-account (websocket-memory socket))
+  (drop-incomplete-message socket)
   ;; A thread that is destroyed before the call leaves it to the next one that abandons SOCKET.
   (with-acquired (function (with-websocket (socket)
                              (shiftf (websocket-on-close socket) nil))
@@ -207,6 +207,13 @@ applies instead."
         (serious-condition (condition)
           (log-message (suspended-exchange-engine socket) :error
                        "What was to be done for the end of a WebSocket failed: ~A" condition))))))
+
+(defgeneric drop-incomplete-message (socket)
+  (:documentation "Drops what has come of a message of SOCKET, which the caller owns and ends, and
+releases its memory.  A program may keep SOCKET for ever.")
+  (:method ((socket websocket))
+    (end-decoding (websocket-decoder socket))
+    (close-account (websocket-memory socket))))
 
 (defun say-farewell (socket)
   "Sends the client of SOCKET, whose connection the caller owns and closes next, a close frame if
