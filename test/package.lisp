@@ -20,7 +20,9 @@
                 #:await-resume #:await-sentinel #:back-off #:become-idle #:become-owner
                 #:begin-suspension #:begin-to-linger #:busy-or-readable-count #:call-due-functions
                 #:call-while-expiring #:claim-next-alarm #:claim-parked #:clear-wakeup
-                #:close-connection #:close-owned #:close-timers #:coarse-now #:computed-for-long-p
+                #:close-connection #:close-owned #:close-timers #:coarse-now
+                #:collection-due-p #:collections-ended #:collections-took #:collections-used
+                #:computed-for-long-p
                 #:connection-linger-octets #:connection-lingering-p #:connection-token
                 #:controller-asleep-lately #:controller-decisions #:controller-idle-looks
                 #:controller-last-processor-count #:controller-looks-without-need
@@ -40,6 +42,7 @@
                 #:idle-too-long-p #:idle-wait #:idle-wait-seconds #:join-exited-threads #:launch
                 #:launch-all #:leave-to-poller #:linger #:long-naps-p #:longest-idle
                 #:look-at-output #:look-at-workers #:lost-sentinel-p #:maintain-pool
+                #:make-collections
                 #:make-connection #:make-controller #:make-engine-controller #:make-missing-workers
                 #:make-pool-worker #:make-table #:make-timer #:make-timers #:map-connections
                 #:may-launch-p #:missing-workers #:next-deadline #:next-due-function

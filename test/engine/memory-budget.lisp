@@ -48,3 +48,69 @@ known."
         (is-true (engine:reserve-client-memory 501))
         (is (not (engine:reserve-client-memory 1 1/2)))
         (engine:release-client-memory 501)))))
+
+;;; Garbage
+
+(defmacro with-heap ((octets used) &body body)
+  "Evaluates BODY as if the heap had room for OCTETS, and USED of them were in use."
+  `(with-function (platform:heap-octets (original) ,octets)
+     (with-function (platform:heap-used (original) ,used)
+       ,@body)))
+
+(defun collections (&key (ended 1000) (took 50) (used 500))
+  "The collections of a Lisp of which the last ended at ENDED, took TOOK milliseconds, and left USED
+octets in use."
+  (let ((collections (make-collections)))
+    (setf (collections-ended collections) ended
+          (collections-took collections) took
+          (collections-used collections) used)
+    collections))
+
+(test garbage-is-collected-at-once-where-a-sixteenth-of-the-heap-was-taken-since
+  (with-heap (1600 600)
+    (is-true (collection-due-p (collections) 1000))
+    (is-true (collection-due-p (collections :took 5000) 1000))
+    (is-true (collection-due-p (make-collections) 1000) "None was before.")
+    (is-false (collection-due-p (collections :used 501) 1000))))
+
+(test collections-that-free-little-take-a-tenth-of-the-time
+  (with-heap (1600 599)
+    (is-false (collection-due-p (collections :took 50) 1449))
+    (is-true (collection-due-p (collections :took 50) 1500))))
+
+(test collections-that-free-little-are-ten-seconds-apart-at-most
+  (with-heap (1600 599)
+    (is-false (collection-due-p (collections :took 5000) 10999))
+    (is-true (collection-due-p (collections :took 5000) 11000))))
+
+(test room-is-made-as-often-as-the-heap-fills
+  (when (platform:heap-octets)
+    (let ((used 0) (count 0))
+      (with-function (platform:collect-garbage (original)
+                       (incf count)
+                       (setf used 10))
+        (with-globals ((engine::*collections* (make-collections)))
+          (with-heap (100 used)
+            (is-true (engine:make-room-in-heap 60))
+            (is (zerop count) "There was room.")
+            (dotimes (i 3)
+              (setf used 80)
+              (is-true (engine:make-room-in-heap 10)))
+            (is (= 3 count))
+            (is-false (engine:make-room-in-heap 70) "Nor is there room then.")))))))
+
+(test whoever-wants-room-while-another-thread-collects-waits-for-that
+  (when (platform:heap-octets)
+    (let ((used 80) (begun (make-gate)) (go-on (make-gate)))
+      (with-function (platform:collect-garbage (original)
+                       (open-gate begun)
+                       (await go-on)
+                       (setf used 10))
+        (with-globals ((engine::*collections* (make-collections)))
+          (with-heap (100 used)
+            (let ((first (in-background ("one that collects") (engine:make-room-in-heap 10))))
+              (await begun)
+              (let ((second (in-background ("another one") (engine:make-room-in-heap 10))))
+                (open-gate go-on)
+                (is-true (task-result first))
+                (is-true (task-result second))))))))))

@@ -161,6 +161,43 @@
       (is (null (engine:accounting-problems engine)))
       (is (cut-answer-p slow)))))
 
+;;; Answers that give way to others
+
+(defun connections-of (engine)
+  "A list of the connections of ENGINE."
+  (let ((connections '()))
+    (map-connections (lambda (connection) (push connection connections)) (engine-table engine))
+    connections))
+
+(define-server-test an-answer-that-gives-way-is-dropped-at-once-and-counts-once
+  (let ((blocked (make-gate)) (go-on (make-gate)))
+    (with-ready-engine (engine (lambda (char)
+                                 (case char
+                                   (#\L *large-answer*)
+                                   (#\B (open-gate blocked) (await go-on) nil)))
+                        :standby 1 :thread-limit 1)
+      (with-connection (slow *port*)
+        (send slow "L")
+        (wait-until-writing engine 1)
+        (let ((connection (first (connections-of engine)))
+              (reserved (engine:client-memory-reserved)))
+          (with-connection (other *port*)
+            (send other "B")
+            (await blocked)             ; no worker is free any more
+            (unwind-protect
+                 (progn
+                   (is-true (engine:evict-oldest engine))
+                   (is (<= (engine:client-memory-reserved) (- reserved *large-size*)))
+                   (is (null (engine:connection-output connection)))
+                   (is-false (engine:evict-oldest engine))
+                   (evict-idle-connections engine)
+                   (is (= 1 (getf (statistic engine :expired-by) :evicted)))
+                   (is (zerop (statistic engine :parked)) "It waits for nothing but its end."))
+              (open-gate go-on))))
+        (is (cut-answer-p slow))
+        (wait-for-statistic engine :open 0)
+        (is (= 1 (statistic engine :expired)))))))
+
 ;;; What is left when a service fails
 
 (defclass failing-service (octet-service)

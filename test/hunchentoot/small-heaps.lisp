@@ -36,9 +36,11 @@
      (let ((before (child-heap port))
            (requests (loop for target in '("/later" "/stream")
                            collect (octets "GET " target " HTTP/1.1" :crlf "Host: localhost" :crlf
-                                           "Cookie: " (loop repeat 5000 collect "a=b; ") :crlf :crlf)))
+                                           "Cookie: " (loop repeat 5000 collect "a=b; ")
+                                           :crlf :crlf)))
            (connections '()))
-       (dolist (target '("/later" "/stream")) ; the first ones have methods compiled, for which all others wait
+       ;; The first ones have methods compiled, for which all others wait.
+       (dolist (target '("/later" "/stream"))
          (with-connection (connection port)
            (send-request connection target)
            (read-head connection)))
@@ -62,6 +64,13 @@
                                       (push (hunchentoot-recycling-taskmaster:start-stream reply)
                                             *kept*))))"))
 
+(defun large-answers-of (size)
+  "A form by which a child answers /large with SIZE octets."
+  (format nil "(answer-at \"/large\" (lambda ()
+                                       (make-array ~D :element-type '(unsigned-byte 8)
+                                                      :initial-element 1)))"
+          size))
+
 (define-server-test (replies-that-clients-do-not-take-fill-no-heap :needs :parking)
   (call-with-child-server
    (lambda (port)
@@ -77,7 +86,7 @@
        (eventually ("the memory to be given back")
          (< (- (child-heap port) before) (* 8 *mebibyte*)))))
    :megabytes 256
-   :forms "(answer-at \"/large\" (lambda () (make-array 2000000 :element-type '(unsigned-byte 8) :initial-element 1)))"))
+   :forms (large-answers-of 2000000)))
 
 (define-server-test (replies-that-clients-did-not-take-leave-room-for-others :needs :parking)
   (call-with-child-server
@@ -95,7 +104,24 @@
            (send-request connection "/large")
            (ignore-errors (= 200 (response-status (read-response connection))))))))
    :megabytes 192
-   :forms "(answer-at \"/large\" (lambda () (make-array 5000000 :element-type '(unsigned-byte 8) :initial-element 1)))"))
+   :forms (large-answers-of 5000000)))
+
+(define-server-test (large-replies-that-no-client-takes-fill-no-heap :needs :parking)
+  (call-with-child-server
+   (lambda (port)
+     (let ((before (child-heap port))
+           (connections '()))
+       (unwind-protect
+            (loop repeat (connections-for-tests 200)
+                  do (push (connect port) connections)
+                     (send-request (first connections) "/large")
+                  finally (eventually ("the server to answer others")
+                            (ignore-errors (child-answers-p port))))
+         (mapc #'disconnect connections))
+       (eventually ("the memory to be given back")
+         (< (- (child-heap port) before) (* 8 *mebibyte*)))))
+   :megabytes 256
+   :forms (large-answers-of 5000000)))
 
 (defun send-large-texts (port target count mebibytes)
   "Sends texts of MEBIBYTES over COUNT WebSockets at TARGET of the child on PORT, all at once, as
@@ -135,3 +161,27 @@ far as it takes them."
            (answer-at \"/large\" (lambda ()
                                    (hunchentoot-recycling-taskmaster:upgrade-to-websocket
                                     :message-octets (* 8 1024 1024) :on-text 'count-characters)))"))
+
+(define-server-test (websockets-that-a-program-keeps-fill-no-heap :needs :parking)
+  (call-with-child-server
+   (lambda (port)
+     (let ((before (child-heap port))
+           (head (websocket:encode-frame-head :text *mebibyte* :mask 0))
+           (part (make-array (- *mebibyte* 1) :element-type '(unsigned-byte 8)
+                                              :initial-element 97)))
+       (loop repeat 20
+             do (with-connection (connection port)
+                  (let ((talk (open-talk connection :handshake '(:target "/kept"))))
+                    (tell talk "Keep this.")
+                    (hear talk)
+                    (try-to-send connection head)
+                    (try-to-send connection part))))
+       (eventually ("the memory to be given back")
+         (< (- (child-heap port) before) (* 8 *mebibyte*)))))
+   :forms "(defvar *kept* (list nil))
+           (answer-at \"/kept\"
+                      (lambda ()
+                        (hunchentoot-recycling-taskmaster:upgrade-to-websocket
+                         :on-text (lambda (socket text)
+                                    (push socket *kept*)
+                                    (hunchentoot-recycling-taskmaster:send-text socket text)))))"))

@@ -167,7 +167,8 @@ worker; else NIL."
     (:close (and (null (connection-output connection)) :close))))
 
 (defun unfinished-p (connection)
-  "True if the peer of CONNECTION may not have got its answer yet."
+  "True if the peer of CONNECTION may not have got its answer yet, or a worker is to end it."
   (or (connection-output connection)
+      (end-left-to-worker connection)
       (connection-lingering-p connection)
       (connection-awaiting connection)))

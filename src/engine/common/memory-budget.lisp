@@ -77,16 +77,51 @@ PLACE."
 (defparameter *most-used* 3/4
   "The share of the heap that may be in use, garbage included, when memory is taken for a client.")
 
-(defvar *collected* nil
-  "When garbage was last collected for the sake of clients, in MILLISECONDS, or NIL.")
+;; Long vectors outlive several collections of the usual kind, and fill the heap though nothing
+;; refers to them any more.  But a collection of all garbage holds up every thread.
+(defparameter *worthwhile-garbage* 1/16
+  "The share of the heap for which all garbage is collected at once.")
 
-(defun collect-now-and-then ()
-  "Collects all garbage, at most once a second: it holds up every thread.  Long vectors outlive
-several collections of the usual kind, and fill the heap though nothing refers to them any more."
-  (let ((now (milliseconds)))
-    (unless (and *collected* (< (- now *collected*) 1000))
-      (setf *collected* now)
-      (collect-garbage))))
+(defparameter *longest-between-collections* 10000
+  "Garbage is collected after so many milliseconds, however little there may be.")
+
+(defstruct (collections (:include opaque) (:constructor make-collections ()) (:copier nil))
+  "The collections of all garbage for the sake of clients."
+  (under-way-p nil)
+  (ended nil :type (or null fixnum))    ; the last one, in MILLISECONDS; NIL before the first
+  (took 0 :type fixnum)                 ; how many milliseconds it took
+  (used 0 :type unsigned-byte))         ; how many octets of the heap were in use after it
+
+(defvar *collections* (make-collections)
+  "Those of this process.")
+
+(defun collection-due-p (collections now)
+  "True if all garbage is to be collected at NOW, in MILLISECONDS: a worthwhile part of the heap was
+taken since the last of COLLECTIONS, or that is so long ago that another one takes a tenth of the
+time, or longer than *LONGEST-BETWEEN-COLLECTIONS*."
+  (let ((ended (collections-ended collections)))
+    (or (null ended)
+        (>= (- (heap-used) (collections-used collections))
+            (* *worthwhile-garbage* (heap-octets)))
+        (>= (- now ended)
+            (min (* 9 (1+ (collections-took collections))) *longest-between-collections*)))))
+
+(defun collect-now-and-then (&optional (collections *collections*))
+  "Collects all garbage if that is due after the last of COLLECTIONS, or waits for the thread that
+does so already."
+  (let ((began (milliseconds)))
+    (when (collection-due-p collections began)
+      (unless (when-taken (mine-p (compare-and-set (collections-under-way-p collections) nil t))
+                (unwind-protect (collect-garbage)
+                  (let ((ended (milliseconds)))
+                    (setf (collections-used collections) (heap-used)
+                          (collections-took collections) (- ended began)
+                          (collections-ended collections) ended
+                          (collections-under-way-p collections) nil)))
+                t)
+        ;; That thread is about to stop this one.
+        (loop while (collections-under-way-p collections)
+              do (bt:thread-yield))))))
 
 (defun fits-in-heap-p (octets)
   "True when OCTETS more, an integer, may be allocated in the heap as it is, garbage included, or

@@ -86,11 +86,12 @@ for the rest of a request come last: they do not idle, and their deadlines come 
 
 (defun memory-kept-since (engine connection)
   "The moment in MILLISECONDS since which CONNECTION of ENGINE, which is parked or the caller's,
-has memory of the budget of all clients; NIL if it has none."
+has memory of the budget of all clients that it can give back; NIL if it has none, or a worker is to
+end it."
   (let ((queue (connection-queue connection)))
-    (if (plusp (send-queue-reserved queue))
-        (send-queue-reserved-since queue)
-        (input-kept-since (engine-service engine) connection))))
+    (cond ((end-left-to-worker connection) nil)
+          ((plusp (send-queue-reserved queue)) (send-queue-reserved-since queue))
+          (t (input-kept-since (engine-service engine) connection)))))
 
 (defun longest-kept (engine)
   "The parked connections of ENGINE that have memory, those that have it for longest first."
@@ -118,14 +119,20 @@ not take.  True if any memory came free at once.  The caller owns none of them."
 (defun evict (engine connection)
   "Takes the memory of CONNECTION back if it is still parked and has some."
   (as-owner (claim-parked connection)
-    (cond ((plusp (send-queue-reserved (connection-queue connection)))
-           (release-output connection)
-           (setf (connection-deadline-kind connection) :evicted)
-           (have-worker-end engine connection))
-          ((memory-kept-since engine connection)
-           (give-input-back engine connection))
+    (cond ((null (memory-kept-since engine connection))
+           (park-again engine connection))
+          ((plusp (send-queue-reserved (connection-queue connection)))
+           (give-output-up engine connection))
           (t
-           (park-again engine connection)))))
+           (give-input-back engine connection)))))
+
+(defun give-output-up (engine connection)
+  "Drops the output of CONNECTION, which the caller owns, at once: the worker that is to end it may
+come late, while others fill the heap."
+  (clear-queue (connection-queue connection))
+  (release-output connection)
+  (setf (connection-deadline-kind connection) :evicted)
+  (have-worker-end engine connection))
 
 (defun give-input-back (engine connection)
   "Releases the memory for input of CONNECTION, which the caller owns."

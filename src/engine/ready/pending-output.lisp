@@ -40,8 +40,10 @@ more to do for it, else :PARKED, :CLOSE or :BROKEN."
             ((send-queue-parts queue)
              (when (or sent-p (null (connection-deadline connection)))
                (look-at-output connection (coarse-now (engine-pool-state engine)) sent-p))
-             (reserve-output engine connection)
-             (park-until-writable engine connection))
+             (let ((reserved (reserve-output engine connection)))
+               (prog1 (park-until-writable engine connection)
+                 (when reserved
+                   (make-room-for-answers engine reserved)))))
             (t
              (release-output connection)
              (reset-taking queue)
@@ -63,7 +65,7 @@ more to do for it, else :PARKED, :CLOSE or :BROKEN."
 more now; not for that of a stream, which has a mark of its own.  If there is no room, the
 connections that have memory for longest give way.  If there are none, CONNECTION keeps its
 output all the same, since its service has it in memory already.  It then counts beyond the
-budget, and is the next to give way."
+budget, and is the next to give way.  Returns how many octets were reserved now; NIL for none."
   (let ((queue (connection-queue connection)))
     (when (and (zerop (send-queue-reserved queue))
                (not (eq :deferred (connection-outcome connection))))
@@ -74,7 +76,13 @@ budget, and is the next to give way."
           (loop until (or (reserved-p *waiting-share*)
                           (and (not (evict-oldest engine))
                                (reserved-p nil)))))
-        (make-room-in-heap 0)))))       ; the vectors that gave way are long, and get old
+        octets))))
+
+(defun make-room-for-answers (engine octets)
+  "Collects garbage if the heap may have no room for an answer of OCTETS by each worker of ENGINE:
+others may want what the caller wanted.  Vectors that gave way are long, and survive collections of
+the usual kind.  The caller has parked its own answer, so that it may give way meanwhile."
+  (make-room-in-heap (* octets (worker-count engine :active :starting))))
 
 (defun look-at-output (connection now &optional sent-p)
   "Looks at NOW how much of its output the peer of CONNECTION, which the caller owns, has taken,
