@@ -11,7 +11,8 @@
   "The folders of src/, from the ground up.")
 
 (defparameter *library-systems*
-  '("hunchentoot-recycling-taskmaster/server" "hunchentoot-recycling-taskmaster" "clack.handler.recycling"
+  '("hunchentoot-recycling-taskmaster/server" "hunchentoot-recycling-taskmaster"
+    "clack.handler.recycling"
     #+sbcl "hunchentoot-recycling-taskmaster/postgresql")
   "Its systems, each after those that it depends on.")
 
@@ -88,19 +89,24 @@
 ;;; What a client sends is not interned, meets no regular expression, and no parser without a limit
 
 (defparameter *risky-operators*
-  '("intern" "find-symbol" "make-symbol" "read-from-string" "parse-integer" "parse-number" "as-keyword"
-    "make-keyword" "string-to-symbol" "cl-ppcre:" "ppcre:" "rfc2388:" "parse-content-type" "read-token"
+  '("intern" "find-symbol" "make-symbol" "read-from-string" "parse-integer" "parse-number"
+    "as-keyword"
+    "make-keyword" "string-to-symbol" "cl-ppcre:" "ppcre:" "rfc2388:" "parse-content-type"
+    "read-token"
     "read-name-value-pair" "eval" "split-sequence")
   "What is not to be given what a client has sent: names of operators, or with a colon, of
 packages.")
 
 (defparameter *allowed-risks*
   '(("src/base/records.lisp" "(intern" "names of accessors, where records are defined")
-    ("src/http/words.lisp" "(intern" "names of methods and fields that this library knows, when it is loaded")
+    ("src/http/words.lisp" "(intern"
+     "names of methods and fields that this library knows, when it is loaded")
     ("src/http/names.lisp" "(find-symbol" "makes no symbol")
-    ("src/platform/sbcl/service-manager.lisp" "(parse-integer" "what systemd says in the environment")
+    ("src/platform/sbcl/service-manager.lisp" "(parse-integer"
+     "what systemd says in the environment")
     ("src/platform/sbcl/processors.lisp" "(parse-integer" "what the kernel says of processors")
-    ("src/hunchentoot/internals.lisp" "(find-symbol" "a constant of Hunchentoot's, when the library is loaded")
+    ("src/hunchentoot/internals.lisp" "(find-symbol"
+     "a constant of Hunchentoot's, when the library is loaded")
     ("src/hunchentoot/brokers.lisp" "(parse-integer" "what a process of this program has published")
     ("src/hunchentoot/tls.lisp" "(find-symbol" "names of slots, from names in this library")
     ("src/hunchentoot/requests.lisp" "(find-symbol" "a name that this library has made up")
@@ -122,7 +128,8 @@ it.")
           when (loop for before in '("(" "#'")
                        thereis (loop for after in (if package-p '("") '(" " ")" (#\Newline)))
                                      thereis (search (format nil "~A~A~A" before operator
-                                                             (if (consp after) (coerce after 'string) after))
+                                                             (if (consp after)
+                                                                 (coerce after 'string) after))
                                                      text :test #'char-equal)))
             collect (format nil "(~A" operator))))
 
@@ -131,7 +138,8 @@ it.")
                      append (loop for risk in (risks-of file)
                                   collect (list (source-name file) risk)))))
     (flet ((allowed-p (risk)
-             (find risk *allowed-risks* :test #'equal :key (lambda (allowed) (subseq allowed 0 2)))))
+             (find risk *allowed-risks* :test #'equal
+                   :key (lambda (allowed) (subseq allowed 0 2)))))
       (dolist (risk found)
         (is-true (allowed-p risk) "~{~A has ~A~}: may a client's characters reach it?" risk)))
     (dolist (allowed *allowed-risks*)
@@ -296,7 +304,8 @@ it.")
 (defun accessor-names (name-and-options slots)
   "The names of the accessors that a DEFSTRUCT of NAME-AND-OPTIONS makes for SLOTS."
   (destructuring-bind (name &rest options) (uiop:ensure-list name-and-options)
-    (let ((conc-name (find :conc-name options :key (lambda (option) (first (uiop:ensure-list option))))))
+    (let ((conc-name (find :conc-name options
+                           :key (lambda (option) (first (uiop:ensure-list option))))))
       (loop for slot in (remove-if #'stringp slots)
             collect (intern (format nil "~A~A"
                                     (if conc-name

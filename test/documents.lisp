@@ -34,7 +34,8 @@ stands for a back quote."
   (is (null (set-difference there documented :test #'string=))
       "~A lacks ~{~A~^, ~}." page (set-difference there documented :test #'string=))
   (is (null (set-difference documented there :test #'string=))
-      "~A has ~{~A~^, ~}, which there is not." page (set-difference documented there :test #'string=))
+      "~A has ~{~A~^, ~}, which there is not." page
+      (set-difference documented there :test #'string=))
   (is (= (length documented) (length (remove-duplicates documented :test #'string=)))
       "~A says something twice." page))
 
@@ -120,7 +121,8 @@ stands for a back quote."
     (and class (class-of (allocate-instance class)))))
 
 (defparameter *configured-classes*
-  '(recycling:parallel-easy-acceptor recycling:parallel-easy-ssl-acceptor recycling:recycling-taskmaster)
+  '(recycling:parallel-easy-acceptor recycling:parallel-easy-ssl-acceptor
+    recycling:recycling-taskmaster)
   "The classes whose arguments *ARGUMENT-PAGES* have.")
 
 (defun all-arguments (class)
@@ -194,7 +196,8 @@ stands for a back quote."
 
 (defun documents-in (folder)
   "The names of the documents in FOLDER and below."
-  (mapcar #'source-name (directory (merge-pathnames (format nil "~A**/*.md" folder) (source-root)))))
+  (mapcar #'source-name
+          (directory (merge-pathnames (format nil "~A**/*.md" folder) (source-root)))))
 
 (defun documents ()
   (append '("README.md" "CONTRIBUTING.md" "CHANGELOG.md") (documents-in "docs/")))

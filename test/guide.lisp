@@ -75,7 +75,8 @@
   (is (finds-mistake-p "no language" "'''common-lisp" "(+ 1 2)" "'''"))
   (is (finds-mistake-p "\"sometimes\"" "<!-- example: sometimes -->" "'''lisp" "(+ 1 2)" "'''"))
   (is (finds-mistake-p "wings" "<!-- example: needs wings -->" "'''lisp" "(+ 1 2)" "'''"))
-  (is (finds-mistake-p "no server" "'''sh" "curl http://127.0.0.1:4242/" "'''" "'''text" "2" "'''")))
+  (is (finds-mistake-p "no server" "'''sh" "curl http://127.0.0.1:4242/" "'''" "'''text" "2"
+                       "'''")))
 
 (define-server-test (right-examples-are-run :needs :our-engine)
   (is (null (results-of-page "'''lisp" "(defvar *one* 1)" "'''" "" "words" "" "'''lisp"

@@ -15,7 +15,8 @@
   (list* (find-package '#:hunchentoot-recycling-taskmaster)
          (find-package '#:clack.handler.recycling)
          (loop for layer in (remove "hunchentoot" *layers* :test #'string=)
-               collect (find-package (format nil "~:@(hunchentoot-recycling-taskmaster.~A~)" layer)))))
+               collect (find-package (format nil "~:@(hunchentoot-recycling-taskmaster.~A~)"
+                                             layer)))))
 
 (defun condition-name-p (symbol)
   (and (find-class symbol nil)

@@ -19,5 +19,6 @@
                (push :second steps))))
       (is (eql 7 (catch 'out (leave-by (lambda () (throw 'out 7))))))
       (is (equal '(:second :first) steps))
-      (is (eq :handled (handler-case (leave-by (lambda () (error "It fails."))) (error () :handled))))
+      (is (eq :handled (handler-case (leave-by (lambda () (error "It fails.")))
+                         (error () :handled))))
       (is (equal '(:second :first) steps)))))

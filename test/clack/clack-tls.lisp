@@ -10,7 +10,8 @@
   `(with-directory (directory)
      (multiple-value-bind (key certificate) (make-certificate directory)
        (let ((*make-connection* 'encrypted))
-         (with-clack (,environment ,response :ssl-key-file key :ssl-cert-file certificate ,@arguments)
+         (with-clack (,environment ,response :ssl-key-file key :ssl-cert-file certificate
+                                   ,@arguments)
            ,@body)))))
 
 (define-server-test (requests-over-tls-are-told-as-such :needs :tls-client)
@@ -59,8 +60,10 @@
                                   (loop repeat 3
                                         collect (in-background ("writing")
                                                   (loop repeat 5 do (funcall writer piece)))))
-                            (funcall writer (read-octets-of (getf environment :raw-body) 300000) :close t))))
-    (is (= 1700000 (length (response-body (ask "/" :method :post :content (test-octets 200000))))))))
+                            (funcall writer (read-octets-of (getf environment :raw-body) 300000)
+                                     :close t))))
+    (is (= 1700000
+           (length (response-body (ask "/" :method :post :content (test-octets 200000))))))))
 
 (define-server-test (without-parking-tls-is-spoken-too :needs :tls-client)
   (with-clack-over-tls (environment (text-response "secret") :parking nil)
@@ -69,9 +72,12 @@
 (define-server-test (mistakes-in-files-name-the-keyword :needs :tls-client)
   (with-directory (directory)
     (multiple-value-bind (key certificate) (make-certificate directory)
-      (loop for (arguments word) in (list (list (list :ssl-cert-file key :ssl-key-file key) "SSL-CERT-FILE")
-                                          (list (list :ssl-cert-file certificate :ssl-key-file certificate)
+      (loop for (arguments word) in (list (list (list :ssl-cert-file key :ssl-key-file key)
+                                                "SSL-CERT-FILE")
+                                          (list (list :ssl-cert-file certificate
+                                                      :ssl-key-file certificate)
                                                 "SSL-KEY-FILE"))
-            do (let ((condition (nth-value 1 (ignore-errors (apply #'handler:run 'hello arguments)))))
+            do (let ((condition (nth-value 1
+                                           (ignore-errors (apply #'handler:run 'hello arguments)))))
                  (is (typep condition 'handler:unfit-argument))
                  (is (search word (princ-to-string condition))))))))

@@ -31,7 +31,8 @@
     (with-connection (connection)
       (loop repeat 2
             do (let ((answer (exchange connection "/")))
-                 (is (equal (format nil "one,two,three,four,~C" (code-char #x3042)) (response-text answer)))
+                 (is (equal (format nil "one,two,three,four,~C" (code-char #x3042))
+                            (response-text answer)))
                  (is (equal "chunked" (response-header answer "transfer-encoding")))
                  (is (null (response-header answer "content-length"))))))))
 
@@ -55,7 +56,8 @@ come."
         (send-request connection "/")
         (is-true (received-p connection "first") "The first piece has come.")
         (open-gate gate)
-        (is-true (received-p connection (format nil "0~C~C~C~C" #\Return #\Newline #\Return #\Newline)))))))
+        (is-true (received-p connection
+                             (format nil "0~C~C~C~C" #\Return #\Newline #\Return #\Newline)))))))
 
 (define-server-test large-pieces-come-whole
   (let ((text (make-string 200000 :initial-element #\x))
@@ -119,7 +121,8 @@ come."
   (let ((answers (make-recorder)))
     (with-function (handler::send-taken (original delayed)
                      (multiple-value-prog1 (funcall original delayed)
-                       (record answers (server:deferred-response-answer (handler::delayed-deferred-response delayed)))))
+                       (record answers (server:deferred-response-answer
+                                           (handler::delayed-deferred-response delayed)))))
       (with-responder (responder) (funcall responder (text-response "at once"))
         (is (equal "at once" (ask-text "/")))
         (eventually ("the answer to be sent") (plusp (recorded-count answers)))
@@ -139,7 +142,8 @@ come."
         (is (equal "once" (ask-text "/")))
         (eventually ("the application to have tried all")
           (= 3 (recorded-count errors)))
-        (is (equal '(handler:reply-already-sent handler:reply-already-sent handler:reply-already-sent)
+        (is (equal '(handler:reply-already-sent handler:reply-already-sent
+                     handler:reply-already-sent)
                    (recorded errors)))))))
 
 (define-server-test a-client-that-leaves-amid-a-long-response-harms-nobody

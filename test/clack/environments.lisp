@@ -24,8 +24,10 @@
     (is (input-stream-p (getf environment :raw-body)))))
 
 (define-server-test headers-are-in-an-equal-hash-table-by-names-in-lower-case
-  (let ((headers (getf (environment-of (request-octets "/" :headers '(("X-Foo" . "bar") ("COOKIE" . "a=1")
-                                                                      ("X-Foo" . "baz") ("Cookie" . "b=2"))
+  (let ((headers (getf (environment-of (request-octets "/" :headers '(("X-Foo" . "bar")
+                                                                      ("COOKIE" . "a=1")
+                                                                      ("X-Foo" . "baz")
+                                                                      ("Cookie" . "b=2"))
                                                            :content "x" :content-type "text/plain"))
                        :headers)))
     (is (eq 'equal (hash-table-test headers)))
@@ -76,7 +78,8 @@
 (define-server-test targets-of-every-form-have-a-path
   (let ((environment (environment-of (request-octets "http://other.org:81/p?x=/y" :host "a"))))
     (is (equal '("/p" "x=/y" "other.org" 81 "http://other.org:81/p?x=/y")
-               (known environment :path-info :query-string :server-name :server-port :request-uri))))
+               (known environment
+                      :path-info :query-string :server-name :server-port :request-uri))))
   (is (equal "/" (path-info "http://other.org")))
   (is (equal '("/" "q") (known (environment-of (request-octets "http://other.org?q"))
                                :path-info :query-string)))

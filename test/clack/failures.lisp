@@ -17,7 +17,8 @@
     (is (search "It failed, for a reason." (clack-log)))))
 
 (define-server-test what-is-no-response-is-an-error
-  (dolist (response (list nil 42 "text" '(200) '(ok () ("x")) '(200 () 42) '(200 () (42)) '(200 () nil nil)
+  (dolist (response (list nil 42 "text" '(200) '(ok () ("x")) '(200 () 42) '(200 () (42))
+                          '(200 () nil nil)
                           '(200 "x" ())))
     (with-clack (environment response)
       (is (= (if (equal '(200) response) 200 500) (response-status (ask "/"))) "~S" response))))
@@ -68,7 +69,8 @@
     (with-connection (connection)
       (dotimes (n 3)
         (is (= 500 (response-status (exchange connection "/" :method :post
-                                                             :content (request-octets "/inner")))))))))
+                                                             :content
+                                              (request-octets "/inner")))))))))
 
 (define-server-test debugging-takes-errors-to-the-debugger-and-goes-on-with-500
   (let ((entered (make-gate "the debugger"))
@@ -106,7 +108,8 @@
   (let ((called nil))
     (with-clack (environment (progn (setf called t)
                                     (text-response "x")))
-      (is (cl-ppcre:scan "^HTTP/1.1 400 " (decode (ask-raw "GET / HTTP/1.1" :crlf "Host: a b" :crlf :crlf))))
+      (is (cl-ppcre:scan "^HTTP/1.1 400 "
+                         (decode (ask-raw "GET / HTTP/1.1" :crlf "Host: a b" :crlf :crlf))))
       (is (null called)))))
 
 ;;; What is told

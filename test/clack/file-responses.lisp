@@ -28,7 +28,8 @@
                      (is (equal (princ-to-string size) (response-header answer "content-length")))
                      (is (equalp octets (response-body answer)))))
           (is (equal (princ-to-string size)
-                     (response-header (exchange connection "/" :method :head) "content-length"))))))))
+                     (response-header (exchange connection "/" :method :head)
+                                      "content-length"))))))))
 
 (defun type-of-file (name)
   "The Content-Type of the file NAME whose type the application does not say."
@@ -40,8 +41,11 @@
         (response-header (ask "/") "content-type")))))
 
 (define-server-test files-whose-type-is-not-said-have-that-of-their-names
-  (loop for (name type) in '(("a.html" "text/html; charset=utf-8") ("a.CSS" "text/css; charset=utf-8") ("a.js" "text/javascript; charset=utf-8")
-                             ("a.txt" "text/plain; charset=utf-8") ("a.b.png" "image/png") ("a.woff2" "font/woff2")
+  (loop for (name type) in '(("a.html" "text/html; charset=utf-8")
+                             ("a.CSS" "text/css; charset=utf-8")
+                             ("a.js" "text/javascript; charset=utf-8")
+                             ("a.txt" "text/plain; charset=utf-8") ("a.b.png" "image/png")
+                             ("a.woff2" "font/woff2")
                              ("a.json" "application/json") ("a.unheard" "application/octet-stream")
                              ("a" "application/octet-stream"))
         do (is (equal type (type-of-file name)) "~A" name)))
@@ -82,7 +86,8 @@
   (where-files-are-descriptors ()
     (let ((octets (test-octets 1000)))
       (with-served-file (octets)
-        (loop for (range start end) in '(("bytes=0-9" 0 10) ("bytes=990-" 990 1000) ("bytes=5-5" 5 6))
+        (loop for (range start end) in '(("bytes=0-9" 0 10) ("bytes=990-" 990 1000)
+                                         ("bytes=5-5" 5 6))
               do (let ((answer (ask "/" :headers `(("Range" . ,range)))))
                    (is (= 206 (response-status answer)))
                    (is (equal (format nil "bytes ~D-~D/1000" start (1- end))
@@ -91,7 +96,8 @@
         (let ((answer (ask "/" :headers '(("Range" . "bytes=2000-3000")))))
           (is (= 416 (response-status answer)))
           (is (equal "bytes */1000" (response-header answer "content-range"))))
-        (is (= 200 (response-status (ask "/" :headers '(("Range" . "bytes=0-9") ("If-Range" . "\"other\""))))))))))
+        (is (= 200 (response-status (ask "/" :headers '(("Range" . "bytes=0-9")
+                                                        ("If-Range" . "\"other\""))))))))))
 
 (define-server-test only-whole-responses-are-conditional
   (where-files-are-descriptors ()

@@ -41,26 +41,30 @@ values of FORM are recorded in GIVEN."
 (define-server-test any-thread-answers-later
   (with-later (given) responder
     (with-connection (connection)
-      (loop for (body text) in (list (list '("la" nil "ter") "later") (list (octets "octets") "octets")
+      (loop for (body text) in (list (list '("la" nil "ter") "later")
+                                     (list (octets "octets") "octets")
                                      (list nil "") (list '() ""))
             for number from 0
             do (send-request connection "/")
                (let ((responder (nth-given given number)))
                  (when (evenp number)
                    (await-pending))
-                 (is (null (elsewhere responder (list 201 '(:content-type "text/plain" :x-own "1") body)))))
+                 (is (null (elsewhere responder
+                                      (list 201 '(:content-type "text/plain" :x-own "1") body)))))
                (let ((answer (read-response connection)))
                  (is (= 201 (response-status answer)))
                  (is (equal "1" (response-header answer "x-own")))
                  (is (equal text (response-text answer))))
-               (is (equal "word" (exchange-text connection "/word")) "The connection is used again.")))))
+               (is (equal "word" (exchange-text connection "/word"))
+                   "The connection is used again.")))))
 
 (define-server-test an-application-that-answers-a-client-that-ends-amid-its-content-is-told-nothing
   (with-later (given :max-early-octets 0)
       (handler-case (funcall responder '(200 () ("nobody's")))
         (error (condition) condition))
     (with-connection (connection)
-      (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 9" :crlf :crlf "half")
+      (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 9"
+            :crlf :crlf "half")
       (end-sending connection)
       (is-true (closed-by-server-p connection)))
     (is (null (nth-given given)))
@@ -109,13 +113,16 @@ values of FORM are recorded in GIVEN."
   (dolist (end '(:answered :left :late))
     (let ((responders (make-recorder)) (cookies (make-recorder)))
       (with-clack (environment (let ((cookie (gethash "cookie" (getf environment :headers))))
-                                 (record cookies (uiop:symbol-call '#:sb-ext '#:make-weak-pointer cookie))
+                                 (record cookies
+                                         (uiop:symbol-call '#:sb-ext '#:make-weak-pointer cookie))
                                  (lambda (responder) (record responders responder)))
                                :reply-timeout (if (eq :late end) 1/10 60))
         (with-connections (connections 30)
           (dolist (connection connections)
             (send-request connection "/"
-                          :headers `(("Cookie" . ,(format nil "a=~A" (make-string 3998 :initial-element #\x))))))
+                          :headers `(("Cookie" .
+                                      ,(format nil "a=~A"
+                                               (make-string 3998 :initial-element #\x))))))
           (eventually ("the functions to have run") (= 30 (recorded-count responders)))
           (ecase end
             (:answered (dolist (responder (recorded responders))
@@ -130,13 +137,15 @@ values of FORM are recorded in GIVEN."
           (eventually ("the connections to wait or end") (zerop (server-figure :deferred)))
           (dolist (responder (recorded responders))
             (is (equal (if (eq :answered end) 'handler:reply-already-sent 'handler:client-left)
-                       (elsewhere (lambda () (funcall (funcall responder '(200 ())) "too late")))))))))))
+                       (elsewhere (lambda ()
+                                    (funcall (funcall responder '(200 ())) "too late")))))))))))
 
 (define-server-test (a-responder-that-a-program-keeps-keeps-no-content :needs :parking)
   (dolist (end '(:within :answered :written :left :late))
     (let ((given (make-recorder)) (bodies (make-recorder)))
       (with-clack (environment (let ((body (getf environment :raw-body)))
-                                 (record bodies (uiop:symbol-call '#:sb-ext '#:make-weak-pointer body))
+                                 (record bodies
+                                         (uiop:symbol-call '#:sb-ext '#:make-weak-pointer body))
                                  (lambda (responder)
                                    (when (eq :within end)
                                      (funcall responder (text-response "later")))
@@ -144,7 +153,8 @@ values of FORM are recorded in GIVEN."
                                :reply-timeout (if (eq :late end) 1/10 60))
         (with-connections (connections 30)
           (dolist (connection connections)
-            (send-request connection "/" :method :post :content (make-string 20000 :initial-element #\x)))
+            (send-request connection "/"
+                          :method :post :content (make-string 20000 :initial-element #\x)))
           (eventually ("the functions to have run") (= 30 (recorded-count given)))
           (ecase end
             (:within)
@@ -166,7 +176,8 @@ values of FORM are recorded in GIVEN."
 (define-server-test those-behind-a-later-response-wait-and-are-answered-in-order
   (with-later (given) responder
     (with-connection (connection)
-      (send connection (request-octets "/") (request-octets "/word") (request-octets "/") (request-octets "/word"))
+      (send connection (request-octets "/") (request-octets "/word") (request-octets "/")
+            (request-octets "/word"))
       (nth-given given)
       (await-pending)
       (is (not (readable-p connection 1/20)))
@@ -209,7 +220,8 @@ values of FORM are recorded in GIVEN."
     (with-connection (connection)
       (loop repeat 2
             do (is (= 504 (response-status (exchange connection "/"))))
-               (is (equal "word" (exchange-text connection "/word")) "The connection is used again."))
+               (is (equal "word" (exchange-text connection "/word"))
+                   "The connection is used again."))
       (is (= 2 (getf (server-figure :expired-by) :deferred)) "Each counts once."))))
 
 (define-server-test a-client-that-is-not-answered-in-time-gets-504
@@ -218,7 +230,8 @@ values of FORM are recorded in GIVEN."
       (dolist (number '(0 1))
         (is (= 504 (response-status (exchange connection "/"))))
         (is (null (funcall (nth-given given number) (text-response "late"))))
-        (signals handler:reply-already-sent (funcall (nth-given given number) (text-response "later"))))
+        (signals handler:reply-already-sent
+                 (funcall (nth-given given number) (text-response "later"))))
       (is (= 504 (response-status (exchange connection "/"))))
       (let ((writer (funcall (nth-given given 2) '(200 ()))))
         (signals handler:client-left (funcall writer "late")))
@@ -294,7 +307,8 @@ values of FORM are recorded in GIVEN."
         (with-later (given) (list responder (getf environment :raw-body))
           (with-connection (connection)
             (send-in-pieces connection 300000 (request-octets "/" :method :post :content content))
-            (destructuring-bind (responder body) (nth-given given) ; the function may not have returned
+            ;; the function may not have returned
+            (destructuring-bind (responder body) (nth-given given)
               (let ((seen (elsewhere #'read-octets-of body (1+ count))))
                 (is (equalp content seen))
                 (is-true (elsewhere #'file-position body 0))
@@ -309,22 +323,26 @@ values of FORM are recorded in GIVEN."
 
 (define-server-test content-can-be-read-elsewhere-while-the-function-waits
   (with-globals ((handler:*raw-body-memory* 50000))
-    (with-later (given) (funcall responder (list 200 '() (elsewhere #'read-octets-of (getf environment :raw-body)
-                                                                    1000000)))
+    (with-later (given)
+        (funcall responder (list 200 '() (elsewhere #'read-octets-of (getf environment :raw-body)
+                                                    1000000)))
       (let ((content (test-octets 300000)))
         (with-connection (connection)
           (loop repeat 2
-                do (send-in-pieces connection 100000 (request-octets "/" :method :post :content content))
+                do (send-in-pieces connection 100000
+                                   (request-octets "/" :method :post :content content))
                    (is (equalp content (response-body (read-response connection))))))))))
 
 (define-server-test content-that-is-refused-is-answered-before-anybody-waits
   (with-later (given :max-body-octets 10) responder
     (with-connection (connection)
-      (is (= 413 (response-status (exchange connection "/" :method :post :chunks '("0123456789" "x"))))))))
+      (is (= 413 (response-status (exchange connection "/"
+                                            :method :post :chunks '("0123456789" "x"))))))))
 
 (define-server-test (a-later-response-takes-no-more-content-than-a-whole-one :needs :our-http)
   ;; A client that sends for ever would fill the disk, and hold its worker.
-  (dolist (request (list (list "Transfer-Encoding: chunked" :crlf :crlf "30D40" :crlf (test-octets 200000))
+  (dolist (request (list (list "Transfer-Encoding: chunked" :crlf :crlf "30D40"
+                               :crlf (test-octets 200000))
                          (list "Content-Length: 1000000" :crlf :crlf "some")))
     (with-globals ((server:*unasked-limit* 50000) (server:*unread-limit* 1000))
       (with-later (given :max-early-octets 0) (list responder (getf environment :raw-body))
@@ -362,7 +380,8 @@ values of FORM are recorded in GIVEN."
   (dolist (framing '("Content-Length: 20" "Transfer-Encoding: chunked"))
     (with-later (given) (list (funcall responder '(200 ())) (getf environment :raw-body))
       (with-connection (connection)
-        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf framing :crlf "Expect: 100-continue" :crlf :crlf)
+        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf framing
+              :crlf "Expect: 100-continue" :crlf :crlf)
         (destructuring-bind (writer body) (nth-given given)
           (elsewhere writer "begun")
           (read-head connection)
@@ -372,6 +391,8 @@ values of FORM are recorded in GIVEN."
       (with-clack (environment (progn (record bodies (getf environment :raw-body))
                                       (text-response "word")))
         (with-connection (connection)
-          (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf framing :crlf "Expect: 100-continue" :crlf :crlf)
+          (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf framing
+                :crlf "Expect: 100-continue" :crlf :crlf)
           (is (equal "word" (response-text (read-response connection))))
-          (is (eq 'handler:content-left (elsewhere #'read-octets-of (nth-given bodies) 10)) "~A" framing))))))
+          (is (eq 'handler:content-left (elsewhere #'read-octets-of (nth-given bodies) 10)) "~A"
+              framing))))))

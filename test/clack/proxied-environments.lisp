@@ -16,14 +16,16 @@
 (define-server-test an-environment-has-the-client-behind-a-trusted-proxy
   (loop for (expected . fields)
           in '((("192.0.2.1" 4711 "http" "inner" 1) "X-Forwarded-For: 192.0.2.1:4711")
-               (("2001:db8::1" 0 "https" "inner" 1) "X-Forwarded-For: 2001:db8::1" "X-Forwarded-Proto: https")
+               (("2001:db8::1" 0 "https" "inner" 1) "X-Forwarded-For: 2001:db8::1"
+                "X-Forwarded-Proto: https")
                (("192.0.2.1" 0 "https" "example.org" 443) "X-Forwarded-For: 8.8.8.8, 192.0.2.1"
                 "X-Forwarded-Proto: https" "X-Forwarded-Host: example.org")
                (("192.0.2.1" 0 "http" "example.org" 80) "X-Forwarded-For: 192.0.2.1"
                 "X-Forwarded-Host: example.org")
                (("192.0.2.1" 80 "https" "[::1]" 8443)
                 "Forwarded: for=\"192.0.2.1:80\";proto=https;host=\"[::1]:8443\""))
-        do (is (equal expected (proxied-facts (proxied-request fields) :trusted-proxies '("127.0.0.1")))
+        do (is (equal expected
+                      (proxied-facts (proxied-request fields) :trusted-proxies '("127.0.0.1")))
                "~S" fields)))
 
 (define-server-test an-environment-has-nothing-that-a-client-itself-tells
@@ -31,12 +33,14 @@
     (dolist (fields *forged*)
       (destructuring-bind (address port scheme name server-port)
           (proxied-facts (proxied-request fields) :trusted-proxies trusted)
-        (is (equal '("127.0.0.1" "http" "inner" 1) (list address scheme name server-port)) "~S" fields)
+        (is (equal '("127.0.0.1" "http" "inner" 1) (list address scheme name server-port)) "~S"
+            fields)
         (is (plusp port))))))
 
 (define-server-test the-port-of-a-host-depends-on-the-clients-scheme
   (let ((seen '()))
-    (with-clack (environment (progn (push (list (getf environment :url-scheme) (getf environment :server-port)) seen)
+    (with-clack (environment (progn (push (list (getf environment :url-scheme)
+                                                (getf environment :server-port)) seen)
                                     (text-response "seen"))
                  :trusted-proxies '("127.0.0.1"))
       (with-connection (connection)
@@ -71,7 +75,8 @@
       (search "PROXY" (clack-log)))))
 
 (define-server-test proxies-that-make-no-sense-are-refused-through-clack
-  (dolist (arguments '((:trusted-proxies "127.0.0.1") (:trusted-proxies ("localhost")) (:proxy-protocol t)))
+  (dolist (arguments '((:trusted-proxies "127.0.0.1") (:trusted-proxies ("localhost"))
+                       (:proxy-protocol t)))
     (signals handler:unfit-argument
       (call-with-clack (constantly (text-response "never")) arguments (lambda ())))))
 

@@ -75,7 +75,8 @@ content of a REQUEST that is sent in pieces."
 (define-server-test a-request-without-content-has-an-empty-body
   (with-clack (environment (let ((body (getf environment :raw-body)))
                              (text-response (prin1-to-string
-                                             (list (read-byte body nil :eof) (read-char body nil :eof)
+                                             (list (read-byte body nil :eof)
+                                                   (read-char body nil :eof)
                                                    (file-position body) (file-position body 0)
                                                    (close body) (read-octets-of body 3))))))
     (loop repeat 2 do (is (equal "(:EOF :EOF 0 T T #())" (ask-text "/"))))))
@@ -143,12 +144,14 @@ on, and not from a file."
   (let ((bodies (make-recorder)) (octets (make-array 10 :element-type '(unsigned-byte 8))))
     (with-clack (environment (let ((body (getf environment :raw-body)))
                                (record bodies body)
-                               (text-response (princ-to-string (length (read-octets-of body 500000)))))
+                               (text-response (princ-to-string (length (read-octets-of body
+                                                                                       500000)))))
                              :max-early-octets 0)
       (loop for value below 3
             do (is (equal "400000" (ask-text "/" :method :post
-                                                 :content (make-array 400000 :element-type '(unsigned-byte 8)
-                                                                             :initial-element value))))))
+                                                 :content
+                                             (make-array 400000 :element-type '(unsigned-byte 8)
+                                                                :initial-element value))))))
     (dolist (body (recorded bodies))
       (is (eq :gone (handler-case (progn (file-position body 0)
                                          (read-sequence octets body))
@@ -159,14 +162,16 @@ on, and not from a file."
       (with-globals ((handler:*raw-body-memory* 5000))
         (let ((content (test-octets 200000)))
           (check-large-body content :content content)
-          (check-large-body content :chunks (list (subseq content 0 70000) (subseq content 70000)))))
+          (check-large-body content
+                            :chunks (list (subseq content 0 70000) (subseq content 70000)))))
       (skip "On this Lisp there are no temporary files.")))
 
 (define-server-test (what-could-not-be-kept-cannot-be-read-again :needs (:calls-by-name :our-http))
   (unless (platform:readiness-supported-p)
     (with-globals ((handler:*raw-body-memory* 5000))
       (with-clack (environment (let ((body (getf environment :raw-body)))
-                                 (text-response (princ-to-string (length (read-octets-of body 100001)))
+                                 (text-response (princ-to-string (length (read-octets-of body
+                                                                                         100001)))
                                                 (handler-case (progn (file-position body 0)
                                                                      (read-byte body))
                                                   (error () "lost")))))
@@ -180,11 +185,13 @@ on, and not from a file."
         (is (equal "/outer" (exchange-text connection "/outer" :method :post :content content))))
       (is (equal "/next" (exchange-text connection "/next")))
       (is (equal "/chunks" (exchange-text connection "/chunks" :method :post
-                                                               :chunks (list (request-octets "/inner")))))
+                                                               :chunks
+                                          (list (request-octets "/inner")))))
       (is (equal "/next" (exchange-text connection "/next"))))))
 
 (define-server-test a-client-that-waits-to-send-content-is-told-when-it-is-read
-  (with-clack (environment (text-response (decode (read-octets-of (getf environment :raw-body) 10))))
+  (with-clack (environment (text-response (decode (read-octets-of (getf environment :raw-body)
+                                                                  10))))
     (with-connection (connection)
       (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 4" :crlf
             "Expect: 100-continue" :crlf :crlf)
@@ -193,7 +200,8 @@ on, and not from a file."
       (is (equal "late" (response-text (read-response connection)))))))
 
 (define-server-test content-that-is-not-waited-for-is-taken
-  (with-clack (environment (text-response (decode (read-octets-of (getf environment :raw-body) 10))))
+  (with-clack (environment (text-response (decode (read-octets-of (getf environment :raw-body)
+                                                                  10))))
     (with-connection (connection)
       (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 5" :crlf
             "Expect: 100-continue" :crlf :crlf "early")
@@ -205,8 +213,10 @@ on, and not from a file."
 (define-server-test an-application-may-answer-before-all-content-has-come
   (with-clack (environment (lambda (responder)
                              (let ((writer (funcall responder '(200 ()))))
-                               (funcall writer (octets (vector (read-byte (getf environment :raw-body)))))
-                               (funcall writer (octets (vector (read-byte (getf environment :raw-body))))
+                               (funcall writer
+                                        (octets (vector (read-byte (getf environment :raw-body)))))
+                               (funcall writer
+                                        (octets (vector (read-byte (getf environment :raw-body))))
                                         :close t)))
                            :max-early-octets 0)
     (with-connection (connection)
@@ -246,21 +256,24 @@ on, and not from a file."
         (loop for leave in '(disconnect reset)
               for count from 1
               do (let ((connection (connect)))
-                   (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 9" :crlf :crlf "half")
+                   (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 9"
+                         :crlf :crlf "half")
                    (eventually ("the application to read") (= count (recorded-count begun)))
                    (funcall leave connection))
                  (eventually ("the application to be left") (= count (recorded-count cut))))
         (is (equal "ll" (ask-text "/" :method :post :content "all")))
         (is (equal "" (clack-log)))))))
 
-(define-server-test (content-of-an-application-that-ends-its-thread-is-given-back :needs :deferred-ends)
+(define-server-test
+    (content-of-an-application-that-ends-its-thread-is-given-back :needs :deferred-ends)
   (let ((reserved (engine:client-memory-reserved))
         (read (make-gate "the content to be read")))
     (with-clack (environment (progn (read-octets-of (getf environment :raw-body) 300000)
                                     (open-gate read)
                                     (kill-this-thread))
                              :max-early-octets 0)
-      (is (zerop (length (ask-raw (request-octets "/" :method :post :content (test-octets 300000))))))
+      (is (zerop (length (ask-raw (request-octets "/"
+                                                  :method :post :content (test-octets 300000))))))
       (await read)
       (is-true (eventually ("the memory to be given back")
                  (= reserved (engine:client-memory-reserved)))))))
@@ -273,10 +286,12 @@ on, and not from a file."
                        (destroy-here (bt:current-thread)))
                      (funcall original body))
       (with-clack (environment (let ((body (getf environment :raw-body)))
-                                 (platform:join-thread (bt:make-thread (lambda () (read-byte body))) 10)
+                                 (platform:join-thread (bt:make-thread (lambda () (read-byte body)))
+                                                       10)
                                  (text-response "read")))
         (with-connection (connection)
-          (is (= 200 (response-status (exchange connection "/" :method :post :chunks '("abc" "de")))))
+          (is (= 200
+                 (response-status (exchange connection "/" :method :post :chunks '("abc" "de")))))
           (is (null first-p)))))))
 
 (define-server-test an-application-that-handles-an-error-of-reading-may-read-again-and-answer
@@ -289,13 +304,16 @@ on, and not from a file."
                                                                   (file-position body 0)
                                                                   (record read (read-byte body))
                                                                   (when responder
-                                                                    (funcall responder (text-response "failed"))))))
+                                                                    (funcall responder
+                                                                             (text-response
+                                                                              "failed"))))))
                                             (loop while (read-byte body nil nil)))))
                                    (if answer
                                        (lambda (responder) (read-all responder))
                                        (read-all nil)))))
         (with-connection (connection)
-          (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Transfer-Encoding: chunked" :crlf :crlf "2" :crlf "ab" :crlf)
+          (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Transfer-Encoding: chunked"
+                :crlf :crlf "2" :crlf "ab" :crlf)
           (send connection "zzz" :crlf :crlf)
           (is (= (if answer 200 400) (response-status (read-response connection)))))
         (is (equal (list (char-code #\a)) (recorded read)))
@@ -331,7 +349,8 @@ on, and not from a file."
 
 (define-server-test (a-thread-that-reads-while-another-thread-does-waits-for-its-turn
                      :needs :calls-by-name)
-  (let ((reading (make-gate "the first to read")) (go-on (make-gate "leave to go on")) (order (make-recorder)))
+  (let ((reading (make-gate "the first to read")) (go-on (make-gate "leave to go on"))
+        (order (make-recorder)))
     (with-function (handler::prepare-window (original body count)
                      (unless (open-p reading)
                        (open-gate reading)
@@ -384,7 +403,8 @@ on, and not from a file."
         (with-clack (environment (let ((body (getf environment :raw-body)))
                                    (catch 'left
                                      (read-byte body))
-                                   (text-response (princ-to-string (length (read-octets-of body 200000)))))
+                                   (text-response
+                                    (princ-to-string (length (read-octets-of body 200000)))))
                                  :max-early-octets 0)
           (with-connection (connection)
             (send connection (apply #'request-octets "/" :method :post request))
@@ -438,7 +458,8 @@ on, and not from a file."
                                      (catch 'left
                                        (read-octets-of body 200000))
                                      (file-position body 0)
-                                     (text-response (if (equalp first (read-octets-of body 500)) "same" "other"))))
+                                     (text-response (if (equalp first (read-octets-of body 500))
+                                                        "same" "other"))))
                                  :max-early-octets 0)
           (is (equal "same" (ask-text "/" :method :post :content content)))
           (is-true left-p))))))
@@ -469,7 +490,8 @@ on, and not from a file."
                            :worker-num 6 :max-thread-count 6 :max-early-octets 0 :read-timeout 60)
     (with-connections (connections 8)
       (dolist (connection connections)
-        (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 50000" :crlf :crlf "a"))
+        (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 50000"
+              :crlf :crlf "a"))
       (eventually ("clients to be given up")
         (<= 5 (getf (server-figure :expired-by) :body)))
       (loop repeat 5 do (is (equal "read" (ask-text "/" :method :post :content "all")))))))

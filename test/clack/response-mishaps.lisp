@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite clack/response-mishaps :in clack
-  :description "Responses that come from elsewhere, and whose function, client or writer does not do what it should.")
+  :description "Responses that come from elsewhere, and whose function, client or writer does not do
+what it should.")
 
 (in-suite clack/response-mishaps)
 
@@ -119,7 +120,8 @@ then evaluates BODY."
 (define-server-test an-application-that-writes-within-the-function-is-told-that-the-client-has-left
   (let ((told (make-recorder)))
     (with-later (given) (let ((writer (funcall responder '(200 ()))))
-                          (handler-case (loop (funcall writer (make-string 100000 :initial-element #\x)))
+                          (handler-case (loop (funcall writer
+                                                       (make-string 100000 :initial-element #\x)))
                             (error (condition)
                               (record told (type-of condition))))
                           (record told (handler-case (funcall writer "more")
@@ -184,9 +186,11 @@ end, where the write timeout is SECONDS."
   (list 200 (list :x-own (format nil "a~%b")) '("never")))
 
 (define-server-test an-application-that-cannot-answer-may-answer-otherwise
-  (with-later (given) (loop for response in (list (injecting-response) (butlast (injecting-response)) (text-response "otherwise"))
-                            collect (handler-case (funcall responder response)
-                                      (error (condition) (type-of condition))))
+  (with-later (given)
+      (loop for response in (list (injecting-response) (butlast (injecting-response))
+                                  (text-response "otherwise"))
+            collect (handler-case (funcall responder response)
+                      (error (condition) (type-of condition))))
     (with-connection (connection)
       (loop repeat 2
             do (is (equal "otherwise" (exchange-text connection "/"))))
@@ -194,8 +198,9 @@ end, where the write timeout is SECONDS."
       (is (equal "word" (exchange-text connection "/word"))))))
 
 (define-server-test an-application-that-has-failed-to-answer-within-the-function-may-do-it-later
-  (with-later (given :reply-timeout 1/4) (progn (ignore-errors (funcall responder (injecting-response)))
-                                                   responder)
+  (with-later (given :reply-timeout 1/4)
+      (progn (ignore-errors (funcall responder (injecting-response)))
+                responder)
     (with-connection (connection)
       (send-request connection "/")
       (is (null (elsewhere (nth-given given) (text-response "later"))))
@@ -206,8 +211,9 @@ end, where the write timeout is SECONDS."
 (define-server-test an-application-that-answers-a-client-that-has-left-is-not-disturbed
   (let ((gate (make-gate "the client to leave")) (told (make-recorder)))
     (with-later (given) (progn (await gate)
-                               (record told (handler-case (funcall (funcall responder '(200 ())) "more")
-                                              (error (condition) (type-of condition)))))
+                               (record told
+                                       (handler-case (funcall (funcall responder '(200 ())) "more")
+                                         (error (condition) (type-of condition)))))
       (with-function (server:write-encoded (original io output)
                        (error 'server:descriptor-broken :stream nil))
         (open-gate gate)
@@ -229,12 +235,18 @@ end, where the write timeout is SECONDS."
       (with-connection (connection)
         (send-request connection "/")
         (let ((writer (nth-given given))
-              (text (make-array 10 :element-type 'character :fill-pointer 3 :initial-contents "abcdefghij"))
-              (letters (make-array 3 :element-type 'character :displaced-to "..cde.." :displaced-index-offset 2))
-              (octets (make-array 2 :element-type '(unsigned-byte 8) :displaced-to (octets "..fg..") :displaced-index-offset 2)))
-          (loop for (chunk . arguments) in (list '("abc" :start 2 :end 10) '("abc" :start 4) '("abc" :start 2 :end 1)
-                                                 '("abc" :start -1) '(42) '(#(1 2 3)) '(list) (list endless)
-                                                 (list (copy-seq text) :end 4) (list octets :end 3 :close t))
+              (text (make-array 10 :element-type 'character :fill-pointer 3
+                                :initial-contents "abcdefghij"))
+              (letters (make-array 3 :element-type 'character :displaced-to "..cde.."
+                                   :displaced-index-offset 2))
+              (octets (make-array 2 :element-type '(unsigned-byte 8) :displaced-to (octets "..fg..")
+                                  :displaced-index-offset 2)))
+          (loop for (chunk . arguments) in (list '("abc" :start 2 :end 10) '("abc" :start 4)
+                                                 '("abc" :start 2 :end 1)
+                                                 '("abc" :start -1) '(42) '(#(1 2 3)) '(list)
+                                                 (list endless)
+                                                 (list (copy-seq text) :end 4)
+                                                 (list octets :end 3 :close t))
                 do (let ((told (apply #'elsewhere writer chunk arguments)))
                      (is (and told (subtypep told 'error)) "~S" arguments)))
           (funcall writer text :start 1)
@@ -256,13 +268,16 @@ end, where the write timeout is SECONDS."
                             collect (let ((i i))
                                       (in-background ("answering")
                                         (await gate)
-                                        (handler-case (progn (funcall responder (text-response (princ-to-string i)))
+                                        (handler-case (progn (funcall responder
+                                                                      (text-response
+                                                                       (princ-to-string i)))
                                                              i)
                                           (handler:reply-already-sent () nil)))))))
           (open-gate gate)
           (let ((heard (remove nil (mapcar #'task-result tasks))))
             (is (= 1 (length heard)))
-            (is (equal (princ-to-string (first heard)) (response-text (read-response connection))))))))))
+            (is (equal (princ-to-string (first heard))
+                       (response-text (read-response connection))))))))))
 
 (define-server-test a-writer-within-the-function-whose-head-could-not-be-sent-is-told
   (with-function (handler::begin-written (original written)

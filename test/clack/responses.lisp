@@ -23,7 +23,8 @@ RESPONSE gets for REQUEST."
 
 (define-server-test strings-of-every-kind-are-sent
   (answered-with ((text-response (coerce "base" 'simple-base-string)
-                             (make-array 3 :element-type 'character :initial-contents "abc" :fill-pointer 2)
+                             (make-array 3 :element-type 'character :initial-contents "abc"
+                                         :fill-pointer 2)
                              (subseq "xyz" 1)))
     (is (equal "baseabyz" (response-text answer)))))
 
@@ -31,8 +32,9 @@ RESPONSE gets for REQUEST."
   (let ((octets (test-octets 100000)))
     (answered-with ((list 200 '(:content-type "application/octet-stream") octets))
       (is (equalp octets (response-body answer)))))
-  (answered-with ((list 200 '() (make-array 3 :element-type '(unsigned-byte 8) :initial-contents '(1 2 3)
-                                          :adjustable t :fill-pointer 2)))
+  (answered-with ((list 200 '()
+                        (make-array 3 :element-type '(unsigned-byte 8) :initial-contents '(1 2 3)
+                                  :adjustable t :fill-pointer 2)))
     (is (equalp #(1 2) (response-body answer)))))
 
 (defun type-of-response (body &rest headers)
@@ -51,7 +53,8 @@ RESPONSE gets for REQUEST."
   (with-clack (environment (lambda (responder)
                              (funcall responder '(200 () ("later")))))
     (is (equal "text/html; charset=utf-8" (response-header (ask "/") "content-type")))
-    (is (equal "text/html; charset=utf-8" (response-header (ask "/" :method :head) "content-type")))))
+    (is (equal "text/html; charset=utf-8"
+               (response-header (ask "/" :method :head) "content-type")))))
 
 (define-server-test long-strings-are-sent-whole
   (let ((text (make-string 300000 :initial-element (code-char #xE9))))
@@ -70,7 +73,8 @@ RESPONSE gets for REQUEST."
 
 (define-server-test some-statuses-have-no-content
   (dolist (status '(204 304))
-    (answered-with ((list status '(:content-type "text/plain" :content-length 5 :x-foo "bar") '("stray")))
+    (answered-with ((list status '(:content-type "text/plain" :content-length 5 :x-foo "bar")
+                          '("stray")))
       (is (= status (response-status answer)))
       (is (equal "bar" (response-header answer "x-foo")))
       (dolist (name '("content-type" "content-length" "transfer-encoding"))
@@ -89,10 +93,12 @@ RESPONSE gets for REQUEST."
       (is (equal "Hello" (exchange-text connection "/")))))
   (with-clack (environment '(200 (:content-length 4711) nil))
     (with-connection (connection)
-      (is (equal "4711" (response-header (exchange connection "/" :method :head) "content-length"))))))
+      (is (equal "4711"
+                 (response-header (exchange connection "/" :method :head) "content-length"))))))
 
 (define-server-test headers-may-repeat-and-have-values-of-any-kind
-  (answered-with ('(200 (:set-cookie "a=1" :set-cookie "b=2" :x-number 42 :x-nothing nil :x-true t "X-String" "s"
+  (answered-with ('(200 (:set-cookie "a=1" :set-cookie "b=2" :x-number 42 :x-nothing nil :x-true t
+                         "X-String" "s"
                      :www-authenticate "Basic")
                 ("x")))
     (is (equal '("a=1" "b=2") (response-header-values answer "set-cookie")))
@@ -103,7 +109,8 @@ RESPONSE gets for REQUEST."
     (is (equal "Basic" (response-header answer "www-authenticate")))))
 
 (define-server-test what-only-the-server-knows-the-server-says
-  (answered-with ('(200 (:content-length 99 :transfer-encoding "chunked" :date "yesterday" :keep-alive "x") ("abc")))
+  (answered-with ('(200 (:content-length 99 :transfer-encoding "chunked" :date "yesterday"
+                         :keep-alive "x") ("abc")))
     (is (equal '("3") (response-header-values answer "content-length")))
     (is (null (response-header answer "transfer-encoding")))
     (is (= 1 (length (response-header-values answer "date"))))
@@ -129,15 +136,17 @@ RESPONSE gets for REQUEST."
     (with-connection (connection)
       (loop repeat 3
             do (is (null (response-header (exchange connection "/") "connection"))))
-      (is (equalp "close" (response-header (exchange connection "/" :headers '(("Connection" . "close")))
-                                           "connection")))
+      (is (equalp "close"
+                  (response-header (exchange connection "/" :headers '(("Connection" . "close")))
+                                   "connection")))
       (is-true (closed-by-server-p connection)))
     (with-connection (connection)
       (is (equalp "close" (response-header (exchange connection "/close") "connection")))
       (is-true (closed-by-server-p connection)))
     (with-connection (connection)
       (is (equalp "keep-alive" (response-header (exchange connection "/" :version "HTTP/1.0"
-                                                                         :headers '(("Connection" . "keep-alive")))
+                                                                         :headers '(("Connection" .
+                                                                                     "keep-alive")))
                                                 "connection")))
       (exchange connection "/" :version "HTTP/1.0")
       (is-true (closed-by-server-p connection)))))

@@ -32,12 +32,16 @@
 (defun environment-text (environment)
   "What ENVIRONMENT has, a line for each."
   (format nil "~{~A~%~}"
-          (append (loop for key in '(:request-method :script-name :path-info :query-string :server-name :server-port
-                                     :server-protocol :request-uri :url-scheme :remote-addr :content-type
+          (append (loop for key in '(:request-method :script-name :path-info :query-string
+                                     :server-name :server-port
+                                     :server-protocol :request-uri :url-scheme :remote-addr
+                                     :content-type
                                      :content-length :clack.streaming)
                         collect (format nil "~(~A~): ~S" key (getf environment key)))
-                  (list (format nil "remote-port: ~A" (kind-of-port (getf environment :remote-port)))
-                        (format nil "test of headers: ~A" (hash-table-test (getf environment :headers))))
+                  (list (format nil "remote-port: ~A"
+                                (kind-of-port (getf environment :remote-port)))
+                        (format nil "test of headers: ~A"
+                                (hash-table-test (getf environment :headers))))
                   (header-lines (getf environment :headers)))))
 
 (defun content-of (environment)

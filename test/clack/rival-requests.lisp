@@ -55,8 +55,10 @@
     (:no-content "/env" :method :post)
     (:empty-content "/env" :method :post :content "")
     (:echo "/echo" :method :post :content "abc")
-    (:echo-octets "/echo" :method :post :content ,(test-octets 300) :content-type "application/octet-stream")
-    (:echo-much "/echo" :method :post :content ,(test-octets 300000) :content-type "application/octet-stream")
+    (:echo-octets "/echo" :method :post :content ,(test-octets 300)
+     :content-type "application/octet-stream")
+    (:echo-much "/echo" :method :post :content ,(test-octets 300000)
+     :content-type "application/octet-stream")
     (:echo-with-get "/echo" :content "abc")
     (:echo-chunks "/echo" :method :post :chunks ("abc" "def"))
     (:chunks "/env" :method :post :chunks ("abc" "def"))
@@ -72,11 +74,17 @@
     (:last "/list" :headers (("Connection" . "close")))
     (:version-2 "/env" :version "HTTP/2.0")
     ;; Responses
-    ,@(loop for path in '("list" "empty-strings" "utf-8" "untyped" "nil" "length" "length-in-text" "headers" "repeated"
-                          "integer" "close" "octets" "no-octets" "file" "file-untyped" "file-missing" "201" "204"
-                          "204-with-type" "302" "304" "304-with-headers" "404" "500" "delayed" "delayed-nil"
-                          "delayed-file" "stream" "stream-of-nothing" "error" "delayed-error" "no-response")
+    ,@(loop for path in '("list" "empty-strings" "utf-8" "untyped" "nil" "length" "length-in-text"
+                          "headers" "repeated"
+                          "integer" "close" "octets" "no-octets" "file" "file-untyped"
+                          "file-missing" "201" "204"
+                          "204-with-type" "302" "304" "304-with-headers" "404" "500" "delayed"
+                          "delayed-nil"
+                          "delayed-file" "stream" "stream-of-nothing" "error" "delayed-error"
+                          "no-response")
             collect (list (intern (format nil "/~:@(~A~)" path) :keyword) (format nil "/~A" path)))
-    ,@(loop for path in '("list" "length" "length-of-nothing" "octets" "file" "nil" "delayed" "stream" "404")
-            collect (list (intern (format nil "HEAD/~:@(~A~)" path) :keyword) (format nil "/~A" path) :method :head)))
+    ,@(loop for path in '("list" "length" "length-of-nothing" "octets" "file" "nil" "delayed"
+                          "stream" "404")
+            collect (list (intern (format nil "HEAD/~:@(~A~)" path) :keyword)
+                          (format nil "/~A" path) :method :head)))
   "Names, targets and what else REQUEST-OCTETS takes.")

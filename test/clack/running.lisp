@@ -58,18 +58,23 @@
     (is (equal "x" (ask-text "/")))))
 
 (define-server-test arguments-that-make-no-sense-are-refused
-  (dolist (arguments '((:port "5000") (:port 70000) (:address 127) (:worker-num 0) (:max-thread-count -1)
-                       (:read-timeout "x") (:read-timeout 1d300) (:write-timeout 1000000000000000000000)
-                       (:backlog -1) (:max-accept-count 3) (:max-address-connections 0) (:max-header-octets 0)
+  (dolist (arguments '((:port "5000") (:port 70000) (:address 127) (:worker-num 0)
+                       (:max-thread-count -1)
+                       (:read-timeout "x") (:read-timeout 1d300)
+                       (:write-timeout 1000000000000000000000)
+                       (:backlog -1) (:max-accept-count 3) (:max-address-connections 0)
+                       (:max-header-octets 0)
                        (:websocket-message-octets 0) (:websocket-ping-seconds -1)
-                       (:fd "x") (:fd (:systemd)) (:ssl t) (:ssl-cert-file "/no/such/file") (:on-start 42)
+                       (:fd "x") (:fd (:systemd)) (:ssl t) (:ssl-cert-file "/no/such/file")
+                       (:on-start 42)
                        (:message-log-format :combined) (:file-cache-control 60)
                        (:listen "/tmp/x" :fd 3)))
     (let ((condition (nth-value 1 (ignore-errors (apply #'handler:run 'hello arguments)))))
       (is (typep condition 'handler:unfit-argument) "~S: ~A" arguments condition))))
 
 (define-server-test unknown-arguments-and-those-of-clack-are-taken
-  (with-clack (environment (text-response "x") :use-thread t :silent t :never-heard-of 1 :swank-port nil)
+  (with-clack (environment (text-response "x") :use-thread t :silent t :never-heard-of 1
+                           :swank-port nil)
     (is (equal "x" (ask-text "/")))))
 
 (define-server-test more-workers-than-threads-are-no-contradiction
@@ -98,12 +103,14 @@
 
 (define-server-test without-parking-it-is-all-the-same
   (with-clack (environment (text-response (getf environment :request-uri)
-                                          (decode (read-octets-of (getf environment :raw-body) 100)))
+                                          (decode (read-octets-of (getf environment :raw-body)
+                                                                  100)))
                            :parking nil)
     (with-connection (connection)
       (is (equal "/a" (exchange-text connection "/a")))
       (is (equal "/bcontent" (exchange-text connection "/b" :method :post :content "content")))
-      (is (equal "/cchunks" (exchange-text connection "/c" :method :post :chunks '("chu" "nks")))))))
+      (is (equal "/cchunks"
+                 (exchange-text connection "/c" :method :post :chunks '("chu" "nks")))))))
 
 (define-server-test applications-write-where-run-was-called
   (with-clack (environment (progn (write-string "Told." *error-output*)
@@ -148,7 +155,8 @@
 (define-server-test a-path-that-names-no-file-is-refused
   (if (platform:special-listeners-supported-p)
       (dolist (path (list "" (format nil "~Aab~Cc" (uiop:temporary-directory) (code-char 0))))
-        (is (typep (nth-value 1 (ignore-errors (handler:run 'hello :listen path :on-start #'handler:stop)))
+        (is (typep (nth-value 1 (ignore-errors (handler:run 'hello :listen path
+                                                            :on-start #'handler:stop)))
                    'platform:listen-failed)))
       (skip "On this Lisp there are no such listeners.")))
 
@@ -200,7 +208,8 @@ comes."))
   (load (merge-pathnames "examples/clack.lisp" (source-root)))
   (with-clack (environment (uiop:symbol-call '#:recycling-clack-demo '#:app environment))
     (is (equal "Hello from localhost." (ask-text "/")))
-    (is (equal (string (code-char #x3042)) (ask-text "/echo" :method :post :content (string (code-char #x3042)))))
+    (is (equal (string (code-char #x3042))
+               (ask-text "/echo" :method :post :content (string (code-char #x3042)))))
     (is (equal (format nil "three~%two~%one~%none") (ask-text "/count")))
     (is (search "recycling-clack-demo" (ask-text "/source")))
     (is (= 404 (response-status (ask "/nothing"))))))

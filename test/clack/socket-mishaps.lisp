@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite clack/socket-mishaps :in clack
-  :description "Connections that applications take over, and whose clients or applications do not do what they should.")
+  :description "Connections that applications take over, and whose clients or applications do not do
+what they should.")
 
 (in-suite clack/socket-mishaps)
 
@@ -15,7 +16,8 @@
         (dolist (count '(125 126 200 300 70000))
           (setf (recorder-entries frames) '())
           (with-talk (talk)
-            (tell talk (make-frame 8 (close-payload 1000 (make-string (- count 2) :initial-element #\a))))
+            (tell talk (make-frame 8 (close-payload 1000 (make-string (- count 2)
+                                                                      :initial-element #\a))))
             (is (equal '(:end) (hear talk))))
           (eventually ("the connection to end") (zerop (server-figure :open)))
           (is (= 2 (recorded-count frames)))
@@ -49,11 +51,13 @@
   (let ((frames (make-recorder)))
     (with-speaker (environment frame (record frames (length frame)) :websocket-message-octets 1000)
       (with-talk (talk)
-        (tell talk (make-frame 2 (test-octets 500) :fin nil) (make-frame 0 (test-octets 499) :fin nil)
+        (tell talk (make-frame 2 (test-octets 500) :fin nil)
+              (make-frame 0 (test-octets 499) :fin nil)
               (make-frame 0 (octets "x")))
         (eventually ("all to come") (= 3 (recorded-count frames)))
         (is (equal '(508 507 7) (recorded frames)))
-        (tell talk (make-frame 2 (test-octets 500) :fin nil) (make-frame 0 (test-octets 500) :fin nil)
+        (tell talk (make-frame 2 (test-octets 500) :fin nil)
+              (make-frame 0 (test-octets 500) :fin nil)
               (make-frame 0 (octets "x")))
         (is (eql 1009 (hear-close talk)))))))
 
@@ -73,7 +77,8 @@
 
 (define-server-test what-is-no-octets-takes-nothing-over
   (with-clack (environment (write-to-clack-socket (io-of environment)
-                                                  (if (equal "/string" (getf environment :path-info))
+                                                  (if (equal "/string"
+                                                             (getf environment :path-info))
                                                       "HTTP/1.1 101 Switching Protocols"
                                                       (vector 72 256 0))
                                                   nil))
@@ -83,7 +88,8 @@
 (define-server-test what-is-written-may-be-any-vector
   (let ((displaced (make-array 3 :element-type '(unsigned-byte 8) :displaced-index-offset 2
                                  :displaced-to (octets "..abc..")))
-        (filled (make-array 10 :element-type '(unsigned-byte 8) :fill-pointer 2 :initial-element 100)))
+        (filled (make-array 10 :element-type '(unsigned-byte 8) :fill-pointer 2
+                            :initial-element 100)))
     (with-clack (environment (let ((io (io-of environment)))
                                (buffer-for-clack-socket io displaced)
                                (buffer-for-clack-socket io filled)
@@ -153,18 +159,21 @@
               (send (talk-connection talk) (subseq sent 0 (min cut (length sent))))
               (send (talk-connection talk) (subseq sent (min cut (length sent))))))
           (loop repeat (length cuts)
-                do (is (null (octet-difference answer (receive-many (talk-connection talk) (length answer)))))))))))
+                do (is (null (octet-difference answer (receive-many (talk-connection talk)
+                                                                    (length answer)))))))))))
 
 (define-server-test callbacks-may-close-and-write
   (let ((calls (make-recorder)))
-    (with-speaker (environment frame (let ((io (io-of environment)))
-                                       (write-frame io :text "bye" (lambda ()
-                                                                     (record calls :sent)
-                                                                     (close-clack-socket io)
-                                                                     (close-clack-socket io)
-                                                                     (record calls
-                                                                             (handler-case (write-frame io :text "late")
-                                                                               (error (condition) (type-of condition))))))))
+    (with-speaker (environment frame
+                    (let ((io (io-of environment)))
+                      (write-frame io :text "bye"
+                                   (lambda ()
+                                     (record calls :sent)
+                                     (close-clack-socket io)
+                                     (close-clack-socket io)
+                                     (record calls
+                                             (handler-case (write-frame io :text "late")
+                                               (error (condition) (type-of condition))))))))
       (with-talk (talk)
         (tell talk "go" "on")
         (is (equal "bye" (hear-text talk)))
@@ -178,7 +187,8 @@
   (dolist (last '(:text :close))
     (let ((kinds (make-recorder)))
       (with-globals ((server::*close-answer-seconds* 1/10))
-        (with-speaker (environment frame (let ((kind (if (websocket:close-frame-payload frame) :close :text)))
+        (with-speaker (environment frame (let ((kind (if (websocket:close-frame-payload frame)
+                                                         :close :text)))
                                            (record kinds kind)
                                            (when (eq last kind)
                                              (kill-this-thread))))
@@ -200,7 +210,8 @@
     (with-speaker (environment frame (let ((kind (first (frame-told frame))))
                                        (record kinds kind)
                                        (when (eq :text kind)
-                                         (write-frame (io-of environment) :text "sent" #'kill-this-thread))))
+                                         (write-frame (io-of environment) :text "sent"
+                                                      #'kill-this-thread))))
       (with-talk (talk)
         (tell talk "go")
         (is (equal "sent" (hear-text talk)))
@@ -219,7 +230,8 @@
         (eventually ("the takeover") io)
         (let ((writer (bt:make-thread (lambda ()
                                         (write-frame io :text "one" (lambda ()
-                                                                      (setf caller (bt:current-thread))
+                                                                      (setf caller
+                                                                            (bt:current-thread))
                                                                       (open-gate inside)
                                                                       (await (make-gate) 60)))))))
           (await inside)

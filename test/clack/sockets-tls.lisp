@@ -7,7 +7,8 @@
     (with-clack-over-tls (environment
                           (lambda (responder)
                             (declare (ignore responder))
-                            (begin-speaking environment (lambda (frame) (answer-frame environment frame))))
+                            (begin-speaking environment
+                                            (lambda (frame) (answer-frame environment frame))))
                           :parking parking-p)
       (let ((octets (test-octets 300000)))
         (with-talk (talk :more (list (frame :text "early") (frame :text "bird")))

@@ -24,9 +24,11 @@
     (set-clack-socket-callback (lambda (octets &key (start 0) end)
                                  (funcall function (subseq octets start end)))
                                io)
-    (dolist (piece (list "HTTP/1.1 101 Switching Protocols" *line-end* "Upgrade: websocket" *line-end*
+    (dolist (piece (list "HTTP/1.1 101 Switching Protocols" *line-end* "Upgrade: websocket"
+                         *line-end*
                          "Connection: Upgrade" *line-end* "Sec-WebSocket-Accept: "
-                         (websocket:accept-key (gethash "sec-websocket-key" (getf environment :headers)))
+                         (websocket:accept-key (gethash "sec-websocket-key"
+                                                        (getf environment :headers)))
                          *line-end* *line-end*))
       (buffer-for-clack-socket io (octets piece)))
     (flush-clack-socket io callback)))
@@ -74,7 +76,8 @@ answered."
 (define-server-test an-application-speaks-over-its-connection
   (with-echoing ()
     (with-talk (talk)
-      (dolist (text (list "" "one" (make-string 200 :initial-element #\a) (make-string 70000 :initial-element #\b)))
+      (dolist (text (list "" "one" (make-string 200 :initial-element #\a)
+                          (make-string 70000 :initial-element #\b)))
         (tell talk text)
         (is (string= text (hear-text talk))))
       (tell talk (frame :ping "?"))
@@ -143,7 +146,8 @@ after the other."
 
 (define-server-test large-frames-are-handed-over-whole
   (with-echoing (:websocket-message-octets 3000000)
-    (let* ((count (if (platform:readiness-supported-p) 3000000 200000)) ; elsewhere octets are moved one by one
+    ;; elsewhere octets are moved one by one
+    (let* ((count (if (platform:readiness-supported-p) 3000000 200000))
            (octets (test-octets count)))
       (with-talk (talk)
         (tell talk (frame :binary octets))
@@ -197,7 +201,8 @@ after the other."
                             (error (condition) (record errors (type-of condition)))))
                         (text-response "at once")
                         nil))
-      (with-clack (environment (progn (write-to-clack-socket (io-of environment) (octets "mine") nil)
+      (with-clack (environment (progn (write-to-clack-socket (io-of environment) (octets "mine")
+                                                             nil)
                                       (close-clack-socket (io-of environment))
                                       late))
         (is (equal "mine" (decode (ask-raw (request-octets "/")))))))
@@ -217,7 +222,8 @@ after the other."
                                (declare (ignore responder))
                                (setf io (io-of environment))
                                (set-clack-socket-callback (lambda (octets &key start end)
-                                                  (write-to-clack-socket io (subseq octets start end) nil))
+                                                  (write-to-clack-socket io (subseq octets start
+                                                                                    end) nil))
                                                 io)))
       (with-connection (connection)
         (send-request connection "/")
@@ -316,12 +322,14 @@ after the other."
   (let ((calls (make-recorder)))
     (with-clack (environment (lambda (responder)
                                (declare (ignore responder))
-                               (begin-speaking environment #'identity (lambda () (record calls :switched)))
+                               (begin-speaking environment #'identity
+                                               (lambda () (record calls :switched)))
                                (let ((io (io-of environment)))
                                  (write-frame io :text "one" (lambda ()
                                                                (record calls :one)
                                                                (write-frame io :text "two"
-                                                                            (lambda () (record calls :two)))
+                                                                            (lambda ()
+                                                                              (record calls :two)))
                                                                (record calls :nested))))))
       (with-talk (talk)
         (is (string= "one" (hear-text talk)))
@@ -335,7 +343,8 @@ after the other."
     (with-clack (environment (lambda (responder)
                                (declare (ignore responder))
                                (begin-speaking environment #'identity)
-                               (write-frame (io-of environment) :binary octets (lambda () (open-gate called)))))
+                               (write-frame (io-of environment) :binary octets
+                                            (lambda () (open-gate called)))))
       (with-talk (talk)
         (is (not (poll (lambda () (open-p called)) 1/10)))
         (receive-many (talk-connection talk) 10)
@@ -348,7 +357,8 @@ after the other."
                                (declare (ignore responder))
                                (begin-speaking environment #'identity)
                                (flet ((write-much (call)
-                                        (write-frame (io-of environment) :binary (test-octets 200000)
+                                        (write-frame (io-of environment)
+                                                     :binary (test-octets 200000)
                                                      (lambda () (record calls call)))))
                                  (write-much :first)
                                  (await gate)
@@ -410,7 +420,8 @@ after the other."
                        (declare (ignore responder))
                        (begin-speaking environment #'identity)
                        (setf result (handler-case
-                                        (loop (write-frame (io-of environment) :binary (test-octets 300000)))
+                                        (loop (write-frame (io-of environment)
+                                                           :binary (test-octets 300000)))
                                       (handler:client-left () :over))))
                      :write-timeout 1/2)
           (with-talk (talk)
@@ -423,11 +434,14 @@ after the other."
 (defmacro with-recorded-kinds ((kinds &rest arguments) &body body)
   "Evaluates BODY while an application echoes, and KINDS records what it gets."
   `(let ((,kinds (make-recorder)))
-     (with-speaker (environment frame (progn (record ,kinds (if (= 8 (length frame))
-                                                                (list :close (websocket:close-payload-code
-                                                                              (websocket:close-frame-payload frame)))
-                                                                (first (frame-told frame))))
-                                             (answer-frame environment frame))
+     (with-speaker (environment frame
+                                (progn (record ,kinds (if (= 8 (length frame))
+                                                          (list :close
+                                                                (websocket:close-payload-code
+                                                                 (websocket:close-frame-payload
+                                                                  frame)))
+                                                          (first (frame-told frame))))
+                                       (answer-frame environment frame))
                     ,@arguments)
        ,@body)))
 
@@ -489,7 +503,8 @@ after the other."
                                      (io (io-of environment)))
                                  (record calls kind)
                                  (write-close io 3001 (lambda ()
-                                                        (record calls (if (eq :text kind) :called :called-at-once))
+                                                        (record calls (if (eq :text kind)
+                                                                          :called :called-at-once))
                                                         (close-clack-socket io)))
                                  (when (eq :close kind)
                                    (record calls :written))))
@@ -520,7 +535,8 @@ after the other."
   (let ((called (make-gate "the callback to be called")))
     (with-globals ((server::*close-answer-seconds* 1/10))
       (with-speaker (environment frame (when (eq :text (first (frame-told frame)))
-                                         (write-close (io-of environment) 3001 (lambda () (open-gate called)))))
+                                         (write-close (io-of environment) 3001
+                                                      (lambda () (open-gate called)))))
         (with-talk (talk)
           (tell talk "go")
           (is (eql 3001 (hear-close talk)))
@@ -546,8 +562,10 @@ after the other."
       (is (equal '(:end) (hear talk))))))
 
 (define-server-test what-was-buffered-leaves-before-the-end
-  (with-speaker (environment frame (progn (buffer-for-clack-socket (io-of environment) (websocket:encode-frame :text "last"))
-                                          (close-clack-socket (io-of environment))))
+  (with-speaker (environment frame
+                             (progn (buffer-for-clack-socket (io-of environment)
+                                                             (websocket:encode-frame :text "last"))
+                                    (close-clack-socket (io-of environment))))
     (with-talk (talk)
       (tell talk "go")
       (is (string= "last" (hear-text talk)))
@@ -557,11 +575,14 @@ after the other."
   (let ((written (make-recorder)))
     (with-speaker (environment frame (let ((io (io-of environment)))
                                        (when (eq :text (first (frame-told frame)))
-                                         (write-close io 1002) ; a failure: the connection ends at once
-                                         (record written (handler-case (progn (write-frame io :text "lost")
-                                                                              (write-to-clack-socket io (octets "") nil)
-                                                                              :dropped)
-                                                           (error (condition) condition))))))
+                                         ;; a failure: the connection ends at once
+                                         (write-close io 1002)
+                                         (record written
+                                                 (handler-case (progn (write-frame io :text "lost")
+                                                                      (write-to-clack-socket
+                                                                       io (octets "") nil)
+                                                                      :dropped)
+                                                   (error (condition) condition))))))
       (with-talk (talk)
         (tell talk "go")
         (is (eql 1002 (hear-close talk)))
@@ -577,9 +598,10 @@ after the other."
       (is (equal '(:end) (hear talk))))))
 
 (define-server-test an-error-of-the-application-ends-its-connection-only
-  (with-speaker (environment frame (if (member (second (frame-told frame)) '("fail" "more") :test #'equal)
-                                       (error "It fails.")
-                                       (answer-frame environment frame)))
+  (with-speaker (environment frame
+                             (if (member (second (frame-told frame)) '("fail" "more") :test #'equal)
+                                 (error "It fails.")
+                                 (answer-frame environment frame)))
     (with-talk (other)
       (with-talk (talk)
         (tell talk "fail" "more")
@@ -592,7 +614,8 @@ after the other."
     (is (= 1 (getf (handler:stats *server*) :failed)))))
 
 (define-server-test an-error-of-a-callback-ends-its-connection-only
-  (with-speaker (environment frame (write-frame (io-of environment) :text "echo" (lambda () (error "It fails."))))
+  (with-speaker (environment frame (write-frame (io-of environment) :text "echo"
+                                                (lambda () (error "It fails."))))
     (with-talk (talk)
       (tell talk "go")
       (is (string= "echo" (hear-text talk)))
@@ -670,12 +693,14 @@ after the other."
                                        (in-background ("writing")
                                          (dotimes (i 50)
                                            (dolist (io (recorded ios))
-                                             (write-frame io :text (format nil "~D ~D" writer i)))))))))
+                                             (write-frame io :text (format nil "~D ~D" writer
+                                                                           i)))))))))
             (dolist (talk talks)
               (let ((heard (loop repeat 200 collect (hear-text talk))))
                 (dotimes (writer 4)
                   (is (equal (loop for i below 50 collect (format nil "~D ~D" writer i))
-                             (remove-if-not (lambda (text) (char= (digit-char writer) (char text 0))) heard))))))
+                             (remove-if-not (lambda (text)
+                                              (char= (digit-char writer) (char text 0))) heard))))))
             (mapc #'task-result tasks)))))))
 
 ;;; Clack's package
@@ -687,8 +712,10 @@ after the other."
             (seen nil))
         (unwind-protect
              (flet ((name (text) (intern text package)))
-               (mapc #'name '("READ-CALLBACK" "WRITE-SEQUENCE-TO-SOCKET" "WRITE-BYTE-TO-SOCKET" "CLOSE-SOCKET"
-                              "WRITE-SEQUENCE-TO-SOCKET-BUFFER" "WRITE-BYTE-TO-SOCKET-BUFFER" "FLUSH-SOCKET-BUFFER"
+               (mapc #'name '("READ-CALLBACK" "WRITE-SEQUENCE-TO-SOCKET" "WRITE-BYTE-TO-SOCKET"
+                              "CLOSE-SOCKET"
+                              "WRITE-SEQUENCE-TO-SOCKET-BUFFER" "WRITE-BYTE-TO-SOCKET-BUFFER"
+                              "FLUSH-SOCKET-BUFFER"
                               "SOCKET-ASYNC-P"))
                (with-clack (environment
                             (let ((io (io-of environment)))
@@ -697,7 +724,8 @@ after the other."
                                                (funcall (name "SOCKET-ASYNC-P") io)))
                               (funcall (name "WRITE-SEQUENCE-TO-SOCKET-BUFFER") io (octets "a"))
                               (funcall (name "WRITE-BYTE-TO-SOCKET-BUFFER") io 98)
-                              (funcall (name "FLUSH-SOCKET-BUFFER") io :callback (lambda () (push :flushed seen)))
+                              (funcall (name "FLUSH-SOCKET-BUFFER") io
+                                       :callback (lambda () (push :flushed seen)))
                               (funcall (name "WRITE-SEQUENCE-TO-SOCKET") io (octets "c"))
                               (funcall (name "WRITE-BYTE-TO-SOCKET") io 100)
                               (funcall (name "CLOSE-SOCKET") io)

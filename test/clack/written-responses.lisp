@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite clack/written-responses :in clack
-  :description "Responses that are written by any thread: framing, slow clients, clients that leave, writers left open.")
+  :description "Responses that are written by any thread: framing, slow clients, clients that leave,
+writers left open.")
 
 (in-suite clack/written-responses)
 
@@ -58,13 +59,14 @@
           (is (equal "word" (response-text (read-response connection)))))))))
 
 (define-server-test written-responses-are-framed-for-clients-of-all-kinds
-  (with-later (given) (let ((writer (funcall responder (if (equal "/6" (getf environment :path-info))
-                                                           '(200 (:content-length "6"))
-                                                           '(200 ())))))
-                        (in-background ("writing")
-                          (funcall writer "abc")
-                          (funcall writer "def")
-                          (funcall writer nil :close t)))
+  (with-later (given)
+      (let ((writer (funcall responder (if (equal "/6" (getf environment :path-info))
+                                           '(200 (:content-length "6"))
+                                           '(200 ())))))
+        (in-background ("writing")
+          (funcall writer "abc")
+          (funcall writer "def")
+          (funcall writer nil :close t)))
     (with-connection (connection)
       (loop repeat 3
             do (is (equal "abcdef" (exchange-text connection "/")))
@@ -90,7 +92,8 @@
       (send-request connection "/")
       (elsewhere (nth-given given 1) "abc" :close t)
       (read-head connection)
-      (is (equal "abc" (decode (receive-rest connection))) "The client sees that the rest is missing."))))
+      (is (equal "abc" (decode (receive-rest connection)))
+          "The client sees that the rest is missing."))))
 
 (define-server-test many-threads-write-one-response
   (with-later (given) (funcall responder '(200 ()))
@@ -106,7 +109,8 @@
         (let ((text (response-text (read-response connection))))
           (is (= 200000 (length text)))
           (is-true (loop for start from 0 below (length text) by 1000
-                         always (= 1000 (count (char text start) text :start start :end (+ start 1000))))))
+                         always (= 1000 (count (char text start) text :start start
+                                               :end (+ start 1000))))))
         (is (equal "word" (exchange-text connection "/word")))))))
 
 (define-server-test (a-thread-that-is-destroyed-while-it-ends-its-turn-to-write-still-ends-it
@@ -117,8 +121,10 @@
                        (destroy-here (bt:current-thread)))
                      (funcall original written))
       (with-clack (environment (lambda (responder)
-                                 (let ((writer (funcall responder '(200 (:content-type "text/plain")))))
-                                   (platform:join-thread (bt:make-thread (lambda () (funcall writer "one "))) 10)
+                                 (let ((writer (funcall responder
+                                                        '(200 (:content-type "text/plain")))))
+                                   (platform:join-thread
+                                    (bt:make-thread (lambda () (funcall writer "one "))) 10)
                                    (funcall writer "two" :close t))))
         (is (equal "one two" (ask-text "/")))
         (is (null first-p))))))
@@ -153,8 +159,9 @@
 (define-server-test a-client-that-holds-content-back-is-not-waited-for-when-the-response-has-begun
   (with-later (given) (funcall responder '(200 ()))
     (with-connection (connection)
-      (send connection (octets "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 5" :crlf
-                               "Expect: 100-continue" :crlf :crlf))
+      (send connection
+            (octets "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 5" :crlf
+                    "Expect: 100-continue" :crlf :crlf))
       (elsewhere (nth-given given) "one" :close t)
       (is (equal "one" (response-text (read-response connection))))
       (is-true (closed-by-server-p connection)))))
@@ -205,7 +212,8 @@
                              (let ((writer (funcall responder '(200 ()))))
                                (loop for start from 0 below *large-size* by 50000
                                      do (funcall writer *large-answer* :start start
-                                                                       :end (min *large-size* (+ start 50000))))
+                                                                       :end (min *large-size*
+                                                                                 (+ start 50000))))
                                (funcall writer nil :close t)))
                            :write-timeout 60)
     (with-open-connection (connection (small-connection))
@@ -246,7 +254,8 @@
       (with-clack (environment (lambda (responder)
                                  (let ((writer (funcall responder '(200 ()))))
                                    (setf nested (lambda () (funcall writer "amid ")))
-                                   (funcall writer (octets (vector (read-byte (getf environment :raw-body)))))
+                                   (funcall writer (octets (vector (read-byte (getf environment
+                                                                                    :raw-body)))))
                                    (funcall writer nil :close t)))
                                :max-early-octets 0)
         (with-connection (connection)
@@ -379,7 +388,8 @@ goes on after half a second."
 ;;; Timers
 
 (define-server-test a-timer-answers
-  (with-later (given) (handler:run-after 1/50 (lambda () (funcall responder (text-response "in time"))))
+  (with-later (given)
+      (handler:run-after 1/50 (lambda () (funcall responder (text-response "in time"))))
     (with-connection (connection)
       (loop repeat 3 do (is (equal "in time" (exchange-text connection "/"))))
       (is (null (handler:cancel-timer (nth-given given)))))
@@ -411,6 +421,7 @@ goes on after half a second."
            (is (search "<h1>Later" (ask-text "/")))
            (is (equal "Half a second later." (ask-text "/timer")))
            (is (search "21,171,191" (ask-text "/primes")))
-           (is (cl-ppcre:scan "^data: 5\\n\\ndata: 4\\n\\n(?s:.*)data: over\\n\\n$" (ask-text "/events")))
+           (is (cl-ppcre:scan "^data: 5\\n\\ndata: 4\\n\\n(?s:.*)data: over\\n\\n$"
+                              (ask-text "/events")))
            (is (= 404 (response-status (ask "/nothing")))))
       (uiop:symbol-call '#:recycling-clack-delayed '#:stop-pool))))

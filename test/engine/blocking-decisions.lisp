@@ -120,7 +120,8 @@ threads."
                      :needs :calls-by-name)
   (with-still-engine (engine)
     (loop for (trouble times) in `((,(exhausted) 1)
-                                   (,(make-condition 'platform:network-trouble :cause "ENETDOWN") 0))
+                                   (,(make-condition 'platform:network-trouble
+                                                     :cause "ENETDOWN") 0))
           do (let ((count 0))
                (forget-accept-trouble engine)
                (hand-over *listener* trouble)
@@ -419,7 +420,8 @@ threads."
     (setf (launch-after engine) 0)
     (ensure-sentinel engine)
     (is (not (lost-sentinel-p engine)))
-    (is (find-if (lambda (note) (search "successor" (rest note))) (recorded (fake-notes *service*))))
+    (is (find-if (lambda (note) (search "successor" (rest note)))
+                 (recorded (fake-notes *service*))))
     (eventually ("it to begin") (sentinel-of engine))
     (is (null (engine:stop-engine engine)))))
 

@@ -146,7 +146,8 @@
     (let ((socket (connect-fake *listener*)))
       (wait-for-statistic engine :failed 1)
       (wait-for-statistic engine :open 0)
-      (is (closed-p (let ((other (connect-fake *listener* 0))) (platform:shut-down other :input) other))
+      (is (closed-p (let ((other (connect-fake *listener* 0))) (platform:shut-down other :input)
+                      other))
           "The worker goes on.")
       (is (not (fake-closed socket))))))
 

@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* buffered-input :in ready
-  :description "Nothing that came waits unseen where a part of it is in a buffer, and some answers come later.")
+  :description
+  "Nothing that came waits unseen where a part of it is in a buffer, and some answers come later.")
 
 ;;; An exhaustive search, as in ownership-model.lisp, of what can happen to one connection whose
 ;;; requests are all answered later: two workers get its events; another thread answers, as a
@@ -34,7 +35,8 @@
 
   (defparameter *buffer-places*
     '(:idle :found :found-over
-      :serve :read :handle :resume :visiting :settle :look :look-for-end :watch :park :again :leave :give-up :queue :close)
+      :serve :read :handle :resume :visiting :settle :look :look-for-end :watch :park :again :leave
+      :give-up :queue :close)
     "Where a thread can be."))
 
 (defun buffer-place (name)
@@ -258,8 +260,10 @@ has ended."
                  unless (equalp next *world*)
                    collect next)))
     (append (made-by (sending-client-choices))
-            (loop for (thread idle-choices) in '((:worker idle-worker-choices) (:sibling idle-worker-choices)
-                                                 (:answerer idle-answerer-choices) (:other other-choices))
+            (loop for (thread idle-choices) in '((:worker idle-worker-choices)
+                                                 (:sibling idle-worker-choices)
+                                                 (:answerer idle-answerer-choices)
+                                                 (:other other-choices))
                   append (let* ((*thread* (thread-field thread))
                                 (place (nth (svref *world* *thread*) *buffer-places*)))
                            (made-by (if (eq :idle place)
@@ -319,7 +323,9 @@ be, text that tells how it came to be."
 (test the-search-notices-who-does-not-tell-of-missed-input-or-looks-twice
   (if (platform:readiness-supported-p)
       (loop for (mistake requests end-p) in '((:leave 3 nil) ; a resuming thread, or the sentinel
-                                              (:look 2 t))   ; who looks for the end after he has looked for events
+                                              ;; who looks for the end after he has looked for
+                                              ;; events
+                                              (:look 2 t))
             do (let ((*omission* mistake))
                  (is (stringp (search-buffer-worlds requests end-p)) "~A" mistake)))
       (skip "There is no ready engine here.")))

@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite interrupts :in engine
-  :description "Threads of an engine that are interrupted while they serve nobody, and events that keep a worker.")
+  :description "Threads of an engine that are interrupted while they serve nobody, and events that
+keep a worker.")
 
 (in-suite interrupts)
 
@@ -187,7 +188,8 @@ workers is parked, and not taken for idle."
                        (prog1 (settle-outcome engine connection :deferred 0)
                          ;; Its next owner.
                          (incf (engine:connection-served connection))))
-        (task-result (in-background ("a resuming thread") (engine:resume-connection engine connection))))
+        (task-result (in-background ("a resuming thread")
+                       (engine:resume-connection engine connection))))
       (is (= 1 (statistic engine :served))))))
 
 (define-server-test (that-connections-cannot-be-watched-is-told-once :needs :parking)

@@ -15,13 +15,14 @@
 ;;; What must hold:
 ;;; - whoever uses the descriptor for a connection finds it to be that connection's;
 ;;; - a descriptor is closed once, and only by us if it was not given away;
-;;; - when nobody has anything to do, no connection is parked that has input, an end, or nobody who would
-;;;   get the report of one; and none at all when the engine was stopped;
+;;; - when nobody has anything to do, no connection is parked that has input, an end, or nobody who
+;;;   would get the report of one; and none at all when the engine was stopped;
 ;;; - when the stop is done with a connection that somebody owns, that was shut down.
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defparameter *model-fields*
-    '((:holder 2)                       ; of the descriptor number: 0, a connection 1 or 2, or 3, a program
+    ;; of the descriptor number: 0, a connection 1 or 2, or 3, a program
+    '((:holder 2)
       (:entry 2)                        ; of the table: 0, 1 or 2
       (:coming 2)                       ; the connection that is accepted next: 1, 2, or 3 for none
       (:stopping 1)
@@ -109,7 +110,8 @@
            (swap-p (> (+ (* 4 (the (mod 32) worker-at)) (the (mod 4) worker-of))
                       (+ (* 4 (the (mod 32) sibling-at)) (the (mod 4) sibling-of))))
            (first-at (if swap-p sibling-at worker-at)) (first-of (if swap-p sibling-of worker-of))
-           (second-at (if swap-p worker-at sibling-at)) (second-of (if swap-p worker-of sibling-of)))
+           (second-at (if swap-p worker-at sibling-at))
+           (second-of (if swap-p worker-of sibling-of)))
       (pack-world))))
 
 (defun number-world (number)

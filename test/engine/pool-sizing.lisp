@@ -52,10 +52,12 @@ that has found a worker missing just now."
   (loop for (waiting active blocked asleep lately . decision)
           in '((2 2 0 0 0  0 nil 0)     ; at rest
                (0 2 0 0 0  0 nil 0)     ; both serve
-               (1 2 1 0 0  2 nil 1)     ; one is blocked: it is replaced, and another one may be next
+               ;; one is blocked: it is replaced, and another one may be next
+               (1 2 1 0 0  2 nil 1)
                (1 2 1 0 1  1 nil 1)     ; the same, and no more than lately
                (0 2 2 0 0  4 nil 2)     ; both are
-               (0 6 6 0 2  6 nil 6)     ; so are those that replaced them: bursts grow faster and faster
+               ;; so are those that replaced them: bursts grow faster and faster
+               (0 6 6 0 2  6 nil 6)
                (0 8 6 0 6  0 nil 6)     ; as many as lately, and all were replaced
                (0 9 4 8 4  1 nil 8)     ; requests block for less than a look: one more at each
                (0 9 0 8 0  1 nil 8)     ; the same
@@ -115,8 +117,8 @@ that has found a worker missing just now."
 ;;; What the sentinel sees
 
 (defun look (engine controller tick &key (free-p t))
-  "What LOOK-AT-WORKERS tells: WAITING, ACTIVE, BLOCKED and ASLEEP, a list; and whether only the next
-look is to tell.  FREE-P says whether a processor is free."
+  "What LOOK-AT-WORKERS tells: WAITING, ACTIVE, BLOCKED and ASLEEP, a list; and whether only the
+next look is to tell.  FREE-P says whether a processor is free."
   (multiple-value-bind (look suspect-p)
       (with-function (processor-free-p (original controller) free-p)
         (with-function (platform:online-processors (original) 100)
@@ -239,9 +241,9 @@ look is to tell.  FREE-P says whether a processor is free."
     (forget-workers engine)))
 
 (defun call-with-processor-facts (function)
-  "Calls FUNCTION with a function of three arguments that returns whether a processor is free so many
-microseconds later, with so many more microseconds of stall and of idle time in total; if the former
-is NIL, the system does not count stalls."
+  "Calls FUNCTION with a function of three arguments that returns whether a processor is free so
+many microseconds later, with so many more microseconds of stall and of idle time in total; if the
+former is NIL, the system does not count stalls."
   (with-still-pool (engine controller)
     (let ((now 1000000) (stall 500) (idle 700))
       (with-function (platform:microseconds (original) now)

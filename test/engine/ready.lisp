@@ -80,7 +80,8 @@
                                                     :notice notice))
            (engine (engine:make-ready-engine *service* listener
                                              :standby standby :thread-limit thread-limit
-                                             :accept-limit accept-limit :idle-seconds idle-seconds)))
+                                             :accept-limit accept-limit
+                                             :idle-seconds idle-seconds)))
       (engine:start-engine engine)
       (unwind-protect (funcall function engine)
         (engine:stop-engine engine)

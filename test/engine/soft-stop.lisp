@@ -117,7 +117,8 @@
       (with-globals ((*drain-seconds* 1000))
         (with-ready-engine (engine (lambda (char)
                                      (declare (ignore char))
-                                     (open-gate begun) ; it was read: what is not would reset the connection
+                                     ;; it was read: what is not would reset the connection
+                                     (open-gate begun)
                                      (await gate)
                                      nil)
                                    :standby 3)

@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite timers :in engine
-  :description "Functions that are called later: order, cancelling, failures, and the end of them all.")
+  :description
+  "Functions that are called later: order, cancelling, failures, and the end of them all.")
 
 (in-suite timers)
 
@@ -156,7 +157,8 @@ time."
         do (is (<= deadline moment (+ deadline *alarm-microseconds*)))))
 
 (test seconds-of-all-kinds-are-taken
-  (loop for (seconds microseconds) in `((0 0) (1 1000000) (1/1000 1000) (0.001 1000) (1d-3 1000) (0.25 250000)
+  (loop for (seconds microseconds) in `((0 0) (1 1000000) (1/1000 1000) (0.001 1000) (1d-3 1000)
+                                        (0.25 250000)
                                         (-1 0) (-1.0 0) (1/3000000 1) (2000.0 2000000000)
                                         (,(expt 10 30) ,(ash 1 60)) (1d30 ,(ash 1 60)))
         ;; A float of 0.001 is a little more than that.
@@ -390,8 +392,9 @@ octet."
                          (multiple-value-bind (function more-p) (funcall original engine now)
                            (when (and function (shiftf first-p nil))
                              (let ((thread (bt:current-thread)))
-                               (platform:join-thread (bt:make-thread (lambda () (platform:destroy-thread thread)))
-                                                     10)))
+                               (platform:join-thread
+                                (bt:make-thread (lambda () (platform:destroy-thread thread)))
+                                10)))
                            (values function more-p)))
           (engine:schedule engine 0 (lambda () (open-gate gate)))
           (await gate))
@@ -411,12 +414,15 @@ octet."
                                                   (in-background ("scheduler")
                                                     (loop until over
                                                           count t
-                                                          do (let ((timer (engine:schedule
-                                                                           engine (/ (random 3 state) 1000)
-                                                                           (constantly nil))))
+                                                          do (let ((timer
+                                                                     (engine:schedule
+                                                                      engine
+                                                                      (/ (random 3 state) 1000)
+                                                                      (constantly nil))))
                                                                (when (zerop (random 4 state))
                                                                  (engine:cancel timer)))
-                                                             (when (> (timer-statistic engine :pending)
+                                                             (when (> (timer-statistic engine
+                                                                                       :pending)
                                                                       5000)
                                                                (poll (constantly nil) 1/500))))))))
                  (poll (constantly nil) pause)
@@ -477,7 +483,8 @@ octet."
           (await gate))
         (is (= 1 (timer-statistic engine :run)))))))
 
-(define-server-test (a-thread-for-timers-that-dies-when-the-alarm-has-rung-loses-nothing :needs :deferred-ends)
+(define-server-test
+    (a-thread-for-timers-that-dies-when-the-alarm-has-rung-loses-nothing :needs :deferred-ends)
   (with-globals ((*tick* 1/100) (*idle-tick* 1/100))
     (with-running-engine (engine (constantly :close))
       (let ((first-p t) (gate (make-gate)))

@@ -19,7 +19,8 @@
 
 (defparameter *no-addresses*
   '("" "1" "1.2.3" "1.2.3.4.5" "1.2.3.256" "1.2.3.-4" "1.2.3.+4" "01.2.3.4" "1.2.3.04" "1.2.3.0x4"
-    "1..3.4" ".1.2.3.4" "1.2.3.4." "1.2.3.4 " " 1.2.3.4" "1.2.3.4/8" "1.2.3.4:80" "127.1" "localhost"
+    "1..3.4" ".1.2.3.4" "1.2.3.4." "1.2.3.4 " " 1.2.3.4" "1.2.3.4/8" "1.2.3.4:80" "127.1"
+    "localhost"
     "1111.2.3.4" ":" ":::" "1:::2" "1::2::3" "::1::" "1:2:3:4:5:6:7" "1:2:3:4:5:6:7:8:9"
     "1:2:3:4:5:6:7:8::" "::1:2:3:4:5:6:7:8" "1:2:3:4:5:6:7:" ":1:2:3:4:5:6:7:8" "12345::" "g::"
     "[::1]" "::1%eth0" "1.2.3.4::" "::1.2.3.4:5" "::1.2.3" "::256.1.1.1" "1:2:3:4:5:6:7:1.2.3.4"
@@ -57,7 +58,8 @@
                ("192.0.2.1" "192.0.2.1" "::ffff:192.0.2.1") ("192.0.2.1/32" "192.0.2.1")
                ("192.0.2.128/25" "192.0.2.128" "192.0.2.255") ("0.0.0.0/0" "0.0.0.0" "255.1.2.3")
                ("::1" "::1") ("2001:db8::/32" "2001:db8::" "2001:db8:ffff::1")
-               ("2001:db8::8/125" "2001:db8::f") ("::/0" "::1" "ffff::") ("::ffff:10.0.0.0/104" "10.9.8.7"))
+               ("2001:db8::8/125" "2001:db8::f") ("::/0" "::1" "ffff::")
+               ("::ffff:10.0.0.0/104" "10.9.8.7"))
         do (dolist (address addresses)
              (is-true (in-p address network) "~A ~A" address network)))
   (loop for (network . addresses)
@@ -70,7 +72,8 @@
 
 (test a-network-that-makes-no-sense-is-none
   (dolist (text '("" "/" "/8" "10.0.0.0/" "10.0.0.0/33" "10.0.0.0/-1" "10.0.0.0/8/8" "10.0.0.0/08x"
-                  "10.0.0.0/0000" "10.0.0.1/8" "2001:db8::/129" "2001:db8::1/32" "[::1]" "10.0.0.0 /8"
+                  "10.0.0.0/0000" "10.0.0.1/8" "2001:db8::/129" "2001:db8::1/32" "[::1]"
+                  "10.0.0.0 /8"
                   "10.0.0.0/255.0.0.0" "localhost" "10.*"))
     (is (null (http:parse-network text)) "~S" text)))
 
@@ -83,8 +86,8 @@
     (values (http:parse-head (http:make-parser) octets 0 (length octets)))))
 
 (defun told-by-proxies (fields &optional (trusted '("10.0.0.0/8" "fd00::/8")))
-  "What FIELDS, lines of text, tell: a list of the client's address and port, the scheme and the host;
-or the name of the refusal."
+  "What FIELDS, lines of text, tell: a list of the client's address and port, the scheme and the
+host; or the name of the refusal."
   (let ((networks (mapcar #'http:parse-network trusted)))
     (handler-case
         (let ((origin (http:origin-of-head
@@ -123,7 +126,8 @@ or the name of the refusal."
     ((nil 0 nil "[::1]:80") "X-Forwarded-Host: [::1]:80")
     (("192.0.2.60" 0 :http nil) "Forwarded: for=192.0.2.60;proto=http;by=203.0.113.43")
     (("2001:db8:cafe::17" 4711 nil nil) "Forwarded: For=\"[2001:db8:cafe::17]:4711\"")
-    (("192.0.2.43" 47011 :https "a.b") "Forwarded: FOR=\"192.0.2.43:47011\"; Proto=\"https\" ;host=a.b")
+    (("192.0.2.43" 47011 :https "a.b")
+     "Forwarded: FOR=\"192.0.2.43:47011\"; Proto=\"https\" ;host=a.b")
     (("192.0.2.1" 0 nil nil) "Forwarded: for=192.0.2.1;;by=_x;secret=\"a;b,c\";")))
 
 (test a-list-is-believed-as-far-as-trusted-proxies-wrote-it
@@ -136,14 +140,18 @@ or the name of the refusal."
     (("192.0.2.1" 0 nil nil) "Forwarded: for=198.51.100.7, for=192.0.2.1, for=10.0.0.2")
     (("192.0.2.1" 0 nil nil) "Forwarded: for=198.51.100.7" "Forwarded: for=192.0.2.1")
     ;; Each proxy adds its scheme, or all keep that of the first.
-    (("192.0.2.1" 0 :https nil) "X-Forwarded-For: 192.0.2.1, 10.0.0.2" "X-Forwarded-Proto: https, http")
+    (("192.0.2.1" 0 :https nil) "X-Forwarded-For: 192.0.2.1, 10.0.0.2"
+     "X-Forwarded-Proto: https, http")
     (("192.0.2.1" 0 :https nil) "X-Forwarded-For: 192.0.2.1, 10.0.0.2" "X-Forwarded-Proto: https")
-    (("192.0.2.1" 0 :http nil) "X-Forwarded-For: 8.8.8.8, 192.0.2.1" "X-Forwarded-Proto: https, http")
+    (("192.0.2.1" 0 :http nil) "X-Forwarded-For: 8.8.8.8, 192.0.2.1"
+     "X-Forwarded-Proto: https, http")
     (("192.0.2.1" 0 :http nil) "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: https"
      "X-Forwarded-Proto: http")
     (("192.0.2.1" 0 nil "b") "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Host: a, b")
-    (("192.0.2.1" 0 nil nil) "X-Forwarded-For: 192.0.2.1, 10.0.0.2, 10.0.0.3" "X-Forwarded-Proto: https, http")
-    (("192.0.2.1" 0 :https "a") "Forwarded: for=192.0.2.1;proto=https;host=a, for=10.0.0.2;proto=http;host=b")
+    (("192.0.2.1" 0 nil nil) "X-Forwarded-For: 192.0.2.1, 10.0.0.2, 10.0.0.3"
+     "X-Forwarded-Proto: https, http")
+    (("192.0.2.1" 0 :https "a")
+     "Forwarded: for=192.0.2.1;proto=https;host=a, for=10.0.0.2;proto=http;host=b")
     (("192.0.2.1" 0 :http "b") "Forwarded: for=192.0.2.1, for=10.0.0.2;proto=http;host=b")
     (("192.0.2.1" 0 nil nil) "Forwarded: for=9.9.9.9;proto=https;host=a, for=192.0.2.1")))
 
@@ -207,7 +215,8 @@ or the name of the refusal."
     ((nil 0 :https nil) "Forwarded: for=_hidden;proto=https")
     ((nil 0 :https nil) "Forwarded: for=\"unknown:80\";proto=https")
     (("192.0.2.1" 0 nil nil) "Forwarded: for=\"192.0.2.1:_port\"")
-    (("10.0.0.2" 0 :http nil) "Forwarded: for=8.8.8.8;proto=https, for=_a.b-c, for=10.0.0.2;proto=http")
+    (("10.0.0.2" 0 :http nil)
+     "Forwarded: for=8.8.8.8;proto=https, for=_a.b-c, for=10.0.0.2;proto=http")
     ((nil 0 :https nil) "Forwarded: proto=https;by=_proxy")))
 
 (test two-ways-to-tell-the-client-must-not-contradict-each-other
@@ -237,26 +246,32 @@ or the name of the refusal."
         (is (null (first (told-by-proxies (list (format nil "Forwarded: ~A" long))))))
         (is (null (first (told-by-proxies (list (format nil "X-Forwarded-For: ~A" long))))))
         (is (equal "192.0.2.1" (first (told-by-proxies
-                                       (list (format nil "X-Forwarded-For: ~A,192.0.2.1" long))))))))))
+                                       (list (format nil "X-Forwarded-For: ~A,192.0.2.1"
+                                                     long))))))))))
 
 (defun random-field-value ()
   "Some text that a client may send in a field of proxies."
   (format nil "~{~A~}" (loop repeat (random 12)
-                             collect (aref #("," ";" "=" "\"" "\\" " " "[" "]" ":" "for" "proto" "host" "by"
-                                             "192.0.2.7" "10.0.0.1" "::1" "unknown" "_x" "https" "80" "é" "%")
+                             collect (aref #("," ";" "=" "\"" "\\" " " "[" "]" ":" "for" "proto"
+                                             "host" "by"
+                                             "192.0.2.7" "10.0.0.1" "::1" "unknown" "_x" "https"
+                                             "80" "é" "%")
                                            (random 22)))))
 
 (test what-a-client-sends-does-not-change-what-its-proxy-adds
   (dotimes (count 1000)
     (let ((sent (random-field-value)))
       (is (equal '("192.0.2.1" 0 nil nil)
-                 (told-by-proxies (list (format nil "X-Forwarded-For: ~A" sent) "X-Forwarded-For: 192.0.2.1"))))
+                 (told-by-proxies (list (format nil "X-Forwarded-For: ~A" sent)
+                                        "X-Forwarded-For: 192.0.2.1"))))
       (is (equal '("192.0.2.1" 0 :http "a.b")
                  (told-by-proxies (list (format nil "Forwarded: ~A" sent)
                                         "Forwarded: for=192.0.2.1;host=\"a.b\";proto=http"))))
       (is (equal '("192.0.2.1" 0 :http "a.b")
-                 (told-by-proxies (list (format nil "X-Forwarded-Proto: ~A" sent) "X-Forwarded-Proto: http"
-                                        (format nil "X-Forwarded-Host: ~A" sent) "X-Forwarded-Host: a.b"
+                 (told-by-proxies (list (format nil "X-Forwarded-Proto: ~A" sent)
+                                        "X-Forwarded-Proto: http"
+                                        (format nil "X-Forwarded-Host: ~A" sent)
+                                        "X-Forwarded-Host: a.b"
                                         "X-Forwarded-For: 192.0.2.1")))))))
 
 (test any-fields-are-read

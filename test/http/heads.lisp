@@ -45,7 +45,8 @@
 
 (defparameter *refusals-of-no-head*
   '(:request-timeout :form-too-large :too-many-fields :too-many-files :no-memory :connect-not-served
-    :plain-http-to-tls :tls-to-plain-http :content-of-handshake :malformed-proxy-header :no-trusted-proxy
+    :plain-http-to-tls :tls-to-plain-http :content-of-handshake :malformed-proxy-header
+    :no-trusted-proxy
     :contradicting-proxies :queue-timeout :handler-timeout)
   "The names of the refusals that only higher layers signal.")
 
@@ -255,8 +256,8 @@
 ;;; What is known of a request whose head does not end
 
 (defun known-after (text &optional (start 0))
-  "What the parser knows of the request line of an unfinished head, or a refused one, that is in TEXT
-from START on."
+  "What the parser knows of the request line of an unfinished head, or a refused one, that is in
+TEXT from START on."
   (let ((parser (http:make-parser)) (octets (octets text)))
     (ignore-errors (http:parse-head parser octets start (length octets)))
     (multiple-value-list (http:known-request-line parser octets start (length octets)))))
@@ -268,7 +269,8 @@ from START on."
       (is (equal '(nil nil nil) (known "GE")))
       (is (equal '(:get nil nil) (known "GET /a")))
       (is (equal '(:get "/a" nil) (known "GET /a HTTP/1.")))
-      (is (equal '(:get "/a" :http/1.1) (known (format nil "GET /a HTTP/1.1~C~CHo" #\Return #\Newline)))))))
+      (is (equal '(:get "/a" :http/1.1)
+                 (known (format nil "GET /a HTTP/1.1~C~CHo" #\Return #\Newline)))))))
 
 ;;; Heads are the same as those of Hunchentoot's own reader
 

@@ -51,8 +51,8 @@ announces LENGTH, by default what follows."
   "What headers tell, source and destination, and their octets.")
 
 (defun decoded-proxy-header (octets size)
-  "Decodes OCTETS in pieces of SIZE.  Returns a list of source and destination, or :MORE or :MALFORMED;
-and how many octets were consumed."
+  "Decodes OCTETS in pieces of SIZE.  Returns a list of source and destination, or :MORE or
+:MALFORMED; and how many octets were consumed."
   (let ((header (http:make-proxy-header)) (position 0))
     (handler-case
         (loop

@@ -80,16 +80,19 @@
   (let ((warnings (stock-warnings (make-instance 'hunchentoot:one-thread-per-connection-taskmaster
                                               :max-thread-count 20 :max-accept-count 30))))
     (is (= 1 (length warnings)))
-    (is (search "recycling-taskmaster :max-thread-count 20 :max-accept-count 30)" (first warnings))))
+    (is (search "recycling-taskmaster :max-thread-count 20 :max-accept-count 30)"
+                (first warnings))))
   (is (search ":max-thread-count 1)"
               (first (stock-warnings (make-instance 'hunchentoot:single-threaded-taskmaster)))))
   ;; NIL is a number, too: no limit, and 503 when every thread serves.
   (is (search "recycling-taskmaster :max-thread-count nil)"
-              (first (stock-warnings (make-instance 'hunchentoot:one-thread-per-connection-taskmaster
-                                                    :max-thread-count nil :max-accept-count nil)))))
+              (first
+               (stock-warnings (make-instance 'hunchentoot:one-thread-per-connection-taskmaster
+                                              :max-thread-count nil :max-accept-count nil)))))
   (is (search "recycling-taskmaster :max-thread-count 20 :max-accept-count nil)"
-              (first (stock-warnings (make-instance 'hunchentoot:one-thread-per-connection-taskmaster
-                                                    :max-thread-count 20 :max-accept-count nil)))))
+              (first
+               (stock-warnings (make-instance 'hunchentoot:one-thread-per-connection-taskmaster
+                                              :max-thread-count 20 :max-accept-count nil)))))
   (is (null (stock-warnings (taskmaster))))
   (is (null (stock-warnings (make-instance 'taskmaster-of-somebody)))))
 
@@ -123,12 +126,11 @@
     (let ((taskmaster (taskmaster :parking (not parking))))
       (make-instance 'recycling:parallel-acceptor :taskmaster taskmaster :parking parking)
       (is (eq parking (recycling::taskmaster-parking-p taskmaster)))
-      (is (report-p (error-of (lambda ()
-                                (make-instance 'recycling:parallel-acceptor
-                                               :parking parking
-                                               :taskmaster (make-instance
-                                                            'hunchentoot:single-threaded-taskmaster))))
-                    "PARKING" "RECYCLING-TASKMASTER")))))
+      (let ((stock (make-instance 'hunchentoot:single-threaded-taskmaster)))
+        (is (report-p (error-of (lambda ()
+                                  (make-instance 'recycling:parallel-acceptor
+                                                 :parking parking :taskmaster stock)))
+                      "PARKING" "RECYCLING-TASKMASTER"))))))
 
 ;;; The taskmaster
 

@@ -16,9 +16,11 @@
 
 (defmacro serving-client ((&rest initargs) &body body)
   `(serving ,initargs (("/client" (client-as-told))
-                       ("/real" (princ-to-string (multiple-value-list (hunchentoot:real-remote-addr))))
+                       ("/real"
+                        (princ-to-string (multiple-value-list (hunchentoot:real-remote-addr))))
                        ("/away" (hunchentoot:redirect "/there"))
-                       ("/cookie" (hunchentoot:set-cookie "a" :value "1" :secure (hunchentoot:ssl-p)) "")
+                       ("/cookie"
+                        (hunchentoot:set-cookie "a" :value "1" :secure (hunchentoot:ssl-p)) "")
                        ("/later" (recycling:defer-reply (reply)
                                    (bt:make-thread
                                     (lambda ()
@@ -31,21 +33,26 @@
 (defparameter *forged*
   '(("X-Forwarded-For: 192.0.2.1") ("X-Forwarded-For: 127.0.0.1") ("X-Forwarded-For: 192.0.2.1:80")
     ("X-Forwarded-For: 192.0.2.1, 127.0.0.1") ("X-Forwarded-For: 127.0.0.1, 192.0.2.1")
-    ("X-Forwarded-For: 192.0.2.1" "X-Forwarded-For: 192.0.2.2") ("X-Forwarded-For: [2001:db8::1]:80")
+    ("X-Forwarded-For: 192.0.2.1" "X-Forwarded-For: 192.0.2.2")
+    ("X-Forwarded-For: [2001:db8::1]:80")
     ("X-Forwarded-For: ::1") ("X-Forwarded-For: ::ffff:192.0.2.1") ("X-Forwarded-For: unknown")
-    ("X-Forwarded-For: _hidden") ("X-Forwarded-For:") ("X-Forwarded-For: ,") ("X-Forwarded-For: ,,192.0.2.1")
+    ("X-Forwarded-For: _hidden") ("X-Forwarded-For:") ("X-Forwarded-For: ,")
+    ("X-Forwarded-For: ,,192.0.2.1")
     ("X-Forwarded-For: \"192.0.2.1\"") ("X-Forwarded-For: unix:") ("x-forwarded-for: 192.0.2.1")
     ("X-FORWARDED-FOR:192.0.2.1") ("X-Forwarded-Proto: https") ("X-Forwarded-Proto: HTTPS")
     ("X-Forwarded-Proto: wss") ("X-Forwarded-Proto: https, https") ("X-Forwarded-Host: example.org")
     ("X-Forwarded-Host: example.org:443" "X-Forwarded-Proto: https")
     ("X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: https" "X-Forwarded-Host: example.org")
-    ("Forwarded: for=192.0.2.1") ("Forwarded: For=\"192.0.2.1:80\"") ("Forwarded: for=\"[2001:db8::1]\"")
+    ("Forwarded: for=192.0.2.1") ("Forwarded: For=\"192.0.2.1:80\"")
+    ("Forwarded: for=\"[2001:db8::1]\"")
     ("Forwarded: for=192.0.2.1;proto=https;host=example.org;by=127.0.0.1")
     ("Forwarded: for=192.0.2.1, for=127.0.0.1") ("Forwarded: for=_hidden;proto=https")
-    ("Forwarded: for=unknown") ("Forwarded: proto=https") ("Forwarded: host=example.org") ("Forwarded: \"")
+    ("Forwarded: for=unknown") ("Forwarded: proto=https") ("Forwarded: host=example.org")
+    ("Forwarded: \"")
     ("forwarded: FOR=192.0.2.1") ("Forwarded: for=192.0.2.1" "Forwarded: for=192.0.2.2")
     ("Forwarded: for=192.0.2.1" "X-Forwarded-For: 192.0.2.2")
-    ("X-Forwarded-Port: 443") ("X-Forwarded-Ssl: on") ("Front-End-Https: on") ("X-Real-IP: 192.0.2.1")
+    ("X-Forwarded-Port: 443") ("X-Forwarded-Ssl: on") ("Front-End-Https: on")
+    ("X-Real-IP: 192.0.2.1")
     ("X-Client-IP: 192.0.2.1") ("True-Client-IP: 192.0.2.1") ("CF-Connecting-IP: 192.0.2.1")
     ("X_Forwarded_For: 192.0.2.1") ("X-Forwarded-Server: example.org") ("Via: 1.1 example.org"))
   "Fields, lines of text, by which a client may say that it is another.")
@@ -65,18 +72,21 @@
         (is (equal "192.0.2.1 0 http inner:1"
                    (client-told-for connection '("X-Forwarded-For: 192.0.2.1"))))
         (let ((itself (format nil "127.0.0.1 ~A http inner:1" (client-port connection))))
-          (is (equal itself (client-told-for connection '())) "Of another request nothing was told.")
+          (is (equal itself (client-told-for connection '()))
+              "Of another request nothing was told.")
           (is (equal itself (client-told-for connection '("X-Forwarded-For: unknown")))))))))
 
 (defparameter *told*
   '(("192.0.2.1 4711 http inner:1" "X-Forwarded-For: 192.0.2.1:4711")
     ("2001:db8::1 0 http inner:1" "X-Forwarded-For: 2001:DB8::1")
     ("192.0.2.1 0 https inner:1" "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: https")
-    ("192.0.2.1 0 https example.org" "X-Forwarded-For: 8.8.8.8, 192.0.2.1" "X-Forwarded-Proto: https"
+    ("192.0.2.1 0 https example.org" "X-Forwarded-For: 8.8.8.8, 192.0.2.1"
+     "X-Forwarded-Proto: https"
      "X-Forwarded-Host: example.org")
     ("192.0.2.1 0 http example.org:8080" "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: http"
      "X-Forwarded-Host: example.org:8080")
-    ("2001:db8::1 4711 https example.org" "Forwarded: for=\"[2001:db8::1]:4711\";proto=https;host=example.org")
+    ("2001:db8::1 4711 https example.org"
+     "Forwarded: for=\"[2001:db8::1]:4711\";proto=https;host=example.org")
     ("192.0.2.1 0 http inner:1" "Forwarded: for=8.8.8.8;proto=https" "Forwarded: for=192.0.2.1"))
   "Clients as handlers know them, and the fields that tell of them.")
 
@@ -86,7 +96,8 @@
       (loop for (told . fields) in *told*
             do (is (equal told (client-told-for connection fields)) "~S" fields)))))
 
-(define-server-test (a-request-with-contradicting-fields-of-a-trusted-proxy-is-refused :needs :our-engine)
+(define-server-test
+    (a-request-with-contradicting-fields-of-a-trusted-proxy-is-refused :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (let ((response (ask "/client" :headers '(("X-Forwarded-For" . "192.0.2.1")
                                               ("Forwarded" . "for=192.0.2.2")))))
@@ -106,7 +117,8 @@
 (define-server-test (a-redirection-leads-to-the-clients-scheme-and-host :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (flet ((location (&rest headers)
-             (response-header (ask "/away" :headers (list* '("Cookie" . "hunchentoot-session=1") headers))
+             (response-header (ask "/away"
+                                   :headers (list* '("Cookie" . "hunchentoot-session=1") headers))
                               "location")))
       (is (equal "http://localhost/there" (location)))
       (is (equal "https://localhost/there" (location '("X-Forwarded-Proto" . "https"))))
@@ -117,7 +129,8 @@
 (define-server-test (a-cookie-is-secure-when-the-client-uses-https :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (flet ((cookie (scheme)
-             (response-header (ask "/cookie" :headers `(("X-Forwarded-Proto" . ,scheme))) "set-cookie")))
+             (response-header (ask "/cookie" :headers `(("X-Forwarded-Proto" . ,scheme)))
+                              "set-cookie")))
       (is (search "secure" (string-downcase (cookie "https"))))
       (is (not (search "secure" (string-downcase (cookie "http"))))))))
 
@@ -125,11 +138,13 @@
   (serving-client (:trusted-proxies '("127.0.0.1"))
     (is (equal "example.org" (first (last (uiop:split-string
                                            (ask-text "/client" :version "HTTP/1.0" :host nil
-                                                               :headers '(("X-Forwarded-Host" . "example.org"))))))))))
+                                                               :headers '(("X-Forwarded-Host" .
+                                                                           "example.org"))))))))))
 
 (define-server-test (real-remote-addr-is-the-client-of-trusted-proxies :needs :our-http)
   (serving-client (:trusted-proxies '("127.0.0.1"))
-    (is (equal "(192.0.2.1)" (ask-text "/real" :headers '(("X-Forwarded-For" . "8.8.8.8, 192.0.2.1")))))
+    (is (equal "(192.0.2.1)"
+               (ask-text "/real" :headers '(("X-Forwarded-For" . "8.8.8.8, 192.0.2.1")))))
     (is (equal "(127.0.0.1)" (ask-text "/real"))))
   (serving-client (:trusted-proxies '("10.0.0.1"))
     (is (equal "(127.0.0.1)" (ask-text "/real" :headers '(("X-Forwarded-For" . "192.0.2.1")))))))
@@ -151,7 +166,8 @@
     (ask "/" :headers '(("X-Forwarded-For" . "8.8.8.8, 192.0.2.1")))
     (is (eql 0 (search "192.0.2.1 - [" (first (lines))))))
   (with-access-log (lines :trusted-proxies '("127.0.0.1") :max-body-octets 10) (("/" "body"))
-    (ask "/" :method :post :content "more than it takes" :headers '(("X-Forwarded-For" . "192.0.2.1")))
+    (ask "/" :method :post :content "more than it takes"
+         :headers '(("X-Forwarded-For" . "192.0.2.1")))
     (is (search " 413 " (first (lines)))))
   (with-access-log (lines :trusted-proxies '("10.0.0.1")) (("/" "body"))
     (ask "/" :headers '(("X-Forwarded-For" . "8.8.8.8, 192.0.2.1")))
@@ -162,7 +178,8 @@
                 (eventually ("the line, which is made after the reply")
                   (first (lines)))))))
 
-(define-server-test (a-websockets-origin-is-compared-with-what-a-trusted-proxy-tells :needs :our-engine)
+(define-server-test
+    (a-websockets-origin-is-compared-with-what-a-trusted-proxy-tells :needs :our-engine)
   (flet ((status (origin &rest headers)
            (status-of-handshake :host "inner:1" :headers (list* (cons "Origin" origin) headers))))
     (serving-echoes (ends :trusted-proxies '("127.0.0.1"))
@@ -177,10 +194,12 @@
 
 (define-server-test (a-proxy-on-a-path-is-believed-where-that-is-asked-for :needs :systemd)
   (with-directory (directory)
-    (loop for (trusted expected) in '(((:unix) "192.0.2.1 0 https inner:1") (("0.0.0.0/0" "::/0") "unix: 0 http inner:1"))
+    (loop for (trusted expected) in '(((:unix) "192.0.2.1 0 https inner:1")
+                                      (("0.0.0.0/0" "::/0") "unix: 0 http inner:1"))
           do (let ((path (merge-pathnames "socket" directory)))
                (with-routes (("/client" (client-as-told)))
-                 (let ((acceptor (make-instance *acceptor-class* :listen-path path :trusted-proxies trusted
+                 (let ((acceptor (make-instance *acceptor-class* :listen-path path
+                                                :trusted-proxies trusted
                                                                  :access-log-destination nil
                                                                  :message-log-destination nil)))
                    (hunchentoot:start acceptor)
@@ -196,7 +215,8 @@
 (defmethod hunchentoot:process-connection :around ((acceptor wrapped-connections) socket)
   (call-next-method))
 
-(define-server-test (methods-around-process-connection-change-nothing-of-what-proxies-tell :needs :our-engine)
+(define-server-test
+    (methods-around-process-connection-change-nothing-of-what-proxies-tell :needs :our-engine)
   (serving-client (:trusted-proxies '("127.0.0.1") :mixin 'wrapped-connections)
     (is (= 400 (response-status (ask "/client" :headers '(("X-Forwarded-For" . "192.0.2.1")
                                                           ("Forwarded" . "for=192.0.2.2"))))))
@@ -207,7 +227,8 @@
 ;;; Arguments
 
 (test trusted-proxies-that-make-no-sense-are-refused
-  (dolist (proxies '("127.0.0.1" ("") ("localhost") ("10.0.0.1/8") ("10.0.0.0/33") (:inet) (127) (nil)
+  (dolist (proxies '("127.0.0.1" ("") ("localhost") ("10.0.0.1/8") ("10.0.0.0/33") (:inet) (127)
+                     (nil)
                      ("10.0.0.1" . "10.0.0.2")))
     (signals hunchentoot:parameter-error
       (make-test-acceptor :trusted-proxies proxies)))
@@ -223,7 +244,8 @@
 (define-server-test (trusted-proxies-can-be-changed-for-new-connections :needs :our-engine)
   (serving-client ()
     (flet ((client ()
-             (first (uiop:split-string (ask-text "/client" :headers '(("X-Forwarded-For" . "192.0.2.1")))))))
+             (first (uiop:split-string (ask-text "/client"
+                                                 :headers '(("X-Forwarded-For" . "192.0.2.1")))))))
       (is (equal "127.0.0.1" (client)))
       (reinitialize-instance *server* :trusted-proxies '("127.0.0.0/8"))
       (is (equal "192.0.2.1" (client)))

@@ -51,7 +51,8 @@ DEFAULT-INITARGS."
              (is (not (on-our-threads-p acceptor))))
     (is (equal '(tea) (slot-value acceptor 'goods)))))
 
-(define-server-test (a-started-acceptor-survives-the-redefinition-to-ours :needs (:our-engine :redefinition))
+(define-server-test
+    (a-started-acceptor-survives-the-redefinition-to-ours :needs (:our-engine :redefinition))
   (with-shop (acceptor 'hunchentoot:easy-acceptor)
     (with-routes (("/yo" "Hey!"))
       (hunchentoot:start acceptor)
@@ -73,7 +74,8 @@ DEFAULT-INITARGS."
       (hunchentoot:stop acceptor)
       (is (serves-p acceptor)))))
 
-(define-server-test (default-initargs-of-a-program-hold-for-what-becomes-ours :needs (:our-engine :redefinition))
+(define-server-test
+    (default-initargs-of-a-program-hold-for-what-becomes-ours :needs (:our-engine :redefinition))
   (with-shop (acceptor 'hunchentoot:easy-acceptor)
     (is (eq :guilder (slot-value acceptor 'currency)))
     (slot-makunbound acceptor 'currency)
@@ -111,9 +113,11 @@ DEFAULT-INITARGS."
         (is (eq taskmaster (taskmaster-of acceptor)))
         (is (serves-p acceptor))))))
 
-(define-server-test (connections-are-kept-after-a-single-threaded-taskmaster :needs (:our-engine :redefinition))
+(define-server-test
+    (connections-are-kept-after-a-single-threaded-taskmaster :needs (:our-engine :redefinition))
   (with-shop (acceptor 'hunchentoot:easy-acceptor)
-    (reinitialize-instance acceptor :taskmaster (make-instance 'hunchentoot:single-threaded-taskmaster))
+    (reinitialize-instance acceptor
+                           :taskmaster (make-instance 'hunchentoot:single-threaded-taskmaster))
     (define-shop 'recycling:parallel-easy-acceptor)
     (is (hunchentoot:acceptor-persistent-connections-p acceptor))
     (is (serves-p acceptor))))

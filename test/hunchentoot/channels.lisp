@@ -69,23 +69,27 @@ of events."
                          (funcall original shared-queue function)
                          (recycling:unsubscribe channel stream))
           (recycling:subscribe channel stream))
-        (is (= (recycling:channel-size channel) (- (length (server::shared-queue-on-end shared-queue)) before)))
+        (is (= (recycling:channel-size channel)
+               (- (length (server::shared-queue-on-end shared-queue)) before)))
         (recycling:unsubscribe channel stream)
         (loop repeat 2 do (recycling:subscribe channel stream))
-        (is (= 1 (recycling:channel-size channel) (- (length (server::shared-queue-on-end shared-queue)) before)))
+        (is (= 1 (recycling:channel-size channel)
+               (- (length (server::shared-queue-on-end shared-queue)) before)))
         (server:end-shared-queue shared-queue)
         (is (zerop (recycling:channel-size channel)))
         (recycling:subscribe channel stream)
         (is (zerop (recycling:channel-size channel)) "It is over.")))))
 
-(define-server-test (a-stream-that-is-closed-amid-a-publication-ends-after-what-was-published :needs :parking)
+(define-server-test
+    (a-stream-that-is-closed-amid-a-publication-ends-after-what-was-published :needs :parking)
   (serving-events (streams channel) ()
     (with-connections (connections 3)
       (subscribe-each connections channel)
       (let ((stream (second (recorded streams))))
         (with-function (recycling::put-in-all (original channel encoder wanted-p)
                          (multiple-value-prog1 (funcall original channel encoder wanted-p)
-                           (server:close-shared-queue (recycling::outgoing-stream-shared-queue stream))))
+                           (server:close-shared-queue
+                            (recycling::outgoing-stream-shared-queue stream))))
           (is (= 3 (recycling:publish channel "x"))))
         (recycling::go-on-with stream)) ; as CLOSE-OUTGOING does after that
       (dolist (connection connections)
@@ -113,7 +117,8 @@ of events."
       (let* ((count 30)
              (publishers (loop for name in '("a" "b")
                                collect (let ((name name))
-                                         (in-background ("publishing") (publish-in-order channel name count)))))
+                                         (in-background ("publishing")
+                                           (publish-in-order channel name count)))))
              (seen (loop for connection in connections
                          collect (loop repeat (* 2 count) collect (next-event connection)))))
         (is (every #'task-result publishers))
@@ -151,10 +156,12 @@ of events."
   (let ((told (make-recorder)) (channel (recycling:make-channel)))
     (serving (:write-timeout 600)       ; which would end it, too
         (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record told t)))
-                (recycling:subscribe channel (recycling:start-event-stream reply :high-water-mark 20000)))))
+                (recycling:subscribe channel
+                                     (recycling:start-event-stream reply :high-water-mark 20000)))))
       (with-connection (quick)
         (is-true (subscribed-p quick channel 1))
-        (with-open-connection (slow (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+        (with-open-connection
+            (slow (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
           (is-true (subscribed-p slow channel 2))
           (await-deferred 2)            ; until then nobody sends to the quick one either
           (let ((reading (as-client ("reading")
@@ -212,7 +219,8 @@ of events."
                  (recycling:subscribe channel stream)
                  (recycling:subscribe channel stream))
         (is (= 1 (recycling:channel-size channel)))
-        (is (= 2 (length (server::shared-queue-on-end (recycling::outgoing-stream-shared-queue stream))))
+        (is (= 2 (length
+                  (server::shared-queue-on-end (recycling::outgoing-stream-shared-queue stream))))
             "One is for CHANNEL, one for comments.")))))
 
 (defun current-heart ()
@@ -248,7 +256,8 @@ of events."
             (is (= 0 (comments)))
             (is (= 2 (comments)))))))))
 
-(define-server-test (whatever-befalls-who-sends-comments-there-are-others :needs (:our-engine :calls-by-name))
+(define-server-test
+    (whatever-befalls-who-sends-comments-there-are-others :needs (:our-engine :calls-by-name))
   (with-globals ((recycling:*heartbeat-seconds* 1/20))
     (serving-events (streams channel) ()
       (with-connection (connection)
@@ -261,7 +270,8 @@ of events."
             (eventually ("two failures") (<= 2 (recorded-count failures)))))
         (is-true (next-comment-p connection))))))
 
-(define-server-test (comments-begin-anew-with-the-next-stream-where-their-time-made-no-sense :needs :our-engine)
+(define-server-test
+    (comments-begin-anew-with-the-next-stream-where-their-time-made-no-sense :needs :our-engine)
   (with-globals ((recycling:*heartbeat-seconds* 1/20))
     (serving-events (streams channel) ()
       (let ((heart (current-heart)))
@@ -273,7 +283,8 @@ of events."
           (loop repeat 2
                 do (is (every #'next-comment-p connections))))))))
 
-(define-server-test (comments-end-with-the-last-stream-and-begin-with-the-next :needs (:our-engine :noticed-leaving))
+(define-server-test (comments-end-with-the-last-stream-and-begin-with-the-next
+                     :needs (:our-engine :noticed-leaving))
   (with-globals ((recycling:*heartbeat-seconds* 1/20))
     (serving-events (streams channel) ()
       (loop repeat 2
@@ -324,11 +335,13 @@ of events."
         (is (zerop (recycling:publish channel "5")))
         (is (zerop (recycling:channel-size (recycling::heart-channel (current-heart))))
             "Comments would take what is left.")
-        (is (string= "data: 1234" (string-right-trim '(#\Newline) (decode (read-octets connection 12)))))
+        (is (string= "data: 1234"
+                     (string-right-trim '(#\Newline) (decode (read-octets connection 12)))))
         (is (not (readable-p connection 1/20)))))))
 
 (define-server-test (many-subscribers-hold-no-threads :needs :parking)
-  (serving-events (streams channel) (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 2))
+  (serving-events (streams channel)
+      (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 2))
     (with-connections (connections 150)
       (loop for connection in connections
             for count from 1
@@ -344,11 +357,13 @@ of events."
   (let ((channel (recycling:make-channel)))
     (serving (:write-timeout 600)
         (("/" (recycling:defer-reply (reply)
-                (recycling:subscribe channel (recycling:start-event-stream reply :high-water-mark 1000)))))
+                (recycling:subscribe channel
+                                     (recycling:start-event-stream reply :high-water-mark 1000)))))
       (with-open-connection (slow (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
         (is-true (subscribed-p slow channel 1))
         (await-deferred 1)
-        (let ((subscriber (first (alexandria:hash-table-keys (recycling::channel-subscribers channel)))))
+        (let ((subscriber
+               (first (alexandria:hash-table-keys (recycling::channel-subscribers channel)))))
           ;; Each of them has found it full before the other drops it.
           (with-function (recycling::put-in-all (original &rest arguments)
                            (declare (ignore original arguments))

@@ -94,15 +94,18 @@ collections, use the processor as well."
          (lambda (size) (list (cons :cookie (format nil "~Aa~A" (characters size #\;)
                                                     (characters size #\,))))))
    (list "separators and spaces in a cookie" 4000
-         (lambda (size) (list (cons :cookie (format nil "a~{~A~}b" (loop repeat size collect " ; "))))))
+         (lambda (size)
+           (list (cons :cookie (format nil "a~{~A~}b" (loop repeat size collect " ; "))))))
    (list "the digits of a session" 20000
          (lambda (size) (list (cons :cookie (format nil "hunchentoot-session=~A:x"
                                                     (characters size #\1))))))
    (list "a Content-Type" 4000
-         (lambda (size) (list (cons :content-type (format nil "text/plain~A" (characters size #\;))))))
+         (lambda (size)
+           (list (cons :content-type (format nil "text/plain~A" (characters size #\;))))))
    (list "parameters of a Content-Type" 4000
          (lambda (size) (list (cons :content-type
-                                    (format nil "text/plain~{~A~}" (loop repeat size collect ";a=b")))))))
+                                    (format nil "text/plain~{~A~}"
+                                            (loop repeat size collect ";a=b")))))))
   "Names, sizes, and functions of a size that make headers.")
 
 (define-server-test headers-cost-time-with-their-length
@@ -117,7 +120,8 @@ collections, use the processor as well."
                          2000)
                "~A" piece))))
 
-(define-server-test (functions-that-programs-call-take-time-with-their-arguments :needs :our-content)
+(define-server-test
+    (functions-that-programs-call-take-time-with-their-arguments :needs :our-content)
   (flet ((forwarded (headers)
            (hunchentoot:real-remote-addr (request-of headers)))
          (options (headers)
@@ -139,7 +143,8 @@ collections, use the processor as well."
          (array-of (name)
            (hunchentoot::compute-array-parameter "a" 'string (list (cons name "1")))))
     (is-true (linear-p #'integer-of (lambda (size) (characters size #\1)) 20000))
-    (is-true (linear-p #'array-of (lambda (size) (format nil "a[~A]" (characters size #\1))) 20000))))
+    (is-true (linear-p #'array-of (lambda (size) (format nil "a[~A]" (characters size #\1)))
+                       20000))))
 
 ;;; What it is, beside what it costs
 
@@ -178,13 +183,16 @@ collections, use the processor as well."
   (is (null (hunchentoot::convert-parameter (characters 101 #\1) 'integer)))
   (flet ((array-of (&rest names)
            (hunchentoot::compute-array-parameter "a" 'string
-                                                 (loop for name in names collect (cons name name)))))
+                                                 (loop for name in names
+                                                       collect (cons name name)))))
     (is (equalp #("a[0]" nil "a[2]") (array-of "a[0]" "a[2]" "b[7]" "a[x]" "a" "a[]")))
     (is (= 10000 (length (array-of "a[9999]"))))
     (is (equalp #("a[0]") (array-of "a[0]" "a[10000]" "a[99999999999999999999]")))))
 
 (test ports-are-numbers-of-five-digits
-  (loop for (authority . parts) in '(("host" "host" 80) ("host:" "host" 80) ("host:8080" "host" 8080)
+  (loop for (authority . parts) in '(("host" "host" 80) ("host:" "host" 80)
+                                     ("host:8080" "host" 8080)
                                      ("[::1]:81" "[::1]" 81) ("[::1]" "[::1]" 80)
                                      ("host:000080" "host" nil) ("host:1x" "host" nil))
-        do (is (equal parts (multiple-value-list (http:host-and-port authority 80))) "~A" authority)))
+        do (is (equal parts (multiple-value-list (http:host-and-port authority 80))) "~A"
+               authority)))

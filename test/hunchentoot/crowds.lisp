@@ -55,8 +55,8 @@ threads that there were, and the milliseconds of the slowest answer."
 
 (defun call-after-crowd (function kinds &key (make-connection *make-connection*))
   "Calls FUNCTION when an acceptor with time limits of a second has closed all clients that stall in
-the ways KINDS, on connections by MAKE-CONNECTION; with how many threads there were more than before,
-and with the milliseconds of the slowest answer to who did not stall."
+the ways KINDS, on connections by MAKE-CONNECTION; with how many threads there were more than
+before, and with the milliseconds of the slowest answer to who did not stall."
   (serving (:read-timeout 1 :write-timeout 1 :content-grace 1)
       (("/word" "word") ("/unread" *unread-answer*))
     (let ((idle (progn (ask-text "/word") (figure :threads)))

@@ -1,12 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* deferred-races :in acceptors
-  :description "Deferred replies at random: completion races with the deadline, the client's leaving, and stop; each
-request has one answer, or its connection ends.")
+  :description "Deferred replies at random: completion races with the deadline, the client's
+leaving, and stop; each request has one answer, or its connection ends.")
 
 (defvar *race-requests* (parse-integer (or (uiop:getenv "RACES")
-                                           (if (uiop:featurep :sbcl) "8000" "1000"))) ; others take minutes
-  "How many requests the random test makes in each mode; the environment variable RACES says another number.")
+                                           ;; others take minutes
+                                           (if (uiop:featurep :sbcl) "8000" "1000")))
+  "How many requests the random test makes in each mode; the environment variable RACES says another
+number.")
 
 (defparameter *round-of-races* 5000
   "After how many of them the acceptor is stopped, and the next one started.")
@@ -36,7 +38,8 @@ request has one answer, or its connection ends.")
 (defun random-action (state)
   (if (zerop (random 400 state))
       :forget
-      (aref #(:inside :pool :pool :pool :both :deadline :deadline :stream :error :fail) (random 10 state))))
+      (aref #(:inside :pool :pool :pool :both :deadline :deadline :stream :error :fail)
+            (random 10 state))))
 
 ;;; Who completes replies
 
@@ -87,7 +90,8 @@ returns."
     (flet ((completer ()
              (lambda ()
                (complete-race race (lambda ()
-                                     (recycling:complete-reply reply (princ-to-string (race-number race))))))))
+                                     (recycling:complete-reply
+                                      reply (princ-to-string (race-number race))))))))
       (ecase (race-action race)
         (:inside (funcall (completer)))
         ((:pool :deadline :error) (hand-over-to-pool (completer)))
@@ -97,7 +101,8 @@ returns."
         (:stream (hand-over-to-pool (lambda ()
                                       (let ((stream nil))
                                         (complete-race race (lambda ()
-                                                              (setf stream (recycling:start-stream reply))))
+                                                              (setf stream (recycling:start-stream
+                                                                            reply))))
                                         (write-race race stream)))))
         (:forget))))
   (when (eq :error (race-action race))
@@ -171,16 +176,19 @@ acceptor may have been stopped before it was."
          (deferred-response (race-deferred-response race))
          (status-p (integerp answer)))
     (cond ((and (null answer) (not stopped-p)) "has no answer")
-          ((and status-p (not (member answer (possible-answers (race-action race))))) "has a wrong answer")
+          ((and status-p (not (member answer (possible-answers (race-action race)))))
+           "has a wrong answer")
           ((> (count t completions) 1) "was completed twice")
           ((and status-p (null deferred-response)) "was answered without its handler")
           ((and status-p (plusp (race-told race)) (not stopped-p)
                 (member :pool (possible-answers (race-action race))))
            "was answered, and counts as abandoned")
           ((> (race-told race) 1) "was told twice of its client's leaving")
-          ((and (eql 504 answer) (member t completions)) "came too late for its client, and not for who completed it")
+          ((and (eql 504 answer) (member t completions))
+           "came too late for its client, and not for who completed it")
           ((and (eql 200 answer) (not (member t completions))) "was answered by nobody")
-          ((and deferred-response (not (member (server::deferred-response-state deferred-response) '(:done :expired :gone))))
+          ((and deferred-response (not (member (server::deferred-response-state deferred-response)
+                                               '(:done :expired :gone))))
            "still waits"))))
 
 (defun stop-amid-races (acceptor state announce)
@@ -221,7 +229,8 @@ completed all."
        (lambda ()
          (let ((clients (loop for first below 4
                               collect (let ((state (seeded-state (+ seed first 1)))
-                                            (numbers (loop for number from first below count by 4 collect number)))
+                                            (numbers (loop for number from first below count by 4
+                                                           collect number)))
                                         (as-client ("racing client")
                                           (racing-client numbers state (lambda () stopping)))))))
            (when stop-p

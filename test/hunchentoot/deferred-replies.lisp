@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* deferred-replies :in acceptors
-  :description "Replies that come later, from any thread: who gets them, and what becomes of the request.")
+  :description
+  "Replies that come later, from any thread: who gets them, and what becomes of the request.")
 
 ;;; Tools of the suites about what comes later
 
@@ -46,13 +47,15 @@ recorded in REPLIES, a variable, and answers /word and ROUTES."
                (nth-reply replies)
                (await-deferred 1)
                (is (not (readable-p connection 1/50)))
-               (is-true (complete replies "later" :status 201 :headers '((:x-a . "b")) :content-type "text/x"))
+               (is-true (complete replies "later" :status 201 :headers '((:x-a . "b"))
+                                  :content-type "text/x"))
                (let ((response (read-response connection)))
                  (is (= 201 (response-status response)))
                  (is (string= "later" (response-text response)))
                  (is (string= "b" (response-header response "x-a")))
                  (is (eql 0 (search "text/x" (response-header response "content-type")))))
-               (is (string= "word" (exchange-text connection "/word")) "The connection is used again.")))
+               (is (string= "word" (exchange-text connection "/word"))
+                   "The connection is used again.")))
     (eventually ("all to be counted") (= 6 (figure :served)))))
 
 (define-server-test (a-reply-may-be-complete-before-its-handler-returns :needs :our-engine)
@@ -80,7 +83,8 @@ recorded in REPLIES, a variable, and answers /word and ROUTES."
                        (,(lambda () (values "of two values" t)) 200 "of two values")
                        (,(lambda () (hunchentoot:redirect "/word")) 302 nil)
                        (,(lambda () (error "It fails.")) 500 nil)
-                       (,(lambda () (write-parts (hunchentoot:send-headers) "in " "parts")) 200 "in parts")
+                       (,(lambda ()
+                           (write-parts (hunchentoot:send-headers) "in " "parts")) 200 "in parts")
                        ("" 200 ""))
                 do (send-request connection "/")
                    (is-true (complete replies content))
@@ -144,14 +148,16 @@ recorded in REPLIES, a variable, and answers /word and ROUTES."
                  (open-gate gate)
                  (let ((winners (remove nil (mapcar #'task-result tasks))))
                    (is (= 1 (length winners)))
-                   (is (equal (princ-to-string (first winners)) (response-text (read-response connection)))))
+                   (is (equal (princ-to-string (first winners))
+                              (response-text (read-response connection)))))
                  (setf (recorder-entries replies) '()))))))
 
 (define-server-test (a-reply-may-be-completed-in-the-handler-of-another-request :needs :our-engine)
   (let ((replies (make-recorder)))
     (serving () (("/" (recycling:defer-reply (reply) (record replies reply)))
                  ("/complete" (let ((request hunchentoot:*request*) (reply hunchentoot:*reply*))
-                                (complete replies (lambda () (hunchentoot:script-name*)) :status 202)
+                                (complete replies (lambda () (hunchentoot:script-name*))
+                                          :status 202)
                                 (format nil "~A ~A" (and (eq request hunchentoot:*request*)
                                                          (eq reply hunchentoot:*reply*))
                                         (hunchentoot:script-name*)))))
@@ -192,7 +198,8 @@ with the text first."
        (with-connection (,connection)
          (send-request ,connection "/")
          (let ((,reply (nth-reply replies)))
-           (platform:join-thread (bt:make-thread (lambda () (recycling:complete-reply ,reply "first"))) 10)
+           (platform:join-thread (bt:make-thread (lambda ()
+                                                   (recycling:complete-reply ,reply "first"))) 10)
            ,@body)))))
 
 (define-server-test (a-thread-that-is-destroyed-before-it-completes-a-reply-leaves-that-to-others
@@ -224,10 +231,12 @@ with the text first."
       (serving () (("/" (recycling:defer-reply (reply :timeout 1/10) (record replies reply))))
         (let ((pool (engine::engine-pool-state (server:server-engine *server*))))
           (loop repeat 3
-                do (eventually ("the sentinel to wait idly") (engine::pool-state-sentinel-idle-p pool))
+                do (eventually ("the sentinel to wait idly")
+                     (engine::pool-state-sentinel-idle-p pool))
                    (is (= 504 (response-status (ask "/"))))))))))
 
-(define-server-test (a-reply-that-does-not-come-in-time-is-504-though-all-threads-serve :needs :parking)
+(define-server-test
+    (a-reply-that-does-not-come-in-time-is-504-though-all-threads-serve :needs :parking)
   (let ((replies (make-recorder)) (entered (make-latch 2)) (gate (make-gate)))
     (serving (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 2))
         (("/" (recycling:defer-reply (reply :timeout 1/2) (record replies reply)))
@@ -258,10 +267,12 @@ with the text first."
         (is (= 504 (response-status (read-response connection))))
         (is-true (recycling:reply-abandoned-p (nth-reply replies)))
         (is (null (recycling:complete-reply (nth-reply replies) "too late")))
-        (signals recycling:reply-already-sent (recycling:complete-reply (nth-reply replies) "again"))
+        (signals recycling:reply-already-sent
+                 (recycling:complete-reply (nth-reply replies) "again"))
         (is (string= "word" (exchange-text connection "/word")))))))
 
-(define-server-test (a-reply-that-everybody-has-forgotten-is-504-when-its-time-is-over :needs :our-engine)
+(define-server-test
+    (a-reply-that-everybody-has-forgotten-is-504-when-its-time-is-over :needs :our-engine)
   (let ((told (make-recorder)))
     (serving (:reply-timeout 1/10)
         (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record told t)))
@@ -270,14 +281,17 @@ with the text first."
       (with-connection (connection)
         (loop repeat 2
               do (is (= 504 (response-status (exchange connection "/"))))
-                 (is (string= "word" (exchange-text connection "/word")) "The connection is used again.")))
+                 (is (string= "word" (exchange-text connection "/word"))
+                     "The connection is used again.")))
       (is (= 2 (getf (figure :expired-by) :deferred)) "Each counts once.")
       (is (zerop (recorded-count told)) "No client has left."))))
 
-(define-server-test (the-client-of-a-forgotten-reply-that-leaves-is-told-of-once :needs (:our-engine :noticed-leaving))
+(define-server-test (the-client-of-a-forgotten-reply-that-leaves-is-told-of-once
+                     :needs (:our-engine :noticed-leaving))
   (let ((told (make-recorder)))
-    (serving () (("/" (recycling:defer-reply (reply :timeout nil :on-abandon (lambda () (record told t)))
-                        reply)))
+    (serving ()
+        (("/" (recycling:defer-reply (reply :timeout nil :on-abandon (lambda () (record told t)))
+                reply)))
       (let ((connection (connect)))
         (send-request connection "/")
         (await-deferred 1)
@@ -286,7 +300,8 @@ with the text first."
       (hunchentoot:stop *server*)
       (is (= 1 (recorded-count told))))))
 
-(define-server-test (a-reply-that-a-program-keeps-after-its-end-keeps-nothing-of-the-request :needs :parking)
+(define-server-test
+    (a-reply-that-a-program-keeps-after-its-end-keeps-nothing-of-the-request :needs :parking)
   (dolist (end '(:answered :left :late))
     (let ((replies (make-recorder)) (cookies (make-recorder)) (abandoned (make-recorder)))
       (serving () (("/" (let ((own nil))
@@ -295,7 +310,8 @@ with the text first."
                                      :on-abandon (lambda ()
                                                    (recycling:with-reply-context (own)
                                                      (record abandoned
-                                                             (length (hunchentoot:header-in* :cookie))))))
+                                                             (length
+                                                              (hunchentoot:header-in* :cookie))))))
                             (setf own reply)
                             (record cookies (uiop:symbol-call '#:sb-ext '#:make-weak-pointer
                                                               (hunchentoot:header-in* :cookie)))
@@ -303,7 +319,9 @@ with the text first."
         (with-connections (connections 30)
           (dolist (connection connections)
             (send-request connection "/"
-                          :headers `(("Cookie" . ,(format nil "a=~A" (make-string 3998 :initial-element #\x))))))
+                          :headers `(("Cookie" .
+                                      ,(format nil "a=~A"
+                                               (make-string 3998 :initial-element #\x))))))
           (eventually ("the handlers to have run") (= 30 (recorded-count replies)))
           (ecase end
             (:answered (dolist (reply (recorded replies))
@@ -366,9 +384,11 @@ with the text first."
                            (error "It fails."))
                  ("/throw" (recycling:defer-reply (reply) (record replies reply))
                            (hunchentoot:abort-request-handler "thrown"))
-                 ("/body" (recycling:defer-reply (reply) (record replies reply) (error "It fails.")))
+                 ("/body"
+                  (recycling:defer-reply (reply) (record replies reply) (error "It fails.")))
                  ("/caught" (ignore-errors
-                             (recycling:defer-reply (reply) (record replies reply) (error "It fails.")))
+                             (recycling:defer-reply (reply) (record replies reply)
+                               (error "It fails.")))
                             "fine")
                  ("/word" "word"))
       (with-connection (connection)
@@ -396,10 +416,11 @@ with the text first."
   (if (not (destroyable-p))
       (skip "Threads of this Lisp end in their own ways.")
       (let ((replies (make-recorder)) (abandoned (make-recorder)) (gate (make-gate)))
-        (serving () (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record abandoned t)))
-                            (record replies (bt:current-thread))
-                            (record replies reply))
-                          (await gate)))
+        (serving ()
+            (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record abandoned t)))
+                    (record replies (bt:current-thread))
+                    (record replies reply))
+                  (await gate)))
           (with-connection (connection)
             (send-request connection "/")
             (let ((reply (nth-reply replies 2)))
@@ -413,7 +434,8 @@ with the text first."
 
 (define-server-test (whose-client-leaves-is-told-once :needs (:our-engine :noticed-leaving))
   (let ((replies (make-recorder)) (told (make-recorder)))
-    (serving () (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record told t) (error "It fails.")))
+    (serving () (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record told t)
+                                                                  (error "It fails.")))
                         (record replies reply)))
                  ("/word" "word"))
       (loop for end in '(disconnect reset)
@@ -447,7 +469,8 @@ with the text first."
       (is (string= "word" (response-text (read-response connection))))
       (is-true (closed-by-server-p connection)))))
 
-(define-server-test (a-deferred-connection-that-its-client-resets-is-closed :needs (:our-engine :noticed-leaving))
+(define-server-test
+    (a-deferred-connection-that-its-client-resets-is-closed :needs (:our-engine :noticed-leaving))
   (let ((replies (make-recorder)) (abandoned (make-recorder)) (served (make-recorder)))
     (serving () (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record abandoned t)))
                         (record replies reply)))
@@ -480,7 +503,8 @@ with the text first."
               (recycling:defer-reply (reply :on-abandon (lambda () (record told t)))
                 (record replies reply))))
       (let ((connection (connect)))
-        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 200000" :crlf
+        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 200000"
+              :crlf
               :crlf (make-string 1000 :initial-element #\x))
         (await entered)
         (reset connection)
@@ -495,11 +519,13 @@ with the text first."
       (skip "Only SBCL has garbage that tells.")
       (let ((count 30) (forgotten (make-recorder)))
         (serving () (("/" (let ((job (list nil)))
-                            (recycling:defer-reply (reply :on-abandon (lambda () (setf (car job) :cancelled)))
+                            (recycling:defer-reply (reply :on-abandon (lambda () (setf (car job)
+                                                                                       :cancelled)))
                               (platform:call-when-forgotten job (lambda () (record forgotten t)))
                               (setf (car job) reply)
                               (in-background ("completing")
-                                (recycling:complete-reply reply (lambda () (if job "later" "never"))))))))
+                                (recycling:complete-reply reply
+                                                          (lambda () (if job "later" "never"))))))))
           (with-connection (connection)
             (loop repeat count do (exchange connection "/"))
             (eventually ("most jobs to be collected")
@@ -549,7 +575,10 @@ with the text first."
           (is (equal "2" (response-header response "x-late")))
           (is-true (find "late=yes" cookies :test #'search))
           (is (string= "nanook" (exchange-text connection "/user"
-                                               :headers `(("Cookie" . ,(subseq session 0 (position #\; session))))))))))))
+                                               :headers `(("Cookie" .
+                                                           ,(subseq session 0
+                                                                    (position #\;
+                                                                              session))))))))))))
 
 ;;; Sessions that begin between DEFER-REPLY and the handler's return
 

@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* early-content :in acceptors
-  :description "Content that comes slowly is received before its request is served, and holds no thread.")
+  :description
+  "Content that comes slowly is received before its request is served, and holds no thread.")
 
 (defmacro serving-content ((&rest initargs) &body body)
   "Evaluates BODY while / tells of the content that it got, /unread leaves it, and /next has none."
@@ -61,7 +62,8 @@
 
 (define-server-test (chunks-that-come-in-pieces-come-whole :needs :parking)
   (serving-content ()
-    (let ((body (octets "2;x=y" :crlf "ab" :crlf "3" :crlf "cde" :crlf "0" :crlf "T: v" :crlf :crlf)))
+    (let ((body (octets "2;x=y" :crlf "ab" :crlf "3" :crlf "cde" :crlf "0" :crlf "T: v"
+                        :crlf :crlf)))
       (loop for split from 1 below (length body) by 3
             do (with-connection (connection)
                  (send-and-park connection (post-head "/" "Transfer-Encoding: chunked")
@@ -85,7 +87,8 @@
               (is (string= (counted octets) (response-text (read-response connection)))))))
         ;; And of one that is never finished.
         (with-connection (connection)
-          (send-and-park connection (post-head "/" (length-framing octets)) (subseq octets 0 99000))))
+          (send-and-park connection (post-head "/" (length-framing octets))
+                         (subseq octets 0 99000))))
       (eventually ("the connections to be closed") (zerop (figure :open))))))
 
 (define-server-test (content-of-any-size-holds-no-thread-while-it-comes :needs :parking)
@@ -102,7 +105,8 @@
         (send-request connection "/next")
         (is (= 404 (response-status (read-response connection)))))
       (with-connection (connection)
-        (let* ((form (octets "--b" :crlf "Content-Disposition: form-data; name=\"file\"; filename=\"f\"" :crlf
+        (let* ((form (octets "--b" :crlf
+                             "Content-Disposition: form-data; name=\"file\"; filename=\"f\"" :crlf
                              "Content-Type: application/octet-stream" :crlf :crlf
                              octets :crlf "--b--" :crlf)))
           (send-and-park connection
@@ -225,12 +229,14 @@
   (serving-content ()
     (let ((octets (test-octets 100000)))
       (with-connection (connection)
-        (send-and-park connection (post-head "/unread" (length-framing octets)) (subseq octets 0 90000))
+        (send-and-park connection (post-head "/unread" (length-framing octets))
+                       (subseq octets 0 90000))
         (send connection (subseq octets 90000))
         (is (string= "unread" (response-text (read-response connection))))
         (is (string= "next" (exchange-text connection "/next")))))))
 
-(define-server-test (the-next-request-begins-where-content-ends-that-was-read-in-part :needs :parking)
+(define-server-test
+    (the-next-request-begins-where-content-ends-that-was-read-in-part :needs :parking)
   (serving ()
       (("/" (shown (read-byte (hunchentoot:raw-post-data :want-stream t))))
        ("/next" "next"))
@@ -478,7 +484,8 @@
       (eventually ("the connection to be closed") (zerop (figure :open))))
     (is (zerop (figure :failed)))))
 
-(define-server-test (a-worker-destroyed-before-its-handler-has-content-gives-it-back :needs :parking)
+(define-server-test
+    (a-worker-destroyed-before-its-handler-has-content-gives-it-back :needs :parking)
   ;; The test for leaks looks for its descriptor.
   (with-globals ((server::*body-buffer-memory* 1000) (server::*plenty* 0))
     (serving-content ()
@@ -513,7 +520,8 @@
         (dolist (framing (list (length-framing octets) "Transfer-Encoding: chunked"))
           (with-connection (connection)
             (send-and-park connection (post-head "/" framing)
-                           (if (search "chunked" framing) (subseq (chunk octets) 0 90000) (subseq octets 0 90000)))
+                           (if (search "chunked" framing) (subseq (chunk octets) 0 90000)
+                               (subseq octets 0 90000)))
             (try-to-send connection (if (search "chunked" framing)
                                         (octets (subseq (chunk octets) 90000) "0" :crlf :crlf)
                                         (subseq octets 90000)))
@@ -524,15 +532,18 @@
       (is (zerop (figure :failed))))))
 
 ;; Where a vector of just the octets that came is made of a larger one.
-(define-server-test (chunks-for-which-the-heap-has-no-room-in-the-end-are-answered-503 :needs :parking)
+(define-server-test
+    (chunks-for-which-the-heap-has-no-room-in-the-end-are-answered-503 :needs :parking)
   (serving-content ()
     (with-function (server::octets-if-room (original size)
                      (and (/= size 3000) (funcall original size)))
       (with-connection (connection)
-        (send connection (post-head "/" "Transfer-Encoding: chunked") (chunk (test-octets 3000)) "0" :crlf :crlf)
+        (send connection (post-head "/" "Transfer-Encoding: chunked") (chunk (test-octets 3000)) "0"
+              :crlf :crlf)
         (is (= 503 (response-status (read-response connection))))))))
 
-(define-server-test (content-is-no-request-for-methods-that-are-defined-while-it-comes :needs :parking)
+(define-server-test
+    (content-is-no-request-for-methods-that-are-defined-while-it-comes :needs :parking)
   (dolist (kind '(:wrapped :foreign))
     (serving-content ()
       (with-connection (connection)
@@ -549,7 +560,8 @@
                        ((string= content "--x") "multipart/form-data; boundary=x")
                        (t "text/plain")))
            (body (if (string= content "--x")
-                     (octets "--x" :crlf "Content-Disposition: form-data; name=\"a\"" :crlf :crlf "b" :crlf "--x--" :crlf)
+                     (octets "--x" :crlf "Content-Disposition: form-data; name=\"a\""
+                             :crlf :crlf "b" :crlf "--x--" :crlf)
                      (octets content)))
            (left-p nil))
       (flet ((leave-once ()

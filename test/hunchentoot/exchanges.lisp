@@ -134,7 +134,8 @@ records requests that were none."
               (is (zerop (length (receive-rest connection))) "~A" target)))))
       (is (zerop (recorded-count smuggled))))))
 
-(define-server-test (content-that-was-read-whole-is-not-in-the-way-whatever-its-size :needs :our-http)
+(define-server-test
+    (content-that-was-read-whole-is-not-in-the-way-whatever-its-size :needs :our-http)
   (with-globals ((server:*unread-limit* 1000)
                  (server:*unasked-limit* 1000))
     (serving () (("/" (princ-to-string (length (hunchentoot:raw-post-data)))))
@@ -250,7 +251,8 @@ records requests that were none."
       (loop repeat 2
             do (with-connection (connection)
                  (send-request connection "/" :method method
-                                              :headers (and (eq :post method) '(("Content-Length" . "0"))))
+                                              :headers (and (eq :post method)
+                                                            '(("Content-Length" . "0"))))
                  (is (string= (shown nil) (response-text (read-response connection)))))))))
 
 ;;; Content that a handler has asked for is its own to read
@@ -300,7 +302,8 @@ records requests that were none."
                    (engine:*client-memory-share* 0))
       (serving (:request-class 'asking-later-request :max-early-octets 0) (("/" "answer"))
         (with-connection (connection)
-          (send-request connection "/" :method :post :form `(("a" . ,(make-string 70000 :initial-element #\b))))
+          (send-request connection "/"
+                        :method :post :form `(("a" . ,(make-string 70000 :initial-element #\b))))
           (is (string= "answer" (response-text (read-response connection))))
           (is (closed-by-server-p connection)))
         (eventually ("the form to be asked for") (recorded *asked-later*))

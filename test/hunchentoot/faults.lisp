@@ -147,7 +147,8 @@ still serves."
 
 (define-server-test (our-taskmaster-keeps-the-timeouts-of-a-foreign-acceptor :needs :our-engine)
   (let ((*acceptor-class* 'hunchentoot:easy-acceptor))
-    (serving (:taskmaster (taskmaster) :read-timeout (/ *patience* 20) :write-timeout (/ *patience* 20))
+    (serving (:taskmaster (taskmaster) :read-timeout (/ *patience* 20)
+              :write-timeout (/ *patience* 20))
         (("/" "body"))
       (with-connections (connections 3)
         (destructuring-bind (silent half idle) connections

@@ -147,7 +147,8 @@ how many octets of content /raw gets, and serves /next; what they take, RUNS rec
 (define-server-test (fields-beside-files-have-a-limit-together :needs :our-engine)
   (serving-uploads (("/form" (shown (length (hunchentoot:post-parameters*)))))
     (let ((field (repeated "x" 1000000)))
-      (is (= 200 (status-of-parts (form-part "a" field) (file-part :contents (repeated "y" 3000000)))))
+      (is (= 200
+             (status-of-parts (form-part "a" field) (file-part :contents (repeated "y" 3000000)))))
       (is (= 413 (status-of-parts (form-part "a" field) (form-part "b" field)
                                   (form-part "c" (repeated "z" 100000))))))))
 
@@ -157,7 +158,8 @@ how many octets of content /raw gets, and serves /next; what they take, RUNS rec
       (is (= 413 (form-status
                   (octets (loop repeat 3
                                 collect (octets "--" boundary :crlf
-                                                "Content-Disposition: form-data; name=\"a\"" :crlf :crlf
+                                                "Content-Disposition: form-data; name=\"a\""
+                                                :crlf :crlf
                                                 "1" :crlf))
                           "--" boundary "--" :crlf)
                   :type (format nil "multipart/form-data; boundary=~A" boundary)))))))
@@ -169,7 +171,8 @@ how many octets of content /raw gets, and serves /next; what they take, RUNS rec
     (dolist (framing '(:content :chunks))
       (flet ((answer (size)
                (let ((octets (test-octets size)))
-                 (ask "/raw" :method :post framing (if (eq framing :chunks) (list octets) octets)))))
+                 (ask "/raw" :method :post framing
+                      (if (eq framing :chunks) (list octets) octets)))))
         (is (= 200 (response-status (answer 1000))))
         (is (= 413 (response-status (answer 1001))))))
     (is (= 2 (recorded-count runs :raw)))))
@@ -234,7 +237,8 @@ how many octets of content /raw gets, and serves /next; what they take, RUNS rec
         ;; Content is given back after the answer was sent.
         (eventually ("memory to be given back")
           (zerop (engine:client-memory-reserved)))
-        (is (string= (shown 140000) (ask-text "/raw" :method :post :content (test-octets 140000))))))
+        (is (string= (shown 140000)
+                     (ask-text "/raw" :method :post :content (test-octets 140000))))))
     (is (zerop (engine:client-memory-reserved)))))
 
 ;;; A request for another protocol
@@ -250,7 +254,8 @@ how many octets of content /raw gets, and serves /next; what they take, RUNS rec
                 collect (octets name ": " value :crlf))
           "Content-Type: " type :crlf framing :crlf :crlf))
 
-(define-server-test (content-is-what-the-head-says-whatever-protocol-is-asked-for :needs :our-content)
+(define-server-test
+    (content-is-what-the-head-says-whatever-protocol-is-asked-for :needs :our-content)
   (serving-forms (:max-form-octets 10)
     (dolist (type (list *urlencoded* "multipart/form-data; boundary=b"))
       (dolist (framing '("Content-Length: 0" "X: no length"))
@@ -263,7 +268,8 @@ how many octets of content /raw gets, and serves /next; what they take, RUNS rec
       (send connection (upgrading-post *urlencoded* "Content-Length: 11") "a=345678901")
       (is (= 413 (response-status (read-response connection)))))
     (with-connection (connection)
-      (send connection (upgrading-post *urlencoded* "Content-Length: 3") "a=b" (request-octets "/next"))
+      (send connection (upgrading-post *urlencoded* "Content-Length: 3") "a=b"
+            (request-octets "/next"))
       (is (string= (shown 1) (response-text (read-response connection))))
       (is (string= "next" (response-text (read-response connection)))))))
 

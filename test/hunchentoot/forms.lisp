@@ -47,7 +47,8 @@ it."
        ,(field "name=\"a\"" "" "1") ,(field "name=\"b\"" "" "") ,(field "name=\"a\"" "" "2"))
       ("no part")
       ("files"
-       ,(field "name=f; filename=\"x.bin\"" "Content-Type: application/x-test" "" (test-octets 9000))
+       ,(field "name=f; filename=\"x.bin\"" "Content-Type: application/x-test" ""
+               (test-octets 9000))
        ,(field "name=\"g\"; filename=\"y.txt\"" "" "no type")
        ,(field "name=\"h\"; filename=\"z\"" "content-type: text/plain; charset=utf-8" "" "text")
        ,(field "name=\"i\"; filename=\"z\"" "Content-Type: odd" "" "text"))
@@ -82,7 +83,8 @@ it."
        ,(form-lines "--b" "content-disposition:   FORM-DATA;name=\"j\"" "" "8")
        ,(form-lines "--b" (disposition "name=\"k\"") "Folded: one" " two" "" "9"))
       ("many fields"
-       ,(loop for i below 300 collect (field (format nil "name=\"~D\"" i) "" (format nil "~R" i))))))
+       ,(loop for i below 300
+              collect (field (format nil "name=\"~D\"" i) "" (format nil "~R" i))))))
   "Lists of a name and the parts of a form with the boundary b.")
 
 (defun same-form-p (content-type body)
@@ -122,14 +124,16 @@ Content-Disposition.")
           do (is-true same "~A" type))))
 
 (define-server-test forms-that-do-not-end-have-no-parameters
-  (dolist (rest (list "" "--b" (octets "--b" :crlf) (octets "--b" :crlf (disposition "name=\"x\""))))
+  (dolist (rest (list "" "--b" (octets "--b" :crlf)
+                      (octets "--b" :crlf (disposition "name=\"x\""))))
     (flet ((seen (class)
              (quietly
                ;; Hunchentoot has made a file then.
                (first (form-as-seen-by class "multipart/form-data; boundary=b"
-                                       (octets (form-lines "--b" (disposition "name=\"a\"; filename=\"f\"")
-                                                           "" "text")
-                                               rest))))))
+                                       (octets
+                                        (form-lines "--b" (disposition "name=\"a\"; filename=\"f\"")
+                                                    "" "text")
+                                        rest))))))
       (is (equal (seen 'hunchentoot:easy-acceptor) (seen *acceptor-class*))))))
 
 (define-server-test what-follows-a-form-is-dropped
@@ -163,7 +167,8 @@ Content-Disposition.")
     (is (string= (shown '("a\"b" "1")) text))))
 
 (define-server-test (white-space-before-a-semicolon-hides-nothing :needs :our-engine)
-  (let ((text (our-form (form-lines "--b" (disposition "name=\"a\" ; filename=\"f\"") "" "1" "--b--"))))
+  (let ((text (our-form (form-lines "--b" (disposition "name=\"a\" ; filename=\"f\"") "" "1"
+                                    "--b--"))))
     (is (string= (shown '("a" "1" "f" "")) text))))
 
 (define-server-test (heads-of-parts-flood-no-log :needs :our-content)
@@ -172,7 +177,8 @@ Content-Disposition.")
       (is (string= (shown '("a" "1"))
                    (ask-text "/" :method :post :content-type "multipart/form-data; boundary=b"
                                  :content (octets "--b" :crlf (disposition "name=a") :crlf
-                                                  (as-octets (loop repeat 5000 collect 13 collect 120)) :crlf :crlf
+                                                  (as-octets (loop repeat 5000 collect 13
+                                                                   collect 120)) :crlf :crlf
                                                   "1" :crlf "--b--" :crlf)))))
     (is (string= "" (get-output-stream-string log)))))
 
@@ -186,7 +192,8 @@ Content-Disposition.")
 (defun form-of-types (&rest types-and-texts)
   "The octets of a form of fields with a Content-Type and a content each."
   (octets (loop for (type text) in types-and-texts
-                collect (form-lines "--b" (disposition "name=\"ä\"") (list "Content-Type: " type) "" text))
+                collect (form-lines "--b" (disposition "name=\"ä\"") (list "Content-Type: " type) ""
+                                    text))
           (form-lines "--b--")))
 
 (define-server-test (fields-of-forms-are-texts-in-their-charsets :needs :our-content)
@@ -211,7 +218,8 @@ Content-Disposition.")
                                   ("filename*=utf-8''%A3" "£")
                                   ("filename*=other''%41" "other''%41")
                                   ("filename*=UTF-8''a; filename=\"b\"" "b"))
-        for seen = (our-form (form-lines "--b" (disposition (format nil "name=f; ~A" parameter)) "" "text" "--b--"))
+        for seen = (our-form (form-lines "--b" (disposition (format nil "name=f; ~A" parameter)) ""
+                                         "text" "--b--"))
         do (is (string= (shown (list "f" "text" name "")) seen) "~A" parameter)))
 
 ;;; Large ones
@@ -282,13 +290,15 @@ Content-Disposition.")
     (serving-uploads (("/" (let ((path (first (hunchentoot:post-parameter "file"))))
                              (record paths path)
                              ;; Of this one, PROBE-FILE always signals an error.
-                             (push (make-pathname :name :wild :defaults path) hunchentoot::*tmp-files*)
+                             (push (make-pathname :name :wild :defaults path)
+                                   hunchentoot::*tmp-files*)
                              "taken")))
       (with-connection (connection)
         (loop repeat 2
               do (is (string= "taken" (exchange-text connection "/" :method :post
                                                                     :content-type (multipart-type)
-                                                                    :content (multipart (file-part))))))
+                                                                    :content
+                                                     (multipart (file-part))))))
         (is (= 2 (recorded-count paths)))
         (eventually ("the files to be deleted") (every #'file-gone-p (recorded paths)))))))
 
@@ -317,7 +327,8 @@ Content-Disposition.")
 
 (define-server-test (where-no-name-can-be-had-the-log-says-why :needs :our-content)
   (let ((log (make-string-output-stream)))
-    (with-function (hunchentoot::make-tmp-file-name (original &rest arguments) (error "There is none."))
+    (with-function (hunchentoot::make-tmp-file-name (original &rest arguments)
+                                                    (error "There is none."))
       (serving (:message-log-destination log) (("/" (shown (hunchentoot:post-parameter "file"))))
         (is (= 500 (response-status (upload "/" (file-part)))))))
     (is (search "There is none." (get-output-stream-string log)))))
@@ -394,15 +405,18 @@ it."
 
 (define-server-test (uploads-to-a-full-disk-are-answered-500 :needs :our-content)
   (dolist (room '(0 1000 100000 1000000))
-    (with-function (recycling::open-new-file (original pathname) (make-instance 'full-disk :room room))
+    (with-function (recycling::open-new-file (original pathname)
+                                             (make-instance 'full-disk :room room))
       (with-directory (directory)
         (serving-without-uploads (runs log directory)
           (check-that-none-is-stored "/")
           (is (= 0 (recorded-count runs)))
           (is (search "No space left on device" (get-output-stream-string log))))))))
 
-(define-server-test (a-form-that-breaks-off-amid-a-file-is-none-that-was-not-stored :needs :our-content)
-  (let ((log (make-string-output-stream)) (form (multipart (file-part :contents (test-octets 100000)))))
+(define-server-test
+    (a-form-that-breaks-off-amid-a-file-is-none-that-was-not-stored :needs :our-content)
+  (let ((log (make-string-output-stream))
+        (form (multipart (file-part :contents (test-octets 100000)))))
     (serving (:message-log-destination log) (("/" (shown (hunchentoot:post-parameters*))))
       (is (= 200 (response-status (ask "/" :method :post :content-type (multipart-type)
                                            :content (subseq form 0 90000))))))
@@ -411,13 +425,17 @@ it."
 (define-server-test (a-hook-that-refuses-an-upload-costs-no-connection :needs :our-content)
   (with-globals ((hunchentoot:*file-upload-hook* (lambda (path)
                                                    (declare (ignore path))
-                                                   (setf (hunchentoot:return-code*) hunchentoot:+http-forbidden+)
-                                                   (hunchentoot:abort-request-handler "No files."))))
+                                                   (setf (hunchentoot:return-code*)
+                                                         hunchentoot:+http-forbidden+)
+                                                   (hunchentoot:abort-request-handler
+                                                    "No files."))))
     (serving-uploads (("/" (shown (hunchentoot:post-parameter "file")))
                       ("/word" "word"))
       (dolist (content (list :content :chunks))
         (with-connection (connection)
           (let ((form (multipart (file-part))))
-            (is (= 403 (response-status (exchange connection "/" :method :post :content-type (multipart-type)
-                                                                 content (if (eq :chunks content) (list form) form)))))
+            (is (= 403 (response-status (exchange connection "/"
+                                                  :method :post :content-type (multipart-type)
+                                                                 content
+                                                  (if (eq :chunks content) (list form) form)))))
             (is (string= "word" (exchange-text connection "/word")))))))))

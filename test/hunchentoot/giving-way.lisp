@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* giving-way :in acceptors
-  :description "What clients have a server keep gives way to new clients, where there is no memory for both: the oldest first.")
+  :description "What clients have a server keep gives way to new clients, where there is no memory
+for both: the oldest first.")
 
 ;;; In each test more than may wait is 50000 octets, of which some clients take all.
 
@@ -45,14 +46,17 @@ that is kept."
       (with-connections (connections 6)
         (loop for connection in connections
               for count from 1
-              do (send connection "GET / HTTP/1.1" :crlf "Host: localhost" :crlf :crlf (padded-request 8000))
+              do (send connection "GET / HTTP/1.1" :crlf "Host: localhost"
+                       :crlf :crlf (padded-request 8000))
                  (await-deferred count))
         (check-late-head)
         (dolist (connection connections)
           (complete replies "later")
           (is (string= "later" (response-text (read-response connection)))))
-        (is (closed-by-server-p (first connections)) "The request behind the oldest one was dropped.")
-        (is (string= "word" (response-text (read-response (sixth connections)))) "And no other.")))))
+        (is (closed-by-server-p (first connections))
+            "The request behind the oldest one was dropped.")
+        (is (string= "word" (response-text (read-response (sixth connections))))
+            "And no other.")))))
 
 (defun large-request (target &optional (size 3500))
   "The octets of a request for TARGET whose head takes four times SIZE octets of memory, about."
@@ -83,11 +87,13 @@ the next one is younger."
           (is (not (complete replies "late")))
           (is-true (complete replies "later"))
           (is (string= "later" (response-text (read-response second))))
-          (is (= (if (complete replies "later") 200 503) ; there is room for it once the first one was answered
+          ;; there is room for it once the first one was answered
+          (is (= (if (complete replies "later") 200 503)
                  (response-status (read-response third)))))
         (eventually ("the memory to be given back") (zerop (engine:client-memory-reserved)))))))
 
-(define-server-test (usual-requests-whose-replies-come-later-take-no-memory-of-clients :needs :parking)
+(define-server-test
+    (usual-requests-whose-replies-come-later-take-no-memory-of-clients :needs :parking)
   (serving-deferred (replies) ()
     (with-connection (connection)
       (send-request connection "/" :headers '(("Accept-Language" . "en") ("Cookie" . "a=b; c=d")))
@@ -105,7 +111,8 @@ the next one is younger."
         (is (not (complete replies "late")))
         (is (string= "word" (exchange-text connection "/word")))))))
 
-(define-server-test (large-requests-that-find-no-memory-are-not-answered-later-by-clack :needs :parking)
+(define-server-test
+    (large-requests-that-find-no-memory-are-not-answered-later-by-clack :needs :parking)
   (with-memory-for-all (100000)
     (with-later (given) responder
       (with-connection (connection)
@@ -159,7 +166,8 @@ the next one is younger."
           (is (plusp (engine:client-memory-reserved)))
           (engine::evict-idle-connections (server:server-engine *server*))
           (open-gate go-on)
-          (loop repeat 100 do (unless (string= "word" (response-text (read-response flood))) (fail "Another answer.")))
+          (loop repeat 100 do (unless (string= "word" (response-text (read-response flood)))
+                                (fail "Another answer.")))
           (dolist (other (list before after))
             (is (= 200 (response-status (read-response other))))))))
     (is (zerop (engine:client-memory-reserved)))))
@@ -197,11 +205,14 @@ the next one is younger."
         (with-connections (connections 2)
           (loop for connection in connections
                 for framing in '("Content-Length: 9" "Transfer-Encoding: chunked")
-                do (send connection (post-head "/" (octets "X-Padding: " (make-string 10000 :initial-element #\x) :crlf framing))
+                do (send connection
+                         (post-head "/" (octets "X-Padding: " (make-string 10000 :initial-element
+                                                                           #\x) :crlf framing))
                          "5;ext")
                    (eventually ("the head to be kept")
                      (kept-p 40000 50000)))
-          (is (= 503 (response-status (read-response (first connections)))) "It gave way to the second one.")
+          (is (= 503 (response-status (read-response (first connections))))
+              "It gave way to the second one.")
           (send (second connections) :crlf "abcde" :crlf "0" :crlf :crlf)
           (is (string= (shown 5) (response-text (read-response (second connections))))))
         (eventually ("the memory to be given back") (zerop (engine:client-memory-reserved)))))))

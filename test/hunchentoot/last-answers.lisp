@@ -63,7 +63,8 @@ longer than a test waits for anything."
     (serving () (("/" "body"))
       (flet ((requests (count &rest headers)
                (loop repeat count
-                     collect (octets "GET / HTTP/1.1" :crlf "Host: localhost" :crlf headers :crlf))))
+                     collect (octets "GET / HTTP/1.1" :crlf "Host: localhost" :crlf headers
+                                     :crlf))))
         (dolist (count '(1 2000))       ; all of them are read with the first one, or not
           (with-connection (connection)
             (send connection (requests 1 "Connection: close" :crlf) (requests count))

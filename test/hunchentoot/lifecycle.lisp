@@ -121,7 +121,8 @@
 
 ;;; While an acceptor starts
 
-(define-server-test (requests-that-come-while-an-acceptor-starts-find-its-threads :needs (:our-engine :calls-by-name))
+(define-server-test (requests-that-come-while-an-acceptor-starts-find-its-threads
+                     :needs (:our-engine :calls-by-name))
   (let ((ran (make-gate)) (streams (make-recorder)) (acceptor (make-test-acceptor)))
     (with-routes (("/timer" (recycling:run-after 0 (lambda () (open-gate ran))) "Hey!")
                   ("/events" (recycling:defer-reply (reply)
@@ -139,12 +140,15 @@
                    (hunchentoot:start acceptor)
                    (await ran)
                    (read-head connection)
-                   (is (= 58 (aref (read-chunk connection) 0)) "A comment comes, since the stream is silent."))
+                   (is (= 58 (aref (read-chunk connection) 0))
+                       "A comment comes, since the stream is silent."))
               (disconnect connection)
               (stop-if-started acceptor))))))))
 
-(define-server-test (a-stop-while-an-acceptor-starts-leaves-nothing-running :needs (:our-engine :calls-by-name))
-  (dolist (function '(engine::acquire-resources engine::await-first-worker engine::start-first-sentinel))
+(define-server-test
+    (a-stop-while-an-acceptor-starts-leaves-nothing-running :needs (:our-engine :calls-by-name))
+  (dolist (function '(engine::acquire-resources engine::await-first-worker
+                      engine::start-first-sentinel))
     (let ((acceptor (make-test-acceptor)) (stop nil))
       (call-with-function function
                           (lambda (original engine)
@@ -183,7 +187,8 @@
         (open-gate gate)
         (stop-if-started acceptor)))))
 
-(define-server-test (a-start-that-is-left-leaves-nothing-running :needs (:our-engine :calls-by-name))
+(define-server-test
+    (a-start-that-is-left-leaves-nothing-running :needs (:our-engine :calls-by-name))
   (let ((acceptor (make-test-acceptor)) (first-p t))
     (with-function (recycling::settle-logs (original acceptor)
                      (if (shiftf first-p nil)

@@ -94,7 +94,8 @@ STATUS; unless that is 200, that it closes the connection and that no handler co
       (is (= 413 (response-status (ask "/" :method :post :chunks '("12345" "678901")))))
       (is (= 1 (recorded-count read :end))))))
 
-(define-server-test (after-content-that-is-refused-amid-a-reply-nothing-is-served :needs :our-engine)
+(define-server-test
+    (after-content-that-is-refused-amid-a-reply-nothing-is-served :needs :our-engine)
   (let ((runs (make-recorder)))
     (serving (:max-body-octets 10)
         (("/" (record runs :handler)

@@ -5,7 +5,8 @@
 
 (in-suite listening)
 
-(define-server-test (a-closed-standard-descriptor-does-not-become-a-socket :needs (:our-engine :parking))
+(define-server-test
+    (a-closed-standard-descriptor-does-not-become-a-socket :needs (:our-engine :parking))
   (call-while-closed
    0
    (lambda ()
@@ -222,7 +223,8 @@
                                (is (not (file-gone-p path))))
           (usocket:socket-close other))))))
 
-(define-server-test (a-path-may-have-letters-that-mean-something-else-in-pathnames :needs :our-engine)
+(define-server-test
+    (a-path-may-have-letters-that-mean-something-else-in-pathnames :needs :our-engine)
   (where-special
    (with-directory (directory)
      (let ((path (uiop:parse-native-namestring

@@ -50,7 +50,8 @@
     (is (equal "Hey!" (ask-text "/yo")))
     (is (zerop (getf (recycling:stats second) :served)))))
 
-(define-server-test (a-stock-acceptor-that-does-not-run-has-no-power-over-who-does :needs :our-engine)
+(define-server-test
+    (a-stock-acceptor-that-does-not-run-has-no-power-over-who-does :needs :our-engine)
   (with-shared-taskmaster (first second :class 'hunchentoot:easy-acceptor)
     (is (equal "Hey!" (ask-text "/yo")))
     (recycling:abandon-acceptor second)

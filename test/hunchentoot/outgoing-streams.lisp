@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* outgoing-streams :in acceptors
-  :description "Deferred replies that any thread writes: framing, slow clients, and clients that leave.")
+  :description
+  "Deferred replies that any thread writes: framing, slow clients, and clients that leave.")
 
 (defmacro serving-streams ((streams &rest options) (&rest initargs) &body body)
   "Evaluates BODY while *SERVER*, with INITARGS, answers / by streams, which are recorded in
@@ -9,7 +10,8 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
   `(let ((,streams (make-recorder)))
      (serving ,initargs
          (("/" (recycling:defer-reply (reply :on-abandon ,(getf options :on-abandon))
-                 (record ,streams (recycling:start-stream reply ,@(uiop:remove-plist-key :on-abandon options)))))
+                 (record ,streams (recycling:start-stream
+                                   reply ,@(uiop:remove-plist-key :on-abandon options)))))
           ("/word" "word"))
        ,@body)))
 
@@ -38,7 +40,8 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
                    (is (chunked-p head)))
                  (is (string= "one " (decode (read-chunk connection))) "It leaves at once.")
                  (is-true (task-result (in-background ("writing")
-                                         (recycling:write-outgoing stream "xtwox" :start 1 :end 4))))
+                                         (recycling:write-outgoing stream "xtwox" :start 1
+                                                                   :end 4))))
                  (is (string= "two" (decode (read-chunk connection))))
                  (is-true (recycling:write-outgoing stream (encode "octets")))
                  (is-true (recycling:write-outgoing stream ""))
@@ -49,7 +52,8 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
                  (is (null (read-chunk connection)))
                  (is (null (recycling:outgoing-open-p stream)))
                  (signals recycling:reply-already-sent (recycling:write-outgoing stream "three")))
-               (is (string= "word" (exchange-text connection "/word")) "The connection is used again.")))
+               (is (string= "word" (exchange-text connection "/word"))
+                   "The connection is used again.")))
     (eventually ("all to be counted") (= 4 (figure :served)))))
 
 (define-server-test (a-client-that-speaks-the-old-protocol-gets-a-stream-to-the-end
@@ -74,12 +78,14 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
       (let ((response (read-response connection)))
         (is (string= "6" (response-header response "content-length")))
         (is (string= "onetwo" (response-text response))))
-      (is (string= "word" (exchange-text connection "/word")) "It was whole, so the connection is used again.")
+      (is (string= "word" (exchange-text connection "/word"))
+          "It was whole, so the connection is used again.")
       (let ((stream (asked-stream connection streams)))
         (recycling:write-outgoing stream "one" :wait 5)
         (recycling:close-outgoing stream))
       (read-head connection)
-      (is (string= "one" (decode (receive-rest connection))) "The client sees that the rest is missing."))))
+      (is (string= "one" (decode (receive-rest connection)))
+          "The client sees that the rest is missing."))))
 
 (define-server-test (what-the-handler-says-of-the-reply-holds-for-its-stream :needs :our-engine)
   (serving ()
@@ -110,7 +116,8 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
 
 (define-server-test (what-was-refused-does-not-count :needs :parking)
   (serving-streams (streams :headers '((:content-length . 10000000)) :high-water-mark 2) ()
-    (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+    (with-open-connection
+        (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
       (let ((stream (asked-stream connection streams)))
         (is (null (recycling:write-outgoing stream *large-answer*)))
         (loop repeat 3
@@ -156,7 +163,8 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
   (serving-deferred (replies) ()
     (with-connection (connection)
       (send-request connection "/")
-      (signals error (recycling:start-stream (nth-reply replies) :headers '((:content-length . "many"))))
+      (signals error
+               (recycling:start-stream (nth-reply replies) :headers '((:content-length . "many"))))
       (is-true (recycling:fail-reply (nth-reply replies)))
       (is (= 500 (response-status (read-response connection)))))))
 
@@ -183,7 +191,8 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
                             collect (let ((number number))
                                       (in-background ("writing")
                                         (dotimes (index count t)
-                                          (recycling:write-outgoing stream (format nil "~D ~D~%" number index)
+                                          (recycling:write-outgoing stream (format nil "~D ~D~%"
+                                                                                   number index)
                                                                     :wait 10))))))
              (closing (in-background ("closing")
                         (mapc #'task-result writers)
@@ -206,7 +215,8 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
                      :needs :parking)
   (serving-streams (streams :high-water-mark 100000)
       (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1))
-    (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+    (with-open-connection
+        (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
       (let* ((stream (asked-stream connection streams))
              (piece (make-array 10000 :element-type '(unsigned-byte 8) :initial-element 120))
              ;; The system may take more a little later.
@@ -215,7 +225,8 @@ STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
              (called (make-recorder)))
         (signals recycling:stream-full (recycling:write-outgoing stream piece))
         (signals recycling:stream-full (recycling:write-outgoing stream piece :wait 1/20))
-        (is (<= (server::shared-queue-size (recycling::outgoing-stream-shared-queue stream)) (+ 100000 10010)))
+        (is (<= (server::shared-queue-size (recycling::outgoing-stream-shared-queue stream))
+                (+ 100000 10010)))
         (is (string= "word" (ask-text "/word")) "The one thread is free.")
         (eventually ("it to be free again") (zerop (figure :busy)))
         (dotimes (number 3)
@@ -248,7 +259,8 @@ then closes it."
 
 (define-server-test (functions-that-wait-for-room-may-write-and-close :needs :our-engine)
   (serving-streams (streams :high-water-mark 50000) ()
-    (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+    (with-open-connection
+        (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
       (pump (asked-stream connection streams) *large-answer* 0)
       (is-true (large-stream-p connection))
       (is (string= "word" (exchange-text connection "/word"))))))
@@ -256,7 +268,8 @@ then closes it."
 (define-server-test (functions-that-fail-harm-nobody :needs :our-engine)
   (let ((log (make-string-output-stream)) (called (make-recorder)))
     (serving-streams (streams :high-water-mark 1000) (:message-log-destination log)
-      (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+      (with-open-connection
+          (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
         (let ((stream (asked-stream connection streams)))
           (recycling:write-outgoing stream *large-answer*)
           (recycling:call-when-writable stream (lambda () (error "The callback fails.")))
@@ -290,11 +303,13 @@ then closes it."
 
 (define-server-test (a-writer-that-waits-for-room-gets-it :needs :our-engine)
   (serving-streams (streams :high-water-mark 20000) ()
-    (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+    (with-open-connection
+        (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
       (let* ((stream (asked-stream connection streams))
              (writing (in-background ("writing")
                         (loop for start from 0 below *large-size* by 45000
-                              do (recycling:write-outgoing stream *large-answer* :start start :wait t
+                              do (recycling:write-outgoing stream *large-answer* :start start
+                                                           :wait t
                                                            :end (min *large-size* (+ start 45000))))
                         (recycling:close-outgoing stream))))
         (is-true (large-stream-p connection))
@@ -305,8 +320,9 @@ then closes it."
     (serving () (("/" (recycling:defer-reply (reply)
                         (let ((stream (recycling:start-stream reply :high-water-mark 10)))
                           (record streams (recycling:write-outgoing stream "more than ten" :wait t))
-                          (record streams (handler-case (recycling:write-outgoing stream "more" :wait t)
-                                            (recycling:stream-full () :full)))
+                          (record streams
+                                  (handler-case (recycling:write-outgoing stream "more" :wait t)
+                                    (recycling:stream-full () :full)))
                           (recycling:close-outgoing stream)))))
       (is (string= "more than ten" (ask-text "/")))
       (is (equal '(nil :full) (recorded streams))))))
@@ -372,14 +388,17 @@ then closes it."
   ()
   (:documentation "A reply that does not take a header."))
 
-(defmethod (setf hunchentoot:header-out) (value (name (eql :x-refused)) &optional (reply hunchentoot:*reply*))
+(defmethod (setf hunchentoot:header-out)
+    (value (name (eql :x-refused)) &optional (reply hunchentoot:*reply*))
   (if (typep reply 'refusing-reply)
       (error "~A is not taken." value)
       (call-next-method)))
 
-(define-server-test (a-reply-that-does-not-take-what-its-stream-begins-with-is-500 :needs :our-engine)
+(define-server-test
+    (a-reply-that-does-not-take-what-its-stream-begins-with-is-500 :needs :our-engine)
   (serving (:reply-class 'refusing-reply)
-      (("/" (recycling:defer-reply (reply) (recycling:start-stream reply :headers '((:x-refused . "this")))))
+      (("/" (recycling:defer-reply (reply)
+                (recycling:start-stream reply :headers '((:x-refused . "this")))))
        ("/word" "word"))
     (with-connection (connection)
       (is (= 500 (response-status (exchange connection "/"))))
@@ -413,7 +432,8 @@ then closes it."
            (writing (in-background ("writing")
                       (handler-case (loop (recycling:write-outgoing stream *large-answer* :wait t))
                         (recycling:client-left () :left)))))
-      (eventually ("the stream to be full") (server:full-p (recycling::outgoing-stream-shared-queue stream)))
+      (eventually ("the stream to be full")
+        (server:full-p (recycling::outgoing-stream-shared-queue stream)))
       (recycling:call-when-writable stream (lambda () (record called t)))
       (reset connection)
       (is (eq :left (task-result writing)))
@@ -433,7 +453,8 @@ TOLD is recorded in STEPS."
 called once, when END, a function of the stream and of the client's connection, has ended it."
   (let ((told (make-recorder)) (steps (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t))) (:write-timeout 60)
-      (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+      (with-open-connection
+          (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
         (let ((stream (asked-stream connection streams)))
           (write-on stream steps told)
           (funcall end stream connection)
@@ -447,7 +468,8 @@ called once, when END, a function of the stream and of the client's connection, 
           (is (equal '(1 2) (member-if #'plusp (recorded steps))))
           (signals recycling:client-left (write-on stream steps told)))))))
 
-(define-server-test (whose-client-leaves-is-told-before-he-may-write :needs (:our-engine :noticed-leaving))
+(define-server-test
+    (whose-client-leaves-is-told-before-he-may-write :needs (:our-engine :noticed-leaving))
   (check-who-is-told-first (lambda (stream connection)
                              (declare (ignore stream))
                              (reset connection))))
@@ -464,18 +486,21 @@ called once, when END, a function of the stream and of the client's connection, 
                      :needs (:our-engine :noticed-leaving))
   (let ((told (make-recorder)) (called (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t)) :high-water-mark 1000) ()
-      (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+      (with-open-connection
+          (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
         (let ((stream (asked-stream connection streams)))
           (end-sending connection)
           (eventually ("the writer to be told") (plusp (recorded-count told)))
-          (loop while (recycling:write-outgoing stream (encode (make-string 10000 :initial-element #\x))))
+          (loop while (recycling:write-outgoing stream
+                                                (encode (make-string 10000 :initial-element #\x))))
           (recycling:call-when-writable stream (lambda () (record called t)))
           (as-client ("reading") (receive-rest connection))
           (eventually ("room to be told of") (plusp (recorded-count called)))
           (is-true (recycling:write-outgoing stream "x"))
           (recycling:close-outgoing stream))))))
 
-(define-server-test (a-silent-stream-whose-client-resets-is-over :needs (:our-engine :noticed-leaving))
+(define-server-test
+    (a-silent-stream-whose-client-resets-is-over :needs (:our-engine :noticed-leaving))
   (let ((told (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t))) ()
       (let* ((connection (connect))
@@ -490,7 +515,8 @@ called once, when END, a function of the stream and of the client's connection, 
                      :needs :parking)
   (let ((told (make-recorder)) (steps (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t))) ()
-      (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+      (with-open-connection
+          (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
         (let ((stream (asked-stream connection streams)))
           (end-sending connection)      ; and reads nothing
           (eventually ("the writer to be told") (plusp (recorded-count told)))
@@ -506,12 +532,15 @@ called once, when END, a function of the stream and of the client's connection, 
     (flet ((told ()
              (bt:with-lock-held (lock)
                (record results (left-p stream "in vain")))))
-      (serving-streams (streams :on-abandon #'told) (:write-timeout 1) ; a client that is silent, and does not read
-        (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+      ;; a client that is silent, and does not read
+      (serving-streams (streams :on-abandon #'told) (:write-timeout 1)
+        (with-open-connection
+            (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
           (setf stream (asked-stream connection streams))
           (is-true (task-result (in-background ("writing")
                                   (bt:with-lock-held (lock)
-                                    (handler-case (loop (recycling:write-outgoing stream *large-answer* :wait t))
+                                    (handler-case (loop (recycling:write-outgoing
+                                                         stream *large-answer* :wait t))
                                       (recycling:client-left () t))))))
           (eventually ("who was told to have written") (recorded results))
           (is (equal '(t) (recorded results)))
@@ -534,7 +563,8 @@ called once, when END, a function of the stream and of the client's connection, 
       (is (null (recycling:close-outgoing stream)))
       (signals recycling:reply-already-sent (recycling:write-outgoing stream "later")))))
 
-(define-server-test (a-stream-whose-worker-ends-before-it-begins-is-over :needs (:our-engine :deferred-ends :calls-by-name))
+(define-server-test (a-stream-whose-worker-ends-before-it-begins-is-over
+                     :needs (:our-engine :deferred-ends :calls-by-name))
   (dolist (name '("/handler" "/begin"))
     (let ((streams (make-recorder)) (told (make-recorder)) (first-p (string= name "/begin"))
           (channel (recycling:make-channel)))
@@ -543,19 +573,25 @@ called once, when END, a function of the stream and of the client's connection, 
                          (kill-this-thread))
                        (funcall original deferred-response context start))
         (flet ((start (reply)
-                 (record streams (recycling:subscribe channel (recycling:start-event-stream reply)))))
-          (serving () (("/handler" (recycling:defer-reply (reply :on-abandon (lambda () (record told t))) (start reply))
-                                   (kill-this-thread))
-                       ("/begin" (recycling:defer-reply (reply :on-abandon (lambda () (record told t))) (start reply))))
+                 (record streams
+                         (recycling:subscribe channel (recycling:start-event-stream reply)))))
+          (serving ()
+              (("/handler" (recycling:defer-reply (reply :on-abandon (lambda () (record told t)))
+                               (start reply))
+                           (kill-this-thread))
+               ("/begin" (recycling:defer-reply (reply :on-abandon (lambda () (record told t)))
+                             (start reply))))
             (with-connection (connection)
               (send-request connection name)
               (let ((stream (nth-reply streams)))
                 (is-true (loop thereis (left-p stream *large-answer*)))
                 (eventually ("who has the reply to be told") (= 1 (recorded-count told)))
                 (is-false (recycling:outgoing-open-p stream))
-                (eventually ("the channel to be empty") (zerop (recycling:channel-size channel)))))))))))
+                (eventually ("the channel to be empty")
+                  (zerop (recycling:channel-size channel)))))))))))
 
-(define-server-test (a-stream-begun-while-its-connection-is-given-up-is-over :needs (:our-engine :deferred-ends :calls-by-name))
+(define-server-test (a-stream-begun-while-its-connection-is-given-up-is-over
+                     :needs (:our-engine :deferred-ends :calls-by-name))
   (dolist (when '(:before :after))
     (let ((replies (make-recorder)) (streams (make-recorder)) (channel (recycling:make-channel)))
       (flet ((start ()
@@ -575,10 +611,13 @@ called once, when END, a function of the stream and of the client's connection, 
                 (cond ((eq :after when)
                        (is (null stream)))
                       (t
-                       (eventually ("the stream to be over") (not (recycling:outgoing-open-p stream)))
-                       (is (eq :left (handler-case (loop (recycling:write-outgoing stream *large-answer* :wait t))
+                       (eventually ("the stream to be over")
+                         (not (recycling:outgoing-open-p stream)))
+                       (is (eq :left (handler-case (loop (recycling:write-outgoing
+                                                          stream *large-answer* :wait t))
                                        (recycling:client-left () :left))))))
-                (eventually ("the channel to be empty") (zerop (recycling:channel-size channel)))))))))))
+                (eventually ("the channel to be empty")
+                  (zerop (recycling:channel-size channel)))))))))))
 
 (define-server-test (whose-head-was-all-that-a-client-wanted-is-not-told-of-its-leaving
                      :needs (:our-engine :deferred-ends :calls-by-name))
@@ -602,7 +641,8 @@ called once, when END, a function of the stream and of the client's connection, 
                 (eventually ("the connection to end") (zerop (figure :open)))))
             (is (zerop (recorded-count told)) "~A" where)))))))
 
-(define-server-test (a-stream-that-nobody-closes-ends-when-its-client-leaves :needs (:our-engine :noticed-leaving))
+(define-server-test
+    (a-stream-that-nobody-closes-ends-when-its-client-leaves :needs (:our-engine :noticed-leaving))
   (serving () (("/stream" (recycling:defer-reply (reply :timeout 1/10)
                             (recycling:write-outgoing (recycling:start-stream reply) "one"))
                           nil)
@@ -620,7 +660,8 @@ called once, when END, a function of the stream and of the client's connection, 
         (disconnect connection))
       (eventually ("the connection to end") (zerop (figure :open))))))
 
-(define-server-test (a-stream-that-is-cut-is-in-the-access-log :needs (:our-engine :noticed-leaving))
+(define-server-test
+    (a-stream-that-is-cut-is-in-the-access-log :needs (:our-engine :noticed-leaving))
   (with-log-file (file)
     (serving-streams (streams) (:access-log-destination file :access-log-format :json)
       (let* ((connection (connect))
@@ -633,7 +674,8 @@ called once, when END, a function of the stream and of the client's connection, 
         (recycling:close-outgoing (asked-stream connection streams))
         (read-response connection))
       (hunchentoot:stop *server*))
-    (is (equal '(200 200) (loop for line in (lines-of file) collect (fact "status" (parse-json line)))))))
+    (is (equal '(200 200)
+               (loop for line in (lines-of file) collect (fact "status" (parse-json line)))))))
 
 (define-server-test (streams-leave-over-tls-too :needs (:our-engine :tls-client))
   (over-tls

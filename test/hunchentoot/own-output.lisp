@@ -28,7 +28,8 @@
         (is (= 1 (count-of "HTTP/1.1 " text)) "What is too much is not taken for another reply."))
       (is (equal '(recycling:content-too-long) (recorded failures))))))
 
-(define-server-test (a-handler-that-writes-less-than-it-announced-ends-the-connection :needs :our-http)
+(define-server-test
+    (a-handler-that-writes-less-than-it-announced-ends-the-connection :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) 10)
                     (write-words "half")))
     (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
@@ -89,7 +90,8 @@
                           (hunchentoot:header-out :upgrade) "talk")
                     ""))
     (flet ((check-one-answer ()
-             (let ((text (ask-parts (request-octets "/" :headers '(("Connection" . "keep-alive, Upgrade")
+             (let ((text (ask-parts (request-octets "/" :headers '(("Connection" .
+                                                                    "keep-alive, Upgrade")
                                                                    ("Upgrade" . "talk")))
                                     (request-octets "/"))))
                (is (= 1 (count-of "HTTP/1.1 " text)))
@@ -149,7 +151,8 @@
       (is (chunked-p response))
       (is (string= "body" (response-text response))))))
 
-(define-server-test (a-streamed-reply-whose-end-nobody-would-see-ends-the-connection :needs :our-http)
+(define-server-test
+    (a-streamed-reply-whose-end-nobody-would-see-ends-the-connection :needs :our-http)
   (serving (:output-chunking-p nil) (("/" (write-words "body")))
     (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
       (is (uiop:string-suffix-p text "body"))
@@ -186,14 +189,16 @@
                       (write-sequence (octets "early ") stream) ; and not flushed
                       (write-byte (read-byte content) stream))))
     (with-connection (connection)
-      (send connection (octets "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 1" :crlf :crlf))
+      (send connection (octets "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 1"
+                               :crlf :crlf))
       (is (chunked-p (read-head connection)))
       (is (string= "early " (decode (read-chunk connection))))
       (send connection "x")
       (is (string= "x" (decode (read-chunk connection))))
       (is (null (read-chunk connection))))))
 
-(define-server-test (programs-can-ask-whether-content-comes-in-chunks-after-the-head-was-sent :needs :our-http)
+(define-server-test
+    (programs-can-ask-whether-content-comes-in-chunks-after-the-head-was-sent :needs :our-http)
   (serving () (("/" (let ((stream (hunchentoot:send-headers)))
                       (write-sequence (octets (shown (and (hunchentoot::input-chunking-p) t)
                                                      (hunchentoot:raw-post-data :force-text t)))
@@ -230,7 +235,8 @@
 
 ;;; Failures
 
-(define-server-test (what-was-written-and-not-flushed-arrives-though-the-handler-failed :needs :our-http)
+(define-server-test
+    (what-was-written-and-not-flushed-arrives-though-the-handler-failed :needs :our-http)
   (serving () (("/" (write-words "one " "two")
                     (error "amid the reply")))
     (let ((text (ask-parts (request-octets "/") (request-octets "/"))))

@@ -21,7 +21,8 @@ empty lists, tells."
   (let ((answer (exchange-text connection "/ends")))
     (if (first expected)
         (is (equal (format nil "~{~{~A ~A~} ~}http" expected) answer))
-        (is (equal (format nil "127.0.0.1 ~D 127.0.0.1 ~D http" (client-port connection) (port-of *server*))
+        (is (equal (format nil "127.0.0.1 ~D 127.0.0.1 ~D http" (client-port connection)
+                           (port-of *server*))
                    answer)))))
 
 (define-server-test (a-proxy-header-tells-both-ends-of-the-clients-connection :needs :our-engine)
@@ -101,12 +102,14 @@ empty lists, tells."
     (is (null (rejections)))
     (is (zerop (figure :failed)))))
 
-(define-server-test (fields-count-only-where-the-source-in-the-header-is-trusted-too :needs :our-engine)
+(define-server-test
+    (fields-count-only-where-the-source-in-the-header-is-trusted-too :needs :our-engine)
   (flet ((client (source)
            (with-connection (connection)
              (send connection (format nil "PROXY TCP4 ~A 10.0.0.1 5000 80" source) :crlf)
              (first (uiop:split-string
-                     (exchange-text connection "/ends" :headers '(("X-Forwarded-For" . "198.51.100.1"))))))))
+                     (exchange-text connection "/ends"
+                                    :headers '(("X-Forwarded-For" . "198.51.100.1"))))))))
     (serving-proxied ()
       (is (equal "192.0.2.1" (client "192.0.2.1")))
       (is (equal "198.51.100.1" (client "10.1.2.3"))))))
@@ -147,4 +150,5 @@ empty lists, tells."
                      (let ((answer (exchange-text connection "/ends")))
                        (is (uiop:string-suffix-p answer "https"))
                        (when (first told)
-                         (is (uiop:string-prefix-p (format nil "~{~{~A ~A~}~^ ~}" told) answer)))))))))))
+                         (is (uiop:string-prefix-p (format nil "~{~{~A ~A~}~^ ~}" told)
+                                                   answer)))))))))))

@@ -72,7 +72,8 @@ ENCRYPTED."
   (flet ((forged (scheme)
            `(("X-Forwarded-For" . "10.0.0.1") ("X-Forwarded-Proto" . ,scheme)
              ("X-Forwarded-Host" . "example.org") ("Forwarded" . "for=10.0.0.2;proto=https"))))
-    (loop for (port scheme make) in `((,plain "http" %make-connection) (,encrypted "https" encrypted))
+    (loop for (port scheme make) in `((,plain "http" %make-connection)
+                                      (,encrypted "https" encrypted))
           do (let* ((*make-connection* make)
                     (host (format nil "localhost:~D" port))
                     (expected (format nil "127.0.0.2 0 ~A ~A" scheme host)))
@@ -102,7 +103,8 @@ ENCRYPTED."
   `(with-directory (,directory)
      (let ((tls (ensure-directories-exist (merge-pathnames "tls/" ,directory))))
        (funcall 'make-certificate tls)
-       (uiop:copy-file (merge-pathnames "certificate.pem" tls) (merge-pathnames "fullchain.pem" tls))
+       (uiop:copy-file (merge-pathnames "certificate.pem" tls)
+                       (merge-pathnames "fullchain.pem" tls))
        (write-file tls "both.pem" (uiop:read-file-string (merge-pathnames "fullchain.pem" tls))
                    (uiop:read-file-string (merge-pathnames "key.pem" tls))))
      ,@body))
@@ -126,9 +128,11 @@ http {
       (let* ((plain (free-port)) (encrypted (free-port))
              (site (localized-configuration "nginx-site.conf" directory
                                             "listen 80" (format nil "listen 127.0.0.1:~D" plain)
-                                            "listen 443" (format nil "listen 127.0.0.1:~D" encrypted)))
+                                            "listen 443"
+                                            (format nil "listen 127.0.0.1:~D" encrypted)))
              (file (write-file directory "nginx.conf" (format nil *nginx-frame* site))))
-        (with-proxied-acceptor (:listen-path (merge-pathnames "http.sock" directory) :trusted-proxies '(:unix))
+        (with-proxied-acceptor (:listen-path (merge-pathnames "http.sock" directory)
+                                :trusted-proxies '(:unix))
           (call-with-proxy (lambda () (check-client-behind-proxy plain encrypted))
                              plain nginx "-p" (uiop:native-namestring directory)
                              "-c" (uiop:native-namestring file)
@@ -159,7 +163,8 @@ http {
                                (is (null (rejections))))
                              plain haproxy "-db" "-f" (uiop:native-namestring file)))))))
 
-(define-server-test (clients-are-known-by-the-proxy-protocol-of-haproxy :needs (:our-engine :tls-client))
+(define-server-test
+    (clients-are-known-by-the-proxy-protocol-of-haproxy :needs (:our-engine :tls-client))
   (where-program (haproxy "haproxy")
     (with-proxy-files (directory)
       (over-tls
@@ -171,9 +176,11 @@ http {
                                              (localized-configuration
                                               "haproxy-tcp.cfg" directory
                                               "bind :443" (format nil "bind 127.0.0.1:~D" port)
-                                              "send-proxy-v2 check" (format nil "~A check inter 200" version)
+                                              "send-proxy-v2 check"
+                                               (format nil "~A check inter 200" version)
                                               *check-timeout* *patient-check-timeout*
-                                              "127.0.0.1:4443" (format nil "127.0.0.1:~D" (port-of *server*))))))
+                                              "127.0.0.1:4443"
+                                               (format nil "127.0.0.1:~D" (port-of *server*))))))
                        (call-with-proxy
                         (lambda ()
                           (with-open-connection (connection (connect-from-elsewhere port))
@@ -191,11 +198,13 @@ http {
       (serving (:trusted-proxies '("127.0.0.1") :proxy-protocol t)
           (("/ends" (ends-as-told)))
         (let ((answer (uiop:run-program
-                       (list curl "-sk" "--haproxy-protocol" "--max-time" (princ-to-string *patience*)
+                       (list curl "-sk" "--haproxy-protocol" "--max-time"
+                             (princ-to-string *patience*)
                              (format nil "https://127.0.0.1:~D/ends" (port-of *server*)))
                        :output :string :ignore-error-status t)))
           (is (uiop:string-prefix-p "127.0.0.1 " answer))
-          (is (uiop:string-suffix-p answer (format nil "127.0.0.1 ~D https" (port-of *server*)))))))))
+          (is (uiop:string-suffix-p answer
+                                    (format nil "127.0.0.1 ~D https" (port-of *server*)))))))))
 
 ;;; Checks of load balancers
 
@@ -203,7 +212,8 @@ http {
   (serving (:document-root nil) (("/page" "page"))
     (dolist (target '("/" "*"))
       (dolist (version '("HTTP/1.0" "HTTP/1.1"))
-        (is (= 204 (response-status (ask target :method :options :version version))) "~A ~A" target version)))
+        (is (= 204 (response-status (ask target :method :options :version version))) "~A ~A" target
+            version)))
     (is (= 404 (response-status (ask "/nowhere" :method :options))))))
 
 (define-server-test (a-check-that-only-connects-is-no-failure :needs :our-engine)

@@ -15,7 +15,8 @@
                    (loop for header in headers collect header collect :crlf) :crlf)))
     `((400 "GET /a HTTP/1.1" ,(request "GET /a HTTP/1.1" "Bad Name: 1"))
       (400 "-" ,(octets "G" #(1) "T / HTTP/1.1" :crlf :crlf))
-      (414 "GET" ,(request (format nil "GET /~A HTTP/1.1" (make-string 20000 :initial-element #\x))))
+      (414 "GET"
+           ,(request (format nil "GET /~A HTTP/1.1" (make-string 20000 :initial-element #\x))))
       (431 "GET /b HTTP/1.1" ,(request "GET /b HTTP/1.1" (make-string 140000 :initial-element #\x)))
       (413 "POST /c HTTP/1.1" ,(request "POST /c HTTP/1.1" "Content-Length: 2000"))
       (417 "POST /d HTTP/1.1" ,(request "POST /d HTTP/1.1" "Content-Length: 2" "Expect: more"))
@@ -44,9 +45,10 @@ arguments, returns the lines of its access log so far."
                (is (= status (response-status (read-response connection)))))
              (let ((written (eventually ("the line")
                               (and (= number (length (lines))) (first (last (lines)))))))
-               (is (cl-ppcre:scan (format nil "^127\\.0\\.0\\.1 - \\[[-0-9: ]+\\] \"~A\" ~D - \"-\" \"-\"$"
-                                          (cl-ppcre:quote-meta-chars line) status)
-                                  written)
+               (is (cl-ppcre:scan
+                    (format nil "^127\\.0\\.0\\.1 - \\[[-0-9: ]+\\] \"~A\" ~D - \"-\" \"-\"$"
+                            (cl-ppcre:quote-meta-chars line) status)
+                    written)
                    "~A" written)))
     (is (= (length *rejected*) (getf (recycling:stats *server*) :rejected)))
     (is (equal '((400 . 2) (413 . 1) (414 . 1) (417 . 1) (431 . 1) (501 . 1) (505 . 1))
@@ -66,7 +68,8 @@ arguments, returns the lines of its access log so far."
   (with-access-log (lines :access-log-format
                           (lambda (facts)
                             (format nil "~{~S~^ ~}"
-                                    (loop for name in '(:remote-address :method :uri :protocol :status)
+                                    (loop for name in
+                                          '(:remote-address :method :uri :protocol :status)
                                           collect (getf facts name)))))
       (("/" "body"))
     (ask-raw "GET /secret HTTP/1.1" :crlf "Bad Name: 1" :crlf :crlf)
@@ -126,7 +129,8 @@ arguments, returns the lines of its access log so far."
       (is (member (response-status (read-response connection)) '(200 400))))
     (is (zerop (getf (recycling:stats *server*) :failed)))))
 
-(define-server-test (without-an-access-log-no-lines-of-rejected-requests-are-lost :needs :our-engine)
+(define-server-test
+    (without-an-access-log-no-lines-of-rejected-requests-are-lost :needs :our-engine)
   (serving (:max-body-octets 10) (("/" "body"))
     (is (= 413 (response-status (ask "/" :method :post :content (test-octets 11)))))
     (eventually ("the rejection to be counted") (equal '((413 . 1)) (rejections)))

@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* replies-in-turn :in acceptors
-  :description "Replies that come later, and the requests behind them on the same connection, in order.")
+  :description
+  "Replies that come later, and the requests behind them on the same connection, in order.")
 
 (define-server-test (a-client-that-sends-on-behind-a-reply-that-does-not-come-in-time-is-served
                      :needs (:our-http :parking))
@@ -36,7 +37,8 @@
             do (is (string= (princ-to-string count) (response-text (read-response connection))))
                (is (string= "word" (exchange-text connection "/word")))))))
 
-(define-server-test (a-reply-leaves-though-the-timer-that-completes-it-blocks-then :needs (:our-http :parking))
+(define-server-test
+    (a-reply-leaves-though-the-timer-that-completes-it-blocks-then :needs (:our-http :parking))
   (serving-deferred (replies) ()
     (let ((gate (make-gate)))
       (unwind-protect
@@ -65,7 +67,8 @@
             do (is (string= "now" (exchange-text connection "/now")))
                (is (string= "word" (exchange-text connection "/elsewhere")))
                (is (string= "plain" (exchange-text connection "/plain"))))
-      (send connection (request-octets "/now") (request-octets "/elsewhere") (request-octets "/plain"))
+      (send connection (request-octets "/now") (request-octets "/elsewhere")
+            (request-octets "/plain"))
       (dolist (text '("now" "word" "plain"))
         (is (string= text (response-text (read-response connection)))))
       (send-request connection "/now" :headers '(("Connection" . "close")))
@@ -74,10 +77,12 @@
 
 ;;; What comes behind a reply that is awaited
 
-(define-server-test (those-behind-a-deferred-reply-wait-and-are-answered-in-order :needs :our-engine)
+(define-server-test
+    (those-behind-a-deferred-reply-wait-and-are-answered-in-order :needs :our-engine)
   (serving-deferred (replies) ()
     (with-connection (connection)
-      (send connection (request-octets "/") (request-octets "/word") (request-octets "/") (request-octets "/word"))
+      (send connection (request-octets "/") (request-octets "/word") (request-octets "/")
+            (request-octets "/word"))
       (nth-reply replies)
       (await-deferred 1)
       (send-in-pieces connection 7 (request-octets "/word"))
@@ -100,7 +105,8 @@
 
 (define-server-test (large-replies-keep-their-order :needs :our-engine)
   (serving-deferred (replies) (("/large" *large-answer*))
-    (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+    (with-open-connection
+        (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
       (send connection (request-octets "/large") (request-octets "/") (request-octets "/word"))
       (is-true (large-reply-p connection))
       (complete replies *large-answer*)
@@ -109,13 +115,15 @@
 
 (define-server-test (what-comes-while-another-thread-answers-is-served-too :needs :parking)
   (dolist (second '("/word" "/later"))
-    (let ((replies (make-recorder)) (amid (make-gate "the answer to be made")) (go-on (make-gate "to go on")))
+    (let ((replies (make-recorder)) (amid (make-gate "the answer to be made"))
+          (go-on (make-gate "to go on")))
       (serving (:read-timeout 60)       ; which would find it, too
           (("/first" (recycling:defer-reply (reply) (record replies reply)))
            ("/later" (recycling:defer-reply (reply) (recycling:complete-reply reply "word")))
            ("/word" "word"))
         (with-connection (connection)
-          (send connection (request-octets "/first") (request-octets second)) ; which is read with the first
+          ;; which is read with the first
+          (send connection (request-octets "/first") (request-octets second))
           (let ((reply (nth-reply replies)))
             (await-deferred 1)
             (let ((completing (in-background ("completing")
@@ -126,15 +134,18 @@
               (await amid)
               (send connection (request-octets "/word"))
               (eventually ("a worker to have got the event")
-                (engine::arrived-p (server:suspended-exchange-connection (recycling::deferred-reply-deferred-response reply))))
+                (engine::arrived-p (server:suspended-exchange-connection
+                                    (recycling::deferred-reply-deferred-response reply))))
               (open-gate go-on)
               (is-true (task-result completing))))
           (is (equal '("first" "word" "word")
                      (loop repeat 3 collect (response-text (read-response connection))))))))))
 
-(define-server-test (what-comes-over-tls-while-another-thread-answers-is-served-too :needs (:parking :tls-client))
+(define-server-test
+    (what-comes-over-tls-while-another-thread-answers-is-served-too :needs (:parking :tls-client))
   (over-tls
-    (let ((replies (make-recorder)) (held (make-gate)) (go-on (make-gate)) (amid (make-gate)) (answer (make-gate)))
+    (let ((replies (make-recorder)) (held (make-gate)) (go-on (make-gate)) (amid (make-gate))
+          (answer (make-gate)))
       (serving (:read-timeout 60)
           (("/hold" (open-gate held) (await go-on) "hold")
            ("/" (recycling:defer-reply (reply) (record replies reply)))
@@ -157,7 +168,8 @@
               (await amid)
               (send connection (request-octets "/word"))
               (eventually ("a worker to have got the event")
-                (engine::arrived-p (server:suspended-exchange-connection (recycling::deferred-reply-deferred-response reply))))
+                (engine::arrived-p (server:suspended-exchange-connection
+                                    (recycling::deferred-reply-deferred-response reply))))
               (open-gate answer)
               (is-true (task-result completing))))
           (is (equal '("hold" "first" "word" "word" "word")

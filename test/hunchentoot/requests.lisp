@@ -95,7 +95,8 @@
                            collect (format nil "~A~A~A=~A~A" (one-of ";" "; " " ;" "	; ")
                                            (one-of "charset" "a" "boundary") (one-of "" "" " ")
                                            (one-of "" "" " ")
-                                           (one-of "utf-8" "x" "--1" "\"quoted; x\"" "\"e\\\"f\"" "\"\"")))
+                                           (one-of "utf-8" "x" "--1" "\"quoted; x\"" "\"e\\\"f\""
+                                                   "\"\"")))
                      (one-of "" "" "" " " ";" "; " "; a" ";a=" "; a= " ";a=\"b" " b" ",b")))))
 
 (defun charset-to-hunchentoot (type)
@@ -128,7 +129,8 @@
                            (format nil "~(~A/~A~)" type subtype))
              (error () nil))))
     (dolist (name '("application/x-www-form-urlencoded" "multipart/form-data"))
-      (dolist (rest '("" ",x" "=x" "\"x" "(x)" "/x" ":x" "@" " x" ";" "; charset=utf-8" "x" "-x" "é"))
+      (dolist (rest '("" ",x" "=x" "\"x" "(x)" "/x" ":x" "@" " x" ";" "; charset=utf-8" "x" "-x"
+                      "é"))
         (let ((type (as-text (format nil "~A~A" name rest))))
           (is (eq (and (string= name (hunchentoots type)) t)
                   (and (http:media-type-p name type) t))

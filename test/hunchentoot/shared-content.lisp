@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* shared-content :in acceptors
-  :description "Content of a request whose reply is deferred: in other threads it is what the handler would get,
+  :description
+  "Content of a request whose reply is deferred: in other threads it is what the handler would get,
 and it is read, refused and given back as ever.")
 
 (defun complete-by-reading (reply function)
@@ -20,7 +21,8 @@ the name of the condition that it has signalled."
 ROUTES, a list of paths and functions, by what the function returns in another thread."
   `(serving ,initargs
        ,(loop for (path function) in routes
-              collect `(,path (recycling:defer-reply (reply) (complete-by-reading reply ,function))))
+              collect `(,path (recycling:defer-reply (reply)
+                                  (complete-by-reading reply ,function))))
      ,@body))
 
 (defun read-some-of (stream count)
@@ -34,7 +36,8 @@ ROUTES, a list of paths and functions, by what the function returns in another t
 
 (defun chunked-form-head (path)
   "The head of a form for PATH that comes in chunks."
-  (post-head path (octets "Transfer-Encoding: chunked" :crlf "Content-Type: application/x-www-form-urlencoded")))
+  (post-head path (octets "Transfer-Encoding: chunked"
+                          :crlf "Content-Type: application/x-www-form-urlencoded")))
 
 (defun temporary-file-of (reply)
   "The pathname of a new file that is to be deleted with REPLY."
@@ -50,10 +53,12 @@ its refusal, or :ERROR."
    (bt:make-thread (lambda ()
                      (recycling:with-reply-context (reply)
                        (record told (handler-case (funcall function)
-                                      (http:protocol-error (condition) (http:protocol-error-status condition))
+                                      (http:protocol-error (condition)
+                                                           (http:protocol-error-status condition))
                                       (error () :error))))))))
 
-(define-server-test (content-is-read-in-another-thread-after-the-handler-has-returned :needs :our-content)
+(define-server-test
+    (content-is-read-in-another-thread-after-the-handler-has-returned :needs :our-content)
   (serving-readers ()
       (("/raw" #'posted-text)
        ("/form" (lambda () (hunchentoot:post-parameter "a")))
@@ -70,14 +75,16 @@ its refusal, or :ERROR."
                             ("/stream" "hello" "text/plain")
                             ("/form" "a=hello" "application/x-www-form-urlencoded")
                             ("/form" ,(multipart (form-part "a" "hello")) ,(multipart-type))
-                            ("/file" ,(multipart (file-part :contents (encode "hello"))) ,(multipart-type)))
+                            ("/file" ,(multipart (file-part :contents (encode "hello")))
+                             ,(multipart-type)))
                      do (loop for keys in `((:content ,content) (:chunks (,content)))
                               do (apply #'send-request connection path
                                         :method :post :content-type type keys)
                                  (is (string= "hello" (response-text (read-response connection)))
                                      "~A" path)))))))
 
-(define-server-test (a-deferred-response-is-known-to-others-when-the-content-has-come :needs :our-content)
+(define-server-test
+    (a-deferred-response-is-known-to-others-when-the-content-has-come :needs :our-content)
   (let ((begun (make-recorder)))
     (serving (:max-early-octets 0)
         (("/" (recycling:defer-reply (reply)
@@ -105,7 +112,8 @@ its refusal, or :ERROR."
       (dolist (keys '(()
                       (:method :post)
                       (:method :post :content-type "application/x-www-form-urlencoded")
-                      (:method :post :content "" :content-type "application/x-www-form-urlencoded")))
+                      (:method :post :content ""
+                       :content-type "application/x-www-form-urlencoded")))
         (is (string= "NIL NIL ((\"b\" . \"c\"))" (response-text (apply #'ask "/?b=c" keys))))))))
 
 (define-server-test (the-handler-and-other-threads-read-the-same :needs :our-content)
@@ -115,13 +123,15 @@ its refusal, or :ERROR."
                 (setf thread (in-background ("reading")
                                (recycling:with-reply-context (reply) (posted-text))))
                 (let ((here (posted-text)))
-                  (recycling:complete-reply reply (format nil "~A ~A" here (task-result thread))))))))
+                  (recycling:complete-reply reply
+                                            (format nil "~A ~A" here (task-result thread))))))))
     (with-connection (connection)
       (loop repeat 200
             do (send-request connection "/" :method :post :content "hello")
                (is (string= "hello hello" (response-text (read-response connection))))))))
 
-(define-server-test (a-stream-that-the-handler-has-begun-is-read-to-its-end-in-another-thread :needs :our-content)
+(define-server-test
+    (a-stream-that-the-handler-has-begun-is-read-to-its-end-in-another-thread :needs :our-content)
   (serving ()
       (("/" (let ((stream (hunchentoot:raw-post-data :want-stream t))
                   (octets (make-array 100000 :element-type '(unsigned-byte 8))))
@@ -129,9 +139,11 @@ its refusal, or :ERROR."
               (recycling:defer-reply (reply)
                 (complete-by-reading reply
                                      (lambda ()
-                                       (subseq octets 0 (read-sequence octets stream :start 7))))))))
+                                       (subseq octets 0
+                                               (read-sequence octets stream :start 7))))))))
     (with-connection (connection)
-      (dolist (keys `((:content ,(test-octets 70000)) (:chunks (,(test-octets 50) ,(test-octets 69950)))))
+      (dolist (keys `((:content ,(test-octets 70000))
+                      (:chunks (,(test-octets 50) ,(test-octets 69950)))))
         (apply #'send-request connection "/" :method :post keys)
         (is (equalp (if (eq :content (first keys)) (test-octets 70000) (octets (second keys)))
                     (response-body (read-response connection))))))))
@@ -220,7 +232,8 @@ its refusal, or :ERROR."
         (eventually ("all to be counted") (= 10 (figure :served)))
         (is (zerop (figure :failed)))))))
 
-(define-server-test (content-that-is-refused-before-there-is-a-reply-is-answered-as-ever :needs :our-content)
+(define-server-test
+    (content-that-is-refused-before-there-is-a-reply-is-answered-as-ever :needs :our-content)
   (let ((results (make-recorder)) (file nil))
     (serving (:max-raw-octets 1000)
         (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record results :left)))
@@ -239,7 +252,8 @@ its refusal, or :ERROR."
                          (record results (recycling:complete-reply reply "too late"))))
          ("/stream" (recycling:defer-reply (reply)
                       (unwind-protect (hunchentoot:raw-post-data)
-                        (record results (recycling:start-stream reply :status 201 :headers '((:x-a . "1"))))))))
+                        (record results (recycling:start-stream reply :status 201
+                                                                :headers '((:x-a . "1"))))))))
       (loop for chunks in *refused-chunks*
             for status in '(400 413)
             do (setf (recorder-entries results) '())
@@ -261,7 +275,8 @@ its refusal, or :ERROR."
       (is (= 5 (getf (figure :rejected-by-status) 400) (getf (figure :rejected-by-status) 413)))
       (is (zerop (figure :failed))))))
 
-(define-server-test (a-form-that-is-refused-has-that-status-whoever-reads-it-first :needs :our-content)
+(define-server-test
+    (a-form-that-is-refused-has-that-status-whoever-reads-it-first :needs :our-content)
   (serving (:max-form-octets 1000)
       (("/" (recycling:defer-reply (reply)
               (recycling:complete-reply reply (lambda () (hunchentoot:post-parameter "a")))
@@ -306,7 +321,8 @@ its refusal, or :ERROR."
                 (recycling:complete-reply reply "later"))))
       (loop for (content type what)
               in `((,(multipart (form-part "a" "1")) ,(multipart-type) "1")
-                   (,(multipart (form-part "a" (make-string 2000 :initial-element #\x))) ,(multipart-type) 413)
+                   (,(multipart (form-part "a" (make-string 2000 :initial-element #\x)))
+                    ,(multipart-type) 413)
                    ("a=1" "application/x-www-form-urlencoded" "1")
                    ("a=%C3%28" "application/x-www-form-urlencoded; charset=utf-8" :error))
             do (loop for keys in `((:content ,content) (:chunks (,content)))
@@ -324,11 +340,14 @@ its refusal, or :ERROR."
        ("/raw" (unwind-protect (hunchentoot:raw-post-data)
                  (hunchentoot:raw-post-data))))
     (loop for (path content type)
-            in `(("/form" ,(multipart (form-part "a" (make-string 2000 :initial-element #\x))) ,(multipart-type))
-                 ("/form" ,(make-string 2000 :initial-element #\x) "application/x-www-form-urlencoded")
+            in `(("/form" ,(multipart (form-part "a" (make-string 2000 :initial-element #\x)))
+                  ,(multipart-type))
+                 ("/form" ,(make-string 2000 :initial-element #\x)
+                  "application/x-www-form-urlencoded")
                  ("/raw" ,(make-string 2000 :initial-element #\x) "text/plain"))
           for count from 1
-          do (is (= 413 (response-status (ask path :method :post :content-type type :content content))))
+          do (is (= 413
+                    (response-status (ask path :method :post :content-type type :content content))))
              (is (= count (getf (figure :rejected-by-status) 413))))))
 
 (define-server-test (reading-refused-content-of-another-request-does-not-answer-ones-own
@@ -341,7 +360,8 @@ its refusal, or :ERROR."
                 (recycling:complete-reply reply "later")))
          ("/other" (record told (handler-case (recycling:with-reply-context ((nth-reply replies))
                                                 (hunchentoot:raw-post-data))
-                                  (http:protocol-error (condition) (http:protocol-error-status condition))))
+                                  (http:protocol-error (condition)
+                                                       (http:protocol-error-status condition))))
                    "other")
          ("/uncaught" (recycling:with-reply-context ((nth-reply replies))
                         (hunchentoot:raw-post-data))))
@@ -354,13 +374,15 @@ its refusal, or :ERROR."
         (is (string= "later" (response-text (read-response connection)))))
       (is (equal '(413) (recorded told))))))
 
-(define-server-test (a-handler-that-reads-content-which-is-cut-off-may-answer-later :needs (:our-content :noticed-leaving))
+(define-server-test (a-handler-that-reads-content-which-is-cut-off-may-answer-later
+                     :needs (:our-content :noticed-leaving))
   (let ((replies (make-recorder)))
     (serving () (("/" (handler-case (read-some-of (hunchentoot:raw-post-data :want-stream t) 5)
                         (end-of-file ()
                           (recycling:defer-reply (reply) (record replies reply))))))
       (dolist (octets (list (list (post-head "/" "Content-Length: 10") "good")
-                            (list (post-head "/" "Transfer-Encoding: chunked") (chunk (encode "good")))))
+                            (list (post-head "/" "Transfer-Encoding: chunked")
+                                  (chunk (encode "good")))))
         (with-connection (connection)
           (send connection octets)
           (end-sending connection)
@@ -409,7 +431,8 @@ its refusal, or :ERROR."
       (eventually ("the connection to end") (zerop (figure :open)))
       (is (null (probe-file file))))))
 
-(define-server-test (files-of-other-threads-go-when-the-page-of-an-error-cannot-be-sent :needs :our-engine)
+(define-server-test
+    (files-of-other-threads-go-when-the-page-of-an-error-cannot-be-sent :needs :our-engine)
   (let ((entered (make-latch 1)) (gate (make-gate)) (file nil))
     (serving ()
         (("/" (recycling:defer-reply (reply)
@@ -452,7 +475,8 @@ its refusal, or :ERROR."
             (recycling:complete-reply reply "too late")
             (eventually ("the file to be deleted") (file-gone-p file))))))))
 
-(define-server-test (what-another-thread-does-before-the-handler-returns-loses-no-file :needs :our-engine)
+(define-server-test
+    (what-another-thread-does-before-the-handler-returns-loses-no-file :needs :our-engine)
   (let ((replies (make-recorder)) (inside (make-gate)) (left (make-gate)))
     (serving-uploads (("/" (let ((file (first (hunchentoot:post-parameter "file"))))
                              (recycling:defer-reply (reply)

@@ -83,7 +83,8 @@ calls PAUSE."
             (is (not (poll (lambda () (zerop (figure :busy))) 1/5)))
             (is (large-stream-p slow))))))))
 
-(define-server-test (what-was-written-before-a-handler-failed-arrives-without-a-thread :needs :parking)
+(define-server-test
+    (what-was-written-before-a-handler-failed-arrives-without-a-thread :needs :parking)
   (with-globals ((recycling:*high-water-mark* (* 2 *large-size*)))
     (serving-large (("/stream" (stream-large-answer) (error "At the end.")))
       (with-connection (slow)
@@ -113,7 +114,8 @@ calls PAUSE."
       (with-function (platform:send-octets (original descriptor octets start end)
                        (if (shiftf armed-p nil)
                            (prog1 (funcall original descriptor octets start (+ start 2))
-                             (bt:interrupt-thread (bt:current-thread) (lambda () (throw 'late nil))))
+                             (bt:interrupt-thread (bt:current-thread)
+                                                  (lambda () (throw 'late nil))))
                            (funcall original descriptor octets start end)))
         (serving ()
             ()

@@ -136,7 +136,8 @@ stall at the same time."
     (with-routes (("/leave" (let ((content (hunchentoot:raw-post-data :want-stream t)))
                               (setf reading-p t)
                               (catch 'late
-                                (read-sequence (make-array 10 :element-type '(unsigned-byte 8)) content))
+                                (read-sequence (make-array 10 :element-type '(unsigned-byte 8))
+                                               content))
                               (setf reading-p nil)
                               "left"))
                   ("/next" (record runs :next) "next"))

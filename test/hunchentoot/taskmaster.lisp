@@ -115,7 +115,8 @@
 (define-server-test (threads-have-names-of-their-own :needs :our-engine)
   (with-busy-threads (acceptor 3)
     (let ((names (remove-if-not (lambda (name)
-                                  (search (format nil ":~D-" (hunchentoot:acceptor-port acceptor)) name))
+                                  (search (format nil ":~D-" (hunchentoot:acceptor-port acceptor))
+                                          name))
                                 ;; Threads of ECL's own are named by symbols.
                                 (mapcar (lambda (thread) (string (bt:thread-name thread)))
                                         (bt:all-threads)))))

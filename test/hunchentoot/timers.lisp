@@ -12,7 +12,8 @@
 (define-server-test (a-handler-has-a-function-called-later :needs :our-engine)
   (let ((gate (make-gate)) (calls (make-recorder)))
     (serving () (("/later" (recycling:run-after 0.01 (lambda ()
-                                                       (record calls (boundp 'hunchentoot:*request*))
+                                                       (record calls
+                                                               (boundp 'hunchentoot:*request*))
                                                        (open-gate gate)))
                            "soon"))
       (is (equal "soon" (ask-text "/later")))

@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* verdicts :in acceptors
-  :description "What the vectors promise of octets holds of connections, in all modes, and over TLS.")
+  :description
+  "What the vectors promise of octets holds of connections, in all modes, and over TLS.")
 
 ;;; A verdict is a list: what becomes of the connection, :KEPT or :CLOSED, and before that, for each
 ;;; final answer, its status, and with 200 the text in which the handler tells what request it has

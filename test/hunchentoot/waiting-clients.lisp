@@ -64,7 +64,8 @@ get \"next\" from TARGET."
         (send-request connection "/large"))
       (check-waits :write "/next"))))
 
-(define-server-test (slow-clients-hold-a-share-of-the-threads-over-tls :needs (:our-http :tls-client))
+(define-server-test
+    (slow-clients-hold-a-share-of-the-threads-over-tls :needs (:our-http :tls-client))
   (over-tls
     (serving-waits ()
       (let ((connections '()))
@@ -79,7 +80,8 @@ get \"next\" from TARGET."
           (mapc #'disconnect connections))))))
 
 (define-server-test (the-slowest-client-is-given-up-and-no-other :needs :our-http)
-  (serving (:taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 4 :max-waiting-count 1)
+  (serving (:taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 4
+                                    :max-waiting-count 1)
             :max-early-octets 0 :read-timeout 60)
       (("/" (shown (length (hunchentoot:raw-post-data :force-binary t)))))
     (with-connections (connections 2)
@@ -92,8 +94,10 @@ get \"next\" from TARGET."
         (is (string= (shown 500000) (response-text (read-response fast))))))))
 
 (define-server-test (the-client-that-is-waited-for-is-given-up-whoever-waits :needs :our-http)
-  (let ((stream nil) (asked (make-gate "the first handler to begin")) (over (make-gate "the second handler to end")))
-    (serving (:taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 4 :max-waiting-count 1)
+  (let ((stream nil) (asked (make-gate "the first handler to begin"))
+        (over (make-gate "the second handler to end")))
+    (serving (:taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 4
+                                      :max-waiting-count 1)
               :max-early-octets 0 :read-timeout 60 :content-grace 60)
         (("/lend" (setf stream (hunchentoot:raw-post-data :want-stream t))
                   (open-gate asked)
@@ -120,7 +124,8 @@ get \"next\" from TARGET."
 (define-server-test (a-client-that-talks-another-protocol-is-waited-for-without-limit
                      :needs :our-http)
   (serving (:mixin 'talkative :request-class 'talk-request
-            :taskmaster (taskmaster :standby-thread-count 6 :max-thread-count 6 :max-waiting-count 1))
+            :taskmaster (taskmaster :standby-thread-count 6 :max-thread-count 6
+                                    :max-waiting-count 1))
       (("/talk" (grant-talk)))
     (with-globals ((*talk* #'echo))
       (with-connections (connections 3)
@@ -131,7 +136,8 @@ get \"next\" from TARGET."
 
 (define-server-test (a-client-is-not-asked-for-content-while-too-many-are-waited-for
                      :needs :parking)
-  (serving (:taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 4 :max-waiting-count 1)
+  (serving (:taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 4
+                                    :max-waiting-count 1)
             :read-timeout 60)
       (("/" (hunchentoot:raw-post-data :force-text t)))
     (with-connections (connections 2)
@@ -153,7 +159,8 @@ get \"next\" from TARGET."
   (dolist (count '(0 :most 1/2))
     (refuses "MAX-WAITING-COUNT" :max-waiting-count count))
   (dolist (count '(1 nil :half))
-    (is (eql count (recycling::taskmaster-max-waiting-count (taskmaster :max-waiting-count count))))))
+    (is (eql count
+             (recycling::taskmaster-max-waiting-count (taskmaster :max-waiting-count count))))))
 
 ;;; The least rate at which a reply is taken
 

@@ -51,7 +51,8 @@ the WebSocket and returns it."
 (define-server-test (large-answers-to-a-burst-come-whole :needs :our-engine)
   (serving-websocket (:on-text (lambda (socket text)
                                  (let ((size (parse-integer text)))
-                                   (recycling:send-text socket (make-string size :initial-element #\x))
+                                   (recycling:send-text socket
+                                                        (make-string size :initial-element #\x))
                                    (recycling:send-binary socket (test-octets size)))))
       ()
     (with-talk (talk)
@@ -81,9 +82,11 @@ the WebSocket and returns it."
       (open-gate gate)
       (is-true (hear-all talk '("going on" "after" "last"))))))
 
-(define-server-test (a-handler-that-waits-at-the-end-of-a-burst-holds-back-no-answer :needs :our-engine)
+(define-server-test
+    (a-handler-that-waits-at-the-end-of-a-burst-holds-back-no-answer :needs :our-engine)
   (let* ((gates (loop repeat 20 collect (make-gate)))
-         (coming gates))                ; a handler may come to its gate when the client has opened it long since
+         ;; a handler may come to its gate when the client has opened it long since
+         (coming gates))
     (serving-websocket (:on-text (lambda (socket text)
                                    (if (string= "stop" text)
                                        (await (pop coming))
@@ -121,15 +124,18 @@ the WebSocket and returns it."
          (state (seeded-state seed)))
     (loop repeat 20
           do (let* ((vectors (loop repeat (random 30 state)
-                                   collect (test-octets (random (expt 10 (1+ (random 5 state))) state))))
-                    (sent (mapcar #'engine:octets-part-octets (server::parts-of (reverse vectors)))))
+                                   collect (test-octets (random (expt 10 (1+ (random 5 state)))
+                                                                state))))
+                    (sent (mapcar #'engine:octets-part-octets
+                                  (server::parts-of (reverse vectors)))))
                (flet ((all-of (vectors) (apply #'concatenate '(vector (unsigned-byte 8)) vectors)))
                  (is (null (octet-difference (all-of vectors) (all-of sent))) "seed ~D" seed))
                (is-true (loop for (part next) on sent
                               always (and (or (<= (length part) server::+most-joined+)
                                               (member part vectors :test #'eq))
                                           (or (null next)
-                                              (> (+ (length part) (length next)) server::+most-joined+))))
+                                              (> (+ (length part) (length next))
+                                                 server::+most-joined+))))
                         "seed ~D" seed)))))
 
 (test a-vector-without-octets-does-not-stay-in-an-shared-queue
@@ -175,7 +181,8 @@ true value each time when it is to send them."
         (is (> 40 (recorded-count held)) "The last one takes the others along.")
         (is (zerop (recorded-count released)))))))
 
-(define-server-test (where-the-last-of-a-burst-has-no-answer-the-others-leave :needs (:our-engine :parking))
+(define-server-test
+    (where-the-last-of-a-burst-has-no-answer-the-others-leave :needs (:our-engine :parking))
   (recording-quick-holds (held released)
     (serving-websocket (:on-text (lambda (socket text)
                                    (unless (string= "no answer" text)
@@ -227,7 +234,8 @@ MILLISECONDS."
         (open-gate left)
         (is (equal "after" (hear-text talk)))))))
 
-(define-server-test (behind-a-last-message-that-took-long-nothing-is-held :needs (:our-engine :parking))
+(define-server-test
+    (behind-a-last-message-that-took-long-nothing-is-held :needs (:our-engine :parking))
   (recording-holds (held released)
     (serving-slow-echoes (10 "slow")
       (with-talk (talk)
@@ -263,7 +271,8 @@ MILLISECONDS."
       (with-talk (talk)
         ;; What is not read makes the end a reset, which drops what the system holds.
         (tell talk (mapcar (lambda (text) (frame :text text))
-                           (append (burst 3) (list "stop" (make-string 40000 :initial-element #\x)))))
+                           (append (burst 3)
+                                   (list "stop" (make-string 40000 :initial-element #\x)))))
         (await inside)
         (platform:destroy-thread victim)
         (is-true (hear-all talk (burst 3)))))))
@@ -282,7 +291,8 @@ MILLISECONDS."
           (is-true (held-p "text" held))
           (is-false (held-p "news" held)))))))
 
-(define-server-test (what-is-put-while-the-owner-sends-is-let-go :needs (:our-engine :parking :calls-by-name))
+(define-server-test
+    (what-is-put-while-the-owner-sends-is-let-go :needs (:our-engine :parking :calls-by-name))
   (recording-holds (held released)
     (let ((news (websocket:encode-frame :text "news")))
       (serving-websocket (:on-text (lambda (socket text)

@@ -14,13 +14,15 @@
 
 (defparameter *handshake-key* "dGhlIHNhbXBsZSBub25jZQ==")
 
-(defun handshake-octets (&key (target "/ws") (method :get) (version "HTTP/1.1") (upgrade "websocket")
-                           (connection "Upgrade") (key *handshake-key*) (websocket-version "13") (host "localhost")
-                           headers content)
+(defun handshake-octets
+    (&key (target "/ws") (method :get) (version "HTTP/1.1") (upgrade "websocket")
+       (connection "Upgrade") (key *handshake-key*) (websocket-version "13") (host "localhost")
+       headers content)
   "The octets of an opening handshake; a header that is NIL is left out."
   (request-octets target :method method :version version :host host :content content
                          :headers `(("Upgrade" . ,upgrade) ("Connection" . ,connection)
-                                    ("Sec-WebSocket-Key" . ,key) ("Sec-WebSocket-Version" . ,websocket-version)
+                                    ("Sec-WebSocket-Key" . ,key)
+                                    ("Sec-WebSocket-Version" . ,websocket-version)
                                     ,@headers)))
 
 (defun open-talk (connection &key more handshake)
@@ -30,7 +32,8 @@ come at once."
   (let ((head (read-head connection)))
     (unless (and (= 101 (response-status head))
                  ;; RFC 6455, section 1.3
-                 (equal "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" (response-header head "sec-websocket-accept")))
+                 (equal "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+                        (response-header head "sec-websocket-accept")))
       (error 'broken-response :what "no WebSocket was opened"))
     (values (make-talk connection) head)))
 

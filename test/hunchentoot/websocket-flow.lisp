@@ -106,13 +106,15 @@ NIL."
         (is (eq :gone (server::websocket-state socket)))))))
 
 (define-server-test (a-client-that-had-no-chance-to-answer-a-ping-is-not-gone :needs :parking)
-  (let ((ends (make-recorder)) (idle (/ *patience* 8))) ; nine tenths of it are the client's, to answer
+  ;; nine tenths of it are the client's, to answer
+  (let ((ends (make-recorder)) (idle (/ *patience* 8)))
     (serving-pushes (socket (:ping-seconds (/ idle 10) :idle-seconds idle
                              :on-text 'echo-text :on-close (record-end ends)))
       (with-talk (talk)
         (recycling:send-binary (socket) *large-answer*)
         (poll (constantly nil) (+ idle 1/4)) ; longer than it may be idle, if it were
-        (is (= (+ 10 *large-size*) (length (receive-many (talk-connection talk) (+ 10 *large-size*)))))
+        (is (= (+ 10 *large-size*)
+               (length (receive-many (talk-connection talk) (+ 10 *large-size*)))))
         (is (eq :ping (first (hear talk))))
         (tell talk (frame :pong ""))
         (tell talk "here")
@@ -131,7 +133,8 @@ NIL."
         (signals recycling:stream-full
           (loop repeat 1000 do (recycling:send-text (socket) message)))
         (signals recycling:stream-full (recycling:send-text (socket) message :wait 1/10))
-        (let ((waiter (in-background ("waiting for room") (recycling:send-text (socket) "last" :wait t))))
+        (let ((waiter (in-background ("waiting for room")
+                        (recycling:send-text (socket) "last" :wait t))))
           (loop repeat (1+ sent) do (is (string= message (hear-text talk))))
           (is (string= "last" (second (loop for heard = (hear talk)
                                             until (equal '(:text "last") heard)
@@ -142,16 +145,19 @@ NIL."
   (let ((message (make-string 50000 :initial-element #\m)))
     (serving-websocket (:high-water-mark 100000
                         :on-text (lambda (socket text)
-                                   (dotimes (i (rounds 120)) (recycling:send-text socket message :wait t))
+                                   (dotimes (i (rounds 120))
+                                     (recycling:send-text socket message :wait t))
                                    (recycling:send-text socket text :wait *patience*)))
-        (:read-timeout 600 :write-timeout 600) ; on a slow Lisp it takes the client long to read all of that
+        ;; on a slow Lisp it takes the client long to read all of that
+        (:read-timeout 600 :write-timeout 600)
       (with-talk (talk)
         (tell talk "end")
         (loop repeat (rounds 120)
               do (unless (string= message (hear-text talk)) (fail "Another message came.")))
         (is (string= "end" (hear-text talk)))))))
 
-(define-server-test (a-handler-does-not-wait-for-ever-for-its-own-client :needs (:our-engine :noticed-leaving))
+(define-server-test
+    (a-handler-does-not-wait-for-ever-for-its-own-client :needs (:our-engine :noticed-leaving))
   (let ((ends (make-recorder)) (message (make-string 50000 :initial-element #\m)))
     (serving-websocket (:high-water-mark 100000
                         :on-text (lambda (socket text)
@@ -173,10 +179,12 @@ NIL."
       (is (string= "more than ten octets" (hear-text talk)))
       (is (eql 4001 (hear-close talk))))))
 
-(define-server-test (pings-without-number-are-answered-as-far-as-there-is-room :needs (:our-engine :full-duplex-client))
+(define-server-test (pings-without-number-are-answered-as-far-as-there-is-room
+                     :needs (:our-engine :full-duplex-client))
   (serving-echoes (ends)
     (with-talk (talk)
-      (let* ((ping (frame :ping (make-array 125 :element-type '(unsigned-byte 8) :initial-element 1)))
+      (let* ((ping (frame :ping (make-array 125 :element-type '(unsigned-byte 8)
+                                            :initial-element 1)))
              (flood (in-background ("a flood of pings")
                       (loop repeat (rounds 200) do (tell talk (loop repeat 200 collect ping)))
                       (tell talk "through"))))
@@ -208,7 +216,8 @@ NIL."
 ;;; Handlers that take their time
 
 (define-server-test (what-others-send-does-not-wait-for-a-handler :needs :parking)
-  (let ((running (make-gate "the handler to run")) (go-on (make-gate "the test to go on")) (socket nil))
+  (let ((running (make-gate "the handler to run")) (go-on (make-gate "the test to go on"))
+        (socket nil))
     (serving-websocket (:on-open (lambda (it) (setf socket it))
                         :on-text (lambda (socket text)
                                    (open-gate running)
@@ -226,7 +235,8 @@ NIL."
         (is (string= "slower" (hear-text talk)))))))
 
 (define-server-test (handlers-that-wait-for-each-other-go-on :needs :parking)
-  (let ((sockets (make-recorder)) (message (make-string 30000 :initial-element #\m)) (both (make-latch 2)))
+  (let ((sockets (make-recorder)) (message (make-string 30000 :initial-element #\m))
+        (both (make-latch 2)))
     (serving-websocket (:high-water-mark 50000
                         :on-open (lambda (socket) (record sockets socket))
                         :on-text (lambda (socket text)
@@ -234,14 +244,16 @@ NIL."
                                    (count-down both)
                                    (await both)
                                    (let ((other (find socket (recorded sockets) :test-not #'eq)))
-                                     (loop repeat 100 do (recycling:send-text other message :wait t)))))
+                                     (loop repeat 100
+                                           do (recycling:send-text other message :wait t)))))
         ()
       (with-talk (talk)
         (with-talk (other)
           (eventually ("both to be open") (= 2 (recorded-count sockets)))
           (tell talk "go")
           (tell other "go")
-          (let ((heard (in-background ("the other") (loop repeat 100 count (string= message (hear-text other))))))
+          (let ((heard (in-background ("the other")
+                         (loop repeat 100 count (string= message (hear-text other))))))
             (is (= 100 (loop repeat 100 count (string= message (hear-text talk)))))
             (is (= 100 (task-result heard 60)))))))))
 
@@ -262,12 +274,14 @@ NIL."
   (let ((size (random (expt 10 (random 5 state)) state)))
     (if (zerop (random 2 state))
         (map-into (make-string size) (lambda () (code-char (+ 32 (random 900 state)))))
-        (map-into (make-array size :element-type '(unsigned-byte 8)) (lambda () (random 256 state))))))
+        (map-into (make-array size :element-type '(unsigned-byte 8))
+                  (lambda () (random 256 state))))))
 
 (defun frames-at-random (message state)
   "The octets of frames that carry MESSAGE, with pongs between them."
   (let* ((octets (if (stringp message) (text-octets message) message))
-         (cuts (sort (loop repeat (random 4 state) collect (random (1+ (length octets)) state)) #'<))
+         (cuts (sort (loop repeat (random 4 state) collect (random (1+ (length octets)) state))
+                     #'<))
          (ends (append cuts (list (length octets)))))
     (loop for start = 0 then end
           for (end . more) on ends
@@ -297,13 +311,15 @@ NIL."
                     (equal '(:end) (hear talk)))
           (task-result sender))))))
 
-(define-server-test (messages-at-random-are-echoed-in-order :needs (:our-engine :full-duplex-client))
+(define-server-test
+    (messages-at-random-are-echoed-in-order :needs (:our-engine :full-duplex-client))
   (let ((seed (fresh-seed)) (count (max 3 (rounds 10))))
     (format t "~&Random messages: seed ~D~%" seed)
     (serving-echoes (ends)
       (let ((clients (loop for number below count
                            collect (let ((number number))
-                                     (in-background ("a client") (talk-at-random (+ seed number)))))))
+                                     (in-background ("a client")
+                                       (talk-at-random (+ seed number)))))))
         (is (every (lambda (client) (task-result client 60)) clients) "Seed ~D" seed))
       (apply #'await-end ends (make-list count :initial-element 1000)))))
 
@@ -330,7 +346,8 @@ returns true."
 
 (define-server-test (many-who-send-more-than-is-taken-mix-nothing :needs (:our-engine :parking))
   (serving-pushes (socket ())
-    (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+    (with-open-connection
+        (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
       (let* ((talk (open-talk connection))
              (socket (socket))
              (over-p nil)
@@ -374,7 +391,8 @@ interrupt."
                                       (dotimes (count texts)
                                         (funcall interruptible
                                                  (lambda ()
-                                                   (recycling:send-text socket (format nil "0 ~D" count)
+                                                   (recycling:send-text socket
+                                                                        (format nil "0 ~D" count)
                                                                         :wait 10))))))
                                    (recycling:send-text socket "last" :wait 10)))
         ()

@@ -21,7 +21,8 @@
       (is (= 101 (response-status head)))
       (is (string-equal "websocket" (response-header head "upgrade")))
       (is (string-equal "Upgrade" (response-header head "connection")))
-      (dolist (name '("content-length" "transfer-encoding" "content-type" "keep-alive" "sec-websocket-extensions"
+      (dolist (name '("content-length" "transfer-encoding" "content-type" "keep-alive"
+                      "sec-websocket-extensions"
                       "sec-websocket-protocol"))
         (is (null (response-header head name)) "~A" name)))))
 
@@ -40,7 +41,8 @@
                                    (101 :upgrade "h2c, WebSocket"))
           do (is (= status (apply #'status-of-handshake keys)) "~S" keys))
     (let ((answer (answer-to-handshake :websocket-version "8")))
-      (is (equal "Upgrade Required" (response-reason answer)) "Hunchentoot 1.2.38 does not know that status.")
+      (is (equal "Upgrade Required" (response-reason answer))
+          "Hunchentoot 1.2.38 does not know that status.")
       (is (equal "13" (response-header answer "sec-websocket-version")))
       (is (string-equal "websocket" (response-header answer "upgrade")))
       (is (string-equal "Upgrade" (response-header answer "connection"))))
@@ -86,7 +88,8 @@
                    (recycling:upgrade-to-websocket))
          ("/late" (record sockets (recycling:upgrade-to-websocket :on-close (record-end ends)))
                   (recycling:defer-reply (reply) (recycling:complete-reply reply "late"))))
-      (loop for (target . status) in '(("/ws" . 500) ("/elsewhere" . 302) ("/twice" . 500) ("/late" . 500))
+      (loop for (target . status) in '(("/ws" . 500) ("/elsewhere" . 302) ("/twice" . 500)
+                                       ("/late" . 500))
             do (let ((head (answer-to-handshake :target target)))
                  (is (= status (response-status head)) "~A" target)
                  (is (null (response-header head "upgrade")))
@@ -96,7 +99,8 @@
         (is (not (recycling:websocket-open-p socket)))
         (signals recycling:client-left (recycling:send-text socket "word"))))))
 
-(define-server-test (a-client-that-leaves-before-its-answer-was-sent-gets-an-end-and-no-beginning :needs :our-engine)
+(define-server-test (a-client-that-leaves-before-its-answer-was-sent-gets-an-end-and-no-beginning
+                     :needs :our-engine)
   (let ((ends (make-recorder)) (begun (make-recorder)) (entered (make-latch 1)) (gate (make-gate)))
     (serving ()
         (("/ws" (recycling:upgrade-to-websocket :on-open (lambda (socket) (record begun socket))
@@ -117,7 +121,8 @@
         (("/same" (recycling:upgrade-to-websocket))
          ("/any" (recycling:upgrade-to-websocket :origins :any))
          ("/none" (recycling:upgrade-to-websocket :origins '()))
-         ("/list" (recycling:upgrade-to-websocket :origins '("https://a.example" "http://b.example:8080")))
+         ("/list"
+          (recycling:upgrade-to-websocket :origins '("https://a.example" "http://b.example:8080")))
          ("/function" (recycling:upgrade-to-websocket :origins (lambda (origin)
                                                                  (record asked origin)
                                                                  (search "good" origin)))))
@@ -141,21 +146,25 @@
                    ("/list" "x" "http://b.example" 403)
                    ("/function" "x" "http://good.example" 101)
                    ("/function" "x" "http://bad.example" 403))
-            do (is (= status (status-of-handshake :target target :host host :headers `(("Origin" . ,origin))))
+            do (is (= status (status-of-handshake :target target :host host
+                                                  :headers `(("Origin" . ,origin))))
                    "~A ~A ~A" target host origin))
       (is (= 101 (status-of-handshake :target "/none")) "Who tells no origin is no browser.")
       (is (equal '("http://good.example" "http://bad.example") (recorded asked))))))
 
-(define-server-test (the-first-subprotocol-of-the-server-that-the-client-offers-is-chosen :needs :our-engine)
+(define-server-test
+    (the-first-subprotocol-of-the-server-that-the-client-offers-is-chosen :needs :our-engine)
   (let ((chosen (make-recorder)))
     (serving ()
-        (("/ws" (record chosen (nth-value 1 (recycling:upgrade-to-websocket :subprotocols '("chat.v2" "chat.v1"))))))
+        (("/ws" (record chosen (nth-value 1 (recycling:upgrade-to-websocket
+                                             :subprotocols '("chat.v2" "chat.v1"))))))
       (loop for (offered expected) in '(("chat.v1, chat.v2" "chat.v2")
                                         ("chat.v1" "chat.v1")
                                         ("Chat.V1" nil)
                                         ("other" nil))
             do (is (equal expected
-                          (response-header (answer-to-handshake :headers `(("Sec-WebSocket-Protocol" . ,offered)))
+                          (response-header (answer-to-handshake :headers `(("Sec-WebSocket-Protocol"
+                                                                            . ,offered)))
                                            "sec-websocket-protocol"))))
       (is (equal '("chat.v2" "chat.v1" nil nil) (recorded chosen))))))
 

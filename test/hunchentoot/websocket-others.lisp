@@ -21,7 +21,8 @@
 (defparameter *python-client* "
 import asyncio, sys, websockets
 async def talk(url):
-    async with websockets.connect(url, subprotocols=['other', 'echo'], compression='deflate', max_size=None) as ws:
+    async with websockets.connect(url, subprotocols=['other', 'echo'], compression='deflate',
+                                  max_size=None) as ws:
         assert ws.subprotocol == 'echo', ws.subprotocol
         for text in ['', 'one', 'x' * 70000, '\\u20ac' * 1000]:
             await ws.send(text)
@@ -68,11 +69,13 @@ ws.on('close', (code, reason) => console.log(code, String(reason)));
   "What COMMAND, a client with its arguments, prints that talks with a server whose address is its
 last argument."
   (let ((ends (make-recorder)))
-    (serving-websocket (:on-text 'answer-outside-client :on-binary 'echo-binary :subprotocols '("echo")
+    (serving-websocket (:on-text 'answer-outside-client :on-binary 'echo-binary
+                        :subprotocols '("echo")
                         :on-close (record-end ends))
         ()
       (prog1 (output-of (append command
-                                (list (format nil "ws://127.0.0.1:~D/ws" (hunchentoot:acceptor-port *server*)))))
+                                (list (format nil "ws://127.0.0.1:~D/ws"
+                                              (hunchentoot:acceptor-port *server*)))))
         (await-end ends 4000)))))
 
 (define-server-test (pythons-websockets-talk-to-it :needs :our-engine)
@@ -83,7 +86,8 @@ last argument."
 (define-server-test (nodes-ws-talks-to-it :needs :our-engine)
   (let ((node '("env" "NODE_PATH=/usr/share/nodejs" "node" "-e")))
     (if (apply #'program-works-p (append node '("require('ws')")))
-        (is (equal "4000 bye" (apply #'talk-with-outside-client (append node (list *node-client*)))))
+        (is (equal "4000 bye"
+                   (apply #'talk-with-outside-client (append node (list *node-client*)))))
         (skip "Debian's node-ws is not installed."))))
 
 (defparameter *browser-page* "<!DOCTYPE html><title>wait</title><img src=/wait><script>
@@ -92,7 +96,8 @@ const ws = new WebSocket('ws://' + location.host + '/ws', 'echo');
 ws.onopen = () => ws.send('one');
 ws.onmessage = event => { heard += event.data.length + ' ';
                           ws.send(event.data === 'one' ? 'x'.repeat(70000) : 'close'); };
-ws.onclose = event => fetch('/heard', { method: 'POST', body: heard + event.code + event.reason + event.wasClean });
+ws.onclose = event => fetch('/heard', { method: 'POST',
+                                        body: heard + event.code + event.reason + event.wasClean });
 </script>")
 
 (defun chromium ()
@@ -107,7 +112,8 @@ ws.onclose = event => fetch('/heard', { method: 'POST', body: heard + event.code
          ;; The browser waits for the image before it prints the page and ends.
          ("/wait" (eventually ("the browser to have talked") (recorded told)) "")
          ("/heard" (record told (hunchentoot:raw-post-data :force-text t)))
-         ("/ws" (recycling:upgrade-to-websocket :on-text 'answer-outside-client :subprotocols '("echo"))))
+         ("/ws"
+          (recycling:upgrade-to-websocket :on-text 'answer-outside-client :subprotocols '("echo"))))
       (output-of (list chromium "--headless" "--no-sandbox" "--disable-gpu" "--dump-dom"
                        (format nil "http://127.0.0.1:~D/" (hunchentoot:acceptor-port *server*))))
       (recorded told))))

@@ -7,7 +7,8 @@
 (define-server-test (messages-are-echoed :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
-      (dolist (text (list "" "one" (make-string 125 :initial-element #\a) (make-string 126 :initial-element #\b)
+      (dolist (text (list "" "one" (make-string 125 :initial-element #\a)
+                          (make-string 126 :initial-element #\b)
                           (make-string 70000 :initial-element #\c) (string (code-char 8364))))
         (tell talk text)
         (is (string= text (hear-text talk))))
@@ -46,7 +47,8 @@
 (define-server-test (fragments-are-one-message-and-pings-come-between :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
-      (tell talk (make-frame 1 (octets "frag") :fin nil) (make-frame 9 (octets "ping") :mask '(0 0 0 0))
+      (tell talk (make-frame 1 (octets "frag") :fin nil)
+            (make-frame 9 (octets "ping") :mask '(0 0 0 0))
            (make-frame 0 (octets "men") :fin nil :mask '(255 1 2 3)) (make-frame 0 (octets "ts")))
       (is (equalp (list :pong (octets "ping")) (hear talk)))
       (is (string= "fragments" (hear-text talk))))))
@@ -96,7 +98,8 @@
           (is (equal '(:end) (hear talk))))
         (await-end ends 1011)))))
 
-(define-server-test (a-function-for-the-end-of-a-websocket-can-be-interrupted :needs (:our-engine :deferred-ends))
+(define-server-test
+    (a-function-for-the-end-of-a-websocket-can-be-interrupted :needs (:our-engine :deferred-ends))
   (let ((ends (make-recorder)) (gate (make-gate)))
     (serving-websocket (:on-text 'echo-text
                         :on-close (lambda (socket code reason)
@@ -151,9 +154,11 @@
         (await-end ends 1006))
       (is (string= "plain" (ask-text "/plain"))))))
 
-(define-server-test (a-thread-destroyed-amid-a-message-ends-the-websocket :needs (:our-engine :parking))
+(define-server-test
+    (a-thread-destroyed-amid-a-message-ends-the-websocket :needs (:our-engine :parking))
   (let ((ends (make-recorder)))
-    (serving-websocket (:on-text (lambda (socket text) (declare (ignore socket text)) (kill-this-thread))
+    (serving-websocket (:on-text (lambda (socket text) (declare (ignore socket text))
+                                   (kill-this-thread))
                         :on-close (record-end ends))
         ()
       (with-talk (talk)

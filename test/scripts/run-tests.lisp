@@ -70,7 +70,8 @@
 all that it says."
   (multiple-value-bind (output errors status)
       (uiop:run-program `("env" ,@settings
-                                ,(uiop:native-namestring (merge-pathnames "scripts/lisp" (source-root)))
+                                ,(uiop:native-namestring (merge-pathnames "scripts/lisp"
+                                                                          (source-root)))
                                 ,(uiop:native-namestring script))
                         :output :string :error-output :string :ignore-error-status t)
     ;; ABCL has one stream.

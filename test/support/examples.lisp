@@ -3,10 +3,12 @@
 ;;; Runs the examples of a document, page by page.  CONTRIBUTING.md tells how they are written.
 ;;;
 ;;;   a block               is
-;;;   lisp                  read and evaluated, form by form; what "; =>" says is compared with the value
+;;;   lisp                  read and evaluated, form by form; what "; =>" says is compared with the
+;;; value
 ;;;   lisp, "needs ..."     the same where this Lisp has that; else told as skipped
 ;;;   lisp, "not run, ..."  told as skipped
-;;;   sh, before text       a curl command, which is asked of the acceptor that the page started last
+;;;   sh, before text       a curl command, which is asked of the acceptor that the page started
+;;; last
 ;;;   text                  compared with what the block before it printed
 ;;;   any other language    for people
 ;;;   of no known language  a mistake
@@ -170,7 +172,8 @@ many values were compared."
           do (let ((word (pop words)))
                (cond ((string= "-s" word))
                      ((string= "-o" word) (pop words))
-                     ((string= "-w" word) (setf status-only (string= "%{http_code}\\n" (pop words))))
+                     ((string= "-w" word)
+                      (setf status-only (string= "%{http_code}\\n" (pop words))))
                      ((string= "-H" word) (push (header-of (pop words)) headers))
                      ((string= "--data" word) (setf content (pop words)))
                      ((uiop:string-prefix-p "http://" word) (setf target (target-of word)))

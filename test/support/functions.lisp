@@ -13,7 +13,8 @@ the arguments."
 (defmacro with-function ((name (original &rest arguments) &body replacement) &body body)
   "Evaluates BODY while the function NAME of ARGUMENTS, called ORIGINAL here, is REPLACEMENT."
   `(call-with-function ',name (lambda (,original ,@arguments)
-                                (declare (ignorable ,original ,@(set-difference arguments lambda-list-keywords)))
+                                (declare (ignorable ,original ,@(set-difference
+                                                                 arguments lambda-list-keywords)))
                                 ,@replacement)
                        (lambda () ,@body)))
 

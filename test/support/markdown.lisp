@@ -82,7 +82,8 @@ before it says of it, a string, or NIL."
 (defun on-one-line (text)
   "TEXT as it stands in a row of a table."
   (replace-all (format nil "~{~A~^ ~}" (remove "" (uiop:split-string text
-                                                                     :separator '(#\Space #\Newline))
+                                                                     :separator '(#\Space
+                                                                                  #\Newline))
                                                :test #'string=))
                "|" "\\|"))
 
@@ -157,7 +158,8 @@ which is NIL when nothing does, and the rest."
 (defun links (page)
   "The targets of all links and pictures of the document PAGE that lead into this project."
   (let ((targets '()))
-    (cl-ppcre:do-register-groups (target) ("\\]\\(([^)\\s]+)\\)" (format nil "~{~A~%~}" (prose page)))
+    (cl-ppcre:do-register-groups (target)
+                                 ("\\]\\(([^)\\s]+)\\)" (format nil "~{~A~%~}" (prose page)))
       (unless (search "://" target)
         (push target targets)))
     (reverse targets)))

@@ -11,7 +11,7 @@
 
 (defun hex-octets (hex)
   "The octets with the hexadecimal digits HEX, which may have blanks anywhere."
-  (let ((digits (remove #\Space hex)))
+  (let ((digits (remove-if-not #'alphanumericp hex)))
     (as-octets (loop for i from 0 below (length digits) by 2
                      collect (parse-integer digits :start i :end (+ i 2) :radix 16)))))
 

@@ -74,13 +74,15 @@
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "3^xB2" "abc" "0" "")
  :gives ((:refused 400 :malformed-chunk-size)))
 (:name "a size beyond 64 bits" :rfc "RFC 9112, section 7.1"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "10000000000000003" "abc" "0" "")
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "10000000000000003" "abc" "0"
+         "")
  :gives ((:refused 413 :body-too-large)))
 (:name "the largest size" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "fffffffffffffff" (:raw "abc"))
  :gives ((:waiting "abc" 0)))
 (:name "chunks larger than the largest size together" :rfc "RFC 9110, section 15.5.14"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1" "x" "fffffffffffffff" "abc")
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1" "x" "fffffffffffffff"
+         "abc")
  :gives ((:refused 413 :body-too-large)))
 (:name "zeros without end" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:times 16 (:raw "0")))
@@ -129,13 +131,16 @@
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"\"" "x" "0" "")
  :gives ((:request :body "x")))
 (:name "an extension with quoted pairs" :rfc "RFC 9112, section 7.1.1"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"\\\"\\\\^I\";b=c" "x" "0" "")
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"\\\"\\\\^I\";b=c" "x"
+         "0" "")
  :gives ((:request :body "x")))
 (:name "extensions with white space wherever it may stand" :rfc "RFC 9112, section 7.1.1"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1^I; ^Ia =^I b ;c = \"d\" ;e" "x" "0" "")
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1^I; ^Ia =^I b ;c = \"d\" ;e"
+         "x" "0" "")
  :gives ((:request :body "x")))
 (:name "extensions with all characters of a token" :rfc "RFC 9112, section 7.1.1"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;!#$%&'*+-.^^_`|~09AZaz=~" "x" "0" "")
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;!#$%&'*+-.^^_`|~09AZaz=~"
+         "x" "0" "")
  :gives ((:request :body "x")))
 (:name "an extension with no name" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;" "x" "0" "")

@@ -75,7 +75,8 @@
  :input ("PUT / HTTP/1.1" "Host: a" "Content-Length: 3" "Expect: ," "" (:raw "abc"))
  :gives ((:request :expects-100 nil :body "abc")))
 (:name "an expectation among white space and commas" :rfc "RFC 9110, section 5.6.1.2"
- :input ("PUT / HTTP/1.1" "Host: a" "Content-Length: 3" "Expect: , ,100-continue , ,^I," "" (:raw "abc"))
+ :input ("PUT / HTTP/1.1" "Host: a" "Content-Length: 3" "Expect: , ,100-continue , ,^I," ""
+         (:raw "abc"))
  :gives ((:request :expects-100 t :body "abc")))
 (:name "an unknown expectation" :rfc "RFC 9110, section 10.1.1"
  :input ("PUT / HTTP/1.1" "Host: a" "Content-Length: 3" "Expect: 200-ok" "")

@@ -121,7 +121,8 @@
 (:name "a form feed in a value" :rfc "RFC 9110, section 5.5"
  :input ("GET / HTTP/1.1" "Host: a" "Accept: b^L" "") :gives ((:refused 400 :control-in-value)))
 (:name "an escape in a value" :rfc "RFC 9110, section 5.5"
- :input ("GET / HTTP/1.1" "Host: a" "User-Agent: ^[[31m" "") :gives ((:refused 400 :control-in-value)))
+ :input ("GET / HTTP/1.1" "Host: a" "User-Agent: ^[[31m" "")
+ :gives ((:refused 400 :control-in-value)))
 (:name "a delete character in a value" :rfc "RFC 9110, section 5.5"
  :input ("GET / HTTP/1.1" "Host: a" "Accept: ^?" "") :gives ((:refused 400 :control-in-value)))
 
@@ -143,7 +144,8 @@
  :gives ((:request
           :uri "/app/items?id=4711&sort=name"
           :headers ((:host . "www.example.com:4242")
-                    (:user-agent . "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0")
+                    (:user-agent .
+                     "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0")
                     (:accept . "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
                     (:accept-language . "en-US,en;q=0.5")
                     (:accept-encoding . "gzip, deflate, br, zstd")

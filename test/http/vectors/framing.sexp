@@ -62,7 +62,8 @@
  :gives ((:refused 413 :body-too-large)))
 (:name "the largest length" :rfc "RFC 9110, section 8.6"
  :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 1152921504606846975" "" (:raw "abc"))
- :gives ((:waiting "abc" 0)) :served ((:closed ((413))) (:closed ((200 "POST / ")))) :needs :our-content)
+ :gives ((:waiting "abc" 0)) :served ((:closed ((413))) (:closed ((200 "POST / "))))
+ :needs :our-content)
 (:name "one more than the largest length" :rfc "RFC 9110, section 15.5.14"
  :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 1152921504606846976" "" (:raw "abc"))
  :gives ((:refused 413 :body-too-large)))
@@ -85,7 +86,8 @@
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "Content-Length: 0" "" "0" "")
  :gives ((:refused 400 :two-framings)))
 (:name "an unknown Transfer-Encoding and Content-Length" :rfc "RFC 9112, section 6.1"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: identity" "Content-Length: 3" "" (:raw "abc"))
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: identity" "Content-Length: 3" ""
+         (:raw "abc"))
  :gives ((:refused 400 :two-framings)))
 (:name "Transfer-Encoding in HTTP/1.0" :rfc "RFC 9112, section 6.1"
  :input ("POST / HTTP/1.0" "Transfer-Encoding: chunked" "" "0" "")

@@ -13,7 +13,8 @@
 (:name "two Hosts" :rfc "RFC 9112, section 3.2"
  :input ("GET / HTTP/1.1" "Host: a" "Host: b" "") :gives ((:refused 400 :repeated-host)))
 (:name "twice the same Host" :rfc "RFC 9112, section 3.2"
- :input ("GET / HTTP/1.1" "Host: a" "Accept: b" "host: a" "") :gives ((:refused 400 :repeated-host)))
+ :input ("GET / HTTP/1.1" "Host: a" "Accept: b" "host: a" "")
+ :gives ((:refused 400 :repeated-host)))
 (:name "two Hosts in HTTP/1.0" :rfc "RFC 9112, section 3.2"
  :input ("GET / HTTP/1.0" "Host: a" "Host: b" "") :gives ((:refused 400 :repeated-host)))
 (:name "an empty Host" :rfc "RFC 9110, section 7.2"
@@ -54,7 +55,8 @@
 (:name "an IPv6 address without brackets" :rfc "RFC 3986, section 3.2.2"
  :input ("GET / HTTP/1.1" "Host: 2001:db8::7" "") :gives ((:refused 400 :invalid-host)))
 (:name "a registered name with percent encodings" :rfc "RFC 3986, section 3.2.2"
- :input ("GET / HTTP/1.1" "Host: caf%C3%A9.example" "") :gives ((:request :host "caf%C3%A9.example")))
+ :input ("GET / HTTP/1.1" "Host: caf%C3%A9.example" "")
+ :gives ((:request :host "caf%C3%A9.example")))
 (:name "a registered name of percent encodings only" :rfc "RFC 3986, section 3.2.2"
  :input ("GET / HTTP/1.1" "Host: %41%42:1" "") :gives ((:request :host "%41%42:1")))
 (:name "half a percent encoding" :rfc "RFC 3986, section 2.1"

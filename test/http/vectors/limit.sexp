@@ -42,10 +42,12 @@
  :input ("GET / HTTP/1.1" "Host: a" "A: 23456" "") :gives ((:refused 431 :headers-too-large)))
 (:name "a name that does not end" :rfc "RFC 6585, section 5"
  :limits (:header-octets 36)
- :input ("GET / HTTP/1.1" (:raw "HostHostHostHostHostH")) :gives ((:refused 431 :headers-too-large)))
+ :input ("GET / HTTP/1.1" (:raw "HostHostHostHostHostH"))
+ :gives ((:refused 431 :headers-too-large)))
 (:name "a value that does not end" :rfc "RFC 6585, section 5"
  :limits (:header-octets 36)
- :input ("GET / HTTP/1.1" (:raw "Host: aaaaaaaaaaaaaaa")) :gives ((:refused 431 :headers-too-large)))
+ :input ("GET / HTTP/1.1" (:raw "Host: aaaaaaaaaaaaaaa"))
+ :gives ((:refused 431 :headers-too-large)))
 (:name "a header value of 96 KB, where that is allowed" :rfc "RFC 6585, section 5"
  :limits (:header-octets 131072)
  :input ("GET / HTTP/1.1" "Host: a" (:raw "X-Long: ") (:times 98304 (:raw "x")) "" "")
@@ -54,10 +56,12 @@
  :input ("GET / HTTP/1.1" "Host: a" (:raw "X-Long: ") (:times 32731 (:raw "x")) "" "")
  :gives ((:request :host "a")))
 (:name "a head of 32 KiB of which a half is the target" :rfc "RFC 6585, section 5"
- :input ((:raw "GET /") (:times 16000 (:raw "x")) " HTTP/1.1" "Host: a" (:raw "X-Long: ") (:times 16731 (:raw "x")) "" "")
+ :input ((:raw "GET /") (:times 16000 (:raw "x")) " HTTP/1.1" "Host: a" (:raw "X-Long: ")
+         (:times 16731 (:raw "x")) "" "")
  :gives ((:request :host "a")))
 (:name "a head of more than 32 KiB of which a half is the target" :rfc "RFC 6585, section 5"
- :input ((:raw "GET /") (:times 16000 (:raw "x")) " HTTP/1.1" "Host: a" (:raw "X-Long: ") (:times 16732 (:raw "x")) "" "")
+ :input ((:raw "GET /") (:times 16000 (:raw "x")) " HTTP/1.1" "Host: a" (:raw "X-Long: ")
+         (:times 16732 (:raw "x")) "" "")
  :gives ((:refused 431 :headers-too-large)))
 (:name "a head of more than 32 KiB" :rfc "RFC 6585, section 5"
  :input ("GET / HTTP/1.1" "Host: a" (:raw "X-Long: ") (:times 32732 (:raw "x")) "" "")
@@ -81,7 +85,8 @@
 
 (:name "content as long as allowed" :rfc "RFC 9110, section 15.5.14"
  :limits (:body-octets 3)
- :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 3" "" (:raw "abc")) :gives ((:request :body "abc")))
+ :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 3" "" (:raw "abc"))
+ :gives ((:request :body "abc")))
 (:name "content an octet longer" :rfc "RFC 9110, section 15.5.14"
  :limits (:body-octets 3)
  :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 4" "" (:raw "abcd"))

@@ -1,7 +1,8 @@
 ;;; RFC 9112, section 9.3.2: requests on one connection.
 
 (:name "three requests at once" :rfc "RFC 9112, section 9.3.2"
- :input ("GET /1 HTTP/1.1" "Host: a" "" "GET /2 HTTP/1.1" "Host: b" "" "GET /3 HTTP/1.1" "Host: c" "")
+ :input ("GET /1 HTTP/1.1" "Host: a" "" "GET /2 HTTP/1.1" "Host: b" "" "GET /3 HTTP/1.1" "Host: c"
+         "")
  :gives ((:request :uri "/1" :host "a") (:request :uri "/2" :host "b")
          (:request :uri "/3" :host "c")))
 (:name "a request and a half" :rfc "RFC 9112, section 9.3.2"

@@ -29,8 +29,8 @@
          "GET /hidden HTTP/1.1" "Host: a" "")
  :gives ((:refused 400 :transfer-encoding-in-http/1.0)))
 (:name "a request behind chunks in HTTP/1.0 with a length" :rfc "RFC 9112, section 6.1"
- :input ("POST / HTTP/1.0" "Connection: keep-alive" "Content-Length: 5" "Transfer-Encoding: chunked" ""
-         "0" "" "GET /hidden HTTP/1.1" "Host: a" "")
+ :input ("POST / HTTP/1.0" "Connection: keep-alive" "Content-Length: 5" "Transfer-Encoding: chunked"
+         "" "0" "" "GET /hidden HTTP/1.1" "Host: a" "")
  :gives ((:refused 400 :transfer-encoding-in-http/1.0)))
 (:name "a coding before a space and a colon, and a length" :rfc "RFC 9112, section 5.1"
  :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 5" "Transfer-Encoding : chunked" ""
@@ -82,8 +82,8 @@
 ;;; Chunks
 
 (:name "a size that is 3 in 64 bits" :rfc "RFC 9112, section 7.1"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "10000000000000003" "abc" "0" ""
-         "GET /hidden HTTP/1.1" "Host: a" "")
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "10000000000000003" "abc" "0"
+         "" "GET /hidden HTTP/1.1" "Host: a" "")
  :gives ((:refused 413 :body-too-large)))
 (:name "a size that is 3 in 32 bits" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "100000003" (:raw "abc"))
@@ -101,8 +101,8 @@
          "GET /hidden HTTP/1.1" "Host: a" "")
  :gives ((:refused 400 :bare-line-feed)))
 (:name "a length among the trailer fields" :rfc "RFC 9110, section 6.5.1"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1" "x" "0" "Content-Length: 33"
-         "" "GET /next HTTP/1.1" "Host: b" "")
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1" "x" "0"
+         "Content-Length: 33" "" "GET /next HTTP/1.1" "Host: b" "")
  :gives ((:request :body "x") (:request :uri "/next" :host "b")))
 (:name "extensions that fill what is allowed" :rfc "RFC 9112, section 7.1.1"
  :limits (:chunk-extension-octets 8)
@@ -110,7 +110,8 @@
          "GET /hidden HTTP/1.1" "Host: a" "")
  :gives ((:refused 413 :chunk-extensions-too-large)))
 (:name "a size that looks like a request" :rfc "RFC 9112, section 7.1"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "GET /hidden HTTP/1.1" "Host: a" "")
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "GET /hidden HTTP/1.1"
+         "Host: a" "")
  :gives ((:refused 400 :malformed-chunk-size)))
 
 ;;; Targets, methods, versions

@@ -71,7 +71,8 @@ protocol."))
 (define-server-test such-a-line-and-many-requests-may-come-at-once
   (serving-behind-a-proxy
     (with-connection (connection)
-      (send connection *proxy-line* :crlf (loop for number below 5 collect (numbered-request number)))
+      (send connection *proxy-line*
+            :crlf (loop for number below 5 collect (numbered-request number)))
       (loop for number below 5
             do (is (string= (numbered-answer number)
                             (response-text (read-response connection))))))
@@ -86,7 +87,8 @@ protocol."))
 
 (define-server-test (a-connection-that-was-read-before-ends-with-its-time :needs :our-http)
   (with-globals ((*proxy-lines* (make-recorder)))
-    (serving (:mixin 'behind-a-proxy :read-timeout (/ *patience* 20) :write-timeout (/ *patience* 20))
+    (serving (:mixin 'behind-a-proxy :read-timeout (/ *patience* 20)
+              :write-timeout (/ *patience* 20))
         (("/" "body"))
       (with-connection (connection)
         (send connection *proxy-line* :crlf (request-octets "/"))

@@ -49,7 +49,8 @@ condition, is called where the Lisp would enter its debugger."
         (ask "/here")
         (is (equal "/here" seen))))))
 
-(define-server-test (clients-that-leave-do-not-reach-the-debugger :needs (:our-http :noticed-leaving))
+(define-server-test
+    (clients-that-leave-do-not-reach-the-debugger :needs (:our-http :noticed-leaving))
   (let ((seen (make-recorder)) (entered (make-recorder)) (left (make-recorder)) (count 0))
     (flet ((call-noting (function)
              (record entered t)
@@ -61,7 +62,8 @@ condition, is called where the Lisp would enter its debugger."
         (serving (:max-early-octets 0)
             (("/raw" (call-noting #'hunchentoot:raw-post-data))
              ("/read" (call-noting (lambda ()
-                                     (loop while (read-byte (hunchentoot:raw-post-data :want-stream t))))))
+                                     (loop while (read-byte
+                                                  (hunchentoot:raw-post-data :want-stream t))))))
              ("/write" (call-noting (lambda ()
                                       (loop with stream = (hunchentoot:send-headers)
                                             do (write-sequence (test-octets 10000) stream)))))

@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* conformance/detached-tls :in conformance
-  :description "Programs that take TLS connections away and talk on them in threads of their own, as libraries
+  :description
+  "Programs that take TLS connections away and talk on them in threads of their own, as libraries
 for WebSockets do.  A message is an octet for its length, and that many octets.")
 
 (defun read-message (stream)
@@ -75,7 +76,8 @@ returns.  Reads may take two seconds, unless the program says otherwise."
     (is (zerop (figure :failed)))
     (is (zerop (figure :open)))))
 
-(define-server-test (a-program-over-tls-reads-for-as-long-as-it-likes :needs (:our-http :tls-client))
+(define-server-test
+    (a-program-over-tls-reads-for-as-long-as-it-likes :needs (:our-http :tls-client))
   (serving-detached (talker (progn (hunchentoot::set-timeouts <socket> 60 60)
                                    (echo-messages <stream>)))
     (with-connection (connection)

@@ -127,7 +127,8 @@ this order."
 
 (defclass logging-later (hunchentoot:acceptor) ())
 
-(define-server-test (a-log-of-a-class-after-ours-that-is-defined-later-counts-at-once :needs :our-engine)
+(define-server-test
+    (a-log-of-a-class-after-ours-that-is-defined-later-counts-at-once :needs :our-engine)
   (where-methods-can-be-called
     (let ((log (make-string-output-stream)))
       (serving-mixed ('logging-later :access-log-destination log)

@@ -50,9 +50,12 @@ it, sub/deep.txt below it.  The file secret.txt lies beside ROOT and must not be
     (with-globals ((hunchentoot:*dispatch-table*
                     (list (hunchentoot:create-folder-dispatcher-and-handler "/files/" root))))
       (serving () ()
-        (loop for (name type) in '(("a.mjs" "text/javascript; charset=utf-8") ("a.wasm" "application/wasm")
-                                   ("a.webp" "image/webp") ("a.json" "application/json") ("a.woff2" "font/woff2")
-                                   ("a.avif" "image/avif") ("a.WebManifest" "application/manifest+json")
+        (loop for (name type) in '(("a.mjs" "text/javascript; charset=utf-8")
+                                   ("a.wasm" "application/wasm")
+                                   ("a.webp" "image/webp") ("a.json" "application/json")
+                                   ("a.woff2" "font/woff2")
+                                   ("a.avif" "image/avif")
+                                   ("a.WebManifest" "application/manifest+json")
                                    ("a.unknown" "application/octet-stream"))
               do (write-file root name "octets")
                  (is (equal type (content-type (ask (format nil "/files/~A" name)))) "~A" name))))))
@@ -201,7 +204,8 @@ inclusive."
   (serving-site
     (let ((response (ask-range "0-20000")))
       (is (= 416 (response-status response)))
-      (is (string= (if (and (ours-p) (platform:functions-can-be-wrapped-p)) "bytes */20000" "bytes 0-19999/20000")
+      (is (string= (if (and (ours-p) (platform:functions-can-be-wrapped-p)) "bytes */20000"
+                       "bytes 0-19999/20000")
                    (response-header response "content-range"))))))
 
 (define-server-test a-range-of-unknown-form-is-ignored

@@ -45,11 +45,13 @@
 (:name "a frame of a client without mask" :rfc "5.1"
  :input ((:text "Hello" :mask nil)) :gives ((:failure 1002 :unmasked-frame)))
 (:name "a ping of a client without mask" :rfc "5.1"
- :input ((:text "Hello") (:ping "" :mask nil)) :gives ((:text "Hello") (:failure 1002 :unmasked-frame)))
+ :input ((:text "Hello") (:ping "" :mask nil))
+ :gives ((:text "Hello") (:failure 1002 :unmasked-frame)))
 (:name "a frame of a server with mask" :rfc "5.1" :limits (:role :client)
  :input ((:text "Hello")) :gives ((:failure 1002 :masked-frame)))
 
-(:name "0 in 2 octets" :rfc "5.2" :input ((:text "" :form 2)) :gives ((:failure 1002 :length-not-minimal)))
+(:name "0 in 2 octets" :rfc "5.2" :input ((:text "" :form 2))
+ :gives ((:failure 1002 :length-not-minimal)))
 (:name "125 in 2 octets" :rfc "5.2"
  :input ((:text (:times 125 "*") :form 2)) :gives ((:failure 1002 :length-not-minimal)))
 (:name "126 in 8 octets" :rfc "5.2"

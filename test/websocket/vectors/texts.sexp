@@ -6,12 +6,20 @@
 (:name "6.1.3 the middle one of three fragments has the text" :rfc "5.4"
  :input ((:text "" :fin nil) (:more "middle" :fin nil) (:more "")) :gives ((:text "middle")))
 (:name "6.2.1 a text beyond ASCII" :rfc "5.6"
- :input ((:text (:hex "48 65 6C 6C 6F 2D C2 B5 40 C3 9F C3 B6 C3 A4 C3 BC C3 A0 C3 A1 2D 55 54 46 2D 38 21 21")))
- :gives ((:text (:hex "48 65 6C 6C 6F 2D C2 B5 40 C3 9F C3 B6 C3 A4 C3 BC C3 A0 C3 A1 2D 55 54 46 2D 38 21 21"))))
+ :input
+ ((:text
+   (:hex "48 65 6C 6C 6F 2D C2 B5 40 C3 9F C3 B6 C3 A4 C3 BC C3 A0 C3 A1 2D 55 54 46 2D 38 21 21")))
+ :gives
+ ((:text
+   (:hex
+    "48 65 6C 6C 6F 2D C2 B5 40 C3 9F C3 B6 C3 A4 C3 BC C3 A0 C3 A1 2D 55 54 46 2D 38 21 21"))))
 (:name "6.2.2 cut between characters" :rfc "5.4"
  :input ((:text (:hex "48 65 6C 6C 6F 2D C2 B5 40 C3 9F C3 B6 C3 A4") :fin nil)
          (:more (:hex "C3 BC C3 A0 C3 A1 2D 55 54 46 2D 38 21 21")))
- :gives ((:text (:hex "48 65 6C 6C 6F 2D C2 B5 40 C3 9F C3 B6 C3 A4 C3 BC C3 A0 C3 A1 2D 55 54 46 2D 38 21 21"))))
+ :gives
+ ((:text
+   (:hex
+    "48 65 6C 6C 6F 2D C2 B5 40 C3 9F C3 B6 C3 A4 C3 BC C3 A0 C3 A1 2D 55 54 46 2D 38 21 21"))))
 (:name "6.2.3, 6.2.4 fragments of one octet" :rfc "5.4"
  :input ((:text (:hex "CE") :fin nil) (:more (:hex "BA") :fin nil) (:more (:hex "E1") :fin nil)
          (:more (:hex "BD") :fin nil) (:more (:hex "B9") :fin nil) (:more (:hex "CF") :fin nil)
@@ -19,8 +27,8 @@
          (:more (:hex "CE") :fin nil) (:more (:hex "B5") :fin nil) (:more ""))
  :gives ((:text (:hex "CE BA E1 BD B9 CF 83 CE BC CE B5"))))
 (:name "control frames within a character" :rfc "5.4"
- :input ((:text (:hex "F0") :fin nil) (:ping (:hex "9F")) (:more (:hex "9F 98") :fin nil) (:pong (:hex "FF"))
-         (:more (:hex "80")))
+ :input ((:text (:hex "F0") :fin nil) (:ping (:hex "9F")) (:more (:hex "9F 98") :fin nil)
+         (:pong (:hex "FF")) (:more (:hex "80")))
  :gives ((:ping (:hex "9F")) (:pong (:hex "FF")) (:text (:hex "F0 9F 98 80"))))
 (:name "6.3.1 a surrogate within a text" :rfc "8.1"
  :input ((:text (:hex "CE BA E1 BD B9 CF 83 CE BC CE B5 ED A0 80 65 64 69 74 65 64")))
@@ -30,7 +38,8 @@
          (:more (:hex "A0") :fin nil) (:more (:hex "80") :fin nil) (:more (:hex "65")))
  :gives ((:failure 1007 :text-not-utf-8)))
 (:name "6.4.1, 6.4.3 the second fragment is no UTF-8, and nothing more comes" :rfc "8.1"
- :input ((:text (:hex "CE BA E1 BD B9 CF 83 CE BC CE B5") :fin nil) (:more (:hex "F4 90 80 80") :fin nil))
+ :input ((:text (:hex "CE BA E1 BD B9 CF 83 CE BC CE B5") :fin nil)
+         (:more (:hex "F4 90 80 80") :fin nil))
  :gives ((:failure 1007 :text-not-utf-8)))
 (:name "6.4.2, 6.4.4 likewise, the last octet being the first that is wrong" :rfc "8.1"
  :input ((:text (:hex "CE BA E1 BD B9 CF 83 CE BC CE B5 F4") :fin nil) (:more (:hex "90") :fin nil))

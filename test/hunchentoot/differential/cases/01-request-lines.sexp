@@ -25,11 +25,11 @@
           "+a+=b" "a[]=1&a[]=2" "a[0]=x" "a~!*'()=~!*'()" "a=%ff%fe" "a=%C3" "a=b#c"))
  :request "GET /echo?{q}")
 (:name "path {p}"
- :for ((p "/" "//" "/echo/" "//echo" "/ech%6F" "/ech%6f" "/%65cho?x" "/echo%3Fa=b" "/echo%00" "/e+cho"
-          "/%C3%A9%E2%82%AC%20x" "/%E9" "/a/b.c;d" "/a/./b" "/a/../b" "/%2e%2e/" "/echo%" "/echo%4"
-          "/echo%u0041" "/prefix" "/prefixed/more?a=b" "/regex/12" "/regex/x" "/~user" "/a:b" "/a@b"
-          "/echo|" "/echo\"" "/echo<>" "/echo{}" "/echo\\" "/echo^^" "/echo`" "/echo#fragment"
-          "/easy-form?a=1&b=x&b=y&c=z" "/easy-form?a=x"))
+ :for ((p "/" "//" "/echo/" "//echo" "/ech%6F" "/ech%6f" "/%65cho?x" "/echo%3Fa=b" "/echo%00"
+          "/e+cho" "/%C3%A9%E2%82%AC%20x" "/%E9" "/a/b.c;d" "/a/./b" "/a/../b" "/%2e%2e/" "/echo%"
+          "/echo%4" "/echo%u0041" "/prefix" "/prefixed/more?a=b" "/regex/12" "/regex/x" "/~user"
+          "/a:b" "/a@b" "/echo|" "/echo\"" "/echo<>" "/echo{}" "/echo\\" "/echo^^" "/echo`"
+          "/echo#fragment" "/easy-form?a=1&b=x&b=y&c=z" "/easy-form?a=x"))
  :request "GET {p}")
 (:name "absolute target {t}"
  :for ((t "http://localhost/echo" "http://localhost/echo?a=b" "HTTP://LOCALHOST/echo"
@@ -48,7 +48,8 @@
 
 ;;; Versions, and what surrounds a request line
 
-(:name "version {v}" :for ((v "HTTP/1.2" "HTTP/2.0" "HTTP/0.9" "http/1.1" "HTTP/1" "HTTP/11" "FTP/1.1"))
+(:name "version {v}"
+ :for ((v "HTTP/1.2" "HTTP/2.0" "HTTP/0.9" "http/1.1" "HTTP/1" "HTTP/11" "FTP/1.1"))
  :request "GET /echo" :version "{v}")
 (:name "no version" :send ("GET /echo" ""))
 (:name "two spaces in the request line" :send ("GET  /echo HTTP/1.1" "Host: localhost" ""))
