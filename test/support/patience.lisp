@@ -99,3 +99,56 @@ says nothing of the server: then it is tried again with four times the seconds, 
                (when (or value (funcall kept-p))
                  (return value))))
         finally (lose-patience "a client to keep its pace" 8)))
+
+;;; A client that must not be late
+
+(defvar *limit* nil
+  "The limit of time of the server, in seconds, that CALL-WITH-GROWING-LIMIT tries now.")
+
+(defvar *limit-began* nil
+  "When the limit has begun for the calls of CALL-PROMPTLY, in microseconds; NIL for each call.")
+
+(defun come-too-late ()
+  "Ends the current try of WITH-GROWING-LIMIT, which says nothing of the server: the client, or a
+thread of the server, was late."
+  (throw 'too-late nil))
+
+(defun call-promptly (function)
+  "The values of FUNCTION, which does what must be done within the current limit.  Ends the current
+try, also where FUNCTION signals an error, if that has taken longer, or nearly as long."
+  (let ((began (or *limit-began* (platform:microseconds))))
+    (flet ((look ()
+             (when (< (* 3/4 1000000 *limit*) (- (platform:microseconds) began))
+               (come-too-late))))
+      (handler-bind ((error (lambda (condition)
+                              (declare (ignore condition))
+                              (look))))
+        (multiple-value-prog1 (funcall function)
+          (look))))))
+
+(defmacro promptly (&body body)
+  "The values of BODY, the part of a try of WITH-GROWING-LIMIT that must not be late.  The server
+may break it off when the limit has passed, so it has no checks in it."
+  `(call-promptly (lambda () ,@body)))
+
+(defun call-with-growing-limit (function)
+  "Calls FUNCTION with seconds until it has come to its end."
+  (loop for seconds in '(1/2 2 8 32)
+        do (catch 'too-late
+             (return (let ((*limit* seconds))
+                       (funcall function seconds))))
+        finally (lose-patience "a client that is not late" 32)))
+
+(defmacro with-growing-limit ((seconds) &body body)
+  "Evaluates BODY, a test of a limit of time of the server of SECONDS, which is short.  Where the
+machine was so busy that a part of BODY that must be done PROMPTLY was not, BODY is evaluated again
+with a longer limit."
+  `(call-with-growing-limit (lambda (,seconds)
+                              (declare (ignorable ,seconds))
+                              ,@body)))
+
+(defmacro with-prompt-connection ((connection) &body body)
+  "Evaluates BODY as WITH-CONNECTION does, in WITH-GROWING-LIMIT; what is done PROMPTLY there must
+be done within the limit from the opening of CONNECTION on."
+  `(let ((*limit-began* (platform:microseconds)))
+     (with-connection (,connection) ,@body)))
