@@ -42,3 +42,24 @@
       (is (equal "slow" (response-text (read-response client))))
       (is (eql 0 (program-exit program)))
       (is-true (printed-p program "\"GET / HTTP/1.1\" 200")))))
+
+;;; The units
+
+(defun unit-commands (name key)
+  "The commands that the file NAME in deploy/ has for KEY, such as \"ExecReload\"."
+  (loop for line in (uiop:split-string (configuration name) :separator '(#\Newline))
+        when (uiop:string-prefix-p (format nil "~A=" key) line)
+          collect (subseq line (1+ (length key)))))
+
+(define-server-test (a-unit-is-reloaded-by-a-signal-for-which-a-bare-machine-has-the-program
+                     :needs :systemd)
+  (dolist (name '("shop.service" "shop@.service"))
+    (destructuring-bind (command) (unit-commands name "ExecReload")
+      (is (uiop:string-prefix-p "/bin/sh -c " command)) ; there may be no /bin/kill
+      (call-with-command
+       (lambda (program)
+         (await-printed program "begins")
+         (uiop:run-program (list "env" (format nil "MAINPID=~A" (program-number program))
+                                 "sh" "-c" command))
+         (is (eql 7 (program-exit program))))
+       (constantly '("sh" "-c" "trap 'exit 7' HUP; echo begins; while :; do sleep 0.05; done"))))))

@@ -14,6 +14,7 @@
   "What clients ask for until that is over."
   (lock (bt:make-lock "traffic") :read-only t)
   (answers 0)
+  (late 0)                              ; requests of clients that were late, which ask again
   (failures '())                        ; strings
   (longest 0)                           ; microseconds
   (over-p nil))
@@ -32,40 +33,93 @@
   (remove-if-not (lambda (failure) (uiop:string-prefix-p (string method) failure))
                  (traffic-failures traffic)))
 
-(defun answer-by (method connection)
-  "The response to a request with METHOD on CONNECTION.  Signals an error unless it is right."
-  (let* ((word (format nil "word ~D" (random 1000)))
-         (response (if (eq :get method)
-                       (exchange connection "/hello")
-                       (exchange connection "/echo" :method :post :content word)))
-         (text (response-text response)))
-    (unless (equal (if (eq :get method) "hello" word) text)
+(defun note-late (traffic)
+  (bt:with-lock-held ((traffic-lock traffic))
+    (incf (traffic-late traffic))))
+
+(defun send-by (method word connection)
+  "Sends a request with METHOD on CONNECTION, whose answer is WORD."
+  (if (eq :get method)
+      (send-request connection (format nil "/echo?word=~A" word))
+      (send-request connection "/echo" :method :post :content word)))
+
+(defun answer-on (connection word)
+  "The response on CONNECTION.  Signals an error unless its text is WORD."
+  (let* ((response (read-response connection)) (text (response-text response)))
+    (unless (equal word text)
       (error "status ~D, ~S" (response-status response) text))
     response))
 
+(defparameter *keep-seconds* 9/10
+  "For how long after a request a client without a proxy may send the next one: a server that is
+about to end says so for a second, and then closes the connection.  A client that the machine lets
+send later may find it closed.")
+
+(defstruct asker
+  "A client of TRAFFIC on PORT that sends requests with METHOD, one after the other."
+  traffic port method
+  (connection nil)
+  (deadline nil)                        ; until then the connection is kept
+  (sent :unknown))                      ; then :IN-TIME or :LATE
+
+(defun time-of-sending (asker)
+  "Whether the client is in time with what it sends now, :IN-TIME or :LATE."
+  (if (plusp (seconds-until (asker-deadline asker)))
+      :in-time
+      :late))
+
+(defun hang-up (asker)
+  (when (asker-connection asker)
+    (ignore-errors (disconnect (shiftf (asker-connection asker) nil)))))
+
+(defun ensure-connected (asker)
+  "Has ASKER connect, unless it has a connection on which it is in time."
+  (unless (and (asker-connection asker)
+               (eq :in-time (time-of-sending asker)))
+    (hang-up asker)
+    (setf (asker-deadline asker) (deadline-after *keep-seconds*)
+          (asker-connection asker) (connect (asker-port asker)))))
+
+(defun ask-once (asker word)
+  "Sends a request whose answer is WORD, and reads that."
+  (setf (asker-sent asker) :unknown)
+  (ensure-connected asker)
+  (let ((connection (asker-connection asker)) (next (deadline-after *keep-seconds*)))
+    (send-by (asker-method asker) word connection)
+    (setf (asker-sent asker) (time-of-sending asker))
+    (let ((response (answer-on connection word)))
+      (setf (asker-deadline asker) next)
+      (when (equal "close" (connection-header response))
+        (hang-up asker)))))
+
+(defun late-p (asker)
+  "True if the last request of ASKER was sent late, or would have been."
+  (eq :late (if (eq :unknown (asker-sent asker))
+                (time-of-sending asker)
+                (asker-sent asker))))
+
+(defun ask-and-count (asker word)
+  "Does as ASK-ONCE, and counts what comes of it."
+  (let ((traffic (asker-traffic asker)) (start (platform:microseconds)))
+    (handler-case (progn (ask-once asker word)
+                         (note-answer traffic (- (platform:microseconds) start)))
+      (error (condition)
+        (hang-up asker)
+        (if (late-p asker)
+            (note-late traffic)
+            (note-failure traffic (asker-method asker) condition))))))
+
 (defun ask-until-over (traffic port method pause)
   "Sends requests with METHOD to PORT until TRAFFIC is over, with pauses of up to PAUSE seconds."
-  (let ((connection nil) (*random-state* (make-random-state t)))
-    (flet ((hang-up ()
-             (when connection
-               (ignore-errors (disconnect (shiftf connection nil))))))
-      (unwind-protect
-           (loop until (traffic-over-p traffic)
-                 do (handler-case
-                        (let ((start (platform:microseconds)))
-                          (unless connection
-                            (setf connection (connect port)))
-                          (let ((response (answer-by method connection)))
-                            (note-answer traffic (- (platform:microseconds) start))
-                            (when (equal "close" (connection-header response))
-                              (hang-up))))
-                      (error (condition)
-                        (note-failure traffic method condition)
-                        (hang-up)))
-                    (poll (constantly nil) (random (float pause))))
-        (hang-up)))))
+  (let ((asker (make-asker :traffic traffic :port port :method method))
+        (*random-state* (make-random-state t)))
+    (unwind-protect
+         (loop until (traffic-over-p traffic)
+               do (ask-and-count asker (format nil "word~D" (random 1000)))
+                  (poll (constantly nil) (random (float pause))))
+      (hang-up asker))))
 
-(defparameter *pauses* '(0.002 0.1 1)
+(defparameter *pauses* '(0.002 0.1 0.7)
   "The longest pauses of the clients of each method, in seconds.")
 
 (defun call-under-load (port function)
@@ -86,9 +140,10 @@
         (setf (traffic-over-p traffic) t)
         (dolist (client clients)
           (task-result client (* 6 *patience*)))))
-    (format t "~&~D requests, ~D failed; the longest took ~D ms~%"
+    (format t "~&~D requests, ~D failed, ~D were late; the longest took ~D ms~%"
             (+ (traffic-answers traffic) (length (traffic-failures traffic)))
-            (length (traffic-failures traffic)) (ceiling (traffic-longest traffic) 1000))
+            (length (traffic-failures traffic)) (traffic-late traffic)
+            (ceiling (traffic-longest traffic) 1000))
     traffic))
 
 ;;; What stands in for systemd
@@ -139,21 +194,45 @@ until grep -qs '^serving ' output && [ \"$(cat number)\" != \"$old\" ]; do sleep
 "
   "A script that does to a unit what the command of systemd does.")
 
-(defun run-rolling-restart (restart settle url units)
-  "Runs the script of that name with RESTART, a command, and SETTLE, seconds, for UNITS and URL;
-returns the code of its exit."
-  (nth-value 2 (uiop:run-program (list* "env" (format nil "RESTART=~A" restart)
-                                        (format nil "SETTLE=~D" settle)
-                                        (format nil "PATIENCE=~D" *patience*)
-                                        (project-file "deploy/rolling-restart") url units)
-                                 :ignore-error-status t)))
+(defparameter *number-of-process*
+  "cat \"$(dirname \"$0\")/${1#*@}/number\""
+  "A script that tells of a unit what the command of systemd tells.")
+
+(defun script-command (directory name text)
+  "The command of a script with TEXT, made as the file NAME in DIRECTORY."
+  (format nil "sh ~A" (uiop:native-namestring (write-file directory name text))))
+
+(defun install-rolling-restart (directory)
+  "Puts a copy of deploy/rolling-restart into DIRECTORY, in place of one that is there; returns its
+name."
+  (let ((file (uiop:native-namestring (merge-pathnames "rolling-restart" directory))))
+    (uiop:run-program (list "install" (project-file "deploy/rolling-restart") file))
+    file))
+
+(defun rolling-restart-command (directory url units
+                                &key restart (process "echo") (settle 0) (patience *patience*))
+  "The command of the script of that name in DIRECTORY, for UNITS and URL, with RESTART and PROCESS,
+commands, and SETTLE and PATIENCE, seconds."
+  (list* "env" (format nil "RESTART=~A" restart) (format nil "PROCESS=~A" process)
+         (format nil "SETTLE=~D" settle) (format nil "PATIENCE=~D" patience)
+         (install-rolling-restart directory) url units))
+
+(defun run-rolling-restart (&rest arguments)
+  "Runs the ROLLING-RESTART-COMMAND of ARGUMENTS; returns the code of its exit, and what it said."
+  (multiple-value-bind (output errors code)
+      (uiop:run-program (apply #'rolling-restart-command arguments)
+                        :error-output :string :ignore-error-status t)
+    (declare (ignore output))
+    (values code errors)))
 
 (defun rolling-restart (directory url names)
-  "Restarts the units NAMES in DIRECTORY, whose URL is given."
-  (let ((restart (write-file directory "restart" *systemctl-restart*)))
-    (run-rolling-restart (format nil "timeout 60 sh ~A" (uiop:native-namestring restart))
-                         1 url
-                         (loop for name in names collect (format nil "shop@~A" name)))))
+  "Restarts the units NAMES in DIRECTORY, whose URL is given; returns the code of the exit."
+  (values (run-rolling-restart
+           directory url (loop for name in names collect (format nil "shop@~A" name))
+           :restart (format nil "timeout ~D ~A" (patience-to-load)
+                            (script-command directory "restart" *systemctl-restart*))
+           :process (script-command directory "process" *number-of-process*)
+           :settle 1)))
 
 (defun expect-nothing-lost (directory port url names)
   "Checks that rolling restarts of the units NAMES in DIRECTORY lose no request to PORT."
@@ -169,7 +248,8 @@ returns the code of its exit."
 (defun shop-pages ()
   "Forms for the pages that the clients ask for."
   (list (page-form "/hello" "\"hello\"")
-        (page-form "/echo" "(hunchentoot:raw-post-data :force-text t)")
+        (page-form "/echo" "(or (hunchentoot:get-parameter \"word\")
+                                (hunchentoot:raw-post-data :force-text t))")
         (page-form "/port" "(uiop:getenv \"PORT\")")))
 
 ;;; Each waits for a second before it drains, so that clients without a proxy find no connection
@@ -255,6 +335,8 @@ guide."
                             "bind :80" (format nil "bind 127.0.0.1:~D" port)
                             "bind :443" (format nil "bind 127.0.0.1:~D" (free-port))
                             "inter 1s" "inter 200ms"
+                            ;; It may take a slow machine long to answer.
+                            "timeout check   5s" "timeout check   60s"
                             (changes-of-places ports))))))
 
 (defun nginx-command (nginx directory port ports)
@@ -327,8 +409,9 @@ they ran in it."
            (with-connection (connection port)
              (let ((response (apply #'exchange connection "/port" keys)))
                (values (response-text response) (response-header response "set-cookie"))))))
-    (let ((processes (loop repeat 6 collect (process))))
-      (is (null (set-difference (mapcar #'princ-to-string ports) processes :test #'equal))))
+    (eventually ("clients in all processes")
+      (let ((processes (loop repeat 6 collect (process))))
+        (null (set-difference (mapcar #'princ-to-string ports) processes :test #'equal))))
     (multiple-value-bind (process cookie) (process)
       (let ((headers `(("Cookie" . ,(subseq cookie 0 (position #\; cookie))))))
         (loop repeat 6
@@ -344,25 +427,90 @@ they ran in it."
   "echo \"$1\" >>\"$(dirname \"$0\")/restarted\"; [ \"$1\" != bad ]"
   "A script that records which unit it is to restart, and fails for the unit \"bad\".")
 
+(defun restarted-units (directory)
+  "The units that *RECORDING-RESTART* in DIRECTORY has recorded; they are forgotten."
+  (let ((file (merge-pathnames "restarted" directory)))
+    (when (probe-file file)
+      (prog1 (uiop:read-file-lines file)
+        (delete-file file)))))
+
+(defmacro with-ready-server ((url) &body body)
+  "Evaluates BODY with URL bound to the one of a page of a server that is ready."
+  `(where-program (curl "curl")
+     (serving () (("/ready" "ready"))
+       (let ((,url (format nil "http://127.0.0.1:~D/ready" (port-of *server*))))
+         ,@body))))
+
 (define-server-test (a-rolling-restart-ends-with-the-first-process-that-is-not-ready
                      :needs (:parking :systemd))
-  (where-program (curl "curl")
-    (with-directory (directory)
-      (let ((restart (format nil "sh ~A"
-                             (uiop:native-namestring
-                              (write-file directory "restart" *recording-restart*)))))
-        (flet ((check (code restarted url &rest units)
-                 (is (eql code (run-rolling-restart restart 0 url units)))
-                 (let ((file (merge-pathnames "restarted" directory)))
-                   (is (equal restarted (and (probe-file file) (uiop:read-file-lines file))))
-                   (uiop:delete-file-if-exists file))))
-          (let ((*patience* 1))
-            (check 1 '() (format nil "http://127.0.0.1:~D/ready" (free-port)) "a"))
-          (serving () (("/ready" "ready"))
-            (let ((url (format nil "http://127.0.0.1:~D/ready" (port-of *server*))))
-              (check 0 '("a" "b") url "a" "b")
-              (check 1 '("a" "bad") url "a" "bad" "b")
-              (check 2 '() url))))))))
+  (with-directory (directory)
+    (let ((restart (script-command directory "restart" *recording-restart*)))
+      (flet ((check (code restarted url units &rest keys)
+               (is (eql code (apply #'run-rolling-restart directory url units :restart restart
+                                    keys)))
+               (is (equal restarted (restarted-units directory)))))
+        (with-ready-server (url)
+          (check 1 '() (format nil "http://127.0.0.1:~D/ready" (free-port)) '("a") :patience 1)
+          (check 0 '("a" "b") url '("a" "b"))
+          (check 1 '("a" "bad") url '("a" "bad" "b"))
+          (check 2 '() url '()))))))
+
+(defparameter *number-of-short-process*
+  "echo >>\"$(dirname \"$0\")/$1\"
+if [ \"$1\" = short ]; then wc -l <\"$(dirname \"$0\")/$1\"; else echo 1; fi"
+  "A script that tells of the unit \"short\" another number each time: it always ends soon, and is
+started again.")
+
+(define-server-test (a-rolling-restart-notices-a-process-that-ends-soon-after-it-was-ready
+                     :needs (:parking :systemd))
+  (with-directory (directory)
+    (with-ready-server (url)
+      (multiple-value-bind (code said)
+          (run-rolling-restart directory url '("a" "short" "b")
+                               :restart (script-command directory "restart" *recording-restart*)
+                               :process (script-command directory "process"
+                                                        *number-of-short-process*))
+        (is (eql 1 code))
+        (is (search "short has ended after it had started" said))
+        (is (equal '("a" "short") (restarted-units directory)))))))
+
+(define-server-test (a-rolling-restart-asks-no-proxy-of-the-environment
+                     :needs (:parking :systemd))
+  (with-directory (directory)
+    (with-ready-server (url)
+      (with-environment (("http_proxy" "http://127.0.0.1:9/") ("HTTP_PROXY" "http://127.0.0.1:9/")
+                         ("all_proxy" "http://127.0.0.1:9/"))
+        (is (eql 0 (run-rolling-restart
+                    directory url '("a")
+                    :restart (script-command directory "restart" *recording-restart*))))))))
+
+(defparameter *slow-restart*
+  "cd \"$(dirname \"$0\")\"
+echo begin >>restarted
+until [ -e release ]; do sleep 0.05; done
+echo end >>restarted"
+  "A script that records when a restart begins and ends, which it does when it may.")
+
+(define-server-test (two-rolling-restarts-exclude-each-other :needs (:parking :systemd))
+  (with-directory (directory)
+    (with-ready-server (url)
+      (let ((restart (script-command directory "restart" *slow-restart*))
+            (errors (merge-pathnames "errors" directory)))
+        (flet ((start (&rest keys)
+                 (apply #'uiop:launch-program
+                        (rolling-restart-command directory url '("a" "b") :restart restart) keys)))
+          (let ((first (start)))
+            (eventually ("the first one to restart a unit")
+              (probe-file (merge-pathnames "restarted" directory)))
+            (let ((second (start :error-output errors))) ; the script was replaced
+              (eventually ("the second one to wait")
+                (and (probe-file errors)
+                     (search "waiting for another one" (uiop:read-file-string errors))))
+              (write-file directory "release")
+              (is (eql 0 (uiop:wait-process first)))
+              (is (eql 0 (uiop:wait-process second)))
+              (is (equal (loop repeat 4 append '("begin" "end"))
+                         (restarted-units directory))))))))))
 
 ;;; The page
 
