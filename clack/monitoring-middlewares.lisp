@@ -29,7 +29,7 @@ environment."
                                  (passed-on-p exchange
                                               (gethash "x-forwarded-for" headers)
                                               (gethash "forwarded" headers))
-                                 (gethash "host" headers)))))
+                                 (hosts-asked-for exchange (gethash "host" headers))))))
         (if part
             (funcall function part servers environment)
             (funcall app environment))))))

@@ -21,7 +21,7 @@ is a plist of further headers."
            (passed-on-p *exchange*
                         (hunchentoot:header-in :x-forwarded-for request)
                         (hunchentoot:header-in :forwarded request))
-           (hunchentoot:header-in :host request)))
+           (hosts-asked-for *exchange* (hunchentoot:header-in :host request))))
 
 (defun servers-watched (servers)
   "SERVERS, a list; if that is empty, the acceptor that serves the current request."

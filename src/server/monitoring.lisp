@@ -107,27 +107,39 @@ and does not end in .localhost (RFC 6761, section 6.3)."
              (parse-ip-address name)
              (uiop:string-suffix-p (string-downcase name) ".localhost")))))
 
-(defun led-here-p (address host)
-  "True if the client with ADDRESS, a string, on this machine, asks for HOST, the text of Host or
-NIL, which may be a browser that another site has led here: to an address of this machine under that
-site's name, so that its scripts may read the response (DNS rebinding)."
+(defun hosts-asked-for (exchange host)
+  "The texts of Host, a list, that the request of EXCHANGE has: HOST, or NIL, as its handler sees
+it; and where that is what a trusted proxy tells, the one with which the proxy itself has asked.  A
+script can claim to be the proxy, but it cannot change its browser's Host.  EXCHANGE is NIL where
+the server has not read the request."
+  (let* ((http (and exchange (exchange-http exchange)))
+         (client (and http (http-client http)))
+         (asked-host (and client (client-asked-host client))))
+    (if asked-host
+        (list host asked-host)
+        (list host))))
+
+(defun led-here-p (address hosts)
+  "True if the client with ADDRESS, a string, on this machine, that asks for HOSTS, as
+HOSTS-ASKED-FOR returns them, may be a browser that another site has led here: to an address of this
+machine under that site's name, so that its scripts may read the response (DNS rebinding)."
   (and (peer-in-p (load-time-value (mapcar #'parse-network '("127.0.0.0/8" "::1"))) address)
-       (sites-name-p host)))
+       (some #'sites-name-p hosts)))
 
 (defun make-page-test (path allow &key (methods '(:get :head)) any-host-p)
   "A function of the method of a request, its path and the address of its client, strings, of the
-value of PASSED-ON-P, and of the text of Host, or NIL.  It is true if the request gets the page at
-PATH, a string, of which ALLOW is the argument, for which it has one of METHODS, a list.  With
-ANY-HOST-P the page tells so little that a browser which another site has led here may have it, and
-load balancers can ask with the names of their sites.  Signals UNFIT-ARGUMENT."
+values of PASSED-ON-P and HOSTS-ASKED-FOR.  It is true if the request gets the page at PATH, a
+string, of which ALLOW is the argument, for which it has one of METHODS, a list.  With ANY-HOST-P
+the page tells so little that a browser which another site has led here may have it, and load
+balancers can ask with the names of their sites.  Signals UNFIT-ARGUMENT."
   (unless (stringp path)
     (unfit :path " must be a string, not ~S" path))
   (let ((allowed-p (client-test allow)))
-    (lambda (method request-path address passed-on-p host)
+    (lambda (method request-path address passed-on-p hosts)
       (and (string= path request-path)
            (member method methods)
            ;; Behind a proxy on this machine every client seems to be on this machine.
            (not (and (listp allow)
                      (or passed-on-p
-                         (and (not any-host-p) (led-here-p address host)))))
+                         (and (not any-host-p) (led-here-p address hosts)))))
            (funcall allowed-p address)))))

@@ -44,7 +44,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:note-rejected #:turn-away
    #:stats #:list-connections #:run-after #:cancel-timer #:server-engine #:*engine-of-context*
    ;; pages for those that watch
-   #:place-of #:place-text #:ready-p #:engine-ready-p #:*loopback* #:make-page-test #:passed-on-p
+   #:place-of #:place-text #:ready-p #:engine-ready-p #:*loopback*
+   #:make-page-test #:passed-on-p #:hosts-asked-for
    #:metrics-page #:stats-page #:connections-page #:readiness-page #:liveness-page
    #:live-page #:make-live-test #:make-live-feeds #:add-viewer #:answer-about-worker
    ;; their arguments

@@ -59,6 +59,16 @@
       (is (equal "the app" (ask-text path :host "evil.example:4242"))))
     (is (string/= "the app" (ask-text "/metrics" :host "localhost:4242")))))
 
+(define-server-test a-browser-that-another-site-leads-here-is-no-trusted-proxy-of-a-clack-server
+  (call-with-clack (watched-app (handler:make-metrics-middleware "/metrics"))
+                   '(:trusted-proxies ("127.0.0.1"))
+                   (lambda ()
+                     (flet ((text (host)
+                              (ask-text "/metrics" :host host
+                                        :headers '(("X-Forwarded-Host" . "localhost")))))
+                       (is (equal "the app" (text "evil.example:4242")))
+                       (is (string/= "the app" (text "localhost:4242")))))))
+
 (define-server-test behind-a-trusted-proxy-pages-of-a-clack-server-are-for-the-clients-it-names
   (call-with-clack (watched-app (handler:make-liveness-middleware "/live"))
                    '(:trusted-proxies ("127.0.0.1"))

@@ -226,6 +226,25 @@
       (is (= 404 (status-of "/live/worker?0-1" :host "evil.example" :method :post :content ""
                                                :headers '(("Live-Page" . "1"))))))))
 
+(define-server-test (a-browser-that-another-site-leads-here-cannot-claim-to-be-a-trusted-proxy
+                     :needs :our-engine)
+  (with-pages ((recycling:make-metrics-dispatcher "/metrics")
+               (recycling:make-live-page-dispatcher "/live")
+               (recycling:make-liveness-dispatcher "/alive"))
+    (with-acceptor (acceptor :trusted-proxies '("127.0.0.1"))
+      (dolist (headers '((("X-Forwarded-Host" . "localhost"))
+                         (("X-Forwarded-Host" . "127.0.0.1") ("X-Forwarded-For" . "127.0.0.1"))
+                         (("Forwarded" . "for=127.0.0.1;host=localhost"))))
+        (dolist (path '("/metrics" "/live"))
+          (is (= 404 (status-of path :host "evil.example:4242" :headers headers))
+              "~A ~S" path headers))
+        (is (= 200 (status-of "/alive" :host "evil.example:4242" :headers headers)))
+        (dolist (host '("localhost:4242" "backend" "127.0.0.1:4242"))
+          (is (= 200 (status-of "/metrics" :host host :headers headers)) "~A ~S" host headers)))
+      (is (= 404 (status-of "/metrics" :host "backend"
+                                       :headers '(("X-Forwarded-Host" . "evil.example"))))
+          "The proxy was asked with that name."))))
+
 (define-server-test (behind-a-trusted-proxy-a-page-is-for-the-clients-that-it-names
                      :needs :our-engine)
   (with-pages ((recycling:make-liveness-dispatcher "/live")

@@ -14,6 +14,9 @@
    :documentation "Address, a string, and port of CLIENT, a list.  The port is 0 where no proxy
 tells it.")
   (named-p nil :type boolean :read-only t) ; true if a proxy tells that address
+  (asked-host nil :type (or null text) :read-only t
+   :documentation "The text of Host with which the peer has asked, where it tells that CLIENT has
+asked for another; else NIL.")
   (scheme nil :type (member nil :http :https) :read-only t
    :documentation "The scheme of the request of CLIENT: :HTTP or :HTTPS, or NIL where no proxy tells
 it."))

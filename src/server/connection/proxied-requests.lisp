@@ -23,12 +23,13 @@
     (when (or trusted (http-proxying http))
       (setf (proxying-trusted (ensure-proxying http)) trusted))))
 
-(defun client-of-origin (origin http)
-  "The CLIENT that ORIGIN, of a request over HTTP, tells."
+(defun client-of-origin (origin http head)
+  "The CLIENT that ORIGIN, of the request HEAD over HTTP, tells."
   (make-client :remote (if (origin-address origin)
                            (list (ip-address-text (origin-address origin)) (origin-port origin))
                            (http-remote http))
                :named-p (and (origin-address origin) t)
+               :asked-host (and (origin-host origin) (head-host head))
                :scheme (origin-scheme origin)))
 
 (defun settle-client (http head)
@@ -37,7 +38,7 @@ the client has asked for.  Signals PROTOCOL-ERROR where the proxy contradicts it
   (let ((origin (origin-of-head head (lambda (address)
                                        (address-in-p (http-trusted http) address)))))
     (when origin
-      (setf (proxying-client (ensure-proxying http)) (client-of-origin origin http))
+      (setf (proxying-client (ensure-proxying http)) (client-of-origin origin http head))
       (when (origin-host origin)
         (set-host head (origin-host origin))))))
 
