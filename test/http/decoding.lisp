@@ -22,6 +22,7 @@
   (is (equal '(#xFFFD) (decoded #xE3 #x81)) "The end comes too early")
   (is (equal '(#xFFFD #x41) (decoded #xE3 #x81 #x41)) "Something else comes too early")
   (is (equal '(#xFFFD #xFFFD) (decoded #xC0 #xAF)) "Too long for what it says")
+  (is (equal '(#xFFFD #xFFFD) (decoded #xC1 #xBF)) "The last that is too long, in two octets")
   (is (equal '(#xFFFD #xFFFD #xFFFD) (decoded #xED #xA0 #x80)) "A surrogate")
   (is (equal '(#xFFFD #xFFFD #xFFFD #xFFFD) (decoded #xF4 #x90 #x80 #x80)) "Beyond Unicode")
   (is (equal '(#xFFFD #xFFFD #xFFFD) (decoded #xE0 #x9F #xBF)) "Too long, in three octets")

@@ -307,6 +307,16 @@ TEXT from START on."
 
 ;;; Lists and words, for other fields
 
+(test a-host-and-its-port-are-told-apart
+  (loop for (authority . told) in '(("example.org" "example.org" 80)
+                                    ("example.org:8080" "example.org" 8080)
+                                    ("example.org:" "example.org" 80)
+                                    ("example.org:x" "example.org" nil)
+                                    ("[::1]" "[::1]" 80)
+                                    ("[::1]:8080" "[::1]" 8080))
+        do (is (equal told (multiple-value-list (http:host-and-port authority 80)))
+               "~A" authority)))
+
 (test lists-are-taken-apart-without-their-empty-elements
   (is (equal '("a" "b c" "d") (http:list-elements (format nil " a ,,b c~C, d," #\Tab))))
   (is (null (http:list-elements "")))

@@ -81,6 +81,24 @@ announces LENGTH, by default what follows."
              (is (= (length octets)
                     (nth-value 1 (decoded-proxy-header (octets octets "GET /" octets) size)))))))
 
+(defun reads-of-proxy-header (octets)
+  "How many times a reader reads that takes as many of OCTETS each time as are due at least."
+  (loop with header = (http:make-proxy-header) and position = 0
+        for due = (http:proxy-octets-due header)
+        for reads from 1
+        do (is (<= 1 due (- (length octets) position)))
+           (multiple-value-bind (done-p consumed)
+               (http:decode-proxy-header header octets position (+ position due))
+             (setf position consumed)
+             (when done-p
+               (return reads)))))
+
+(test a-reader-of-what-is-due-reads-all-of-a-header-and-not-more
+  (loop for (nil octets) in *proxy-headers*
+        for reads = (reads-of-proxy-header octets)
+        unless (= (char-code #\P) (aref octets 0)) ; the end of a line is not known before
+          do (is (<= reads 4) "fixed part, addresses and TLVs")))
+
 (test a-part-of-a-header-is-incomplete
   (loop for (nil octets) in *proxy-headers*
         do (loop for end from 1 below (min 300 (length octets))

@@ -42,6 +42,11 @@
   (dolist (vector (read-vectors "reply"))
     (check-reply-vector vector)))
 
+(test statuses-tell-whether-there-is-content
+  (loop for (status allowed-p) in '((100 nil) (101 nil) (199 nil) (200 t) (203 t) (204 nil) (205 t)
+                                    (303 t) (304 nil) (305 t) (404 t) (999 t))
+        do (is (eq allowed-p (http:body-allowed-p status)) "~D" status)))
+
 ;;; No value of a program may end a line
 
 (defun sent-safely-p (name value)
@@ -223,6 +228,8 @@
     (signals error (http:encode-octets output octets 0 4))
     (signals error (http:encode-octets output octets 2 1))
     (signals error (http:encode-body output '(1 2 3) 0 3))
+    (signals error (http:encode-body output octets 0 4))
+    (signals error (http:encode-body output octets 0 (1+ http:*body-copy-limit*)))
     (is (zerop (http:output-fill output)))))
 
 ;;; Strings
