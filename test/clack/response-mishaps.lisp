@@ -198,15 +198,16 @@ end, where the write timeout is SECONDS."
       (is (equal "word" (exchange-text connection "/word"))))))
 
 (define-server-test an-application-that-has-failed-to-answer-within-the-function-may-do-it-later
-  (with-later (given :reply-timeout 1/4)
-      (progn (ignore-errors (funcall responder (injecting-response)))
-                responder)
-    (with-connection (connection)
-      (send-request connection "/")
-      (is (null (elsewhere (nth-given given) (text-response "later"))))
-      (is (equal "later" (response-text (read-response connection))))
-      (is (= 504 (response-status (exchange connection "/"))) "Or never.")
-      (is (equal "word" (exchange-text connection "/word"))))))
+  (with-growing-limit (seconds)
+    (with-later (given :reply-timeout seconds)
+        (progn (ignore-errors (funcall responder (injecting-response)))
+               responder)
+      (with-connection (connection)
+        (is (null (promptly (send-request connection "/")
+                            (elsewhere (nth-given given) (text-response "later")))))
+        (is (equal "later" (response-text (read-response connection))))
+        (is (= 504 (response-status (exchange connection "/"))) "Or never.")
+        (is (equal "word" (exchange-text connection "/word")))))))
 
 (define-server-test an-application-that-answers-a-client-that-has-left-is-not-disturbed
   (let ((gate (make-gate "the client to leave")) (told (make-recorder)))

@@ -116,7 +116,7 @@
   (with-clack (environment (progn (write-string "Told." *error-output*)
                                   (text-response "x")))
     (is (equal "x" (ask-text "/")))
-    (is (search "Told." (clack-log)))))
+    (is-true (await-log "Told."))))
 
 (define-server-test a-server-tells-its-statistics
   (with-clack (environment (text-response "x"))

@@ -334,7 +334,7 @@ writers left open.")
       (is (search "half" answer))
       (is (not (search (format nil "0~C~C~C~C" #\Return #\Newline #\Return #\Newline) answer))))
     (signals handler:client-left (funcall (nth-given given) "more"))
-    (is (search "Amid the response." (clack-log)))))
+    (is-true (await-log "Amid the response."))))
 
 (define-server-test a-stop-ends-responses-that-are-written
   (with-later (given) (funcall responder '(200 ()))

@@ -15,6 +15,15 @@
   "All that the server has told people since this was called last."
   (get-output-stream-string *clack-log*))
 
+(defun await-log (wanted)
+  "Waits until what the server has told people since CLACK-LOG was called last has WANTED, a string,
+or WANTED, a function, is true for it; returns that."
+  (let ((told ""))
+    (eventually ((format nil "the log to have ~S" wanted))
+      (setf told (concatenate 'string told (clack-log)))
+      (and (if (functionp wanted) (funcall wanted told) (search wanted told))
+           told))))
+
 (defun start-clack (app arguments)
   "Starts a server of APP by RUN with ARGUMENTS in a thread of its own; returns it, and the task.
 Signals what RUN does when it fails."
