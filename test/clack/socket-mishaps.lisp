@@ -228,6 +228,8 @@ what they should.")
                                (begin-speaking environment #'identity)))
       (with-talk (talk)
         (eventually ("the takeover") io)
+        ;; Else a worker may call the functions.
+        (eventually ("the worker to leave the connection") (= 1 (server-figure :deferred)))
         (let ((writer (bt:make-thread (lambda ()
                                         (write-frame io :text "one" (lambda ()
                                                                       (setf caller

@@ -412,6 +412,21 @@ after the other."
               do (receive-many (talk-connection talk) (+ 10 (length answer))))
         (eventually ("all to be answered") (= 60 (recorded-count answered)))))))
 
+(define-server-test a-thread-that-writes-goes-on-when-a-slow-client-has-made-room
+  ;; The system takes some ten million octets on its way.
+  (let ((io nil) (payload (test-octets 300000)))
+    (with-speaker (environment frame (setf io (io-of environment))
+                   :write-timeout nil)
+      (with-talk (talk)
+        (tell talk "here")
+        (eventually ("the application to listen") io)
+        (let ((writer (in-background ("writing")
+                        (loop repeat 60 do (write-frame io :binary payload)))))
+          (is (not (poll (lambda () (task-done-p writer)) 1/2)))
+          (loop repeat 60
+                do (is (equalp (list :binary payload) (hear talk))))
+          (task-result writer))))))
+
 (define-server-test a-client-that-takes-nothing-loses-the-connection
   (if (platform:readiness-supported-p)
       (let ((result nil))

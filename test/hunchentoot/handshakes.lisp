@@ -25,11 +25,20 @@
 (defmethod trivial-gray-streams:stream-read-byte ((stream octet-by-octet))
   (or (read-byte (carried-stream stream) nil nil) :eof))
 
-(defun encrypt-octet-by-octet (connection)
-  "A stream of TLS on CONNECTION whose records are sent octet by octet, and the stream that does
-that."
+(defclass pausing (octet-by-octet)
+  ()
+  (:documentation "A stream that pauses once, for a second and more, amid a handshake."))
+
+(defmethod trivial-gray-streams:stream-write-byte :before ((stream pausing) octet)
+  (declare (ignore octet))
+  (when (= 20 (length (octets-written stream)))
+    (poll (constantly nil) 3/2)))
+
+(defun encrypt-octet-by-octet (connection &optional (class 'octet-by-octet))
+  "A stream of TLS on CONNECTION whose records are sent octet by octet, and the stream, of CLASS,
+that does that."
   (setf (usocket:socket-option (connection-socket connection) :tcp-no-delay) t)
-  (let ((carrier (make-instance 'octet-by-octet :stream (connection-stream connection))))
+  (let ((carrier (make-instance class :stream (connection-stream connection))))
     (values (cl+ssl:make-ssl-client-stream carrier :verify nil :unwrap-stream-p nil) carrier)))
 
 (defun client-hello ()
@@ -40,6 +49,14 @@ that."
       (let* ((octets (octets-written carrier))
              (size (+ 5 (* 256 (aref octets 3)) (aref octets 4))))
         (coerce (subseq octets 0 size) 'octet-vector)))))
+
+(define-server-test (a-handshake-without-a-limit-may-pause :needs (:our-http :tls-client))
+  (serving-tls (:read-timeout nil)
+    (with-connection (connection)
+      (let ((stream (encrypt-octet-by-octet connection 'pausing)))
+        (send-encrypted stream "/yo")
+        (is (search "Hey!" (read-until stream "Hey!")))))
+    (is (zerop (figure :failed)))))
 
 (defun cuts-of (hello)
   "Numbers of octets after which HELLO, of CLIENT-HELLO, may be cut."

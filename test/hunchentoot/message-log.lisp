@@ -136,6 +136,19 @@ returns its text."
       (is (search "[WARNING]] 3 since the last message; the last one: Fake"
                   (second (log-lines (get-output-stream-string log))))))))
 
+(define-server-test (the-report-of-what-a-client-caused-is-short-and-on-one-line
+                     :needs :our-engine)
+  (let ((text (with-message-text (log) ()
+                (hunchentoot:acceptor-log-message
+                 *server* :error "Error while processing connection: ~A"
+                 (make-condition 'simple-error
+                                 :format-control "first~%second ~A"
+                                 :format-arguments (list (make-string 1000
+                                                                      :initial-element #\x)))))))
+    (is (= 1 (length (log-lines text))))
+    (is (search "first second xxx" text))
+    (is (< 500 (length text) 700))))
+
 ;;; Clients that leave
 
 (defparameter *uploads-cut-short*

@@ -159,6 +159,27 @@
                (is (search name (princ-to-string condition)))
                (is (search "something else listens there" (princ-to-string condition)))))))
 
+(defvar *another-acceptor*)
+
+(defclass starting-another ()
+  ()
+  (:documentation "A mixin for an acceptor that starts *ANOTHER-ACCEPTOR* before it listens."))
+
+(defmethod hunchentoot:start-listening :before ((acceptor starting-another))
+  (hunchentoot:start *another-acceptor*))
+
+(define-server-test (an-acceptor-that-another-one-starts-is-refused-with-its-own-place
+                     :needs :our-engine)
+  (with-acceptor (acceptor)
+    (let* ((port (hunchentoot:acceptor-port acceptor))
+           (*another-acceptor* (make-test-acceptor :port port))
+           (condition (nth-value 1 (ignore-errors
+                                    (hunchentoot:start
+                                     (make-test-acceptor :mixin 'starting-another
+                                                         :address nil))))))
+      (is (typep condition 'port-taken-error) "~A" condition)
+      (is (search (format nil "port ~D of 127.0.0.1: " port) (princ-to-string condition))))))
+
 (defparameter *missing-addresses-told-p*
   ;; Asked once: where usocket fails in its own code, as on ECL, it loses a descriptor.
   ;; 192.0.2.0/24 is for documents (RFC 5737).

@@ -16,12 +16,12 @@
                            (record complaints
                                    (list level (apply #'format nil control arguments)))))))
 
-(defun note-line (journal text)
-  "Appends TEXT to JOURNAL as a line."
+(defun note-line (journal text &optional urgent-p)
+  "Appends TEXT to JOURNAL as a line, to be written soon or, if URGENT-P, at once."
   (let ((line (http:make-output)))
     (server:encode-printed line text)
     (server:end-line line)
-    (server:append-line journal line)))
+    (server:append-line journal line urgent-p)))
 
 (defmacro with-journal-running ((journal destination) &body body)
   "Evaluates BODY while JOURNAL, for DESTINATION, runs."
@@ -114,6 +114,16 @@ count as lost."
         (note-line journal "one")
         (is (server:flush-journal journal))
         (is (equal '("one") (lines-of file)))))))
+
+(define-server-test an-urgent-line-does-not-wait-for-more-nor-do-those-before-it
+  (with-log-file (file)
+    (with-globals ((*flush-seconds* *no-flush-seconds*))
+      (with-journal-running (journal file)
+        (note-line journal "one")
+        (is (not (poll (lambda () (lines-of file)) 1/10)))
+        (note-line journal "two" t)
+        (eventually ("the lines to be written")
+          (equal '("one" "two") (lines-of file)))))))
 
 (test a-thread-is-told-of-the-first-line-and-of-the-one-that-makes-too-many
   (with-globals ((*batch-octets* 100))
