@@ -51,6 +51,18 @@ octets, of which half is for those that have not come whole, and gives the memor
       (eventually ("four WebSockets to end") (= 4 (length (recorded ends))))
       (is (equal '(1006 1006 1013 1013) (sort (copy-list (recorded ends)) #'<))))))
 
+(define-server-test (a-handler-of-a-message-holds-no-buffer-for-input :needs :our-engine)
+  (let ((buffers (make-recorder)))
+    (serving-websocket (:on-text (lambda (socket text)
+                                   (record buffers (server::io-input
+                                                    (server::websocket-io socket)))
+                                   (recycling:send-text socket text)))
+        ()
+      (with-talk (talk)
+        (tell talk "alone")
+        (is (string= "alone" (hear-text talk)))))
+    (is (equal '(nil) (recorded buffers)))))
+
 (define-server-test (a-failing-handler-gives-the-memory-of-its-message-back :needs :our-engine)
   (with-memory-for-all (80000)
     (let ((before (engine:client-memory-reserved)) (during nil))

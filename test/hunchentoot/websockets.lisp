@@ -203,7 +203,9 @@
       (tell talk "word")
       (hear talk)
       (reset (talk-connection talk)))
-    (await-end ends 1006 1006)))
+    (await-end ends 1006 1006)
+    (eventually ("the connections to be closed") (zerop (figure :open)))
+    (is (zerop (figure :failed)))))
 
 (define-server-test (a-client-that-does-not-answer-a-close-is-closed :needs :our-engine)
   (with-globals ((server::*closing-seconds* 1/5))
