@@ -2,8 +2,9 @@
 ;;;; order.  The first ones notice most mistakes within seconds; the others are for what they miss.
 (("src/http/protocol-state" http-protocol-state)
  ("src/http/media-type" requests)
- ("src/http/" http requests exchanges compressed-files sent-files limits rejections forms)
- ("src/websocket/" websocket websockets)
+ ("src/http/" http requests exchanges compressed-files sent-files limits rejections forms
+  behind-proxies clack/environments clack/responses)
+ ("src/websocket/" websocket websockets clack/sockets)
  ("src/platform/openssl/" tls tls-contexts tls-mistakes tls-facts handshakes)
  ("src/platform/" platform)
  ("src/engine/common/timer" timers)

@@ -16,8 +16,8 @@ says another number, for a machine that is busy with other things.")
   (if (slow-lisp-p) (ceiling count 10) count))
 
 (defun sample-on-slow-lisps (list &optional (step 5))
-  "LIST; on a slow Lisp every element whose position is a multiple of STEP.  A prime number meets all
-values of a factor in a list of combinations."
+  "LIST; on a slow Lisp every element whose position is a multiple of STEP.  A prime number meets
+all values of a factor in a list of combinations."
   (if (slow-lisp-p)
       (loop for rest = list then (nthcdr step rest)
             while rest collect (first rest))
