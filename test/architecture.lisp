@@ -179,10 +179,10 @@ it.")
           (pushnew name names :test #'equal))))))
 
 (defun explained-functions ()
-  "The names in the first column of the tables of docs/safety.md that are functions'."
+  "The names with which the items of the lists in docs/safety.md begin, which are functions'."
   (loop for line in (uiop:read-file-lines (merge-pathnames "docs/safety.md" (source-root))
                                           :external-format :utf-8)
-        when (uiop:string-prefix-p "| `" line)
+        when (uiop:string-prefix-p "- `" line)
           collect (subseq line 3 (position #\` line :start 3))))
 
 (define-source-test each-function-without-checks-is-explained
