@@ -56,7 +56,7 @@ test-20: ## The tests twenty times in a row; stops at the first failure
 	   echo "Run $$i of 20"; $(MAKE) --no-print-directory test || exit 1; i=$$((i + 1)); \
 	 done
 
-mutation-test: dependencies ## Do tests notice small changes?  FILE=parser SUITE=http COUNT=20 JOBS=2
+mutation-test: dependencies ## Do tests notice small changes?  FILE=parser SUITE=http COUNT=20
 	@ulimit -f 2097152; $(RUN) scripts/mutation-test.lisp
 
 lint: ## Check the shell scripts

@@ -2,8 +2,9 @@
 
 (defsystem "clack.handler.recycling"
   :description "A fast HTTP server for Clack applications, on recycled threads."
-  :long-description "A handler for Clack, without Hunchentoot: (clack:clackup app :server :recycling).
-It has replies that come later, streams, server-sent events and WebSockets, without a thread for each."
+  :long-description
+  "A handler for Clack, without Hunchentoot: (clack:clackup app :server :recycling).  It has replies
+that come later, streams, server-sent events and WebSockets, without a thread for each."
   :author "The hunchentoot-recycling-taskmaster maintainers"
   :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"

@@ -3,7 +3,8 @@
   :author "The hunchentoot-recycling-taskmaster maintainers"
   :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
-  :depends-on ("hunchentoot-recycling-taskmaster" "clack-handler-recycling" "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
+  :depends-on ("hunchentoot-recycling-taskmaster" "clack-handler-recycling"
+               "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
                (:feature :sbcl "hunchentoot-recycling-taskmaster/postgresql")
                (:feature :sbcl "sb-introspect"))
   :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"

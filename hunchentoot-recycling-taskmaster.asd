@@ -1,4 +1,5 @@
-;;;; The table of contents: layers on a base, each knowing only those that come before it in this list.
+;;;; The table of contents: layers on a base, each knowing only those that come before it in this
+;;;; list.
 
 ;;; Some Lisps keep what a file of any library proclaims about optimisation, such as safety 0, for
 ;;; all that is compiled later.
@@ -19,8 +20,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
 
 (defsystem "hunchentoot-recycling-taskmaster/server"
   :description "A server of HTTP on recycled threads, for applications of any kind."
-  :long-description "All layers below Hunchentoot's.  The handler for Clack depends on this, and not on
-Hunchentoot."
+  :long-description
+  "All layers below Hunchentoot's.  The handler for Clack depends on this, and not on Hunchentoot."
   :author "The hunchentoot-recycling-taskmaster maintainers"
   :version (:read-file-form "version.sexp")
   :license "BSD-2-Clause"
@@ -239,7 +240,8 @@ Hunchentoot."
                    (:file "stream")
                    (:file "stream-transport")
                    (:file "tls-transport"
-                    :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
+                    :if-feature (:and :sbcl :linux :64-bit :little-endian
+                                 (:not :hunchentoot-no-ssl)))
                    (:file "clients")    ; behind proxies
                    (:file "http-connection")       ; what is kept for a connection
                    (:file "handler-watch")         ; the state of a handler with a limit of time
@@ -297,8 +299,9 @@ Hunchentoot."
 
 (defsystem "hunchentoot-recycling-taskmaster"
   :description "A fast HTTP server for programs that use Hunchentoot, on recycled threads."
-  :long-description "Acceptors and a taskmaster to be used in the place of Hunchentoot's own: a pool of
-threads serves all connections, and on SBCL under Linux a connection needs a thread only while its
+  :long-description
+  "Acceptors and a taskmaster to be used in the place of Hunchentoot's own: a pool of threads serves
+all connections, and on SBCL under Linux a connection needs a thread only while its
 request is handled.  Handlers, sessions and dispatchers stay as they are."
   :author "The hunchentoot-recycling-taskmaster maintainers"
   :version (:read-file-form "version.sexp")

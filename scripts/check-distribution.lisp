@@ -1,6 +1,6 @@
-;;;; For scripts/check-distribution, which has the rules.  With SYSTEM, loads that system, to which no
-;;;; warning may occur.  Else checks what the system definitions and the documents say, and prints the
-;;;; names of all our systems.
+;;;; For scripts/check-distribution, which has the rules.  With SYSTEM, loads that system, to which
+;;;; no warning may occur.  Else checks what the system definitions and the documents say, and
+;;;; prints the names of all our systems.
 
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 
@@ -58,11 +58,13 @@
 (defun check-release (document prefix end)
   "Gives up unless the first line of DOCUMENT with PREFIX, up to END, has the version."
   (let ((line (find prefix (uiop:read-file-lines (uiop:subpathname *root* document))
-                    :test (lambda (prefix line) (uiop:string-prefix-p prefix line)))))
+                    :test (lambda (prefix line) (uiop:string-prefix-p prefix line))))
+        (start (length prefix)))
     (unless (and line
-                 (equal *version* (subseq line (length prefix)
-                                          (position-if (lambda (character) (find character end)) line
-                                                       :start (length prefix)))))
+                 (equal *version*
+                        (subseq line start
+                                (position-if (lambda (character) (find character end))
+                                             line :start start))))
       (give-up "~A: ~S has not the version ~A." document line *version*))))
 
 (defun check-documents ()

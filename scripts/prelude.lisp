@@ -100,7 +100,8 @@
 
 (defun ours-p (name)
   "True if the system NAME is defined at the top of this checkout."
-  (probe-file (uiop:subpathname *root* (concatenate 'string (asdf:primary-system-name name) ".asd"))))
+  (probe-file (uiop:subpathname *root* (concatenate 'string (asdf:primary-system-name name)
+                                                    ".asd"))))
 
 (defun direct-dependencies (name)
   "Names of the systems that our system NAME asks for itself."
@@ -151,8 +152,8 @@
     (mapc #'asdf:load-system systems)))
 
 (defmacro from-user-package (&body body)
-  "Evaluates BODY while the current package is not this one.  Files of other projects are compiled on
-the way, into a cache that others use too, and some remember the package that is current."
+  "Evaluates BODY while the current package is not this one.  Files of other projects are compiled
+on the way, into a cache that others use too, and some remember the package that is current."
   `(let ((*package* (find-package '#:common-lisp-user)))
      ,@body))
 

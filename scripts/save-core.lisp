@@ -1,5 +1,5 @@
-;;;; Saves a core that has the library in it to the file that CORE names.  Programs of the tests start
-;;;; from it in a fraction of the time that loading takes.
+;;;; Saves a core that has the library in it to the file that CORE names.  Programs of the tests
+;;;; start from it in a fraction of the time that loading takes.
 
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 

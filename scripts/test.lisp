@@ -1,7 +1,7 @@
-;;;; Runs the tests: all of them, or the one suite or test that SUITE names; as if there were as many
-;;;; processors as PROCESSORS says, if it says anything.  The
-;;;; test runner prints "N passed, N failed" as its last line; the exit code is 0
-;;;; only when nothing failed.  A run that hangs fails after TEST_MINUTES.
+;;;; Runs the tests: all of them, or the one suite or test that SUITE names; as if there were as
+;;;; many processors as PROCESSORS says, if it says anything.  The test runner prints "N passed, N
+;;;; failed" as its last line; the exit code is 0 only when nothing failed.  A run that hangs fails
+;;;; after TEST_MINUTES.
 
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 
@@ -32,7 +32,8 @@ true if nothing failed.  Gives up when there is no SUITE."
            :processors (and processors (parse-integer processors))
            (when suite (list :suite suite)))))
 
-;; A run takes a quarter of an hour at most where nothing else uses the processors, and several times that where much does.
+;; A run takes a quarter of an hour at most where nothing else uses the processors, and several
+;; times that where much does.
 (limit-run (parse-integer (setting "TEST_MINUTES" "60")))
 (let ((passed (run-tests (setting "SUITE") (setting "PROCESSORS"))))
   (finish-output)
