@@ -73,7 +73,7 @@ what they should.")
         (is (equal '(:end) (hear talk))))
       (tell other "fine")
       (is (string= "fine" (hear-text other))))
-    (is (= 1 (server-figure :failed)))))
+    (eventually ("the failure to be counted") (= 1 (server-figure :failed)))))
 
 (define-server-test what-is-no-octets-takes-nothing-over
   (with-clack (environment (write-to-clack-socket (io-of environment)

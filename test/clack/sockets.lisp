@@ -446,6 +446,11 @@ after the other."
 
 ;;; The end
 
+(defmacro with-patient-closes (() &body body)
+  "Evaluates BODY while servers wait for the answer to a close frame for as long as it takes."
+  `(with-globals ((server::*close-answer-seconds* 3600))
+     ,@body))
+
 (defmacro with-recorded-kinds ((kinds &rest arguments) &body body)
   "Evaluates BODY while an application echoes, and KINDS records what it gets."
   `(let ((,kinds (make-recorder)))
@@ -474,7 +479,7 @@ after the other."
 
 (define-server-test an-application-that-only-answers-a-close-frame-is-told-again
   ;; As websocket-driver does, which closes when it gets the second.
-  (with-globals ((server::*close-answer-seconds* 3600))
+  (with-patient-closes ()
     (let ((codes (make-recorder)))
       (with-speaker (environment frame
                                  (let ((io (io-of environment)))
@@ -491,16 +496,17 @@ after the other."
 
 (define-server-test an-application-that-has-closed-is-called-no-more
   (let ((frames (make-recorder)))
-    (with-speaker (environment frame (progn (record frames (frame-told frame))
-                                            (write-close (io-of environment) 3000)
-                                            (close-clack-socket (io-of environment))))
-      (with-talk (talk)
-        (tell talk "go")
-        (is (eql 3000 (hear-close talk)))
-        (tell talk "more" "and more")
-        (say-close talk 3000)
-        (is (equal '(:end) (hear talk))))
-      (is (equal '((:text "go")) (recorded frames))))))
+    (with-patient-closes ()
+      (with-speaker (environment frame (progn (record frames (frame-told frame))
+                                              (write-close (io-of environment) 3000)
+                                              (close-clack-socket (io-of environment))))
+        (with-talk (talk)
+          (tell talk "go")
+          (is (eql 3000 (hear-close talk)))
+          (tell talk "more" "and more")
+          (say-close talk 3000)
+          (is (equal '(:end) (hear talk))))
+        (is (equal '((:text "go")) (recorded frames)))))))
 
 (define-server-test (a-client-that-leaves-is-told-of-as-1006 :needs :noticed-leaving)
   (with-recorded-kinds (kinds)
@@ -513,23 +519,25 @@ after the other."
 
 (define-server-test an-application-that-closes-first-gets-the-clients-answer-before-its-callback
   (let ((calls (make-recorder)))
-    (with-speaker (environment frame
-                               (let ((kind (first (frame-told frame)))
-                                     (io (io-of environment)))
-                                 (record calls kind)
-                                 (write-close io 3001 (lambda ()
-                                                        (record calls (if (eq :text kind)
-                                                                          :called :called-at-once))
-                                                        (close-clack-socket io)))
-                                 (when (eq :close kind)
-                                   (record calls :written))))
-      (with-talk (talk)
-        (tell talk "go")
-        (is (eql 3001 (hear-close talk)))
-        (say-close talk 3001)
-        (is (equal '(:end) (hear talk))))
-      (eventually ("the callbacks to be called") (plusp (recorded-count calls :written)))
-      (is (equal '(:text :close :called :called-at-once :written) (recorded calls))))))
+    (with-patient-closes ()
+      (with-speaker (environment frame
+                                 (let ((kind (first (frame-told frame)))
+                                       (io (io-of environment)))
+                                   (record calls kind)
+                                   (write-close io 3001
+                                                (lambda ()
+                                                  (record calls (if (eq :text kind)
+                                                                    :called :called-at-once))
+                                                  (close-clack-socket io)))
+                                   (when (eq :close kind)
+                                     (record calls :written))))
+        (with-talk (talk)
+          (tell talk "go")
+          (is (eql 3001 (hear-close talk)))
+          (say-close talk 3001)
+          (is (equal '(:end) (hear talk))))
+        (eventually ("the callbacks to be called") (plusp (recorded-count calls :written)))
+        (is (equal '(:text :close :called :called-at-once :written) (recorded calls)))))))
 
 (define-server-test what-was-not-sent-has-no-callback
   (let ((called-p nil) (codes (make-recorder)))
@@ -559,7 +567,7 @@ after the other."
         (await called)))))
 
 (define-server-test an-application-that-fails-the-connection-does-not-wait
-  (with-globals ((server::*close-answer-seconds* 3600))
+  (with-patient-closes ()
     (with-speaker (environment frame (write-close (io-of environment) 1002))
       (with-talk (talk)
         (tell talk "nonsense")
@@ -567,14 +575,15 @@ after the other."
         (is (equal '(:end) (hear talk)))))))
 
 (define-server-test an-application-that-closes-after-a-close-frame-waits-for-the-clients-answer
-  (with-speaker (environment frame (progn (write-close (io-of environment) 3000)
-                                          (close-clack-socket (io-of environment))))
-    (with-talk (talk)
-      (tell talk "go")
-      (is (eql 3000 (hear-close talk)))
-      (is (not (readable-p (talk-connection talk) 1/10)))
-      (say-close talk 3000)
-      (is (equal '(:end) (hear talk))))))
+  (with-patient-closes ()
+    (with-speaker (environment frame (progn (write-close (io-of environment) 3000)
+                                            (close-clack-socket (io-of environment))))
+      (with-talk (talk)
+        (tell talk "go")
+        (is (eql 3000 (hear-close talk)))
+        (is (not (readable-p (talk-connection talk) 1/10)))
+        (say-close talk 3000)
+        (is (equal '(:end) (hear talk)))))))
 
 (define-server-test what-was-buffered-leaves-before-the-end
   (with-speaker (environment frame
@@ -602,6 +611,7 @@ after the other."
         (tell talk "go")
         (is (eql 1002 (hear-close talk)))
         (is (equal '(:end) (hear talk))))
+      (eventually ("the application to have written") (plusp (recorded-count written)))
       (is (equal '(:dropped) (recorded written))))))
 
 (define-server-test an-application-that-closes-without-a-word-is-heard-out
@@ -626,7 +636,7 @@ after the other."
       (is-true (await-log "It fails."))
       (tell other "fine")
       (is (string= "fine" (hear-text other))))
-    (is (= 1 (getf (handler:stats *server*) :failed)))))
+    (eventually ("the failure to be counted") (= 1 (server-figure :failed)))))
 
 (define-server-test an-error-of-a-callback-ends-its-connection-only
   (with-speaker (environment frame (write-frame (io-of environment) :text "echo"
@@ -658,16 +668,20 @@ after the other."
                (tell talk (frame :pong ""))))))
 
 (define-server-test silent-clients-are-pinged-and-then-count-as-gone
-  (with-recorded-kinds (kinds :websocket-ping-seconds 1/10 :websocket-idle-seconds 1/2)
-    (with-talk (talk)
-      (is (eq :ping (first (hear talk))))
-      (is (equal '(:end) (hear talk))))
-    (with-talk (talk)
-      (tell talk "something")
-      (hear talk)
-      (is (eq :ping (first (hear talk))) "Also behind a frame of the application's.")
-      (is (equal '(:end) (hear talk))))
-    (eventually ("the end to be told") (plusp (recorded-count kinds '(:close 1006))))))
+  (with-growing-limit (seconds)
+    (with-recorded-kinds (kinds :websocket-ping-seconds (/ seconds 5)
+                                :websocket-idle-seconds seconds)
+      (with-talk (talk)
+        (is (eq :ping (first (hear talk))))
+        (is (equal '(:end) (hear-kind talk :end))))
+      (with-prompt-connection (connection)
+        (let ((talk (promptly (open-talk connection))))
+          (promptly (tell talk "something")
+                    (hear-kind talk :text))
+          (is (eq :ping (first (hear-kind talk :ping)))
+              "Also behind a frame of the application's.")
+          (is (equal '(:end) (hear-kind talk :end)))))
+      (eventually ("the ends to be told") (= 2 (recorded-count kinds '(:close 1006)))))))
 
 (define-server-test stopping-the-server-ends-what-goes-on
   (let ((kinds (make-recorder)))
