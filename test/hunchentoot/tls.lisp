@@ -144,6 +144,22 @@
           (is (search "400" (read-everything stream)))
           (is (not (poll (lambda () (octets-refused-p connection)) 1/5))))))))
 
+(define-server-test (over-tls-a-handler-may-flush-although-nothing-was-written :needs :our-http)
+  (with-routes (("/flushing" (let ((stream (hunchentoot:send-headers)))
+                               (loop repeat 3 do (finish-output stream))
+                               (write-part stream "part")
+                               (loop repeat 3 do (finish-output stream)))))
+    (serving-tls ()
+      (with-connection (connection)
+        (let ((stream (cl+ssl:make-ssl-client-stream (connection-stream connection)
+                                                     :verify nil)))
+          (loop repeat 2
+                do (send-encrypted stream "/flushing")
+                   (is (search "part" (read-until stream "part")))
+                   (read-until stream (format nil "0~C~C" #\Return #\Newline))
+                   (read-until stream (format nil "~C~C" #\Return #\Newline)))))
+      (is (zerop (figure :failed))))))
+
 (define-server-test (a-client-that-leaves-over-tls-breaks-no-pipe :needs :our-http)
   (let ((entered (make-gate)) (release (make-gate)) (signals 0))
     (with-routes (("/held" (let ((stream (hunchentoot:send-headers)))
