@@ -215,7 +215,7 @@ leaves."
         (serving (:message-log-destination destination) (("/fails" (error "No.")))
           (is (ask-for-failures 3))
           (hunchentoot:stop *server*)
-          (hunchentoot:start *server*)
+          (start-elsewhere *server*)
           (is (ask-for-failures 3)))))))
 
 (define-server-test (what-the-message-log-does-not-take-is-counted :needs :our-engine)

@@ -158,6 +158,7 @@ WATCHDOG, a string, is the number of microseconds for which its watchdog waits."
                               (lambda ()
                                                 (loop until (probe-file *release*) do (sleep 1/50))
                                 (hunchentoot:stop *acceptor*)
+                                (reinitialize-instance *acceptor* :port 0)
                                 (hunchentoot:start *acceptor*)
                                 (format t \"restarted~%\")
                                 (finish-output)))"

@@ -40,6 +40,11 @@ on an ephemeral port of this machine, without logs; INITARGS go before these def
                  '(:port 0 :address "127.0.0.1"
                    :access-log-destination nil :message-log-destination nil))))
 
+(defun start-elsewhere (acceptor)
+  "Starts ACCEPTOR, which was stopped, on another port: its own may be another program's by now."
+  (reinitialize-instance acceptor :port 0)
+  (hunchentoot:start acceptor))
+
 (defun certificate-initargs (directory)
   "Initargs that name a key and a certificate, which are made in DIRECTORY."
   (multiple-value-bind (key certificate)
