@@ -17,8 +17,10 @@
                                             do (when (= count 10) (count-down latch))
                                             always (equal "Hey!" (response-text response))
                                             until (equal "close" (connection-header response))))))))
-      (await latch 60)
-      (is (null (nth-value 1 (hunchentoot:stop *server* :soft t))))
+      (await latch (* 6 *patience*))
+      ;; Or a client that is late with its next request would find its connection closed.
+      (with-globals ((engine::*drain-seconds* (* 3 *patience*)))
+        (is (null (nth-value 1 (hunchentoot:stop *server* :soft t)))))
       (is (every #'task-result clients)))))
 
 (define-server-test (a-soft-stop-answers-those-whom-nobody-has-accepted :needs :our-engine)
@@ -43,13 +45,16 @@
 
 (define-server-test (a-client-that-is-silent-when-a-soft-stop-begins-is-answered :needs :our-engine)
   "The system holds such a connection until its first octets arrive."
-  (with-globals ((engine::*held-seconds* 6/5))
-    (serving () (("/yo" "Hey!"))
-      (with-connection (silent)
-        (let ((stop (in-background ("soft stop") (hunchentoot:stop *server* :soft t))))
-          (poll (constantly nil) 1/2)
-          (is (equal "Hey!" (exchange-text silent "/yo")))
-          (task-result stop))))))
+  (with-growing-limit (seconds)
+    (with-globals ((engine::*held-seconds* (* 2 seconds)))
+      (serving () (("/yo" "Hey!"))
+        (with-connection (silent)
+          (let ((stop (in-background ("soft stop") (hunchentoot:stop *server* :soft t))))
+            (unwind-protect
+                 (progn (promptly (poll (constantly nil) (/ seconds 2))
+                                  (send-request silent "/yo"))
+                        (is (equal "Hey!" (response-text (read-response silent)))))
+              (task-result stop (* 10 *patience*)))))))))
 
 (defun check-leaving-server (stop)
   "Checks how *SERVER* serves before a soft stop, which STOP, a function like HUNCHENTOOT:STOP,
@@ -112,7 +117,7 @@ to listen there at the end.  Checks that all were answered."
                                    (in-background ("client with new connections")
                                      (ask-afresh port (lambda () stop-p)))))))
      (flet ((answers (acceptor count)
-              (eventually ("answers of an acceptor" :patience 30)
+              (eventually ("answers of an acceptor" :patience (* 3 *patience*))
                 (<= count (getf (recycling:stats acceptor) :served)))))
        (answers ,first 20)
        ,@body

@@ -6,21 +6,23 @@
 ;;; other.
 
 (define-server-test (nothing-follows-a-file-of-a-handler-that-goes-on-for-too-long :needs :our-http)
-  (let ((gate (make-gate)))
-    (serving-file ((octets "a file") :handler-timeout 1/2)
-        (path ("/slow" (hunchentoot:handle-static-file path)
-                       (await gate)
-                       nil)
-              ("/next" "next"))
-      (with-connection (connection)
-        (send-request connection "/slow")
-        (is (string= "a file" (response-text (read-response connection))))
-        (is (closed-by-server-p connection))
-        (is (= 1 (ended-by :handler)))
-        (open-gate gate))
-      (is (string= "next" (ask-text "/next")))
-      (eventually ("the handler to end") (zerop (figure :busy)))
-      (is (zerop (figure :failed))))))
+  (with-growing-limit (seconds)
+    (let ((gate (make-gate)))
+      (serving-file ((octets "a file") :handler-timeout seconds)
+          (path ("/slow" (hunchentoot:handle-static-file path)
+                         (await gate (* 5 *patience*))
+                         nil)
+                ("/next" "next"))
+        (with-connection (connection)
+          (unwind-protect
+               (progn
+                 (is (string= "a file" (promptly (exchange-text connection "/slow"))))
+                 (is (closed-by-server-p connection))
+                 (is (= 1 (ended-by :handler))))
+            (open-gate gate)))
+        (await-next)
+        (eventually ("the handler to end") (zerop (figure :busy)))
+        (is (zerop (figure :failed)))))))
 
 (define-server-test (a-file-that-a-late-handler-wants-to-send-is-not-sent :needs :our-http)
   (let ((gate (make-gate)))
@@ -62,21 +64,25 @@
 
 (define-server-test (a-client-is-not-answered-for-while-it-is-asked-for-its-content
                      :needs :our-content)
-  (let ((asking (make-gate)) (asked (make-gate)))
+  (let ((asking nil) (asked nil))
     (with-function (server:send-continue (original io)
                      (open-gate asking)
-                     (await asked)
+                     (await asked (* 4 *patience*))
                      (funcall original io))
       (serving-beside-late-handlers
           (("/" (let ((content (hunchentoot:raw-post-data :want-stream t)))
                   (string (code-char (read-byte content))))))
+        (setf asking (make-gate)
+              asked (make-gate))
         (with-connection (connection)
-          (send connection (post-head "/" (octets "Expect: 100-continue" :crlf
-                                                  "Content-Length: 1")))
-          (await asking)
-          (let-limit-pass)
-          (is (= 1 (ended-by :handler)) "The one for which we have waited.")
-          (open-gate asked)
+          (unwind-protect
+               (progn
+                 (promptly (send connection (post-head "/" (octets "Expect: 100-continue" :crlf
+                                                                   "Content-Length: 1")))
+                           (await asking))
+                 (let-limit-pass)
+                 (is (= 1 (ended-by :handler)) "The one for which we have waited."))
+            (open-gate asked))
           (is (= 100 (response-status (read-response connection))))
           (send connection "a")
           (is (string= "a" (response-text (read-response connection)))))))))

@@ -284,20 +284,26 @@ GATE opens.  Checks that it then serves, whatever FIRST-STOP does."
   (with-globals ((engine::*abandon-seconds* 1))
     (with-acceptor (acceptor)
       (corrupt acceptor)
-      (is (eq acceptor
-              (handler-bind ((recycling:recycling-taskmaster-corrupted-error
-                               (lambda (condition)
-                                 (corrupt acceptor -1)
-                                 (invoke-restart (find-restart 'recycling:retry condition)))))
-                (recycling:abandon-acceptor acceptor)))))))
+      (let ((repaired-p nil))
+        (is (eq acceptor
+                (handler-bind ((recycling:recycling-taskmaster-corrupted-error
+                                 (lambda (condition)
+                                   ;; It comes again where a thread takes longer to end.
+                                   (unless (shiftf repaired-p t)
+                                     (corrupt acceptor -1))
+                                   (invoke-restart (find-restart 'recycling:retry condition)))))
+                  (recycling:abandon-acceptor acceptor))))
+        (is-true repaired-p)))))
 
 ;;; Figures
 
 (define-server-test (stats-tell-what-happened :needs :our-engine)
   (serving (:taskmaster (taskmaster :standby-thread-count 3)) (("/yo" "Hey!"))
     (loop repeat 5 do (ask "/yo"))
-    (eventually ("the connections to be closed")
-      (zerop (getf (recycling:stats *server*) :open)))
+    (eventually ("the connections to be closed, and the requests to be counted")
+      (let ((stats (recycling:stats *server*)))
+        (and (zerop (getf stats :open))
+             (= 5 (getf stats :served)))))
     ;; A thread that has just served neither serves nor waits for a moment.
     (is-true (eventually ("every thread to wait or serve")
                (let ((stats (recycling:stats *server*)))

@@ -70,10 +70,11 @@
       (is (closed-by-server-p connection)))))
 
 (define-server-test a-connection-is-closed-when-it-is-idle-too-long
-  (serving (:read-timeout 1 :write-timeout 1) (("/" "body"))
-    (with-connection (connection)
-      (exchange connection "/")
-      (is (closed-by-server-p connection)))))
+  (with-growing-limit (seconds)
+    (serving (:read-timeout seconds :write-timeout seconds) (("/" "body"))
+      (with-prompt-connection (connection)
+        (promptly (exchange connection "/"))
+        (is (closed-by-server-p connection))))))
 
 (define-server-test (a-reply-of-which-a-program-says-close-is-the-last :needs :our-reader)
   (serving () (("/" (setf (hunchentoot:header-out :connection)
