@@ -7,14 +7,16 @@
 
 (defmacro serving-file ((octets &rest initargs) (path &rest routes) &body body)
   "Evaluates BODY while a file of OCTETS, whose pathname PATH is bound to, is served under /file,
-besides ROUTES, by an acceptor made of INITARGS."
+besides ROUTES, by an acceptor made of INITARGS.  A file counts as just changed for a long time, but
+not after MAKE-OLD."
   (let ((directory (gensym "DIRECTORY")))
     `(with-directory (,directory)
-       (let ((,path (write-file ,directory "file.bin" ,octets)))
-         (serving (,@initargs)
-             (("/file" (hunchentoot:handle-static-file ,path))
-              ,@routes)
-           ,@body)))))
+       (with-globals ((server:*settled-seconds* (* 60 *patience*)))
+         (let ((,path (write-file ,directory "file.bin" ,octets)))
+           (serving (,@initargs)
+               (("/file" (hunchentoot:handle-static-file ,path))
+                ,@routes)
+             ,@body))))))
 
 (defun tag-of (target)
   (response-header (ask target) "etag"))

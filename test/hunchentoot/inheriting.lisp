@@ -42,7 +42,8 @@ and PORT to where."
       (loop repeat 3
             do (is (equal "Hey!" (ask-text "/yo")))
                (is (equal (list *server* '())
-                          (multiple-value-list (hunchentoot:stop *server*))))
+                          (multiple-value-list
+                           (hunchentoot:stop *server* :timeout (* 3 *patience*)))))
                ;; It waits in the kernel, for the next server.
                (with-connection (connection port)
                  (send-request connection "/yo")

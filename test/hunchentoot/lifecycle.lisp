@@ -92,6 +92,34 @@
                        (nth-value 1 (hunchentoot:stop acceptor :soft t :timeout 1/10)))))
     (is (not (hunchentoot:started-p acceptor)))))
 
+(defclass dawdling-taskmaster (recycling:recycling-taskmaster)
+  ((workers :initform 0 :accessor workers)
+   (held :initform (make-gate "a thread to be held") :reader held)
+   (gate :initform (make-gate) :reader gate))
+  (:documentation "Its workers but the first one begin when a gate opens."))
+
+(defmethod hunchentoot:start-thread ((taskmaster dawdling-taskmaster) thunk &key name)
+  (if (and (search "http-worker" name)
+           (< 1 (incf (workers taskmaster))))
+      (call-next-method taskmaster
+                        (lambda ()
+                          (open-gate (held taskmaster))
+                          (await (gate taskmaster) (* 6 *patience*))
+                          (funcall thunk))
+                        :name name)
+      (call-next-method)))
+
+(define-server-test (a-stop-reports-a-thread-that-has-not-begun :needs :our-engine)
+  (let ((taskmaster (make-instance 'dawdling-taskmaster :standby-thread-count 2)))
+    (serving (:taskmaster taskmaster) ()
+      (unwind-protect
+           (progn
+             (await (held taskmaster))
+             (is (equal '(:starting)
+                        (mapcar (lambda (thread) (getf thread :state))
+                                (nth-value 1 (hunchentoot:stop *server* :timeout 1/10))))))
+        (open-gate (gate taskmaster))))))
+
 (define-server-test (hard-stop-does-not-wait-for-a-long-request :needs :our-engine)
   (with-busy-threads (acceptor 1)
     (is (= 1 (length (nth-value 1 (hunchentoot:stop acceptor :timeout 0)))))

@@ -28,10 +28,10 @@ for WebSockets do.  A message is an octet for its length, and that many octets."
          (write-message (octets "BYE") stream))
     (close stream)))
 
-(defmacro serving-detached ((talker form) &body body)
+(defmacro serving-detached ((talker form &key (seconds 600)) &body body)
   "Evaluates BODY while a connection over TLS that asks for /talk is detached, and its *TALK-SOCKET*
 and stream are what FORM is evaluated with, in a thread whose task is what the function TALKER
-returns.  Reads may take two seconds, unless the program says otherwise."
+returns.  Reads may take SECONDS, unless the program says otherwise."
   (let ((task (gensym "TASK")))
     `(let ((,task nil))
        (with-routes (("/talk" (let ((stream hunchentoot::*hunchentoot-stream*)
@@ -50,7 +50,7 @@ returns.  Reads may take two seconds, unless the program says otherwise."
                   (eventually ("the program to have the connection") ,task)
                   (open-gate (first ,task))
                   (second ,task)))
-           (serving-tls (:mixin 'talkative :read-timeout 2)
+           (serving-tls (:mixin 'talkative :read-timeout ,seconds)
              ,@body))))))
 
 (defun begin-talk (connection)
@@ -73,32 +73,36 @@ returns.  Reads may take two seconds, unless the program says otherwise."
         (is (loop repeat 100 always (equalp #(7) (read-message stream))))
         (close stream)
         (task-result task)))
-    (is (zerop (figure :failed)))
-    (is (zerop (figure :open)))))
+    (eventually ("the connection to be given away") (zerop (figure :open)))
+    (is (zerop (figure :failed)))))
 
 (define-server-test
     (a-program-over-tls-reads-for-as-long-as-it-likes :needs (:our-http :tls-client))
-  (serving-detached (talker (progn (hunchentoot::set-timeouts <socket> 60 60)
-                                   (echo-messages <stream>)))
-    (with-connection (connection)
-      (let ((stream (begin-talk connection)) (task (talker)))
-        (write-message (octets "before") stream)
-        (is (equalp (octets "before") (read-message stream)))
-        (poll (constantly nil) 5/2)
-        (write-message (octets "after") stream)
-        (is (equalp (octets "after") (read-message stream)))
-        (close stream)
-        (task-result task)))))
+  (with-growing-limit (seconds)
+    (serving-detached (talker (progn (hunchentoot::set-timeouts <socket> 600 600)
+                                     (echo-messages <stream>))
+                       :seconds seconds)
+      (with-prompt-connection (connection)
+        (let ((stream (promptly (begin-talk connection))) (task (talker)))
+          (write-message (octets "before") stream)
+          (is (equalp (octets "before") (read-message stream)))
+          (poll (constantly nil) (+ seconds 1/2))
+          (write-message (octets "after") stream)
+          (is (equalp (octets "after") (read-message stream)))
+          (close stream)
+          (task-result task))))))
 
 (define-server-test (a-program-over-tls-that-says-nothing-reads-for-the-read-time-out
                      :needs (:our-http :tls-client))
-  (serving-detached (talker (unwind-protect (handler-case (progn (read-message <stream>) :end)
-                                              (error () :late))
-                              (close <stream> :abort t)))
-    (with-connection (connection)
-      (let ((stream (begin-talk connection)))
-        (is (eq :late (task-result (talker))))
-        (is (null (next-clear-octet stream)))))))
+  (with-growing-limit (seconds)
+    (serving-detached (talker (unwind-protect (handler-case (progn (read-message <stream>) :end)
+                                                (error () :late))
+                                (close <stream> :abort t))
+                       :seconds seconds)
+      (with-prompt-connection (connection)
+        (let ((stream (promptly (begin-talk connection))))
+          (is (eq :late (task-result (talker) (* 4 *patience*))))
+          (is (null (next-clear-octet stream))))))))
 
 (define-server-test (a-client-that-has-said-all-over-tls-hears-a-program-out
                      :needs (:our-http :tls-client))

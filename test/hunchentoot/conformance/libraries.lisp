@@ -27,7 +27,7 @@
   (when (= 101 (hunchentoot:return-code*))
     (let ((stream (hunchentoot::content-stream request)))
       (force-output stream)
-      (hunchentoot::set-timeouts *talk-socket* 5 5)
+      (hunchentoot::set-timeouts *talk-socket* 600 600)
       (handler-case (funcall *talk* stream)
         (error () nil)))))
 
@@ -216,7 +216,7 @@ the connection."
 
 (define-server-test time-limits-may-be-set-in-any-handler
   (serving (:mixin 'talkative)
-      (("/" (hunchentoot::set-timeouts *talk-socket* 3 3)
+      (("/" (hunchentoot::set-timeouts *talk-socket* 600 600)
             (hunchentoot:raw-post-data :force-text t)))
     (with-connection (connection)
       (loop for text in '("one" "two")
