@@ -107,19 +107,23 @@ NIL."
 
 (define-server-test (a-client-that-had-no-chance-to-answer-a-ping-is-not-gone :needs :parking)
   ;; nine tenths of it are the client's, to answer
-  (let ((ends (make-recorder)) (idle (/ *patience* 8)))
-    (serving-pushes (socket (:ping-seconds (/ idle 10) :idle-seconds idle
-                             :on-text 'echo-text :on-close (record-end ends)))
-      (with-talk (talk)
-        (recycling:send-binary (socket) *large-answer*)
-        (poll (constantly nil) (+ idle 1/4)) ; longer than it may be idle, if it were
-        (is (= (+ 10 *large-size*)
-               (length (receive-many (talk-connection talk) (+ 10 *large-size*)))))
-        (is (eq :ping (first (hear talk))))
-        (tell talk (frame :pong ""))
-        (tell talk "here")
-        (is (string= "here" (second (hear-kind talk :text))))
-        (is (null (recorded ends)))))))
+  (with-growing-limit (idle)
+    (let ((ends (make-recorder)))
+      (serving-pushes (socket (:ping-seconds (/ idle 10) :idle-seconds idle
+                               :on-text 'echo-text :on-close (record-end ends)))
+        (with-talk (talk)
+          (recycling:send-binary (socket) *large-answer*)
+          (poll (constantly nil) (+ idle 1/4)) ; longer than it may be idle, if it were
+          (destructuring-bind (octets ping text)
+              (promptly (list (receive-many (talk-connection talk) (+ 10 *large-size*))
+                              (hear talk)
+                              (progn (tell talk (frame :pong ""))
+                                     (tell talk "here")
+                                     (hear-kind talk :text))))
+            (is (= (+ 10 *large-size*) (length octets)))
+            (is (eq :ping (first ping)))
+            (is (string= "here" (second text)))
+            (is (null (recorded ends)))))))))
 
 ;;; Clients that take their time
 
