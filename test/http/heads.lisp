@@ -224,6 +224,29 @@
     (is (eq :request (caar (events-by-octet octets limits))))
     (is (eq :request (caar (events-forgotten octets (ends-by-octet octets) limits))))))
 
+(defun growth-by-parsers (count octets limits)
+  "By how many octets the heap grows when COUNT parsers under LIMITS have read OCTETS, of a head that
+does not end, and forgotten it."
+  (flet ((heap ()
+           (platform:collect-garbage)
+           (platform:heap-used)))
+    (let* ((parsers (loop repeat count collect (http:make-parser limits)))
+           (before (heap)))
+      (dolist (parser parsers)
+        (http:parse-head parser octets 0 (length octets))
+        (http:forget-head parser))
+      (let ((growth (- (heap) before)))
+        (is (every #'http:parser-begun-p parsers)) ; and they are still there
+        growth))))
+
+(test an-unfinished-head-that-is-forgotten-takes-no-memory
+  (if (slow-lisp-p)
+      (skip "On this Lisp the use of the heap is not known exactly.")
+      (let ((octets (octets "GET / HTTP/1.1" :crlf "Host: a" :crlf
+                            "X-Long: " (make-string 100000 :initial-element #\a) :crlf "X-More: ")))
+        (is (> (* 20 100000)
+               (growth-by-parsers 20 octets (http:make-limits :header-octets 200000)))))))
+
 (test a-parser-can-drop-what-it-began
   (let ((parser (http:make-parser))
         (octets (request-octets-of "GET / HTTP/1.1" "Host: a" "")))
