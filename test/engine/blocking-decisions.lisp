@@ -119,9 +119,8 @@ threads."
 (define-server-test (a-worker-that-cannot-accept-backs-off-unless-the-network-is-in-trouble
                      :needs :calls-by-name)
   (with-still-engine (engine)
-    (loop for (trouble times) in `((,(exhausted) 1)
-                                   (,(make-condition 'platform:network-trouble
-                                                     :cause "ENETDOWN") 0))
+    (loop with network-trouble = (make-condition 'platform:network-trouble :cause "ENETDOWN")
+          for (trouble times) in `((,(exhausted) 1) (,network-trouble 0))
           do (let ((count 0))
                (forget-accept-trouble engine)
                (hand-over *listener* trouble)

@@ -146,9 +146,9 @@
     (let ((socket (connect-fake *listener*)))
       (wait-for-statistic engine :failed 1)
       (wait-for-statistic engine :open 0)
-      (is (closed-p (let ((other (connect-fake *listener* 0))) (platform:shut-down other :input)
-                      other))
-          "The worker goes on.")
+      (let ((other (connect-fake *listener* 0)))
+        (platform:shut-down other :input)
+        (is (closed-p other) "The worker goes on."))
       (is (not (fake-closed socket))))))
 
 (define-server-test an-idle-connection-gives-way-when-others-wait

@@ -1,8 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* buffered-input :in ready
-  :description
-  "Nothing that came waits unseen where a part of it is in a buffer, and some answers come later.")
+  :description "No input waits unseen while a part is in a buffer and some answers come later.")
 
 ;;; An exhaustive search, as in ownership-model.lisp, of what can happen to one connection whose
 ;;; requests are all answered later: two workers get its events; another thread answers, as a
@@ -35,8 +34,8 @@
 
   (defparameter *buffer-places*
     '(:idle :found :found-over
-      :serve :read :handle :resume :visiting :settle :look :look-for-end :watch :park :again :leave
-      :give-up :queue :close)
+      :serve :read :handle :resume :visiting :settle :look :look-for-end :watch :park :again
+      :leave :give-up :queue :close)
     "Where a thread can be."))
 
 (defun buffer-place (name)
@@ -322,10 +321,9 @@ be, text that tells how it came to be."
 
 (test the-search-notices-who-does-not-tell-of-missed-input-or-looks-twice
   (if (platform:readiness-supported-p)
-      (loop for (mistake requests end-p) in '((:leave 3 nil) ; a resuming thread, or the sentinel
-                                              ;; who looks for the end after he has looked for
-                                              ;; events
-                                              (:look 2 t))
+      ;; A resuming thread, or the sentinel; and one that looks for the end after it has looked for
+      ;; events.
+      (loop for (mistake requests end-p) in '((:leave 3 nil) (:look 2 t))
             do (let ((*omission* mistake))
                  (is (stringp (search-buffer-worlds requests end-p)) "~A" mistake)))
       (skip "There is no ready engine here.")))

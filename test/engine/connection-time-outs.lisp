@@ -286,8 +286,8 @@ ends CONNECTION; NIL when it does not within two minutes."
 (defmethod engine:serve ((service piecemeal-service) connection resuming-p)
   (declare (ignore resuming-p))
   (loop until (platform:would-block-p
-               (platform:receive-octets (engine:connection-descriptor connection) (octets ".") 0
-                                        1)))
+               (platform:receive-octets (engine:connection-descriptor connection)
+                                        (octets ".") 0 1)))
   (engine:set-deadline connection :head -1 (platform:milliseconds))
   (setf (engine:connection-input connection) :read)
   :park)

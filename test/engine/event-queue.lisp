@@ -7,9 +7,8 @@
 
 (defun call-with-resting-engine (function)
   (with-listener (listener)
-    (let ((engine (engine:make-ready-engine (make-instance 'octet-service
-                                                           :meanings (constantly nil))
-                                            listener :standby 1)))
+    (let* ((service (make-instance 'octet-service :meanings (constantly nil)))
+           (engine (engine:make-ready-engine service listener :standby 1)))
       (setf (engine-poller engine) (platform:make-poller))
       (unwind-protect (funcall function engine)
         (platform:close-poller (engine-poller engine))))))

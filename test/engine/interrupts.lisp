@@ -1,8 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite interrupts :in engine
-  :description "Threads of an engine that are interrupted while they serve nobody, and events that
-keep a worker.")
+  :description "Interrupts of threads that serve nobody, and events that keep a worker.")
 
 (in-suite interrupts)
 

@@ -21,8 +21,7 @@
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defparameter *model-fields*
-    ;; of the descriptor number: 0, a connection 1 or 2, or 3, a program
-    '((:holder 2)
+    '((:holder 2)                       ; of the descriptor: 0, connection 1 or 2, or 3, a program
       (:entry 2)                        ; of the table: 0, 1 or 2
       (:coming 2)                       ; the connection that is accepted next: 1, 2, or 3 for none
       (:stopping 1)

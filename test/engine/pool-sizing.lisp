@@ -52,12 +52,10 @@ that has found a worker missing just now."
   (loop for (waiting active blocked asleep lately . decision)
           in '((2 2 0 0 0  0 nil 0)     ; at rest
                (0 2 0 0 0  0 nil 0)     ; both serve
-               ;; one is blocked: it is replaced, and another one may be next
-               (1 2 1 0 0  2 nil 1)
+               (1 2 1 0 0  2 nil 1)     ; one is blocked, and is replaced; another may be next
                (1 2 1 0 1  1 nil 1)     ; the same, and no more than lately
                (0 2 2 0 0  4 nil 2)     ; both are
-               ;; so are those that replaced them: bursts grow faster and faster
-               (0 6 6 0 2  6 nil 6)
+               (0 6 6 0 2  6 nil 6)     ; so are those that replaced them: bursts grow faster
                (0 8 6 0 6  0 nil 6)     ; as many as lately, and all were replaced
                (0 9 4 8 4  1 nil 8)     ; requests block for less than a look: one more at each
                (0 9 0 8 0  1 nil 8)     ; the same
@@ -409,10 +407,12 @@ former is NIL, the system does not count stalls."
 ;;; One look
 
 (defun adjust-recorded (engine controller)
-  "What ADJUST-POOL finds at a look, and how many it called, without making threads."
+  "What ADJUST-POOL finds at a look while no processor is free, and how many it called, without
+making threads."
   (let ((called (make-recorder)))
     (values (recording (called add-workers)
-              (adjust-pool engine controller))
+              (with-function (processor-free-p (original controller) nil)
+                (adjust-pool engine controller)))
             (reduce #'+ (recorded called) :key #'third))))
 
 (define-server-test a-look-calls-who-is-missing-and-nobody-who-is-coming

@@ -21,8 +21,8 @@ counted; and for how many ticks it naps then."
   (with-still-pool (engine controller)
     (let ((long *watch-looks*))
       (is (equal '(:short-nap 1)
-                 (multiple-value-list (rest-after engine controller
-                                                  :needed :looks-without-need long))))
+                 (multiple-value-list (rest-after engine controller :needed
+                                                  :looks-without-need long))))
       (is (eq :short-nap (rest-after engine controller :busy :looks-without-need (- long 2))))
       (is (equal (list :long-nap *long-nap-ticks*)
                  (multiple-value-list (rest-after engine controller :busy
@@ -31,8 +31,8 @@ counted; and for how many ticks it naps then."
       (is (equal '(:idle-wait nil)
                  (multiple-value-list (rest-after engine controller nil
                                                   :looks-without-need long :idle-looks 99))))
-      (is (eq :long-nap (rest-after engine controller :busy :looks-without-need long
-                                    :idle-looks 99))
+      (is (eq :long-nap (rest-after engine controller :busy
+                                    :looks-without-need long :idle-looks 99))
           "No worker waits, or some are blocked.")
       (setf (engine-phase engine) :draining)
       (is (eq :long-nap (rest-after engine controller nil :looks-without-need long :idle-looks 99))

@@ -21,8 +21,8 @@
           (exchange-octets connection "x")
           (is (closed-by-server-p connection) "Deadlines count again."))))))
 
-(define-server-test
-    (a-destroyed-sentinel-has-a-successor-though-the-worker-that-it-called-dies-too :needs :parking)
+(define-server-test (a-destroyed-sentinel-has-a-successor-though-the-worker-that-it-called-dies-too
+                     :needs :parking)
   (with-globals ((*poll-milliseconds* 100000)) ; or the others would look around by themselves
     (with-ready-engine (engine (constantly nil) :standby 3)
       ;; A thread that is destroyed before it begins calls for nobody.
@@ -36,8 +36,8 @@
         (with-connection (connection *port*)
           (is (equal "x" (exchange-octets connection "x"))))))))
 
-(define-server-test
-    (a-destroyed-sentinel-has-a-successor-though-who-waits-is-suspended :needs :parking)
+(define-server-test (a-destroyed-sentinel-has-a-successor-though-who-waits-is-suspended
+                     :needs :parking)
   (with-globals ((*tick* 1/100) (*idle-tick* 1/100))
     (let ((gate (make-gate)))
       (with-ready-engine (engine (lambda (char)
@@ -78,8 +78,7 @@
 (test a-sentinel-is-noted-by-who-made-it-only-until-it-begins
   (let* (*listener* *service* (engine (make-engine (constantly :close)))
          (mine (thread-that-never-began)) (other (bt:current-thread)))
-    (loop for (sentinel lost-p noted) in (list (list nil nil mine) (list other nil other)
-                                               (list nil t nil))
+    (loop for (sentinel lost-p noted) in `((nil nil ,mine) (,other nil ,other) (nil t nil))
           do (setf (sentinel-thread (engine-sentinel engine)) sentinel
                    (sentinel-lost-p (engine-sentinel engine)) lost-p)
              (record-sentinel engine mine)

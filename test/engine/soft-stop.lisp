@@ -117,7 +117,7 @@
       (with-globals ((*drain-seconds* 1000))
         (with-ready-engine (engine (lambda (char)
                                      (declare (ignore char))
-                                     ;; it was read: what is not would reset the connection
+                                     ;; It was read: what is not would reset the connection.
                                      (open-gate begun)
                                      (await gate)
                                      nil)

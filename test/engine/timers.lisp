@@ -1,8 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite timers :in engine
-  :description
-  "Functions that are called later: order, cancelling, failures, and the end of them all.")
+  :description "Functions that are called later: order, cancelling, failures, and their end.")
 
 (in-suite timers)
 
@@ -158,8 +157,8 @@ time."
 
 (test seconds-of-all-kinds-are-taken
   (loop for (seconds microseconds) in `((0 0) (1 1000000) (1/1000 1000) (0.001 1000) (1d-3 1000)
-                                        (0.25 250000)
-                                        (-1 0) (-1.0 0) (1/3000000 1) (2000.0 2000000000)
+                                        (0.25 250000) (-1 0) (-1.0 0) (1/3000000 1)
+                                        (2000.0 2000000000)
                                         (,(expt 10 30) ,(ash 1 60)) (1d30 ,(ash 1 60)))
         ;; A float of 0.001 is a little more than that.
         do (is (<= microseconds (delay-microseconds seconds) (1+ microseconds)) "~A" seconds)))
@@ -391,16 +390,28 @@ octet."
         (with-function (next-due-function (original engine now)
                          (multiple-value-bind (function more-p) (funcall original engine now)
                            (when (and function (shiftf first-p nil))
-                             (let ((thread (bt:current-thread)))
-                               (platform:join-thread
-                                (bt:make-thread (lambda () (platform:destroy-thread thread)))
-                                10)))
+                             (let* ((thread (bt:current-thread))
+                                    (other (bt:make-thread (lambda ()
+                                                             (platform:destroy-thread thread)))))
+                               (platform:join-thread other 10)))
                            (values function more-p)))
           (engine:schedule engine 0 (lambda () (open-gate gate)))
           (await gate))
         (is (null first-p))
         (is-true (wait-for-timers engine :run 1))
         (is (zerop (timer-statistic engine :failed)))))))
+
+(defun schedule-until (over-p engine seed)
+  "Schedules functions of ENGINE, and cancels some by SEED, until OVER-P is true; returns how many
+it scheduled."
+  (loop with state = (seeded-state seed)
+        until (funcall over-p)
+        count t
+        do (let ((timer (engine:schedule engine (/ (random 3 state) 1000) (constantly nil))))
+             (when (zerop (random 4 state))
+               (engine:cancel timer)))
+           (when (> (timer-statistic engine :pending) 5000)
+             (poll (constantly nil) 1/500))))
 
 (define-server-test whoever-schedules-while-the-engine-stops-gets-a-call-or-a-drop
   (let* ((seed (fresh-seed)) (state (seeded-state seed)))
@@ -410,21 +421,10 @@ octet."
                (let* ((pause (/ (random 30 state) 1000))
                       (over nil)
                       (schedulers (loop for number below 4
-                                        collect (let ((state (seeded-state (+ seed number))))
+                                        collect (let ((number number))
                                                   (in-background ("scheduler")
-                                                    (loop until over
-                                                          count t
-                                                          do (let ((timer
-                                                                     (engine:schedule
-                                                                      engine
-                                                                      (/ (random 3 state) 1000)
-                                                                      (constantly nil))))
-                                                               (when (zerop (random 4 state))
-                                                                 (engine:cancel timer)))
-                                                             (when (> (timer-statistic engine
-                                                                                       :pending)
-                                                                      5000)
-                                                               (poll (constantly nil) 1/500))))))))
+                                                    (schedule-until (lambda () over) engine
+                                                                    (+ seed number)))))))
                  (poll (constantly nil) pause)
                  (engine:stop-engine engine :soft (zerop (random 2 state)))
                  (poll (constantly nil) 1/100)
@@ -483,8 +483,8 @@ octet."
           (await gate))
         (is (= 1 (timer-statistic engine :run)))))))
 
-(define-server-test
-    (a-thread-for-timers-that-dies-when-the-alarm-has-rung-loses-nothing :needs :deferred-ends)
+(define-server-test (a-thread-for-timers-that-dies-when-the-alarm-has-rung-loses-nothing
+                     :needs :deferred-ends)
   (with-globals ((*tick* 1/100) (*idle-tick* 1/100))
     (with-running-engine (engine (constantly :close))
       (let ((first-p t) (gate (make-gate)))

@@ -1,8 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* giving-way :in acceptors
-  :description "What clients have a server keep gives way to new clients, where there is no memory
-for both: the oldest first.")
+  :description "Where there is no memory for all, what clients have kept for longest gives way.")
 
 ;;; In each test more than may wait is 50000 octets, of which some clients take all.
 
@@ -35,6 +34,11 @@ that is kept."
            (eventually ("a part of content to be kept")
              (kept-p (1- (* 8000 count))))))
 
+(defun two-requests (size)
+  "The octets of a request for /, and behind it those of one for /word with a head of SIZE octets,
+about."
+  (octets "GET / HTTP/1.1" :crlf "Host: localhost" :crlf :crlf (padded-request size)))
+
 (defun padded-request (size)
   "The octets of a request for /word, with a head of SIZE octets, about."
   (octets "GET /word HTTP/1.1" :crlf "Host: localhost" :crlf
@@ -46,8 +50,7 @@ that is kept."
       (with-connections (connections 6)
         (loop for connection in connections
               for count from 1
-              do (send connection "GET / HTTP/1.1" :crlf "Host: localhost"
-                       :crlf :crlf (padded-request 8000))
+              do (send connection (two-requests 8000))
                  (await-deferred count))
         (check-late-head)
         (dolist (connection connections)
@@ -87,13 +90,13 @@ the next one is younger."
           (is (not (complete replies "late")))
           (is-true (complete replies "later"))
           (is (string= "later" (response-text (read-response second))))
-          ;; there is room for it once the first one was answered
+          ;; There is room for it once the first one was answered.
           (is (= (if (complete replies "later") 200 503)
                  (response-status (read-response third)))))
         (eventually ("the memory to be given back") (zerop (engine:client-memory-reserved)))))))
 
-(define-server-test
-    (usual-requests-whose-replies-come-later-take-no-memory-of-clients :needs :parking)
+(define-server-test (usual-requests-whose-replies-come-later-take-no-memory-of-clients
+                     :needs :parking)
   (serving-deferred (replies) ()
     (with-connection (connection)
       (send-request connection "/" :headers '(("Accept-Language" . "en") ("Cookie" . "a=b; c=d")))
@@ -111,8 +114,8 @@ the next one is younger."
         (is (not (complete replies "late")))
         (is (string= "word" (exchange-text connection "/word")))))))
 
-(define-server-test
-    (large-requests-that-find-no-memory-are-not-answered-later-by-clack :needs :parking)
+(define-server-test (large-requests-that-find-no-memory-are-not-answered-later-by-clack
+                     :needs :parking)
   (with-memory-for-all (100000)
     (with-later (given) responder
       (with-connection (connection)
@@ -144,7 +147,7 @@ the next one is younger."
   (serving () (("/" *large-answer*)
                ("/word" "word"))
     (with-open-connection (connection (connect-with-small-buffer (port-of *server*)))
-      (send connection "GET / HTTP/1.1" :crlf "Host: localhost" :crlf :crlf (padded-request 8000))
+      (send connection (two-requests 8000))
       (eventually ("the reply, and the request behind it, to wait for the client")
         (< (+ (length *large-answer*) 8000) (engine:client-memory-reserved))))
     (eventually ("the memory to be given back") (zerop (engine:client-memory-reserved)))))
@@ -166,8 +169,9 @@ the next one is younger."
           (is (plusp (engine:client-memory-reserved)))
           (engine::evict-idle-connections (server:server-engine *server*))
           (open-gate go-on)
-          (loop repeat 100 do (unless (string= "word" (response-text (read-response flood)))
-                                (fail "Another answer.")))
+          (loop repeat 100
+                do (unless (string= "word" (response-text (read-response flood)))
+                     (fail "Another answer.")))
           (dolist (other (list before after))
             (is (= 200 (response-status (read-response other))))))))
     (is (zerop (engine:client-memory-reserved)))))
@@ -205,9 +209,8 @@ the next one is younger."
         (with-connections (connections 2)
           (loop for connection in connections
                 for framing in '("Content-Length: 9" "Transfer-Encoding: chunked")
-                do (send connection
-                         (post-head "/" (octets "X-Padding: " (make-string 10000 :initial-element
-                                                                           #\x) :crlf framing))
+                for padding = (make-string 10000 :initial-element #\x)
+                do (send connection (post-head "/" (octets "X-Padding: " padding :crlf framing))
                          "5;ext")
                    (eventually ("the head to be kept")
                      (kept-p 40000 50000)))

@@ -83,8 +83,8 @@ calls PAUSE."
             (is (not (poll (lambda () (zerop (figure :busy))) 1/5)))
             (is (large-stream-p slow))))))))
 
-(define-server-test
-    (what-was-written-before-a-handler-failed-arrives-without-a-thread :needs :parking)
+(define-server-test (what-was-written-before-a-handler-failed-arrives-without-a-thread
+                     :needs :parking)
   (with-globals ((recycling:*high-water-mark* (* 2 *large-size*)))
     (serving-large (("/stream" (stream-large-answer) (error "At the end.")))
       (with-connection (slow)
