@@ -422,7 +422,7 @@ threads."
     (is (find-if (lambda (note) (search "successor" (rest note)))
                  (recorded (fake-notes *service*))))
     (eventually ("it to begin") (sentinel-of engine))
-    (is (null (engine:stop-engine engine)))))
+    (is (null (stop-patiently engine)))))
 
 ;;; Figures
 

@@ -313,16 +313,20 @@ ends CONNECTION; NIL when it does not within two minutes."
 
 (define-server-test a-client-that-sends-while-all-workers-are-held-is-served-after-its-deadline
   (with-globals ((*tick* 1/100))
-    (with-gated-engine (engine gate connections 2 :standby 1 :thread-limit 1 :idle-seconds 1)
-      (destructuring-bind (held waiting) connections
-        (is (equal "a" (exchange-octets waiting "a")))
-        (wait-for-statistic engine :busy 0) ; its worker may have answered, and not be done
-        (send held "w")
-        (wait-for-statistic engine :busy 1)
-        (send waiting "b")
-        (is (not (readable-p waiting 3/2)))
-        (open-gate gate)
-        (is (equal "b" (decode (read-octets waiting 1))))))))
+    (with-growing-limit (seconds)
+      (let ((*limit-began* (platform:microseconds)))
+        (with-gated-engine (engine gate connections 2
+                                   :standby 1 :thread-limit 1 :idle-seconds seconds)
+          (destructuring-bind (held waiting) connections
+            (promptly
+              (exchange-octets waiting "a")
+              (wait-for-statistic engine :busy 0) ; its worker may have answered, and not be done
+              (send held "w")
+              (wait-for-statistic engine :busy 1)
+              (send waiting "b"))
+            (is (not (readable-p waiting (* 3/2 seconds))))
+            (open-gate gate)
+            (is (equal "b" (decode (read-octets waiting 1))))))))))
 
 (define-server-test what-is-parked-again-when-all-stops-is-closed
   (with-connections-at-rest (engine connections clients 2)

@@ -155,13 +155,17 @@ returns what SERVE does."
   (engine:make-blocking-engine *service* *listener* :standby standby
                                :thread-limit thread-limit :accept-limit accept-limit))
 
+(defun stop-patiently (engine)
+  "Stops ENGINE, not softly, and waits for its threads for as long as even a busy machine needs."
+  (engine:stop-engine engine :timeout (* 6 *patience*)))
+
 (defmacro with-running-engine ((engine handler &rest options) &body body)
   "Evaluates BODY while ENGINE, made by MAKE-ENGINE of HANDLER and OPTIONS, runs."
   `(let* (*listener* *service*
           (,engine (make-engine ,handler ,@options)))
      (engine:start-engine ,engine)
      (unwind-protect (progn ,@body)
-       (engine:stop-engine ,engine)
+       (stop-patiently ,engine)
        (check-counts ,engine))))
 
 (defun thread-that-never-began ()

@@ -16,14 +16,14 @@
   (loop repeat 100
         do (with-running-engine (engine (constantly :close))
              (connect-fake *listener*)
-             (is (null (engine:stop-engine engine)))
+             (is (null (stop-patiently engine)))
              (is (null (engine:accounting-problems engine))))))
 
 (define-server-test stop-ends-idle-connections
   (with-running-engine (engine (constantly :park))
     (let ((socket (connect-fake *listener*)))
       (wait-for-statistic engine :keep-alive-waiting 1)
-      (is (null (engine:stop-engine engine)))
+      (is (null (stop-patiently engine)))
       (is (fake-closed socket)))))
 
 (defmacro with-requests-in-progress ((engine count release &rest options) &body body)
@@ -78,26 +78,32 @@
       (is (= 2 (statistic engine :served))))))
 
 (define-server-test a-client-not-yet-accepted-is-served-by-a-soft-stop-though-no-worker-may-serve
-  (with-requests-in-progress (engine 1 release :thread-limit 1)
-    (let ((sockets (loop repeat 5 collect (connect-fake *listener*)))
-          (stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
-      (wait-for-statistic engine :accepted 6)
-      (open-gate release)
-      (is (null (task-result stopping)))
-      (is (every #'fake-closed sockets))
-      (is (= 6 (statistic engine :served)))
-      (is (zerop (statistic engine :refused)))
-      (is (null (engine:accounting-problems engine))))))
+  (with-growing-limit (seconds)
+    (with-globals ((*drain-seconds* seconds))
+      (with-requests-in-progress (engine 1 release :thread-limit 1)
+        (let* ((*limit-began* (platform:microseconds))
+               (sockets (loop repeat 5 collect (connect-fake *listener*)))
+               (stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
+          (promptly (wait-for-statistic engine :accepted 6))
+          (open-gate release)
+          (is (null (task-result stopping 300)))
+          (is (every #'fake-closed sockets))
+          (is (= 6 (statistic engine :served)))
+          (is (zerop (statistic engine :refused)))
+          (is (null (engine:accounting-problems engine))))))))
 
 (define-server-test those-who-come-when-a-soft-stop-begins-are-served-though-no-worker-waits
-  (with-globals ((*arrival-seconds* 2))
-    (with-requests-in-progress (engine 1 release)
-      (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
-        (eventually ("the engine to drain") (draining-p engine))
-        (let ((sockets (loop repeat 5 collect (connect-fake *listener*))))
-          (wait-for-statistic engine :accepted 6)
+  (with-growing-limit (seconds)
+    (with-globals ((*arrival-seconds* seconds) (*drain-seconds* seconds))
+      (with-requests-in-progress (engine 1 release)
+        (let* ((*limit-began* (platform:microseconds))
+               (stopping (in-background ("stop") (engine:stop-engine engine :soft t)))
+               (sockets (promptly
+                          (eventually ("the engine to drain") (draining-p engine))
+                          (prog1 (loop repeat 5 collect (connect-fake *listener*))
+                            (wait-for-statistic engine :accepted 6)))))
           (open-gate release)
-          (is (null (task-result stopping)))
+          (is (null (task-result stopping 300)))
           (is (every #'fake-closed sockets))
           (is (= 6 (statistic engine :served))))))))
 
@@ -207,7 +213,7 @@
 
 (define-server-test counts-that-do-not-add-up-are-told
   (with-running-engine (engine (constantly :close))
-    (engine:stop-engine engine)
+    (stop-patiently engine)
     (incf (svref (engine-counts engine) (state-index :serving)))
     (platform:counter-add (tally-open (engine-tally engine)) 1)
     (is (= 2 (length (engine:accounting-problems engine))))

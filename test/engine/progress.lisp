@@ -91,7 +91,7 @@ reported more of it meanwhile."
 
 (define-server-test a-hard-stop-reaches-connections-whose-peers-have-sent-more
   (with-owned-connection (engine connection waiting-service)
-    (is (null (engine:stop-engine engine)))
+    (is (null (stop-patiently engine)))
     (is (zerop (statistic engine :open)))))
 
 ;;; Peers that never end

@@ -172,7 +172,7 @@ suspended is listed, and nobody else."
              (engine-suspended engine)))
   (with-connection (other *port*)
     (is (equal "o" (exchange-octets other "o"))))
-  (is (null (engine:stop-engine engine)))
+  (is (null (stop-patiently engine)))
   (is (null (engine:accounting-problems engine))))
 
 (defun destroy-where (name test prepare)

@@ -84,7 +84,7 @@
                                              :idle-seconds idle-seconds)))
       (engine:start-engine engine)
       (unwind-protect (funcall function engine)
-        (engine:stop-engine engine)
+        (stop-patiently engine)
         (check-counts engine)))))
 
 (defmacro with-ready-engine ((engine meanings &rest options) &body body)
@@ -216,30 +216,38 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
       (is (equal "last" (decode (receive-rest connection)))))
     (wait-for-statistic engine :open 0)))
 
+(defun let-idle (engine connection milliseconds)
+  "Has ENGINE serve CONNECTION, which may idle from then on for MILLISECONDS: no client is late
+before."
+  (exchange-octets connection "x")
+  (wait-for-statistic engine :parked 1)
+  (wait-for-statistic engine :busy 0)   ; nor is a worker that parks it
+  (setf (pool-state-idle (engine-pool-state engine)) milliseconds)
+  (exchange-octets connection "x"))
+
 (define-server-test an-idle-connection-is-closed-by-its-deadline
   (with-globals ((*tick* 1/100))
-    (with-ready-engine (engine (constantly nil) :idle-seconds 1/5)
+    (with-ready-engine (engine (constantly nil))
       (with-connection (connection *port*)
-        (exchange-octets connection "x")
+        (let-idle engine connection 200)
         (is (closed-by-server-p connection)))
       (is (= 1 (statistic engine :expired)))
       (is (= 1 (getf (statistic engine :expired-by) :idle))))))
 
 (define-server-test a-client-that-is-late-may-be-told-so
   (with-globals ((*tick* 1/100))
-    (with-ready-engine (engine (constantly nil) :idle-seconds 1/5 :notice "late")
+    (with-ready-engine (engine (constantly nil) :notice "late")
       (with-connection (connection *port*)
-        (exchange-octets connection "x")
+        (let-idle engine connection 200)
         (is (equal "late" (decode (receive-rest connection))))
         (is (= 1 (statistic engine :expired))))
       (wait-for-statistic engine :open 0))))
 
 (define-server-test a-client-that-is-late-is-told-although-it-speaks-on
-  (with-globals ((*tick* 1/100))
-    (with-ready-engine (engine (lambda (char) (declare (ignore char)) :park)
-                               :idle-seconds 1/5 :notice "late")
+  (with-globals ((*tick* 1/100) (*linger-seconds* 1000))
+    (with-ready-engine (engine (lambda (char) (declare (ignore char)) :park) :notice "late")
       (with-connection (connection *port*)
-        (exchange-octets connection "x")
+        (let-idle engine connection 200)
         (await-octets (connection-socket connection) *patience*)
         (try-to-send connection "y")
         (is (equal "late" (decode (receive-rest connection)))))
@@ -247,11 +255,12 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
 
 (define-server-test a-notice-that-fails-harms-nobody
   (with-globals ((*tick* 1/100))
-    (with-ready-engine (engine (constantly nil) :idle-seconds 1/5 :notice 42)
+    (with-ready-engine (engine (constantly nil) :notice 42)
       (with-connection (connection *port*)
-        (exchange-octets connection "x")
+        (let-idle engine connection 200)
         (is (closed-by-server-p connection)))
       (is (plusp (statistic engine :failed)))
+      (setf (pool-state-idle (engine-pool-state engine)) nil)
       (with-connection (connection *port*)
         (is (equal "x" (exchange-octets connection "x")))))))
 
@@ -360,7 +369,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
   (with-ready-engine (engine (constantly nil))
     (with-connection (connection *port*)
       (exchange-octets connection "x")
-      (is (null (engine:stop-engine engine)))
+      (is (null (stop-patiently engine)))
       (is (closed-by-server-p connection))
       (is (null (engine:accounting-problems engine))))))
 

@@ -13,12 +13,12 @@
 
 (define-server-test a-destroyed-sentinel-has-a-successor
   (with-globals ((*tick* 1/100))
-    (with-ready-engine (engine (constantly nil) :idle-seconds 1/5)
+    (with-ready-engine (engine (constantly nil))
       (let ((sentinel (sentinel-of engine)))
         (platform:destroy-thread sentinel)
         (successor engine sentinel)
         (with-connection (connection *port*)
-          (exchange-octets connection "x")
+          (let-idle engine connection 200)
           (is (closed-by-server-p connection) "Deadlines count again."))))))
 
 (define-server-test (a-destroyed-sentinel-has-a-successor-though-the-worker-that-it-called-dies-too
@@ -140,7 +140,7 @@
 (define-server-test stopping-an-engine-whose-sentinel-was-destroyed-signals-nothing
   (with-running-engine (engine (constantly :close))
     (platform:destroy-thread (sentinel-of engine))
-    (is (null (engine:stop-engine engine)))
+    (is (null (stop-patiently engine)))
     (is (null (engine:accounting-problems engine)))))
 
 (define-server-test a-soft-stop-does-not-need-the-sentinel-that-was-destroyed
@@ -239,9 +239,7 @@
 (define-server-test stop-waits-no-longer-than-it-may-for-whom-nobody-can-wake
   (with-running-engine (engine (constantly :close))
     (setf (fake-deaf *listener*) t)
-    (let ((begun (platform:milliseconds)))
-      (is (null (engine:stop-engine engine :timeout 0)))
-      (is (< (- (platform:milliseconds) begun) (* 500 *patience*))))
+    (is (null (task-result (in-background ("stop") (engine:stop-engine engine :timeout 0)))))
     (setf (fake-woken *listener*) t)
     (wait-for-statistic engine :threads 0)))
 
@@ -249,21 +247,20 @@
   (let ((held (make-gate)))
     (with-running-engine (engine (constantly :close) :ending (lambda () (await held)))
       (unwind-protect
-           (let ((begun (platform:milliseconds)))
-             (is (null (engine:stop-engine engine :timeout 1/5)))
-             (is (< (- (platform:milliseconds) begun) (* 500 *patience*))))
+           (is (null (task-result (in-background ("stop")
+                                    (engine:stop-engine engine :timeout 1/5)))))
         (open-gate held)))))
 
 (define-server-test resources-are-released-when-the-sentinel-is-the-last-to-leave
   (with-ready-engine (engine (constantly nil))
     (with-function (await-sentinel (original engine seconds) nil)
-      (engine:stop-engine engine)
+      (stop-patiently engine)
       (eventually ("all to be given back") (not (engine-resources-held-p engine))))))
 
 (define-server-test resources-are-released-though-the-sentinel-died-before-its-last-act
   (with-ready-engine (engine (constantly nil))
     (with-function (discount-sentinel (original engine) nil)
-      (engine:stop-engine engine)
+      (stop-patiently engine)
       (is (not (engine-resources-held-p engine))))))
 
 (define-server-test workers-that-have-nothing-to-finish-are-not-reported-by-a-stop
@@ -292,12 +289,12 @@
         (is (= 20 (statistic engine :parked)))))))
 
 (define-server-test at-rest-deadlines-count
-  (with-ready-engine (engine (constantly nil) :idle-seconds 2)
+  (with-ready-engine (engine (constantly nil))
     (eventually ("the sentinel to wait idly")
       (pool-state-sentinel-idle-p (engine-pool-state engine)))
     (with-connection (connection *port*)
-      (exchange-octets connection "x")
       (let ((begun (platform:milliseconds)))
+        (let-idle engine connection 2000)
         (is (closed-by-server-p connection))
         (is (<= 1900 (- (platform:milliseconds) begun)) "Not before its time.")))))
 

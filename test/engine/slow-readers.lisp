@@ -157,7 +157,7 @@
     (with-connection (slow *port*)
       (send slow "L")
       (wait-until-writing engine 1)
-      (is (null (engine:stop-engine engine)))
+      (is (null (stop-patiently engine)))
       (is (null (engine:accounting-problems engine)))
       (is (cut-answer-p slow)))))
 

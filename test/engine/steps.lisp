@@ -270,15 +270,18 @@ that away and then does what ENDING does, and that nobody is told of it."
 
 (define-server-test a-client-that-is-served-is-not-idle
   (with-globals ((*tick* 1/100))
-    (with-gated-engine (engine gate connections 1 :idle-seconds 1/5)
-      (let ((connection (first connections)))
-        (is (equal "a" (exchange-octets connection "a")))
-        (wait-for-statistic engine :parked 1)
-        (send connection "w")
-        (wait-for-statistic engine :busy 1)
-        (is (not (readable-p connection 1/2)))
-        (open-gate gate)
-        (is (equal "w" (decode (read-octets connection 1))))))))
+    (with-growing-limit (seconds)
+      (let ((*limit-began* (platform:microseconds)))
+        (with-gated-engine (engine gate connections 1 :idle-seconds seconds)
+          (let ((connection (first connections)))
+            (promptly
+              (exchange-octets connection "a")
+              (wait-for-statistic engine :parked 1)
+              (send connection "w")
+              (wait-for-statistic engine :busy 1))
+            (is (not (readable-p connection (* 2 seconds))))
+            (open-gate gate)
+            (is (equal "w" (decode (read-octets connection 1))))))))))
 
 (define-server-test the-end-of-the-input-is-not-forgotten-by-who-does-not-own-the-connection
   (loop for (over-p expected) in '((t :close) (nil :parked))

@@ -134,7 +134,7 @@ workers had nothing to do, or NIL."
         (is (null (task-result dog)) "~A waited unseen." (task-result dog))
         (unless stop-p
           (wait-for-statistic engine :open 0))
-        (engine:stop-engine engine)
+        (stop-patiently engine)
         (is (zerop (statistic engine :open)))
         (is (zerop (statistic engine :failed)))
         (is (null (engine:accounting-problems engine)))))))

@@ -646,7 +646,7 @@ it scheduled."
          (let ((scheduling (in-background ("scheduler")
                              (engine:schedule engine 1000 (constantly nil)))))
            (await within)
-           (let ((stopping (in-background ("stop") (engine:stop-engine engine))))
+           (let ((stopping (in-background ("stop") (stop-patiently engine))))
              (eventually ("the workers to end") (zerop (statistic engine :threads)))
              (is (not (poll (lambda () (task-done-p stopping)) 1/10)))
              (open-gate gate)
