@@ -51,9 +51,8 @@
         (with-connection (silent)
           (let ((stop (in-background ("soft stop") (hunchentoot:stop *server* :soft t))))
             (unwind-protect
-                 (progn (promptly (poll (constantly nil) (/ seconds 2))
-                                  (send-request silent "/yo"))
-                        (is (equal "Hey!" (response-text (read-response silent)))))
+                 (is (equal "Hey!" (promptly (poll (constantly nil) (/ seconds 2))
+                                             (exchange-text silent "/yo"))))
               (task-result stop (* 10 *patience*)))))))))
 
 (defun check-leaving-server (stop)
