@@ -225,8 +225,8 @@
     (is (eq :request (caar (events-forgotten octets (ends-by-octet octets) limits))))))
 
 (defun growth-by-parsers (count octets limits)
-  "By how many octets the heap grows when COUNT parsers under LIMITS have read OCTETS, of a head that
-does not end, and forgotten it."
+  "By how many octets the heap grows when COUNT parsers under LIMITS have read OCTETS, of a head
+that does not end, and forgotten it."
   (flet ((heap ()
            (platform:collect-garbage)
            (platform:heap-used)))
