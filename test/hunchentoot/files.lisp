@@ -130,6 +130,17 @@ not after MAKE-OLD."
       (is (large-file-follows-p slow))
       (is (string= "word" (response-text (read-response slow)))))))
 
+(define-server-test (a-file-that-its-client-takes-slowly-wants-no-room-in-the-heap :needs :parking)
+  (let ((calls (make-recorder)))
+    (with-function (engine:make-room-in-heap (original octets)
+                     (record calls octets))
+      (serving-file (*large-answer*) (path)
+        (with-connection (slow)
+          (send-request slow "/file")
+          (wait-until-held-up 1)
+          (is (large-file-follows-p slow)))))
+    (is (zerop (recorded-count calls)))))
+
 (define-server-test (a-large-range-arrives-whole :needs :our-http)
   (serving-file (*large-answer*) (path)
     (with-connection (connection)

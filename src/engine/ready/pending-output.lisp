@@ -65,7 +65,8 @@ more to do for it, else :PARKED, :CLOSE or :BROKEN."
 more now; not for that of a stream, which has a mark of its own.  If there is no room, the
 connections that have memory for longest give way.  If there are none, CONNECTION keeps its
 output all the same, since its service has it in memory already.  It then counts beyond the
-budget, and is the next to give way.  Returns how many octets were reserved now; NIL for none."
+budget, and is the next to give way.  Returns how many octets were reserved now; NIL for none, as
+where only a file is left."
   (let ((queue (connection-queue connection)))
     (when (and (zerop (send-queue-reserved queue))
                (not (eq :deferred (connection-outcome connection))))
@@ -76,7 +77,7 @@ budget, and is the next to give way.  Returns how many octets were reserved now;
           (loop until (or (reserved-p *waiting-share*)
                           (and (not (evict-oldest engine))
                                (reserved-p nil)))))
-        octets))))
+        (and (plusp octets) octets)))))
 
 (defun make-room-for-answers (engine octets)
   "Collects garbage if the heap may have no room for an answer of OCTETS by each worker of ENGINE:
