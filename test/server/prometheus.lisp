@@ -43,6 +43,11 @@
                 text))
     (is (= 1 (length (metric-lines text "http_server_connections_parked"))))))
 
+(test an-address-may-be-what-usocket-takes
+  (is (string= "#(127 0 0 1):80" (server:place-text #(127 0 0 1) 80)))
+  (is (string= "*:80" (server:place-text nil 80)))
+  (is (string= "unix:/socket" (server:place-text "unix:/socket" 0))))
+
 (test the-place-of-a-server-cannot-break-out-of-its-label
   (let ((text (prometheus-text
                (list (list (format nil "unix:/a\\b\"} 1~%evil{c=\"") :open 1)))))
