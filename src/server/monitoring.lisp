@@ -9,8 +9,8 @@
 a string for people, as \"127.0.0.1:4242\", or \"unix:\" and a path."))
 
 (defun place-text (address port)
-  "The place, a string as PLACE-OF returns, with PORT and ADDRESS: a string, NIL for all, or anything
-else that usocket takes."
+  "The place, a string as PLACE-OF returns, with PORT and ADDRESS: a string, NIL for all, or what
+else usocket takes."
   (if (and (stringp address) (uiop:string-prefix-p "unix:" address))
       address                           ; its port is 0
       (format nil "~A:~A" (or address "*") port)))
