@@ -206,16 +206,23 @@ stands for a back quote."
   (is (null (set-exclusive-or (cons "README.md" (documents-in "docs/guide/")) *example-pages*
                               :test #'string=))))
 
-(defun long-lines (page)
-  "The numbers of the lines of the document PAGE that have more than 100 characters."
-  (loop for line in (document-text-lines page)
+(defun long-lines (name)
+  "The numbers of the lines of the file NAME that have more than 100 characters."
+  (loop for line in (document-text-lines name)
         for number from 1
         when (< 100 (length line)) collect number))
 
-(test every-line-of-the-guide-fits-into-100-columns
-  (dolist (page *example-pages*)
-    (let ((lines (long-lines page)))
-      (is (null lines) "~A is wider than 100 columns in ~{~D~^, ~}." page lines))))
+(defun lisp-files ()
+  "The names of all Lisp files of the project, those of its tests and data too."
+  (loop for pattern in '("*.asd" "src/**/*.lisp" "clack/*.lisp" "postgresql/*.lisp"
+                         "examples/*.lisp" "scripts/*.lisp" "test/**/*.lisp" "test/**/*.sexp"
+                         "benchmark/*.lisp")
+        append (mapcar #'source-name (directory (merge-pathnames pattern (source-root))))))
+
+(test every-line-fits-into-100-columns
+  (dolist (name (append (documents) (lisp-files)))
+    (let ((lines (long-lines name)))
+      (is (null lines) "~A is wider than 100 columns in ~{~D~^, ~}." name lines))))
 
 (defun linked-document (page name)
   "What the project calls the file to which a link of the document PAGE leads that says NAME."

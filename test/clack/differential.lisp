@@ -21,7 +21,8 @@
   :NAME          what differs
   :OURS :THEIRS  what we do, and what others do, for people
   :WHY           the reason
-  :AT            where it is seen: a list of lists of the keys of rivals, the names of requests, and facts"
+  :AT            where it is seen: a list of lists of the keys of rivals, the names of requests, and
+                facts"
   (with-open-file (stream (merge-pathnames "test/clack/differences.sexp" (source-root)))
     (loop for entry = (read stream nil)
           while entry collect entry)))
@@ -35,7 +36,8 @@
 none."
   (loop for place in places
         for (rivals requests . facts) = place
-        when (and (member rival rivals) (member request requests) (member fact facts :test #'string=))
+        when (and (member rival rivals) (member request requests)
+                  (member fact facts :test #'string=))
           return place))
 
 ;;; Facts
@@ -52,7 +54,8 @@ none."
   (if (< (length octets) 1000)
       (handler-case (decode octets)
         (error () octets))
-      (list (length octets) (reduce (lambda (sum octet) (mod (+ (* 31 sum) octet) 1000003)) octets))))
+      (list (length octets)
+            (reduce (lambda (sum octet) (mod (+ (* 31 sum) octet) 1000003)) octets))))
 
 (defun framing-fact (response)
   "By what a client knows the end of RESPONSE."
@@ -63,7 +66,8 @@ none."
   "An alist of the fields of RESPONSE, but for those that tell of the server and the connection."
   (let ((names (remove-duplicates (mapcar #'car (response-headers response)) :test #'string=)))
     (loop for name in names
-          unless (member name '("date" "server" "connection" "keep-alive" "content-length" "transfer-encoding")
+          unless (member name '("date" "server" "connection" "keep-alive" "content-length"
+                                "transfer-encoding")
                          :test #'string=)
             collect (cons (format nil "reply ~A" name) (response-header-values response name)))))
 
@@ -75,7 +79,8 @@ none."
                       (field-facts response)))
         (body (response-body response)))
     (if (search (octets "request-method: ") body)
-        (append (environment-facts (decode body)) (remove "framing" facts :key #'car :test #'string=))
+        (append (environment-facts (decode body))
+                (remove "framing" facts :key #'car :test #'string=))
         (acons "body" (body-fact body) facts))))
 
 (defun afterwards (connection)
@@ -90,7 +95,8 @@ more."
 (defun facts-by (port target &rest keys)
   "The facts of the answer of who serves PORT to a request for TARGET, made of KEYS."
   (with-connection (connection port)
-    (let ((facts (handler-case (reply-facts (apply #'exchange connection target (append keys '(:host "localhost:4242"))))
+    (let ((facts (handler-case (reply-facts (apply #'exchange connection target
+                                                   (append keys '(:host "localhost:4242"))))
                    (patience-lost () '(("status" . :silent)))
                    (error () '(("status" . :closed))))))
       (acons "connection" (afterwards connection) facts))))
@@ -134,7 +140,8 @@ are there."
          (*patience* 3)
          (seen (loop for request in *rival-requests*
                      append (loop for (fact ours theirs) in (differences-at port request)
-                                  collect (check-difference places rival (first request) fact ours theirs)))))
+                                  collect (check-difference places rival (first request) fact ours
+                                                            theirs)))))
     (dolist (place places)
       (when (member rival (first place))
         (is-true (member place seen) "~A does not differ at ~{~A~^, ~}." rival (second place))))))
@@ -147,7 +154,8 @@ are there."
 (defun rival-program (system package port)
   "A program that serves the application on PORT by the handler in PACKAGE, of SYSTEM."
   (format nil "(asdf:load-system ~S)~%(load ~S)~%(funcall (find-symbol \"RUN\" ~S) ~
-                (find-symbol \"APP\" \"RECYCLING-RIVAL-APPLICATION\") :address \"127.0.0.1\" :port ~D :debug nil)~%"
+                (find-symbol \"APP\" \"RECYCLING-RIVAL-APPLICATION\") ~
+                :address \"127.0.0.1\" :port ~D :debug nil)~%"
           system (uiop:native-namestring (rival-application)) package port))
 
 (defun launch-rival (program)

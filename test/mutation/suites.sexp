@@ -25,8 +25,8 @@
  ("src/server/upgrade/" websockets clack/sockets clack/socket-mishaps)
  ("src/server/connection/prox" proxied-connections behind-proxies)
  ("src/server/connection/clients" behind-proxies)
- ("src/server/connection/" buffered-connections io-output lending transports exchanges handshakes tls
-  websockets giving-way)
+ ("src/server/connection/" buffered-connections io-output lending transports exchanges handshakes
+  tls websockets giving-way)
  ("src/server/request/" body-buffers contents exchanges limits early-content shared-content
   time-limits)
  ("src/server/response/" reply-streams send-queues sent-files deferred-replies outgoing-streams
