@@ -128,6 +128,13 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
       (is (= 4 (statistic engine :served))))
     (wait-for-statistic engine :open 0)))
 
+#+sbcl
+(define-server-test small-answers-of-a-ready-engine-wait-for-no-acknowledgement
+  (with-ready-engine (engine (constantly nil))
+    (is-true (sb-bsd-sockets:sockopt-tcp-nodelay
+              (usocket:socket (engine::engine-listener engine)))
+             "Each connection has this of its listener.")))
+
 (defun await-ended (engine count)
   "Waits until COUNT workers of ENGINE have ended, or more: a busy machine has others made, too."
   (eventually ("workers to end") (<= count (statistic engine :ended))))
