@@ -80,7 +80,9 @@
                                                    :headers `(("X-Forwarded-For" . ,client)))))))))
 
 (define-server-test a-clack-server-that-drains-is-not-ready
-  (with-globals ((engine::*drain-seconds* (/ *patience* 2)))
+  ;; Without parking, a connection that idles ends at the next look of its worker.
+  (with-globals ((engine::*drain-seconds* (* 6 *patience*))
+                 (server::*look-milliseconds* (* 6000 *patience*)))
     (let ((server nil) (stopping nil))
       (serving-watched ((handler:make-readiness-middleware "/ready"))
         (setf server *server*)

@@ -36,7 +36,8 @@
 (defmacro with-speaker ((environment frame function-form &rest arguments) &body body)
   "Evaluates BODY while an application speaks over the connections of requests for /ws:
 FUNCTION-FORM is evaluated with ENVIRONMENT and FRAME, octets, for each frame; other requests are
-answered."
+answered.  Unless ARGUMENTS say otherwise, a client may be silent for ever: the machine may be busy,
+and those of the tests do not answer pings by themselves."
   `(with-clack (,environment
                 (if (equal "/ws" (getf ,environment :path-info))
                     (lambda (responder)
@@ -46,7 +47,7 @@ answered."
                                         (declare (ignorable ,frame))
                                         ,function-form)))
                     (text-response "plain"))
-                ,@arguments)
+                ,@arguments :websocket-ping-seconds nil :websocket-idle-seconds nil)
      ,@body))
 
 (defun frame-told (frame)

@@ -155,7 +155,9 @@
           (is (= 503 (status-of "/ready")) "It is stopped."))))))
 
 (define-server-test (a-kept-connection-is-told-that-its-acceptor-drains :needs :our-engine)
-  (with-globals ((engine::*drain-seconds* (* 6 *patience*)))
+  ;; Without parking, a connection that idles ends at the next look of its worker.
+  (with-globals ((engine::*drain-seconds* (* 6 *patience*))
+                 (server::*look-milliseconds* (* 6000 *patience*)))
     (with-pages ((recycling:make-readiness-dispatcher "/ready"))
       (with-acceptor (acceptor)
         (let ((stopping nil))

@@ -98,9 +98,10 @@ reason too; (:END) at the end."
 
 (defmacro serving-websocket ((&rest arguments) (&rest initargs) &body body)
   "Evaluates BODY while *SERVER*, made of INITARGS, upgrades requests for /ws by ARGUMENTS, and
-serves /plain."
+serves /plain.  Unless ARGUMENTS say otherwise, a client may be silent for ever: the machine may be
+busy, and those of the tests do not answer pings by themselves."
   `(serving ,initargs
-       (("/ws" (recycling:upgrade-to-websocket ,@arguments))
+       (("/ws" (recycling:upgrade-to-websocket ,@arguments :ping-seconds nil :idle-seconds nil))
         ("/plain" "plain"))
      ,@body))
 
