@@ -81,7 +81,7 @@
 
 (define-server-test a-clack-server-that-drains-is-not-ready
   ;; Without parking, a connection that idles ends at the next look of its worker.
-  (with-globals ((engine::*drain-seconds* (* 6 *patience*))
+  (with-globals ((engine::*drain-seconds* (/ *patience* 2))
                  (server::*look-milliseconds* (* 6000 *patience*)))
     (let ((server nil) (stopping nil))
       (serving-watched ((handler:make-readiness-middleware "/ready"))

@@ -20,7 +20,7 @@
       (await latch (* 6 *patience*))
       ;; Or a client that is late with its next request would find its connection closed; without
       ;; parking, at the next look of its worker.
-      (with-globals ((engine::*drain-seconds* (* 3 *patience*))
+      (with-globals ((engine::*drain-seconds* (/ *patience* 2))
                      (server::*look-milliseconds* (* 3000 *patience*)))
         (is (null (nth-value 1 (hunchentoot:stop *server* :soft t)))))
       (is (every #'task-result clients)))))

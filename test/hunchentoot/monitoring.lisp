@@ -156,7 +156,7 @@
 
 (define-server-test (a-kept-connection-is-told-that-its-acceptor-drains :needs :our-engine)
   ;; Without parking, a connection that idles ends at the next look of its worker.
-  (with-globals ((engine::*drain-seconds* (* 6 *patience*))
+  (with-globals ((engine::*drain-seconds* (/ *patience* 2))
                  (server::*look-milliseconds* (* 6000 *patience*)))
     (with-pages ((recycling:make-readiness-dispatcher "/ready"))
       (with-acceptor (acceptor)
