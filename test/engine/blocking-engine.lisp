@@ -129,6 +129,28 @@
         (is (closed-p socket))
         (is (= 1 (length (remove-duplicates (recorded workers)))))))))
 
+(define-server-test a-pool-of-which-no-worker-is-free-proves-itself-by-a-request-that-it-has-served
+  (let ((gates (list (make-gate) (make-gate))) (entered (make-latch 3)) (served (make-gate)))
+    (with-running-engine (engine (lambda (socket)
+                                   (count-down entered)
+                                   (await (if (plusp (fake-requests socket))
+                                              (first gates)
+                                              (second gates)))
+                                   :park)
+                                 :thread-limit 2)
+      (unwind-protect
+           (progn
+             (connect-fake *listener* 2) ; its first request awaits the first gate
+             (connect-fake *listener*)
+             (wait-for-statistic engine :busy 2)
+             (engine:call-when-pool-serves engine (lambda () (open-gate served)))
+             (is (not (poll (lambda () (open-p served)) 1/2)))
+             (open-gate (first gates))
+             (await entered)            ; the second one has begun
+             ;; Before the handlers lose patience, and their workers are free.
+             (is-true (await served (/ *patience* 2))))
+        (mapc #'open-gate gates)))))
+
 (define-server-test a-detached-connection-is-left-open
   (with-running-engine (engine (constantly :detached))
     (let ((socket (connect-fake *listener*)))
