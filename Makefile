@@ -24,7 +24,7 @@ DIAGRAMS := $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve executable dependencies compile test test-safe test-20 mutation-test lint \
+.PHONY: help serve executable dependencies test test-safe test-20 mutation-test lint \
         check-distribution check-packages check-deploy diagrams clean
 
 help: ## Print this list
@@ -41,9 +41,6 @@ executable: ## Build the demo as a program of its own, build/demo (SBCL)
 
 dependencies: ## Install what the tests need and is missing
 	@$(INSTALL) --command openssl --system $(SYSTEM)-test
-
-compile: dependencies ## Install what is missing, then compile what the tests need
-	@$(RUN) scripts/compile-tests.lisp
 
 test: dependencies ## Install what is missing, then run the tests
 	@scripts/run-tests
