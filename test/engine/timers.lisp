@@ -260,7 +260,7 @@ octet."
       (is (equal '(t) (recorded calls)))
       (is (= 1 (timer-statistic engine :cancelled))))))
 
-(defvar *many-timers* 100000
+(defvar *many-timers* (rounds 100000)
   "How many timers are pending at once in tests.")
 
 (define-server-test many-are-pending-and-each-is-called-once
