@@ -170,8 +170,10 @@ CONNECTION, which undoes it."
       (execute connection (format nil "select pg_advisory_xact_lock(~D)" *tables-lock*))
       (dolist (statement *schema*)
         (execute connection statement))))
-  (loop for (name text) in *statements*
-        do (with-answer (connection) (cl-postgres:prepare-query connection name text))))
+  ;; A statement that is prepared begins a transaction, which CL-POSTGRES leaves open.
+  (with-transaction (connection)
+    (loop for (name text) in *statements*
+          do (with-answer (connection) (cl-postgres:prepare-query connection name text)))))
 
 (defun close-connection (connection)
   "Closes CONNECTION, whatever its state.  Never signals."

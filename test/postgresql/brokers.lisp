@@ -96,6 +96,19 @@
                  (await-figure broker :delivered 900)
                  (is (zerop (broker-figure broker :late))))))))
 
+(defun open-transactions (database)
+  "How many connections of brokers to DATABASE have a transaction open."
+  (parse-integer (execute-in-database database "select count(*) from pg_stat_activity
+                                                where xact_start is not null and application_name
+                                                      = 'hunchentoot-recycling-taskmaster'")))
+
+(define-server-test a-connection-that-has-nothing-to-do-yet-keeps-no-transaction-open
+  (with-database (database)
+    (postgresql::with-connection (connection (postgresql::connection-arguments
+                                              (database-broker database)))
+      (eventually ("the end of all transactions")
+        (zerop (open-transactions database))))))
+
 (define-server-test (a-broker-speaks-tls-to-its-database :needs :tls-client)
   (with-database (database)
     (let ((port (free-port)) (key (funcall 'make-certificate (database-folder database))))
