@@ -611,6 +611,16 @@ with the text first."
                        ,@after)))
      ,@body))
 
+(defun user-told-after-return (replies)
+  "What a request is told as the current user by the reply in REPLIES, a recorder, that is completed
+when the handler has returned."
+  (with-connection (connection)
+    (send-request connection "/")
+    (nth-reply replies)
+    (await-deferred 1)
+    (complete replies #'current-user)
+    (response-text (read-response connection))))
+
 (define-server-test (a-session-that-another-thread-begins-outlives-the-handlers-return
                      :needs :our-engine)
   (let ((replies (make-recorder)))
@@ -637,12 +647,7 @@ with the text first."
     (serving-log-ins ((log-in "sedna"))
         (reply (log-in-elsewhere reply "nanook")
                (record replies reply))
-      (with-connection (connection)
-        (send-request connection "/")
-        (nth-reply replies)
-        (await-deferred 1)
-        (complete replies #'current-user)
-        (is (equal "nanook" (response-text (read-response connection))))))))
+      (is (equal "nanook" (user-told-after-return replies))))))
 
 (define-server-test (a-session-that-the-handler-begins-comes-before-that-of-another-thread
                      :needs :our-engine)
@@ -650,12 +655,7 @@ with the text first."
     (serving-log-ins () (reply (log-in-elsewhere reply "nanook")
                                 (log-in "sedna")
                                 (record replies reply))
-      (with-connection (connection)
-        (send-request connection "/")
-        (nth-reply replies)
-        (await-deferred 1)
-        (complete replies #'current-user)
-        (is (equal "sedna" (response-text (read-response connection))))))))
+      (is (equal "sedna" (user-told-after-return replies))))))
 
 ;;; Logs and statistics
 
