@@ -366,22 +366,27 @@ returns true."
 (defun call-interrupted (function)
   "Calls FUNCTION with a function that calls another one, which is left now and then, by an
 interrupt."
+  ;; SBCL dies of interrupts in interrupts, so the next one is sent when the code that was
+  ;; interrupted goes on, not when the last one ends.
   (let* ((thread (bt:current-thread))
-         (inside-p nil) (under-way-p nil) (over-p nil)
+         (inside-p nil) (interrupt :none) (over-p nil)
          (interrupting (in-background ("interrupting")
                          (loop until over-p
-                               do (if under-way-p ; or they would be nested without end
-                                      (bt:thread-yield)
-                                      (bt:interrupt-thread (progn (setf under-way-p t) thread)
-                                                           (lambda ()
-                                                             (setf under-way-p nil)
-                                                             (when inside-p
-                                                               (throw 'interrupted nil)))))))))
+                               do (cond ((eq :none interrupt)
+                                         (setf interrupt :sent)
+                                         (bt:interrupt-thread thread
+                                                              (lambda ()
+                                                                (setf interrupt :arrived)
+                                                                (when (shiftf inside-p nil)
+                                                                  (throw 'interrupted nil)))))
+                                        (t (bt:thread-yield)))))))
     (unwind-protect (funcall function (lambda (inner)
+                                        (when (eq :arrived interrupt)
+                                          (setf interrupt :none))
                                         (catch 'interrupted
                                           (setf inside-p t)
-                                          (funcall inner))
-                                        (setf inside-p nil)))
+                                          (funcall inner)
+                                          (setf inside-p nil))))
       (setf over-p t)
       (task-result interrupting))))
 
