@@ -190,28 +190,29 @@ threads."
         (is (= 3 (statistic engine :made) (statistic engine :threads)))))))
 
 (defclass failing-service (fake-service)
-  ()
+  ((failure :initarg :failure :reader service-failure :documentation "A type of conditions."))
   (:documentation "Fails to refuse and to release."))
 
 (defmethod engine:give-notice ((service failing-service) connection)
   (declare (ignore connection))
-  (error "Not refused."))
+  (error (service-failure service)))
 
 (defmethod engine:release ((service failing-service) connection)
   (declare (ignore connection))
-  (error "Not released."))
+  (error (service-failure service)))
 
 (define-server-test a-client-that-cannot-be-told-that-it-is-refused-is-closed-and-counted
-  (with-still-engine (engine)
-    (change-class *service* 'failing-service)
-    (let ((refused (fake-connection)) (served (fake-connection)))
-      (refuse-and-close engine refused :threads)
-      (is (fake-half-closed (engine:connection-socket refused)) "So it is not reset.")
-      (is (fake-closed (engine:connection-socket refused)))
-      (is (= 1 (statistic engine :failed) (statistic engine :refused)))
-      (close-connection engine served nil)
-      (is (fake-closed (engine:connection-socket served)))
-      (is (= 2 (statistic engine :failed))))))
+  (dolist (failure '(error storage-condition))
+    (with-still-engine (engine)
+      (change-class *service* 'failing-service :failure failure)
+      (let ((refused (fake-connection)) (served (fake-connection)))
+        (refuse-and-close engine refused :threads)
+        (is (fake-half-closed (engine:connection-socket refused)) "So it is not reset.")
+        (is (fake-closed (engine:connection-socket refused)))
+        (is (= 1 (statistic engine :failed) (statistic engine :refused)))
+        (close-connection engine served nil)
+        (is (fake-closed (engine:connection-socket served)))
+        (is (= 2 (statistic engine :failed)))))))
 
 ;;; Overload and drains
 

@@ -200,17 +200,17 @@
 
 ;;; What is left when a service fails
 
-(defclass failing-service (octet-service)
+(defclass late-failing-service (octet-service)
   ()
   (:documentation "Fails when it has left an answer."))
 
-(defmethod engine:serve :after ((service failing-service) connection resuming-p)
+(defmethod engine:serve :after ((service late-failing-service) connection resuming-p)
   (declare (ignore resuming-p))
   (when (engine:connection-output connection)
     (error "This fails after the answer.")))
 
 (define-server-test an-answer-that-was-left-before-its-service-failed-arrives-whole
-  (with-ready-engine (engine #'large-answers :service-class 'failing-service)
+  (with-ready-engine (engine #'large-answers :service-class 'late-failing-service)
     (with-connection (slow *port*)
       (send slow "L")
       (wait-until-writing engine 1)

@@ -316,7 +316,8 @@ octet."
       (engine:stop-engine engine :timeout 0)
       (is (= 1 (length (engine:accounting-problems engine))) "It has not ended.")
       (open-gate gate)
-      (eventually ("its end") (null (engine:accounting-problems engine))))))
+      (eventually ("its end") (null (engine:accounting-problems engine)))
+      (eventually ("the release of what the engine held") (not (engine-resources-held-p engine))))))
 
 (define-server-test abandoning-destroys-who-runs-a-function
   (with-each-engine (engine)

@@ -11,6 +11,7 @@
  ("src/engine/common/memory" memory-budget)
  ("src/engine/common/slow-readers" slow-readers send-queues)
  ("src/engine/common/connection-state" engine giving-way waiting-clients)
+ ("src/engine/common/connection-list" live-page)
  ("src/engine/ready/ready-timers" timers service-manager)
  ("src/engine/ready/resuming" engine deferred-replies)
  ("src/engine/common/send-queue" send-queues slow-readers reply-streams sent-files)
