@@ -331,6 +331,14 @@ threads."
       (fail-to-launch)
       (is (= 2 (length (error-notes *service*)))))))
 
+(define-server-test whoever-wants-a-thread-is-told-whether-it-was-made
+  (with-still-engine (engine)
+    (let ((gate (make-gate)))
+      (is-true (engine:call-in-thread engine "test" (lambda () (open-gate gate))))
+      (await gate)
+      (note-thread-trouble engine (make-condition 'simple-error :format-control "No threads."))
+      (is (not (engine:call-in-thread engine "test" (constantly nil)))))))
+
 (define-server-test trouble-with-accepting-is-noted-once-of-each-kind-until-it-is-over
   (with-still-engine (engine)
     (flet ((fail-to-accept (class)

@@ -348,7 +348,9 @@ before."
       (with-connection (second *port*)
         (exchange-octets first "x")
         (exchange-octets second "x")
-        (wait-for-statistic engine :parked 2))
+        (wait-for-statistic engine :parked 2)
+        (is (equal '(:parked :parked) (mapcar (lambda (facts) (getf facts :state))
+                                              (engine:list-engine-connections engine)))))
       (wait-for-statistic engine :parked 1))))
 
 (define-server-test how-long-what-is-ready-waits-is-sampled
