@@ -96,12 +96,6 @@
                  (await-figure broker :delivered 900)
                  (is (zerop (broker-figure broker :late))))))))
 
-(defun open-transactions (database)
-  "How many connections of brokers to DATABASE have a transaction open."
-  (parse-integer (execute-in-database database "select count(*) from pg_stat_activity
-                                                where xact_start is not null and application_name
-                                                      = 'hunchentoot-recycling-taskmaster'")))
-
 (define-server-test a-connection-that-has-nothing-to-do-yet-keeps-no-transaction-open
   (with-database (database)
     (postgresql::with-connection (connection (postgresql::connection-arguments

@@ -70,6 +70,12 @@ OPTIONS are arguments of postgres, a string."
   (execute-in-database database "select string_agg(pid::text, ' ') from pg_stat_activity
                                  where application_name = 'hunchentoot-recycling-taskmaster'"))
 
+(defun open-transactions (database)
+  "How many connections of brokers to DATABASE have a transaction open."
+  (parse-integer (execute-in-database database "select count(*) from pg_stat_activity
+                                                where xact_start is not null and application_name
+                                                      = 'hunchentoot-recycling-taskmaster'")))
+
 (defun start-session (database)
   "Starts a psql that executes what is written to it."
   (uiop:launch-program (psql-command database) :input :stream :output :stream))
