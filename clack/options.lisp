@@ -36,6 +36,9 @@
 (defparameter *least-threads* 8
   "The default of :WORKER-NUM: how many threads a server makes at start and keeps.")
 
+(defparameter *clack-limits* (make-limits :header-octets (* 128 1024))
+  "The limits of a server by default.  Clack's own tests send a head of 96,000 octets.")
+
 (defun thread-counts (arguments)
   "The limits on threads in ARGUMENTS, a plist for RUN.  Returns a plist: the numbers of threads,
 :LEAST and :MOST; the number of connections to accept, :ACCEPT; and the number of threads that may
@@ -87,7 +90,7 @@ certificate or key file."
   (make-instance 'clack-server
                  :app app
                  :debug-p (getf arguments :debug)
-                 :limits (changed-limits (make-limits) arguments)
+                 :limits (changed-limits *clack-limits* arguments)
                  :read-timeout (getf arguments :read-timeout 20)
                  :write-timeout (getf arguments :write-timeout 20)
                  :persistent-p (getf arguments :persistent-connections-p t)
