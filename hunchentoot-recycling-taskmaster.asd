@@ -288,8 +288,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:file "monitoring")               ; pages for those that watch
      (:module "live"                    ; and one for those that want to see it
       :serial t
-      :components ((:file "sha-256")
-                   (:static-file "live.html")
+      :components ((:static-file "live.html")
                    (:file "live-html")
                    (:file "snapshot")
                    (:file "live-feed")

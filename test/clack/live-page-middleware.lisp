@@ -10,7 +10,7 @@
     (is (equal "the app" (ask-text "/")))
     (let ((response (ask "/live")))
       (is (equal "text/html; charset=utf-8" (response-header response "content-type")))
-      (is (search "script-src 'sha256-" (response-header response "content-security-policy"))))
+      (is (search "script-src 'nonce-" (response-header response "content-security-policy"))))
     (with-connection (page)
       (let ((head (open-live-page page)))
         (is (equal "text/event-stream" (response-header head "content-type"))))

@@ -65,7 +65,7 @@
         (is (equal "text/html; charset=utf-8" (response-header response "content-type")))
         (is (equal "no-store" (response-header response "cache-control")))
         (is (equal "nosniff" (response-header response "x-content-type-options")))
-        (is (eql 0 (search "default-src 'none'; script-src 'sha256-"
+        (is (eql 0 (search "default-src 'none'; script-src 'nonce-"
                            (response-header response "content-security-policy"))))
         (is (search "<title>Live</title>" (response-text response)))))))
 

@@ -16,7 +16,16 @@
   (lines-of-file "live.html"))
 
 (defparameter *live-html* (format nil "~{~A~%~}" (live-lines))
-  "The live page, a string.")
+  "The live page, a string that has NONCE where a nonce is to be.")
+
+(defun live-html (nonce)
+  "The live page with NONCE, a string, in each place that is marked for it."
+  (with-output-to-string (html)
+    (loop for start = 0 then (+ place (length "NONCE"))
+          for place = (search "NONCE" *live-html* :start2 start)
+          do (write-string *live-html* html :start start :end place)
+          while place
+          do (write-string nonce html))))
 
 (defun octets-of-text (text)
   "The string TEXT in UTF-8."
@@ -24,33 +33,19 @@
     (encode-string output text :utf-8)
     (subseq (output-octets output) 0 (output-fill output))))
 
-(defun digest-of-element (html name)
-  "The source expression of Content-Security-Policy for the text of the first element NAME in HTML:
-its SHA-256 digest in base 64 (Content Security Policy Level 3, section 2.3.1)."
-  (let* ((tag (format nil "<~A>" name))
-         (start (+ (length tag) (search tag html)))
-         (end (search (format nil "</~A>" name) html :start2 start)))
-    (format nil "'sha256-~A'"
-            (cl-base64:usb8-array-to-base64-string
-             (sha-256 (octets-of-text (subseq html start end)))))))
-
-(defparameter *live-headers*
-  (list :content-security-policy
-        (format nil "default-src 'none'; script-src ~A; style-src ~A; connect-src 'self'; ~
-                     img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-                (digest-of-element *live-html* "script")
-                (digest-of-element *live-html* "style"))
-        :x-content-type-options "nosniff"
-        :referrer-policy "no-referrer"
-        :cross-origin-resource-policy "same-origin")
-  "A plist of headers of the live page.  Nothing but its own script runs in it, and it asks no other
-server for anything.")
-
-(defparameter *live-octets* (octets-of-text *live-html*)
-  "The live page.")
-
 (defun live-page (servers)
   "The live page: four values, of which the last is a plist of further headers.  SERVERS, a list,
-makes no difference: the page asks for what it shows."
+makes no difference: the page asks for what it shows.  Nothing but its own script runs in it, which
+has a nonce (Content Security Policy Level 3, section 2.3.1), and it asks no other server."
   (declare (ignore servers))
-  (values 200 "text/html; charset=utf-8" *live-octets* *live-headers*))
+  ;; The state is made anew, or processes of one saved image would have the same nonces.
+  (let ((nonce (format nil "~36R" (random (expt 2 128) (make-random-state t)))))
+    (values 200 "text/html; charset=utf-8" (octets-of-text (live-html nonce))
+            (list :content-security-policy
+                  (format nil "default-src 'none'; script-src 'nonce-~A'; style-src 'nonce-~:*~A'; ~
+                               connect-src 'self'; img-src data:; base-uri 'none'; ~
+                               form-action 'none'; frame-ancestors 'none'"
+                          nonce)
+                  :x-content-type-options "nosniff"
+                  :referrer-policy "no-referrer"
+                  :cross-origin-resource-policy "same-origin"))))
