@@ -354,7 +354,6 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "request-processing") ; by our own code, from octets to octets
                  (:file "resumed-replies") ; deferred ones, when they are answered
                  (:file "connection")
-                 (:file "paths")        ; pathnames that requests ask for
                  (:file "files")        ; by the shortest way
                  (:file "post-data")    ; content of a request: read at once, or dropped
                  (:file "uploads")      ; files, in the other direction

@@ -206,54 +206,6 @@ not after MAKE-OLD."
       ;; ABCL goes back from /a when it parses, to a place that is allowed.
       (is (null (pathname-asked-for path)) "~A" path))))
 
-(test paths-that-share-a-place-are-not-taken-for-each-other
-  (with-globals ((recycling::*known-paths* (make-array 1 :initial-element nil)))
-    (dotimes (i 2)
-      (is (equal #p"b.txt" (pathname-asked-for "/a/b.txt" "/a/")))
-      (is (equal #p"a/b.txt" (pathname-asked-for "/a/b.txt")))
-      (is (equal #p"c.txt" (pathname-asked-for "/a/c.txt" "/a/")))
-      (let ((*default-pathname-defaults* #p"/elsewhere/"))
-        (is (equal #p"c.txt" (pathname-asked-for "/a/c.txt" "/a/")))))))
-
-(test a-pathname-is-made-anew-where-the-defaults-are-others
-  (let ((calls 0) (path "/defaults.txt"))
-    (flet ((ask (defaults)
-             (let ((*default-pathname-defaults* defaults))
-               (recycling::find-path (lambda (request prefix)
-                                       (declare (ignore request prefix))
-                                       (incf calls)
-                                       #p"defaults.txt")
-                                     nil path nil))))
-      (let ((here #p"/here/") (there #p"/there/"))
-        (with-globals ((recycling::*known-paths* (make-array 1 :initial-element nil)))
-          (mapc #'ask (list here here there there here))
-          (is (= 3 calls)))))))
-
-(test a-programs-own-way-to-pathnames-is-asked-each-time
-  (let* ((calls 0)
-         (own (lambda (request prefix)
-                (declare (ignore request prefix))
-                (incf calls)
-                #p"own.txt"))
-         (request (allocate-instance (find-class 'hunchentoot:request))))
-    (setf (slot-value request 'hunchentoot:script-name) "/own.txt")
-    (dotimes (i 3)
-      (is (equal #p"own.txt" (recycling::known-request-pathname own request nil))))
-    (is (= 3 calls))))
-
-(test a-path-that-a-program-changes-is-another
-  (let ((path (copy-seq "/first.txt")))
-    (is (equal #p"first.txt" (pathname-asked-for path)))
-    (replace path "/other.txt")
-    (is (equal #p"other.txt" (pathname-asked-for path)))
-    (is (equal #p"first.txt" (pathname-asked-for (copy-seq "/first.txt"))))))
-
-(test long-paths-are-not-remembered
-  (let ((path (format nil "/~A" (make-string recycling::*known-path-limit* :initial-element #\a))))
-    (is (equal (subseq path 1) (namestring (pathname-asked-for path))))
-    (is (notany (lambda (known) (and known (string= path (recycling::known-path-path known))))
-                recycling::*known-paths*))))
-
 (define-server-test (files-that-share-a-place-are-told-apart :needs :our-http)
   (with-globals ((server:*known-files* (make-array 1 :initial-element nil)))
     (with-directory (directory)
