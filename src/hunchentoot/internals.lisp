@@ -50,26 +50,7 @@ connections to read no further request.  True then, for only one caller."
 (defun requests-in-progress (acceptor)
   (slot-value acceptor 'hunchentoot::requests-in-progress))
 
-;;; A request made without INITIALIZE-INSTANCE, see requests.lisp
-
-(defgeneric fill-hidden-slots (request uri content)
-  (:documentation "Fills the slots of REQUEST whose names Hunchentoot does not export.")
-  (:method ((request hunchentoot:request) uri content)
-    (setf (slot-value request 'hunchentoot::uri) uri
-          (slot-value request 'hunchentoot::content-stream) content
-          (slot-value request 'hunchentoot::aux-data) '())))
-
-(defgeneric fill-reply (reply)
-  (:documentation "Fills the slots of REPLY with their initial values.")
-  (:method ((reply hunchentoot:reply))
-    (let ((content-type hunchentoot:*default-content-type*))
-      (setf (slot-value reply 'hunchentoot:content-type) content-type
-            (slot-value reply 'hunchentoot:content-length) nil
-            (slot-value reply 'hunchentoot:headers-out) (list (cons :content-type content-type))
-            (slot-value reply 'hunchentoot:return-code) hunchentoot:+http-ok+
-            (slot-value reply 'hunchentoot::external-format)
-            hunchentoot:*hunchentoot-default-external-format*
-            (slot-value reply 'hunchentoot:cookies-out) '()))))
+;;; Making request objects, see requests.lisp
 
 (defmacro with-bad-request (&body body)
   "Evaluates BODY.  An error in it makes the reply status 400."

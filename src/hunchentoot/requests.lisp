@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 ;;;; Making request objects.  The code here replaces Hunchentoot's :AFTER method of
-;;;; INITIALIZE-INSTANCE, for requests that are made in any way; see fast-instances.lisp for the
-;;;; ways.
+;;;; INITIALIZE-INSTANCE, which parses by regular expressions and streams: that costs more than all
+;;;; other work for a short request.
 
 ;;; Names of header fields for which there is no keyword.  Chunga, which reads heads for
 ;;; Hunchentoot, interned them before 1.1.9; since then they are strings, spelled as the client
@@ -38,38 +38,6 @@
     :headers-in :method :uri :server-protocol :content-stream)
   "The initargs with which a request is made.")
 
-(defun make-request-by-class (class acceptor http headers method uri protocol content)
-  (destructuring-bind ((remote-address remote-port) (local-address local-port))
-      (list (request-remote http) (http-local http))
-    (funcall (constructor class *request-initargs*)
-             acceptor remote-address remote-port local-address local-port
-             headers method uri protocol content)))
-
-(defgeneric fill-request (request acceptor http headers method protocol)
-  (:documentation "Fills the slots of REQUEST, except the hidden ones, from ACCEPTOR, HTTP, HEADERS,
-METHOD and PROTOCOL, or with their initial values, as MAKE-INSTANCE would.")
-  ;; A method, since SBCL compiles slot access to an argument of a method to direct code.
-  (:method ((request hunchentoot:request) acceptor http headers method protocol)
-    (let ((remote (request-remote http)) (local (http-local http)))
-      (macrolet ((fill-slots (&rest names-and-values)
-                   `(setf ,@(loop for (name value) on names-and-values by #'cddr
-                                  append `((slot-value request ',name) ,value)))))
-        (fill-slots hunchentoot:acceptor acceptor
-                    hunchentoot:headers-in headers
-                    method method
-                    hunchentoot:server-protocol protocol
-                    hunchentoot:remote-addr (first remote)
-                    hunchentoot:remote-port (second remote)
-                    hunchentoot:local-addr (first local)
-                    hunchentoot:local-port (second local)
-                    hunchentoot:cookies-in '()
-                    hunchentoot:get-parameters '()
-                    hunchentoot:post-parameters '()
-                    hunchentoot:script-name nil
-                    hunchentoot:query-string nil
-                    hunchentoot:session nil
-                    hunchentoot:raw-post-data nil)))))
-
 (defgeneric fill-parameters (request headers uri)
   (:documentation "Fills the slots of REQUEST that Hunchentoot computes from HEADERS and URI, a
 text, and finds the session.")
@@ -101,21 +69,15 @@ text, and finds the session.")
     (fill-parameters request (hunchentoot:headers-in request)
                      (coerce (hunchentoot:request-uri request) 'text))))
 
-(know-making 'hunchentoot:request)      ; with the method above
-
 (defun make-request (acceptor http headers method uri protocol content)
   "An instance of the request class of ACCEPTOR for a request that came over HTTP."
-  (let* ((class (hunchentoot:acceptor-request-class acceptor))
-         (request (allocated-instance class (load-time-value (find-class 'hunchentoot:request)))))
-    (cond (request
-           (fill-request request acceptor http headers method protocol)
-           (fill-hidden-slots request uri content)
-           (with-bad-request
-             (fill-parameters request headers (coerce uri 'text))))
-          (t
-           (setf request (make-request-by-class class acceptor http headers method uri protocol
-                                                content))))
-    (when (http-client http)
-      (note-scheme request http))
-    (note-told-request-id request http headers)
-    request))
+  (destructuring-bind ((remote-address remote-port) (local-address local-port))
+      (list (request-remote http) (http-local http))
+    (let ((request (funcall (constructor (hunchentoot:acceptor-request-class acceptor)
+                                         *request-initargs*)
+                            acceptor remote-address remote-port local-address local-port
+                            headers method uri protocol content)))
+      (when (http-client http)
+        (note-scheme request http))
+      (note-told-request-id request http headers)
+      request)))

@@ -76,8 +76,7 @@ engine calls on top of them.")
    #:online-processors
    #:schedule-as-batch #:let-timers-be-late #:nap
    ;; classes and their instances
-   #:*making-functions* #:class-making #:classes-between #:extra-slots #:sole-method-p
-   #:superclasses #:method-calls-supported-p #:make-calling-method #:call-methods
+   #:sole-method-p #:superclasses #:method-calls-supported-p #:make-calling-method #:call-methods
    #:call-when-redefined
    #:default-arguments #:missing-arguments
    ;; locks, and atomics

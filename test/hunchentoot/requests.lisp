@@ -230,28 +230,6 @@ arguments."
                 (funcall thunk))
       (setf (fdefinition name) former))))
 
-(test hunchentoots-own-classes-are-made-without-make-instance
-  (dolist (name '(hunchentoot:request hunchentoot:reply))
-    (let ((class (find-class name)))
-      (is (eq (and (platform:class-making class) t)
-              (and (recycling::allocated-instance name class) t))))))
-
-(test a-instance-maker-that-was-made-while-its-class-changed-is-not-remembered
-  (with-request-class (restless-request)
-    (flet ((make-instance-maker ()
-             (recycling::instance-maker 'restless-request (find-class 'hunchentoot:request)))
-           (remembered-p ()
-             (and (assoc 'restless-request recycling::*instance-makers*) t)))
-      ;; Of another file than who calls it: ECL calls the functions of one file directly.
-      (call-with-definition 'platform:class-making
-                            (lambda (former &rest arguments)
-                              (prog1 (apply former arguments)
-                                (recycling::forget-instance-makers)))
-                            #'make-instance-maker)
-      (is (not (remembered-p)))
-      (make-instance-maker)
-      (is (remembered-p)))))
-
 (define-server-test a-class-that-gets-anothers-name-is-used-by-the-next-request
   (with-request-class (renamed-request (mark :initform "before" :reader renamed-mark-of))
     (serving (:request-class 'renamed-request)

@@ -1,14 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Classes on Lisps where this library does not optimize the making of instances.
-
-(defparameter *making-functions* '()
-  "The generic functions that make instances; empty where that does not matter.")
-
-(defun class-making (class)
-  "NIL: the methods that make instances of CLASS are unknown."
-  (declare (ignore class))
-  nil)
+;;;; Classes on Lisps whose methods are called by generic functions only.
 
 (defun sole-method-p (function)
   "NIL: the number of methods of FUNCTION is unknown."
@@ -29,12 +21,9 @@
   (declare (ignore function))
   nil)
 
-(macrolet ((unsupported (&rest names)
-             `(progn ,@(loop for name in names
-                             collect `(defun ,name (&rest arguments)
-                                        (declare (ignore arguments))
-                                        (error "~A needs a CLASS-MAKING." ',name))))))
-  (unsupported classes-between extra-slots call-methods))
+(defun call-methods (methods arguments)
+  "Not called here, for METHODS and ARGUMENTS: METHOD-CALLS-SUPPORTED-P is false."
+  (error "~S cannot be called with ~S." methods arguments))
 
 (defun call-when-redefined (function &rest metaobjects)
   "NIL: this Lisp cannot watch METAOBJECTS for redefinitions, so FUNCTION is never called."

@@ -1,26 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; The methods by which SBCL makes an instance of a class, and notifications when they change.
-
-(defparameter *making-functions*
-  (list #'make-instance #'allocate-instance #'initialize-instance #'shared-initialize)
-  "The generic functions that make instances.")
-
-(defun class-making (class)
-  "A list of the methods that MAKE-INSTANCE of CLASS runs; NIL if more than CLASS and those methods
-determines how its instances are made."
-  (when (eq (class-of class) (find-class 'standard-class))
-    (sb-mop:finalize-inheritance class)
-    (multiple-value-bind (initializing sure)
-        (sb-mop:compute-applicable-methods-using-classes #'initialize-instance (list class))
-      (multiple-value-bind (sharing sure-too)
-          (sb-mop:compute-applicable-methods-using-classes
-           #'shared-initialize (list class (find-class 'symbol)))
-        (and sure sure-too
-             (null (sb-mop:class-default-initargs class))
-             (append (compute-applicable-methods #'make-instance (list class))
-                     (compute-applicable-methods #'allocate-instance (list class))
-                     initializing sharing))))))
+;;;; Methods called one by one, and notifications when classes and methods change.
 
 (defun classes-between (class base)
   "A list of the classes before BASE, a superclass, in the class precedence list of CLASS."
@@ -28,15 +8,6 @@ determines how its instances are made."
   (loop for super in (sb-mop:class-precedence-list class)
         until (eq super base)
         collect super))
-
-(defun extra-slots (class base)
-  "A list of the names of the slots that CLASS adds to those of BASE, a superclass; and true if it
-redefines no slot of BASE."
-  (flet ((names (slots) (mapcar #'sb-mop:slot-definition-name slots)))
-    (let ((own (loop for super in (classes-between class base)
-                     append (names (sb-mop:class-direct-slots super)))))
-      (values (remove-duplicates own)
-              (null (intersection (names (sb-mop:class-slots base)) own))))))
 
 (defun sole-method-p (function)
   "True if the generic FUNCTION has only one method."
