@@ -136,7 +136,6 @@
                  (:file "process-exits")
                  (:file "mistakes")
                  (:file "arguments")
-                 (:file "changing")
                  (:file "demo")
                  (:file "faults")
                  (:file "timers")

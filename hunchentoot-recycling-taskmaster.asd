@@ -70,7 +70,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "other/octets" :if-feature (:not (:and :sbcl :64-bit :little-endian)))
                  (:file "sbcl/classes" :if-feature :sbcl)
                  (:file "other/classes" :if-feature (:not :sbcl))
-                 (:file "default-initargs")
                  (:file "sockets")
                  (:file "ecl/streams" :if-feature :ecl)
                  ;; What the ready engine stands on.  Its tokens need 62 bits in one word, and it
@@ -323,7 +322,6 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "arguments")
                  (:file "proxies")      ; in front of acceptors
                  (:file "acceptors")
-                 (:file "changing")     ; the class of an instance
                  (:file "limits")
                  (:file "request-ids")  ; by which logs name requests
                  (:file "access-line")  ; what a line of the access log is

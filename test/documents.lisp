@@ -125,15 +125,25 @@ stands for a back quote."
     recycling:recycling-taskmaster)
   "The classes whose arguments *ARGUMENT-PAGES* have.")
 
+(defun told-by-mop (function object)
+  "What FUNCTION, a name of the metaobject protocol, says of OBJECT."
+  (uiop:symbol-call #+sbcl '#:sb-mop #+ecl '#:clos #+abcl '#:mop function object))
+
+(defun default-arguments (class)
+  "Names of the default initargs of CLASS, and functions of their values: lists."
+  (loop for (name nil function) in (told-by-mop '#:class-default-initargs class)
+        collect (list name function)))
+
 (defun all-arguments (class)
   "The names of the initargs of CLASS that a slot or a default tells of."
-  (append (mapcar #'first (platform:default-arguments class))
-          (loop for (nil . names) in (platform::slots-filled class) append names)
+  (append (mapcar #'first (default-arguments class))
+          (loop for slot in (told-by-mop '#:class-slots class)
+                append (told-by-mop '#:slot-definition-initargs slot))
           (list* :parking (mapcar #'first server::*limit-initargs*))))
 
 (defun own-arguments (class)
   "The names of initargs of CLASS that the guide must have."
-  (append (mapcar #'first (platform:default-arguments class))
+  (append (mapcar #'first (default-arguments class))
           (list :listen-path :listen-mode :listen-fd :reuse-port)
           (mapcar #'first server::*limit-initargs*)))
 
@@ -161,10 +171,10 @@ stands for a back quote."
   "The value that the argument NAME, a keyword, has by default."
   (let ((limit (assoc name server::*limit-initargs*))
         (default (loop for class in (remove nil (mapcar #'finalized-class *configured-classes*))
-                       thereis (assoc name (platform:default-arguments class)))))
+                       thereis (assoc name (default-arguments class)))))
     (cond (limit (funcall (third limit) (http:make-limits)))
           ((eq :standby-thread-count name) recycling:*default-standby-thread-count*)
-          (t (funcall (cdr default))))))
+          (t (funcall (second default))))))
 
 (test the-guide-has-the-defaults-of-arguments
   (let ((rows (loop for page in *argument-pages*

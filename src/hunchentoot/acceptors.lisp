@@ -9,9 +9,6 @@
     :initform nil
     :documentation "The engine of the last start; NIL if that was another taskmaster's.  The
 acceptor has it because its taskmaster may be replaced while the engine runs.")
-   (successor
-    :initform nil
-    :documentation "The taskmaster for the next start; see changing.lisp.")
    (starter
     :initform nil
     :documentation "The thread that runs START, or NIL.")
@@ -340,7 +337,6 @@ and leaves it stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread
     (let ((was-listening (hunchentoot:started-p acceptor)))
       (unless was-listening
         (check-access-log-function acceptor)
-        (take-successor acceptor)
         (note-engine acceptor nil)
         ;; Where redefinitions of methods cannot be watched, they take effect at a start.
         (setf (acceptor-user-methods acceptor) nil))

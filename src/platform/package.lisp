@@ -78,7 +78,6 @@ engine calls on top of them.")
    ;; classes and their instances
    #:sole-method-p #:superclasses #:method-calls-supported-p #:make-calling-method #:call-methods
    #:call-when-redefined
-   #:default-arguments #:missing-arguments
    ;; locks, and atomics
    #:with-lock-briefly
    #:set-published #:compare-and-set #:order-memory #:order-reads #:order-writes

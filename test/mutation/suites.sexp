@@ -18,7 +18,7 @@
  ("src/engine/blocking" blocking faults lifecycle)
  ("src/engine/" engine send-queues body-buffers buffered-connections io-output lending transports
   acceptor-timers acceptor-faults exchanges deferred-replies replies-in-turn outgoing-streams
-  slow-replies slow-streams last-answers sent-files listening hand-over changing monitoring
+  slow-replies slow-streams last-answers sent-files listening hand-over monitoring
   time-limits limits giving-way waiting-clients crowds websockets taskmaster deferred-races
   service-manager until-signalled small-heaps process-exits)
  ("src/server/logs/" journal access-log message-log)
@@ -41,7 +41,7 @@
  ("src/server/listeners" mistakes listening clack/running)
  ("src/server/program-timers" acceptor-timers)
  ("src/server/tls-arguments" tls-mistakes tls-contexts tls tls-reload)
- ("src/server/unfit-arguments" arguments mistakes changing clack/running)
+ ("src/server/unfit-arguments" arguments mistakes clack/running)
  ("src/server/until-signalled" until-signalled)
  ("src/server/" exchanges conformance clack acceptors)
  ("src/hunchentoot/proxies" behind-proxies)
