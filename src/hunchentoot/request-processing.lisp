@@ -55,7 +55,10 @@ the reply comes later."
       (flet ((process-it ()
                (hunchentoot:process-request
                 (make-request acceptor http (head-headers head) (head-method head)
-                              (head-uri head) (head-protocol head) content))))
+                              (head-uri head) (head-protocol head)
+                              (if (and (head-upgrade head) (eq content *no-content*))
+                                  (make-instance 'upgrade-stream)
+                                  content)))))
         (declare (dynamic-extent #'process-it))
         (call-processing exchange http content #'process-it)))
     (cond ((deferred-p exchange)

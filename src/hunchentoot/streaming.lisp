@@ -70,6 +70,56 @@ content.  Leaves the handler by a throw if the method is HEAD."
              (push-output io)))
       (current-stream))))
 
+;;; The content stream of a request that asks for another protocol.  Clack's handler for
+;;; Hunchentoot, for example, has programs write the 101 there themselves.
+
+(defclass upgrade-stream (trivial-gray-streams:fundamental-binary-input-stream
+                          trivial-gray-streams:fundamental-binary-output-stream
+                          trivial-gray-streams:trivial-gray-stream-mixin)
+  ((opened :initform nil :accessor opened-stream :documentation "The connection's stream, or NIL."))
+  (:documentation "The content of a request without content, until its handler writes to it; from
+then on the stream of the connection, which speaks another protocol."))
+
+(defun open-upgrade-stream (stream)
+  "The connection's stream behind STREAM, which the handler writes to."
+  (or (opened-stream stream)
+      (progn (begin-limited-reply *exchange*)
+             (note-event *exchange* :switch)
+             (note-headers-sent)
+             (setf (opened-stream stream) (stream-for-program *exchange*)))))
+
+(defmethod stream-element-type ((stream upgrade-stream))
+  '(unsigned-byte 8))
+
+(defmethod trivial-gray-streams:stream-write-byte ((stream upgrade-stream) octet)
+  (write-byte octet (open-upgrade-stream stream)))
+
+(defmethod trivial-gray-streams:stream-write-sequence
+    ((stream upgrade-stream) sequence start end &key)
+  (write-sequence sequence (open-upgrade-stream stream) :start start :end end))
+
+(defmethod trivial-gray-streams:stream-force-output ((stream upgrade-stream))
+  (when (opened-stream stream)
+    (force-output (opened-stream stream))))
+
+(defmethod trivial-gray-streams:stream-finish-output ((stream upgrade-stream))
+  (when (opened-stream stream)
+    (finish-output (opened-stream stream))))
+
+(defmethod trivial-gray-streams:stream-read-byte ((stream upgrade-stream))
+  (if (opened-stream stream)
+      (read-byte (opened-stream stream) nil :eof)
+      :eof))
+
+(defmethod trivial-gray-streams:stream-read-sequence
+    ((stream upgrade-stream) sequence start end &key)
+  (if (opened-stream stream)
+      (read-sequence sequence (opened-stream stream) :start start :end end)
+      start))
+
+(defmethod trivial-gray-streams:stream-listen ((stream upgrade-stream))
+  (and (opened-stream stream) (listen (opened-stream stream))))
+
 (defun take-before-streaming (request)
   "Takes the content of REQUEST that the program has not read, as Hunchentoot does before it sends a
 head.  Keeps it for the handler within the limits."
