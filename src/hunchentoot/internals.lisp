@@ -94,8 +94,17 @@ requests.lisp replaces."))
   "The string TEXT, URL-decoded in EXTERNAL-FORMAT.  A plus is a space if PLUS-P."
   (apply 'hunchentoot:url-decode text external-format (if plus-p '() *for-paths*)))
 
+;;; Hunchentoot warns of what clients send, and its handler logs that.  But nothing muffles the
+;;; warning, so it is also printed, which has no limit.  So we log it alone.
+
 (defun warn-of-charset (charset)
-  (hunchentoot::hunchentoot-warn "Invalid character set ~S in request has been ignored." charset))
+  (hunchentoot:log-message* :warning "Warning while processing connection: Invalid character set ~
+                                      '~A' in request has been ignored." charset))
+
+(defun log-warning (warning)
+  "Logs WARNING, of what a client has sent, and muffles it."
+  (hunchentoot:log-message* :warning "Warning while processing connection: ~A" warning)
+  (muffle-warning warning))
 
 ;;; Functions that read what a client has sent, see guards.lisp
 
@@ -184,7 +193,8 @@ NOT-OF-FORM."
        nil)))
 
 (defun warn-of-stray-octets (count)
-  (hunchentoot::hunchentoot-warn "~A octets of stray data after form-data sent by client." count))
+  (hunchentoot:log-message* :warning "Warning while processing connection: ~A octets of stray ~
+                                      data after form-data sent by client." count))
 
 ;;; Backtraces, see backtraces.lisp
 

@@ -130,7 +130,8 @@ of ARGUMENTS, where that is none of ours."
     ;; Most requests are asked, and have none.
     (if content
         (form-read-p request content force external-format)
-        (apply hunchentoots arguments))))
+        (handler-bind ((warning #'log-warning))
+          (apply hunchentoots arguments)))))
 
 (defun form-read-p (request content &optional force external-format)
   "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT

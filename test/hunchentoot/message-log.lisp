@@ -117,6 +117,47 @@ returns its text."
                       (exchange connection "/fails"))))))
       (is (= 6 (count-messages text)) "~A" text))))
 
+(defun complained-of-octets (type &rest content)
+  "The octets of a request with TYPE, a Content-Type, and CONTENT, as for OCTETS; of one by GET where
+there is none."
+  (let ((content (and content (apply #'octets content))))
+    (octets (if content "POST" "GET") " /x HTTP/1.1" :crlf "Host: localhost" :crlf
+            "Content-Type: " type :crlf
+            (format nil "Content-Length: ~D" (length content)) :crlf :crlf (or content ""))))
+
+(defparameter *complained-of*
+  (list (complained-of-octets "text/plain;charset=x")
+        (complained-of-octets "text/plain;charset=x" "a")
+        (complained-of-octets (octets "text/plain;charset=x" (octet-vector #xC2 #x9B) "31m"))
+        (complained-of-octets (format nil "text/plain;charset=~A" (make-string 30000
+                                                                               :initial-element #\x))
+                              "")
+        (complained-of-octets (format nil "a/b;charset=~A" (make-string 30000
+                                                                        :initial-element #\x))
+                              "")
+        (complained-of-octets "multipart/form-data;boundary=\"\"" "")
+        (complained-of-octets "multipart/form-data;boundary=b"
+                              "--b" :crlf "Content-Disposition: form-data; name=a" :crlf :crlf
+                              "a" :crlf "--b--" :crlf "stray"))
+  "Requests of which Hunchentoot warns.")
+
+(define-server-test (what-clients-send-is-complained-of-in-the-log-alone :needs :our-content)
+  (let ((errors (make-string-output-stream)))
+    (with-globals ((*error-output* errors) (server::*message-burst* 3)
+                   (server::*warning-milliseconds* 1000000))
+      (let ((text (with-message-text (log :max-header-octets 65536)
+                      (("/x" (hunchentoot:post-parameters*) (hunchentoot:raw-post-data) "body"))
+                    (loop repeat 5
+                          do (dolist (octets *complained-of*)
+                               (with-connection (connection)
+                                 (send connection octets)
+                                 (is (= 200 (response-status (read-response connection))))))))))
+        (is (search "Invalid character set 'x'" text))
+        (is (search "5 octets of stray data" text))
+        (is (not (find (code-char #x9B) text)))
+        (is (< (length text) 5000))))
+    (is (equal "" (get-output-stream-string errors)))))
+
 (test how-many-messages-there-were-is-told-with-the-next-one
   (let* ((log (make-string-output-stream))
          (acceptor (make-test-acceptor :message-log-destination log))
