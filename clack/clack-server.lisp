@@ -125,25 +125,23 @@ failure; else NIL.")
 
 (defmethod note ((server clack-server) level control &rest arguments)
   "Limits the rate of all messages, since clients may cause any of them."
-  (let ((text (if (equal control *rare-control*)
-                  (message-text control arguments)
-                  (counted-text (server-throttle server) control arguments #'report-text))))
-    (when text
-      (append-line (server-journal server)
-                   (if (eq :json (server-message-log-format server))
-                       (json-message level text *answered*)
-                       (encoded-message (format nil "[~A] " level) text))
-                   t))))
+  (multiple-value-bind (arguments backtrace) (message-parts control arguments)
+    (let ((text (if (equal control *rare-control*)
+                    (message-text control arguments)
+                    (counted-text (server-throttle server) control arguments #'report-text))))
+      (when text
+        (append-line (server-journal server)
+                     (apply #'encoded-message (server-message-log-format server) level text
+                            :backtrace backtrace
+                            (and *answered* (facts-of-request *answered*)))
+                     t)))))
 
-(defun json-message (level text exchange)
-  "The line of JSON, an OUTPUT, for the message TEXT at LEVEL about the request of EXCHANGE, or
-about none if that is NIL."
-  (encoded-json-message level text
-                        :request-id (and exchange
-                                         (keep-request-id (exchange-request-id exchange)))
-                        :remote-address (and exchange
-                                             (exchange-http exchange) ; unless that is closed
-                                             (http-address (exchange-http exchange)))))
+(defun facts-of-request (exchange)
+  "The request of EXCHANGE, for ENCODED-MESSAGE."
+  (list :request (exchange-words exchange)
+        :request-id (keep-request-id (exchange-request-id exchange))
+        :remote-address (and (exchange-http exchange) ; unless that is closed
+                             (http-address (exchange-http exchange)))))
 
 (defmethod note-failed-handshake ((server clack-server) condition)
   (case (handshake-failure-kind condition)

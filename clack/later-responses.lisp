@@ -14,7 +14,7 @@
         (error condition))              ; the end of the connection drops ANSWER
       (error (condition)
         (drop-answer answer)
-        (report-failure (delayed-exchange delayed) condition)))
+        (report-failure (delayed-exchange delayed) condition nil)))
     (cond ((not (eq :body (delayed-side delayed)))
            (conclude-delayed delayed))
           ((eq :none (written-framing answer))

@@ -33,6 +33,24 @@
     (:on-start (or null function symbol) "a function of one argument, or NIL"))
   "The types of the arguments of RUN, for CHECK-ARGUMENT-TYPES.")
 
+(defparameter *other-options*
+  '(:debug :reuse-port :persistent-connections-p :parking :batch-scheduling :proxy-protocol
+    :precompressed-files :ssl :ssl-cert-file :ssl-key-file :ssl-key-password :ssl-certificates
+    :ssl-minimum-protocol :ssl-ciphers :ssl-client-ca-file :ssl-verify-client :ssl-kernel-tls
+    :ssl-ticket-key-files :drain-timeout :drain-delay
+    ;; Clack's own, which it passes on
+    :server :use-thread :use-default-middlewares :silent :swank-interface :swank-port
+    :allow-other-keys)
+  "The arguments of RUN without a type here, and those that have a meaning elsewhere.")
+
+(defun unknown-options (arguments)
+  "The names in ARGUMENTS, a plist for RUN, that nobody knows, a list."
+  (loop for (name) on arguments by #'cddr
+        unless (or (assoc name *option-types*)
+                   (assoc name *limit-initargs*)
+                   (member name *other-options*))
+          collect name))
+
 (defparameter *least-threads* 8
   "The default of :WORKER-NUM: how many threads a server makes at start and keeps.")
 

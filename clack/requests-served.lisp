@@ -57,17 +57,17 @@ fault and not the application's."
       (send-text exchange status text)
       (cut-response exchange)))
 
-(defun report-failure (exchange condition)
-  "Logs CONDITION, which the application has signalled for EXCHANGE, and sends 500."
+(defun report-failure (exchange condition backtrace)
+  "Logs CONDITION, which the application has signalled for EXCHANGE, with BACKTRACE, and sends 500."
   (let ((*answered* exchange))
-    (tell (exchange-application exchange) :error "~A" condition))
+    (tell (exchange-application exchange) :error *error-control* condition backtrace))
   (send-failure exchange 500 "Internal Server Error"))
 
-(defun answer-failure (exchange body condition)
-  "Ends the request of EXCHANGE with BODY after CONDITION."
+(defun answer-failure (exchange body condition backtrace)
+  "Ends the request of EXCHANGE with BODY after CONDITION, which has BACKTRACE, a string or NIL."
   (cond ((taken-over-p exchange)
          (unless (client-gone-p condition exchange body)
-           (fail-program-socket (exchange-upgrade exchange) condition)))
+           (fail-program-socket (exchange-upgrade exchange) condition backtrace)))
         ((typep condition 'protocol-error)
          (note-event exchange :request-fault)
          (send-failure exchange
@@ -75,7 +75,7 @@ fault and not the application's."
         ((client-gone-p condition exchange body)
          (note-event exchange :reply-cut))
         (t
-         (report-failure exchange condition))))
+         (report-failure exchange condition backtrace))))
 
 ;;; The application
 
@@ -121,35 +121,31 @@ enter the debugger in this thread, with a restart ABORT that answers 500."
 
 (defun failure-of (exchange body)
   "Calls ANSWER with EXCHANGE and BODY, under the limit of time of applications.  Returns the
-condition that ended the call, or NIL."
+condition that ended the call, or NIL, and its backtrace."
   (flet ((answer-it ()
            (if (server-debug-p (exchange-application exchange))
                (call-debugging (lambda () (answer exchange body)) exchange body)
                (answer exchange body))))
     (declare (dynamic-extent #'answer-it))
-    (handler-case (progn (call-with-handler-limit exchange #'answer-it)
-                         nil)
-      (storage-condition (condition)
-        (make-room-in-heap 0)           ; or the next call would run out of memory too
-        condition)
-      (serious-condition (condition) condition))))
+    (call-catching (lambda () (call-with-handler-limit exchange #'answer-it))
+                   (lambda (condition) (client-fault-p condition exchange body)))))
 
 ;;; The request
 
 (defun answer-request (exchange)
   "Answers the request of EXCHANGE, also where the application fails.  NIL where the client is
 gone."
-  (let ((body *empty-body*))
+  (let ((body *empty-body*) (backtrace nil))
     (unwind-protect
          (let ((failure (handler-case (progn (setf body (body-of exchange))
                                              nil)
                           (protocol-error (condition) condition))))
            (unless failure
-             (setf failure (failure-of exchange body)))
+             (setf (values failure backtrace) (failure-of exchange body)))
            (unless (deferred-p exchange)
              (end-reading body))
            (or (null failure)
-               (handler-case (progn (answer-failure exchange body failure)
+               (handler-case (progn (answer-failure exchange body failure backtrace)
                                     (not (client-gone-p failure exchange body)))
                  ((or descriptor-broken stream-timeout) () nil))))
       (unless (deferred-p exchange)

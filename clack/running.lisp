@@ -59,6 +59,8 @@ usocket and of the platform."
   "Starts SERVER, and returns when it accepts connections.  Signals an error where it cannot."
   (listen-for server)
   (start-journal (server-journal server))
+  (dolist (name (unknown-options (server-place server)))
+    (tell server :warning "The argument ~S is unknown, and has no effect." name))
   (setf (application-engine server) (make-engine-for server))
   (start-engine (application-engine server)))
 
@@ -91,7 +93,8 @@ connections left behind."
   "Serves APP, a Clack application: a function or the name of one, that takes an environment
 and returns a response.  Returns the server, a CLACK-SERVER, after that was stopped: by STOP in
 another thread, or by a non-local exit or the destruction of the current thread, which stop it in
-order and free its port.  ARGUMENTS are keywords and values; unknown ones are ignored.
+order and free its port.  ARGUMENTS are keywords and values; unknown ones only cause a warning in
+the log.
 
   :DEBUG              true: an error of APP enters the debugger in the thread that serves the
                       request, while others go on; NIL, the default: it is logged on *ERROR-OUTPUT*

@@ -87,7 +87,7 @@ stands for a back quote."
                     "docs/guide/logging.md"))
 
 (test the-guide-explains-every-member-of-a-message-in-json
-  (let ((line (server:encoded-json-message :info "Told.")))
+  (let ((line (server:encoded-message :json :info "Told.")))
     (check-same-names (mapcar #'car (parse-json (string-right-trim
                                                  '(#\Newline)
                                                  (http:utf-8-text (http:output-octets line) 0

@@ -3,15 +3,6 @@
 ;;;; A line of the access log: in Hunchentoot's format, as JSON, or made by a function of the
 ;;;; program.
 
-;;; The time.  All threads share one rendering of the current second.
-
-(defun local-time-text (second)
-  "SECOND in local time, as in Hunchentoot's access log."
-  (multiple-value-bind (second minute hour day month year) (decode-universal-time second)
-    (format nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D" year month day hour minute second)))
-
-(defvar *local-time* '(nil) "For RENDERED-SECOND.")
-
 ;;; The facts
 
 (defun user-of (request)
@@ -77,7 +68,7 @@ with STATUS.  Characters that could forge a part of the line are escaped."
       (encode-items line " (" (bare forwarded) ")"))
     (encode-items line
       " " (bare (or (user-of request) "-"))
-      " [" (rendered-second *local-time* (get-universal-time) 'local-time-text) "] \""
+      " [" (local-now) "] \""
       (hunchentoot:request-method request) " " (hunchentoot:script-name request))
     (when query
       (encode-items line "?" query))

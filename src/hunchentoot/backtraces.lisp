@@ -7,9 +7,6 @@
 ;;;; the process.  Besides, what clients send does not belong into logs, nor into the error page of
 ;;;; another client: octets and the contents of our structures (see OPAQUE) are not shown.
 
-(defparameter *backtrace-print-length* 100
-  "How many elements of a list a backtrace shows.")
-
 (defun short-backtrace (hunchentoots)
   "A backtrace of the caller, a string.  With an acceptor of ours, it has only the beginning of long
 sequences, and no frames of the server below the handler; else HUNCHENTOOTS, a function, makes it."

@@ -295,9 +295,6 @@ values."
   "Records that the connection is kept, as Hunchentoot's own code does when it sends a head."
   (setf hunchentoot::*finish-processing-socket* nil))
 
-(defparameter *error-control* "~A~@[~%~A~]"
-  "The control string of Hunchentoot's messages about errors in handlers, with their backtraces.")
-
 (defun log-handler-error (condition backtrace)
   (when hunchentoot:*log-lisp-errors-p*
     (hunchentoot:log-message* hunchentoot:*lisp-errors-log-level* *error-control* condition

@@ -7,11 +7,6 @@
 (defvar *ours-to-tell-p* nil
   "True while this library, and not a program, logs a message.")
 
-(defun message-head (level)
-  "The beginning of a message at LEVEL, a keyword or NIL."
-  (format nil "[~A~@[ [~A]~]] "
-          (rendered-second *local-time* (get-universal-time) 'local-time-text) level))
-
 ;;; Clients that leave
 
 (defun cause-of (condition)
@@ -59,24 +54,22 @@ the client that sends it.  NIL where there is none."
         ((and *exchange* (current-http-connection))
          (http-address (current-http-connection)))))
 
-(defun json-message (acceptor level control arguments)
-  "The line of JSON, an OUTPUT, for a message of CONTROL and ARGUMENTS for ACCEPTOR at LEVEL; NIL
-where it comes too often."
-  (let* ((backtrace (and (equal control *error-control*) (second arguments)))
-         (text (throttled-text acceptor control
-                               (if backtrace (list (first arguments) nil) arguments)))
-         (request (current-request)))
-    (and text
-         (encoded-json-message level text
-                               :backtrace (and backtrace (report-text backtrace))
-                               :request-id (and request (request-id request))
-                               :remote-address (current-address request)))))
-
-(defun text-message (acceptor level control arguments)
-  "Like JSON-MESSAGE, in the format of Hunchentoot."
-  (let ((text (throttled-text acceptor control arguments)))
-    (and text
-         (encoded-message (message-head level) text))))
+(defun message-line (acceptor level control arguments)
+  "The line, an OUTPUT, for a message of CONTROL and ARGUMENTS for ACCEPTOR at LEVEL; NIL where it
+comes too often.  That of an error in a handler has the request and the backtrace."
+  (multiple-value-bind (arguments backtrace) (message-parts control arguments)
+    (let ((text (throttled-text acceptor control arguments))
+          (request (current-request)))
+      (and text
+           (encoded-message (message-log-format acceptor) level text
+                            :backtrace (and hunchentoot:*log-lisp-backtraces-p* backtrace)
+                            :request (and request
+                                          (equal control *error-control*)
+                                          (request-words (hunchentoot:request-method request)
+                                                         (hunchentoot:request-uri request)
+                                                         (hunchentoot:server-protocol request)))
+                            :request-id (and request (request-id request))
+                            :remote-address (current-address request))))))
 
 (defun write-message (acceptor level control arguments)
   "Writes the message of CONTROL and ARGUMENTS, at LEVEL, to the message log of ACCEPTOR.  Never
@@ -87,9 +80,7 @@ signals an error, and never waits for the destination while ACCEPTOR is started.
       ((and (client-caused control) (some #'departure-p arguments))
        (tell-departure acceptor))
       (t
-       (let ((line (if (eq :json (message-log-format acceptor))
-                       (json-message acceptor level control arguments)
-                       (text-message acceptor level control arguments))))
+       (let ((line (message-line acceptor level control arguments)))
          (when line
            (append-line (journal-for acceptor :messages destination) line t)))))))
 

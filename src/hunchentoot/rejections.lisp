@@ -59,8 +59,7 @@ for another taskmaster than ours."
 (defun encode-rejected-combined (line address method uri protocol status)
   "Appends to LINE what ENCODE-COMBINED would, with a dash for unknown facts."
   (encode-items line
-    (or-dash address) " - [" (rendered-second *local-time* (get-universal-time) 'local-time-text)
-    "] \"" (or-dash method))
+    (or-dash address) " - [" (local-now) "] \"" (or-dash method))
   (when uri
     (encode-items line " " uri))
   (when protocol

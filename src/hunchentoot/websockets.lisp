@@ -153,10 +153,10 @@ left."
 or NIL."
   (setf (websocket-begun-p socket) t)
   (when on-open
-    (handler-case (call-lending socket (http-io http) (lambda () (funcall on-open socket)))
-      (serious-condition (condition)
-        (log-handler-error condition nil)
-        (close-websocket-with socket 1011 "The server failed.")))))
+    (call-for-websocket socket "ON-OPEN"
+                        (lambda ()
+                          (call-lending socket (http-io http)
+                                        (lambda () (funcall on-open socket)))))))
 
 ;;; In any thread
 
@@ -172,6 +172,7 @@ WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
   (send-frame socket (encode-frame :binary octets) wait))
 
 (defun send-frame (socket frame wait)
+  (check-type socket websocket)
   (ecase (put-frame socket frame)
     (:room t)
     (:full (websocket-room-p socket wait))
@@ -205,6 +206,7 @@ client takes now.  Returns the value of PUT-IN-SHARED-QUEUE."
   "Ends SOCKET, a WEBSOCKET, with a close frame behind earlier messages.  CODE is an integer of RFC
 6455, section 7.4.  REASON is a string, of which the first 123 octets are sent.  True for the first
 call, while SOCKET is open."
+  (check-type socket websocket)
   (close-websocket-with socket code reason))
 
 (defmethod subscriber-shared-queue ((socket websocket))

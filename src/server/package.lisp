@@ -51,7 +51,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
    #:port-number #:seconds #:address #:proxies #:*proxies-in-words* #:check-proxy-protocol
-   #:networks-named #:changed-limits
+   #:networks-named #:changed-limits #:*limit-initargs*
    #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings
    ;; where they listen
    #:tell-where #:sole-name
@@ -72,7 +72,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:next-request-missing #:end-content
    ;; exchanges
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
-   #:exchange-kind #:exchange-head #:exchange-duration #:note-served
+   #:exchange-kind #:exchange-head #:exchange-words #:exchange-duration #:note-served
    #:exchange-content
    #:last-of-connection-p
    #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
@@ -94,7 +94,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
    #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p
    #:put-in-websocket #:resume-websocket
-   #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
+   #:close-websocket-with #:call-for-websocket #:websocket-begun-p #:call-lending
+   #:await-room-in-websocket
    #:exchange-upgrade
    #:make-program-socket #:begin-to-speak #:take-sending-back #:end-websocket #:fail-program-socket
    #:program-socket-reader #:listen-to-program-socket
@@ -129,8 +130,9 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:reply-stream-inner #:write-encoded #:push-output #:end-reply
    #:whole-or-broken
    ;; lines
-   #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now
+   #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now #:local-now
    #:client-text #:report-text #:condition-text #:message-text #:counted-text
-   #:encoded-message #:encoded-json-message
+   #:encoded-message #:request-words #:*error-control* #:message-parts
+   #:*backtrace-print-length* #:call-catching
    #:make-journal #:journal-destination #:journal-lost #:journal-unwritten
    #:start-journal #:stop-journal #:end-journal #:flush-journal #:append-line #:lose-line))

@@ -73,9 +73,22 @@
       (is (typep condition 'handler:unfit-argument) "~S: ~A" arguments condition))))
 
 (define-server-test unknown-arguments-and-those-of-clack-are-taken
-  (with-clack (environment (text-response "x") :use-thread t :silent t :never-heard-of 1
-                           :swank-port nil)
-    (is (equal "x" (ask-text "/")))))
+  (with-clack (environment (text-response "x") :use-thread t :silent t :max-thred-count 1
+                           :swank-port nil :allow-other-keys t :head-timeout 20 :debug nil)
+    (is (equal "x" (ask-text "/")))
+    (is (equal '("The argument :MAX-THRED-COUNT is unknown, and has no effect.")
+               (mapcar (lambda (line) (cl-ppcre:regex-replace "^\\[.* \\[WARNING\\]\\] " line ""))
+                       (log-lines (await-log ":MAX-THRED-COUNT")))))))
+
+(test every-documented-argument-is-known
+  (is (equal '(":json" ":parallel-acceptor" ":parallel-ssl-acceptor" ":systemd" ":text"
+               ":unlimited")
+             (sort (keyword-names
+                    (handler::unknown-options
+                     (loop for name in (keywords-of-docstring 'handler:run)
+                           collect (intern (string-upcase (subseq name 1)) :keyword)
+                           collect nil)))
+                   #'string<))))
 
 (define-server-test more-workers-than-threads-are-no-contradiction
   (with-clack (environment (text-response "x") :worker-num 110)

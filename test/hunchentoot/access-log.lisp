@@ -54,7 +54,7 @@
 (test the-time-is-told-as-hunchentoot-tells-it
   (loop repeat 20
         for time = (random (get-universal-time))
-        do (is (string= (hunchentoot::iso-time time) (recycling::local-time-text time)))))
+        do (is (string= (hunchentoot::iso-time time) (server::local-time-text time)))))
 
 (test the-time-of-facts-is-that-of-rfc-3339-in-utc
   (is (string= "1997-08-09T06:05:04Z"

@@ -97,7 +97,8 @@
     (destructuring-bind (message access quiet)
         (sort (told-objects (get-output-stream-string log)) #'string<
               :key (lambda (object) (or (fact "uri" object) "")))
-      (is (equal '("time" "level" "message" "request_id" "remote_address" "thread" "backtrace")
+      (is (equal '("time" "level" "message" "request" "request_id" "remote_address" "thread"
+                   "backtrace")
                  (mapcar #'car message)))
       (is (cl-ppcre:scan "^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ$" (fact "time" message)))
       (is (equal "info" (fact "level" message)))
@@ -119,6 +120,7 @@
         (is (= 1 (length objects)))
         (is (equal "error" (fact "level" (first objects))))
         (is (equal "It failed." (fact "message" (first objects))))
+        (is (equal "GET / HTTP/1.1" (fact "request" (first objects))))
         (is (eq backtraces-p (stringp (fact "backtrace" (first objects)))))))))
 
 (define-server-test (no-client-forges-an-object-of-the-message-log :needs :our-engine)
@@ -139,7 +141,7 @@
     (is (<= 3 (length objects) 4))      ; that the session secret is random may be told as well
     (is (null (find-if #'server::invisible-p (remove #\Newline text))))
     (dolist (object objects)
-      (is (= 7 (length object)))
+      (is (= 8 (length object)))
       (is (member (fact "level" object) '("error" "info" "warning") :test #'equal))
       (is (equal "127.0.0.1" (fact "remote_address" object))))
     (is (= 2 (count "\"},{\"" objects :test #'equal

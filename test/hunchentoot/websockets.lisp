@@ -384,3 +384,32 @@
       (let ((acceptor *server*))
         (task-result (in-background ("abandoning") (recycling:abandon-acceptor acceptor))))
       (await-end ends 1001))))
+
+(define-server-test (an-error-of-a-callback-is-told-with-its-place :needs :our-engine)
+  (flet ((break-down (&rest arguments)
+           (list (fail-with '() arguments))))
+    (dolist (callback '(:on-open :on-text :on-binary :on-close))
+      (let* ((ends (make-recorder))
+             (text (with-message-text (log)
+                       (("/ws" (apply #'recycling:upgrade-to-websocket
+                                      (append (list callback #'break-down)
+                                              (list :on-text 'echo-text :on-binary 'echo-binary
+                                                    :on-close (record-end ends))))
+                               nil))
+                     (with-talk (talk :handshake '(:target "/ws?secret=1"))
+                       (if (eq :on-binary callback)
+                           (tell talk (frame :binary (octets "one")))
+                           (tell talk "one"))
+                       (say-close talk 1000)
+                       (loop until (equal '(:end) (hear talk)))))))
+        (is (= 1 (count-messages text)))
+        (is (search (format nil "[ERROR]] ~A of GET /ws HTTP/1.1 from 127.0.0.1 failed: The reason"
+                            callback)
+                    text)
+            "~A" text)
+        (where-supported (is (search "FAIL-WITH" text)))))))
+
+(test what-is-no-websocket-is-told-at-once
+  (signals type-error (recycling:send-text nil "x"))
+  (signals type-error (recycling:send-binary nil (octets "x")))
+  (signals type-error (recycling:close-websocket nil)))

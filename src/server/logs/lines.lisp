@@ -198,3 +198,14 @@ vector that is no string as an array; and anything else as the string that PRINC
 (defun utc-now ()
   "The current second as a string, a date-time of RFC 3339, section 5.6, in UTC."
   (rendered-second *utc-time* (get-universal-time) 'utc-time-text))
+
+(defun local-time-text (second)
+  "SECOND in local time, as in Hunchentoot's logs."
+  (multiple-value-bind (second minute hour day month year) (decode-universal-time second)
+    (format nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D" year month day hour minute second)))
+
+(defvar *local-time* '(nil) "For RENDERED-SECOND.")
+
+(defun local-now ()
+  "The current second as a string, in local time, as in Hunchentoot's logs."
+  (rendered-second *local-time* (get-universal-time) 'local-time-text))

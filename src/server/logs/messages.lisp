@@ -106,21 +106,68 @@ escaped."
   "TEXT, a string, without the white space at its end."
   (string-right-trim '(#\Newline #\Return #\Space) text))
 
-(defun encoded-message (head text)
-  "An OUTPUT with the message that ENCODE-MESSAGE makes of HEAD and TEXT, strings."
-  (encode-message (make-output) head (trimmed-text text)))
+(defun request-words (method uri protocol)
+  "The request line of METHOD, URI and PROTOCOL for a message, a string, without the query, which
+may have secrets."
+  (format nil "~A ~A ~A" (printed method)
+          (shortened (subseq uri 0 (position #\? uri)) *text-limit*) (printed protocol)))
 
-(defun encoded-json-message (level text &key backtrace request-id remote-address)
-  "An OUTPUT with a line of JSON (RFC 8259) for the message TEXT, a string, at LEVEL, most often a
-keyword, or NIL, of the current thread.  BACKTRACE, and the REQUEST-ID and REMOTE-ADDRESS of the
-request that the thread serves, are strings, or NIL where there are none."
-  (let ((line (make-output)))
-    (encode-json line (list :time (utc-now)
-                            :level (and level (string-downcase (printed level)))
-                            :message (trimmed-text text)
-                            :request-id request-id
-                            :remote-address remote-address
-                            :thread (bt:thread-name (bt:current-thread))
-                            :backtrace (and backtrace (trimmed-text backtrace))))
-    (end-line line)
-    line))
+(defun encoded-message (format level text &key backtrace request request-id remote-address)
+  "An OUTPUT with the message TEXT, a string, at LEVEL, most often a keyword, or NIL, of the current
+thread.  FORMAT is :TEXT, for the beginning that Hunchentoot's messages have, or :JSON, for an
+object in a line (RFC 8259).  BACKTRACE, and REQUEST, the REQUEST-WORDS of the request that the
+thread serves, its REQUEST-ID and the REMOTE-ADDRESS are strings, or NIL where there are none."
+  (let ((line (make-output)) (text (trimmed-text text)))
+    (cond ((eq :json format)
+           (encode-json line (list :time (utc-now)
+                                   :level (and level (string-downcase (printed level)))
+                                   :message text
+                                   :request request
+                                   :request-id request-id
+                                   :remote-address remote-address
+                                   :thread (bt:thread-name (bt:current-thread))
+                                   :backtrace (and backtrace (trimmed-text backtrace))))
+           (end-line line)
+           line)
+          (t
+           (encode-message line
+                           (format nil "[~A~@[ [~A]~]] " (local-now) level)
+                           (format nil "~A~:[~*~*~*~; [~A from ~A, request ~A]~]~@[~%~A~]"
+                                   text request request remote-address request-id
+                                   (and backtrace (trimmed-text backtrace))))))))
+
+;;; Errors of programs
+
+(defparameter *error-control* "~A~@[~%~A~]"
+  "The control string of messages about errors of programs, with their backtraces: Hunchentoot's.")
+
+(defun message-parts (control arguments)
+  "ARGUMENTS of a message of CONTROL; but of one about an error without the backtrace, which is the
+second value."
+  (if (equal control *error-control*)
+      (values (list* (first arguments) nil (cddr arguments))
+              (and (second arguments) (report-text (second arguments))))
+      arguments))
+
+(defparameter *backtrace-print-length* 100
+  "How many elements of a list a backtrace shows.")
+
+(defun call-catching (function &optional (blameless-p (constantly nil)))
+  "Calls FUNCTION, of a program.  Returns the serious condition that has ended the call, or NIL, and
+its backtrace as far as FUNCTION, a string; that is NIL where memory is exhausted, or where
+BLAMELESS-P, a function, is true of the condition."
+  (let ((backtrace nil))
+    (flet ((note-backtrace (condition)
+             (unless (or (typep condition 'storage-condition) (funcall blameless-p condition))
+               (setf backtrace
+                     (call-for-backtrace (lambda ()
+                                           (with-output-to-string (stream)
+                                             (uiop:print-backtrace :stream stream)))
+                                         *backtrace-print-length* 'call-catching)))))
+      (handler-case (handler-bind ((error #'note-backtrace))
+                      (funcall function)
+                      nil)
+        (storage-condition (condition)
+          (make-room-in-heap 0)         ; or the next call would run out of memory too
+          condition)
+        (serious-condition (condition) (values condition backtrace))))))

@@ -73,6 +73,11 @@ functions of Hunchentoot, and methods of programs, stand between our functions."
   "The HTTP connection over which the request of EXCHANGE came."
   (connection-data (exchange-connection exchange)))
 
+(defun exchange-words (exchange)
+  "The REQUEST-WORDS of the request of EXCHANGE, which has its head."
+  (let ((head (exchange-head exchange)))
+    (request-words (head-method head) (head-uri head) (head-protocol head))))
+
 (defun current-head ()
   "The head of the current request; NIL where the server has not read it."
   (and *exchange* (exchange-head *exchange*)))

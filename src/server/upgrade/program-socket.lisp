@@ -29,7 +29,7 @@
 (define-record (program-socket (:include websocket)
                                (:constructor %make-program-socket
                                    (application engine connection shared-queue frames-p most-octets
-                                    ping idle-milliseconds heard))
+                                    ping idle-milliseconds heard &optional request))
                                (:copier nil))
   "A connection over which a program speaks by itself."
   (frames-p nil :read-only t)           ; it speaks the WebSocket protocol
@@ -69,7 +69,7 @@ or NIL for never."
                  (exchange-connection exchange)
                  (make-shared-queue *high-water-mark* :engine (exchange-engine exchange))
                  frames-p most-octets (and frames-p (as-milliseconds ping-seconds))
-                 (as-milliseconds idle-seconds) (milliseconds))))
+                 (as-milliseconds idle-seconds) (milliseconds) (words-of-upgrade exchange))))
     (setf (websocket-begun-p socket) t)
     socket))
 
@@ -136,14 +136,13 @@ non-locally.  A worker calls the others, on which other threads rely."
 
 (defun call-program (socket function)
   "Calls FUNCTION, of a program, without arguments.  A failure ends SOCKET."
-  (handler-case (funcall function)
-    (serious-condition (condition)      ; also of an exhausted stack
-      (fail-program-socket socket condition))))
+  (multiple-value-bind (condition backtrace) (call-catching function)
+    (when condition
+      (fail-program-socket socket condition backtrace))))
 
-(defun fail-program-socket (socket condition)
-  "Ends SOCKET because its program has failed with CONDITION."
-  (log-message (suspended-exchange-engine socket) :error
-               "What speaks over a connection failed: ~A" condition)
+(defun fail-program-socket (socket condition backtrace)
+  "Ends SOCKET because its program has failed with CONDITION, which has BACKTRACE, a string or NIL."
+  (log-callback-failure socket "What speaks over the connection" condition backtrace)
   (count-failure (suspended-exchange-engine socket))
   (setf (program-socket-failed-p socket) t)
   (unless (and (program-socket-frames-p socket)

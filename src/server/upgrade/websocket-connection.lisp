@@ -109,13 +109,28 @@ client's end may have come with the last octets, without an event of its own."
 
 (defun call-on-message (socket io kind message)
   (when (sending-p (websocket-state socket))
-    (handler-case (call-in-burst socket io
-                                 (lambda ()
-                                   (funcall (websocket-on-message socket) socket kind message)))
-      (serious-condition (condition)       ; also of an exhausted stack
-        (log-message (suspended-exchange-engine socket) :error
-                     "A WebSocket's handler failed: ~A" condition)
-        (close-websocket-with socket 1011 "The server failed.")))))
+    (call-for-websocket socket (if (eq :text kind) "ON-TEXT" "ON-BINARY")
+                        (lambda ()
+                          (call-in-burst socket io
+                                         (lambda ()
+                                           (funcall (websocket-on-message socket)
+                                                    socket kind message)))))))
+
+(defun call-for-websocket (socket callback function)
+  "Calls FUNCTION, which calls the function of a program that it knows as CALLBACK, a string.  A
+failure is logged, and ends SOCKET."
+  (multiple-value-bind (condition backtrace) (call-catching function)
+    (when condition
+      (log-callback-failure socket callback condition backtrace)
+      (close-websocket-with socket 1011 "The server failed."))))
+
+(defun log-callback-failure (socket callback condition backtrace)
+  "Logs CONDITION, with BACKTRACE, of a call of CALLBACK, a string, for SOCKET."
+  (log-message (suspended-exchange-engine socket) :error *error-control*
+               (message-text "~A of ~A failed: ~A"
+                             (list callback (websocket-request socket) condition) #'report-text)
+               backtrace
+               condition))              ; not in the text; its type counts for the throttle
 
 (defun note-close (socket step code reason)
   "Applies STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, to SOCKET, and answers with a close
@@ -202,11 +217,10 @@ applies instead."
                              (shiftf (websocket-on-close socket) nil))
                            (setf (websocket-on-close socket) function))
     (when function
-      (handler-case (funcall (shiftf function nil)
-                             socket (websocket-code socket) (websocket-reason socket))
-        (serious-condition (condition)
-          (log-message (suspended-exchange-engine socket) :error
-                       "What was to be done for the end of a WebSocket failed: ~A" condition))))))
+      (call-for-websocket socket "ON-CLOSE"
+                          (lambda ()
+                            (funcall (shiftf function nil) socket
+                                     (websocket-code socket) (websocket-reason socket)))))))
 
 (defgeneric drop-incomplete-message (socket)
   (:documentation "Drops what has come of a message of SOCKET, which the caller owns and ends, and

@@ -21,9 +21,11 @@
 (define-record (websocket (:include suspended-exchange)
                           (:constructor %make-websocket
                               (application engine connection shared-queue memory decoder
-                               on-message on-close ping-milliseconds idle-milliseconds heard))
+                               on-message on-close ping-milliseconds idle-milliseconds heard
+                               &optional request))
                           (:copier nil))
   "A WebSocket.  The lock guards STATE; only the owner uses HEARD, PINGED and DECODER."
+  (request nil :read-only t)            ; its REQUEST-WORDS and client
   (shared-queue nil :read-only t
    :documentation "The shared send queue of WEBSOCKET.")
   ;; The memory of a message that is incomplete or being handled.
@@ -66,6 +68,10 @@ memory from ACCOUNT."
         (make-message-decoder :message-octets message-octets :reserve #'reserve)
         (make-message-decoder :reserve #'reserve))))
 
+(defun words-of-upgrade (exchange)
+  "The request and the client of EXCHANGE, a string for messages."
+  (format nil "~A from ~A" (exchange-words exchange) (http-address (exchange-http exchange))))
+
 (defun make-websocket (exchange on-message on-close
                        &key (high-water-mark *high-water-mark*) message-octets
                          ping-seconds idle-seconds)
@@ -83,7 +89,8 @@ gone; NIL for never."
                      memory
                      (make-decoder-with-account memory message-octets)
                      on-message on-close
-                     (as-milliseconds ping-seconds) (as-milliseconds idle-seconds) (milliseconds))))
+                     (as-milliseconds ping-seconds) (as-milliseconds idle-seconds) (milliseconds)
+                     (words-of-upgrade exchange))))
 
 (defmacro with-websocket ((socket) &body body)
   "Evaluates BODY, which is short and does not wait, while no other thread uses the state of
