@@ -5,14 +5,17 @@
 ;;;; Programs, folder dispatchers and acceptors with a document root call the function
 ;;;; HUNCHENTOOT:HANDLE-STATIC-FILE, which copies the file to a stream.  We wrap it: where our own
 ;;;; code has read the request and would write the reply, a readable regular file is sent here.
-;;;; Everything else goes to Hunchentoot's function.
+;;;; What is none is not found, and all other files go to Hunchentoot's function.
 
 (defun serve-file (hunchentoots pathname &rest arguments)
   "Replies with the file PATHNAME.  Calls HUNCHENTOOTS, Hunchentoot's function, with ARGUMENTS where
-our own code cannot send it."
-  (unless (and (ours-to-send-p)
-               (apply #'send-best-file pathname arguments))
-    (apply hunchentoots pathname arguments)))
+our own code cannot send it, except for what is no regular file: it would wait for a pipe's writer."
+  (cond ((and (ours-to-send-p)
+              (apply #'send-best-file pathname arguments)))
+        ((and (readiness-supported-p) (not (time-of-file pathname)))
+         (leave-with hunchentoot:+http-not-found+))
+        (t
+         (apply hunchentoots pathname arguments))))
 
 (wrap-function 'hunchentoot:handle-static-file 'serve-file)
 

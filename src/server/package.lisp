@@ -124,7 +124,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; files
    #:*known-files* #:*settled-seconds* #:version-size #:version-date #:version-tag
    #:call-with-file #:append-file #:settle-range
-   #:coded-sibling #:cache-control #:*cache-control-in-words* #:cache-control-of
+   #:coded-sibling #:time-of-file #:cache-control #:*cache-control-in-words* #:cache-control-of
    ;; replies that handlers stream
    #:reply-stream #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream
    #:reply-stream-inner #:write-encoded #:push-output #:end-reply

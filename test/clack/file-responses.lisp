@@ -67,6 +67,13 @@
        (progn ,@body)
        (skip "On this Lisp files are sent by way of memory, and always whole.")))
 
+(define-server-test a-pipe-is-not-found-through-clack
+  (where-files-are-descriptors ()
+    (with-directory (directory)
+      (let ((pipe (make-pipe directory)))
+        (with-clack (environment (list 200 '() pipe))
+          (is (= 404 (response-status (ask "/")))))))))
+
 (define-server-test a-client-that-has-a-file-already-is-told-so
   (where-files-are-descriptors ()
     (with-served-file ((test-octets 100))

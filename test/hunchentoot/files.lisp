@@ -188,6 +188,27 @@ not after MAKE-OLD."
       (eventually ("the connection to be closed") (zerop (figure :open)))
       (is (zerop (figure :expired))))))
 
+;;; What is no regular file
+
+(defun make-pipe (directory)
+  "Makes the named pipe, pipe, in DIRECTORY; returns its pathname."
+  (let ((pipe (merge-pathnames "pipe" directory)))
+    (uiop:run-program (list "mkfifo" (uiop:native-namestring pipe)))
+    pipe))
+
+(define-server-test (what-is-no-regular-file-is-not-found :needs :our-http)
+  (with-directory (directory)
+    (make-pipe directory)
+    (write-file directory "a.txt" "text")
+    (with-globals ((hunchentoot:*dispatch-table*
+                    (list (hunchentoot:create-folder-dispatcher-and-handler "/" directory))))
+      (dolist (traced '(nil t))
+        (with-globals ((hunchentoot:*header-stream* (and traced (make-broadcast-stream))))
+          (serving () ()
+            (is (string= "text" (ask-text "/a.txt")))
+            (dolist (path '("/pipe" "/a.txt/" "/none"))
+              (is (= 404 (response-status (ask path))) "~A" path))))))))
+
 ;;; Paths
 
 (defun pathname-asked-for (path &optional prefix)
