@@ -85,7 +85,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                                (:file "timerfd")
                                (:file "listeners")
                                (:file "service-manager") ; such as systemd
-                               (:file "arrivals")
                                (:file "files")
                                (:file "functions")
                                (:file "threads")

@@ -41,6 +41,22 @@
         (mapc #'disconnect connections)
         (is (null (task-result stop)))))))
 
+(defun connection-refused-p (port)
+  "True when the system refuses a new connection to PORT."
+  (handler-case (progn (disconnect (connect port)) nil)
+    (usocket:connection-refused-error () t)))
+
+(define-server-test a-soft-stop-serves-connections-that-began-before-others-were-refused
+  (with-globals ((*arrival-seconds* 1000))
+    (with-ready-engine (engine (constantly nil))
+      (platform:defer-accepts (engine:engine-listener engine) 60)
+      (with-connection (held *port*)
+        (let ((stop (stop-softly engine)))
+          (eventually ("new connections to be refused") (connection-refused-p *port*))
+          (is (equal "a" (exchange-octets held "a")))
+          (is (null (stop-patiently engine)))
+          (is (null (task-result stop))))))))
+
 (define-server-test without-descriptors-a-soft-stop-waits-for-some-and-loses-no-connection
   (with-globals ((*drain-seconds* 1000))
     (with-ready-engine (engine (constantly nil))

@@ -153,11 +153,21 @@ send later may find it closed.")
   (over-p nil)
   manager)
 
+(defun unprivileged (command)
+  "COMMAND without the privileges of root, as deploy/*.service has it: as another user, and without
+capabilities."
+  (if (and (zerop (parse-integer (uiop:run-program '("id" "-u") :output :string)))
+           (program-named "setpriv"))
+      (list* "setpriv" "--reuid=65534" "--regid=65534" "--clear-groups" "--no-new-privs"
+             "--bounding-set=-all" "--inh-caps=-all" command)
+      command))
+
 (defun keep-running (unit command keys)
-  "Has COMMAND, with KEYS for UIOP:LAUNCH-PROGRAM, run in the directory of UNIT, again and again
-until that is over."
+  "Has COMMAND, with KEYS for UIOP:LAUNCH-PROGRAM, run in the directory of UNIT, UNPRIVILEGED, again
+and again until that is over."
   (loop until (unit-over-p unit)
-        do (setf (unit-process unit) (apply #'run-in (unit-directory unit) command keys))
+        do (setf (unit-process unit)
+                 (apply #'run-in (unit-directory unit) (unprivileged command) keys))
            (uiop:wait-process (unit-process unit))))
 
 (defun end-unit (unit)

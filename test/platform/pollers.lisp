@@ -332,6 +332,21 @@ says so."
          (send silent "x")
          (platform:close-descriptor (accepted-descriptor listener)))))))
 
+(define-server-test where-arrivals-are-stopped-connections-that-have-begun-still-come
+  (where-supported
+   (with-listener (listener)
+     (let ((descriptor (platform:listener-descriptor listener))
+           (port (usocket:get-local-port listener)))
+       (platform:set-non-blocking descriptor)
+       (platform:defer-accepts listener 60)
+       (with-connections (connections 2 port)
+         (send (first connections) "x")
+         (is (platform:stop-arrivals listener))
+         (signals usocket:connection-refused-error (connect port))
+         (platform:close-descriptor (accepted-descriptor listener))
+         (send (second connections) "x")
+         (platform:close-descriptor (accepted-descriptor listener)))))))
+
 (defun thread-facts (identity)
   "A list of the scheduling policy and the timer slack, in microseconds, of the thread IDENTITY,
 from proc(5)."

@@ -123,18 +123,18 @@ system holds back a segment to DESCRIPTOR that is not full yet."
 (defconstant +tcp-nodelay+ 1)
 (defconstant +tcp-defer-accept+ 9)
 
-(defun set-tcp-option (descriptor option value)
-  "Sets OPTION of DESCRIPTOR, see tcp(7), to VALUE, an integer.  Returns 0 or minus an error
-number."
+(defun set-socket-option (descriptor option value &optional (level +sol-socket+))
+  "Sets OPTION of DESCRIPTOR at LEVEL, see socket(7) and tcp(7), to VALUE, an integer.  Returns 0 or
+minus an error number."
   (declare (type descriptor descriptor))
   (sb-alien:with-alien ((given sb-alien:int value))
     (system-call "setsockopt" sb-alien:int (sb-alien:int descriptor)
-                 (sb-alien:int +ipproto-tcp+) (sb-alien:int option)
+                 (sb-alien:int level) (sb-alien:int option)
                  ((* sb-alien:int) (sb-alien:addr given)) (sb-alien:int 4))))
 
 (defun set-no-delay (descriptor)
   "Makes the system send small packets of DESCRIPTOR at once.  Returns 0 or minus an error number."
-  (set-tcp-option descriptor +tcp-nodelay+ 1))
+  (set-socket-option descriptor +tcp-nodelay+ 1 +ipproto-tcp+))
 
 (defun send-held-octets (descriptor)
   "Makes the system send the octets to DESCRIPTOR that SEND-OCTETS-BEFORE-MORE held back.  Returns 0
@@ -145,7 +145,7 @@ or minus an error number."
   "Makes the system hold each new connection of LISTENER, a usocket, until its first octets arrive,
 or for about SECONDS, an integer; 0 for not at all.  Returns 0 or minus an error number; on a
 Unix-domain socket it fails."
-  (set-tcp-option (listener-descriptor listener) +tcp-defer-accept+ seconds))
+  (set-socket-option (listener-descriptor listener) +tcp-defer-accept+ seconds +ipproto-tcp+))
 
 (defconstant +siocinq+ #x541B)
 (defconstant +siocoutq+ #x5411)

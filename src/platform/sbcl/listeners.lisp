@@ -217,13 +217,6 @@ down.  Signals LISTEN-FAILED if DESCRIPTOR does not listen."
 
 (defconstant +so-reuseport+ 15)
 
-(defun allow-sharing (descriptor)
-  (sb-alien:with-alien ((on sb-alien:int 1))
-    (check-call (system-call "setsockopt" sb-alien:int (sb-alien:int descriptor)
-                             (sb-alien:int +sol-socket+) (sb-alien:int +so-reuseport+)
-                             ((* sb-alien:int) (sb-alien:addr on)) (sb-alien:int 4))
-                "setsockopt")))
-
 (defun open-shared-port-listener (address port backlog)
   "A listener on ADDRESS, a string or NIL for all IPv4 addresses, and PORT, an integer.  Other
 processes of the same user may open such a listener on the same port, and the system distributes the
@@ -240,7 +233,48 @@ connections.  BACKLOG connections, an integer, may wait.  Signals usocket's cond
       (sb-ext:cancel-finalization socket)
       (usocket:with-mapped-conditions (nil address)
         (setf (sb-bsd-sockets:sockopt-reuse-address socket) t)
-        (allow-sharing descriptor)
+        (check-call (set-socket-option descriptor +so-reuseport+ 1) "setsockopt")
         (sb-bsd-sockets:socket-bind socket octets port)
         (sb-bsd-sockets:socket-listen socket backlog))
       (make-instance 'usocket:stream-server-usocket :socket socket :element-type 'octet))))
+
+;;; Before a listener is closed
+;;;
+;;; The system then resets its connections that were not accepted yet and those whose handshake is
+;;; under way; their clients may have sent requests already.  So no more may begin before that: the
+;;; listener listens at a network interface that does not exist.  The system refuses later clients;
+;;; where other processes listen on the same port, it drops what it would have given this one, and
+;;; the client sends it again after a second.  Connections that have begun are not touched.
+;;;
+;;; Before that, connections that the system holds until their first octets arrive are to be let
+;;; in.  When it holds none any more, it sends its part of the handshake once more, a second after
+;;; the first time, and the client's answer ends it.
+
+(defconstant +so-bindtoifindex+ 62)
+
+(defun accepts-deferred-p (listener)
+  "True if the system holds new connections of LISTENER until their first octets arrive."
+  (plusp (socket-option (listener-descriptor listener) +tcp-defer-accept+ +ipproto-tcp+)))
+
+(defmethod admit-held ((listener usocket:stream-server-usocket))
+  (when (accepts-deferred-p listener)
+    (defer-accepts listener 0)
+    t))
+
+(defmethod admit-held ((listener path-listener))
+  nil)
+
+(defmethod admit-held ((listener inherited-listener))
+  nil)
+
+(defmethod stop-arrivals ((listener usocket:stream-server-usocket))
+  ;; No privilege is needed from Linux 5.7 on.  Before that, the last connections may be reset.
+  (set-socket-option (listener-descriptor listener) +so-bindtoifindex+ #x7FFFFFFF)
+  t)
+
+(defmethod stop-arrivals ((listener path-listener))
+  (remove-path listener)
+  t)
+
+(defmethod stop-arrivals ((listener inherited-listener))
+  nil)
