@@ -15,9 +15,7 @@
 of a file added where they are missing."
   (with-headers headers
     :last-modified (version-date version)
-    :etag (if coding
-              (coded-tag (version-tag version) coding)
-              (version-tag version))
+    :etag (coded-tag (version-tag version) coding)
     :accept-ranges "bytes"))
 
 (defun with-vary (headers)

@@ -18,23 +18,24 @@ further change is sure to give the content another time; else the tag is weak (R
 
 (defun tag-listed-p (tag list strong-p)
   "True if TAG is in LIST, the text of If-Match or If-None-Match.  The comparison is strong if
-STRONG-P, else weak (RFC 9110, section 8.8.3.2)."
-  (declare (type string tag list))
+STRONG-P, else weak (RFC 9110, section 8.8.3.2).  Content whose TAG is NIL is only in \"*\"."
+  (declare (type (or null string) tag) (type string list))
   (let ((list (coerce list 'text)))
     (declare (type text list))
-    (if (string= list "*")
-        t
-        ;; A comma within a tag splits it into pieces, but none of the pieces is a valid tag.
-        (do-elements (list start end)
-          (let ((other (subseq list start end)))
-            (when (and (not (and strong-p (or (tag-weak-p tag) (tag-weak-p other))))
-                       (string= tag other :start1 (opaque-tag-start tag)
-                                          :start2 (opaque-tag-start other)))
-              (return t)))))))
+    (cond ((string= list "*") t)
+          ((null tag) nil)
+          (t
+           ;; A comma within a tag splits it into pieces, but none of the pieces is a valid tag.
+           (do-elements (list start end)
+             (let ((other (subseq list start end)))
+               (when (and (not (and strong-p (or (tag-weak-p tag) (tag-weak-p other))))
+                          (string= tag other :start1 (opaque-tag-start tag)
+                                             :start2 (opaque-tag-start other)))
+                 (return t))))))))
 
 (defun precondition (head tag date)
   "Evaluates the preconditions of the request HEAD for content with the entity TAG that last changed
-at DATE, both strings.  Returns :PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (RFC 9110, section
+at DATE, both strings or NIL.  Returns :PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (RFC 9110, section
 13.2.2)."
   (let ((if-match (head-header head :if-match))
         (if-none-match (head-header head :if-none-match))
@@ -43,18 +44,18 @@ at DATE, both strings.  Returns :PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (
            :failed)
           ((if if-none-match
                (tag-listed-p tag if-none-match nil)
-               (and retrieval-p (equal date (head-header head :if-modified-since))))
+               (and retrieval-p date (equal date (head-header head :if-modified-since))))
            (if retrieval-p :not-modified :failed))
           (t :proceed))))
 
 (defun range-current-p (head tag date)
   "True if If-Range in the request HEAD is absent or matches the content with the entity TAG that
-last changed at DATE, so that its Range applies.  TAG is a string; DATE is a string, or NIL if a
+last changed at DATE, so that its Range applies.  TAG is a string or NIL; DATE is one, or NIL if a
 date is no strong validator: the change is too recent, or the content with another coding may have
 the same date (RFC 9110, sections 8.8.1, 8.8.2.2 and 13.1.5)."
   (let ((validator (head-header head :if-range)))
     (cond ((null validator) t)
-          ((find #\" validator) (and (not (tag-weak-p tag)) (string= tag validator)))
+          ((find #\" validator) (and tag (not (tag-weak-p tag)) (string= tag validator)))
           (t (equal date validator)))))
 
 (defun range-position (value start end)

@@ -69,9 +69,11 @@ empty for NIL, since such a client may know no coding."
 
 (defun coded-tag (tag coding)
   "TAG, the entity tag of a file that has CODING, a string, so that it differs from that of a file
-which has another (RFC 9110, section 8.8.3.3)."
-  (let ((end (1- (length tag))))
-    (format nil "~A-~A~A" (subseq tag 0 end) (coding-name coding) (subseq tag end))))
+which has another (RFC 9110, section 8.8.3.3).  TAG itself if TAG or CODING is NIL."
+  (if (and tag coding)
+      (let ((end (1- (length tag))))
+        (format nil "~A-~A~A" (subseq tag 0 end) (coding-name coding) (subseq tag end)))
+      tag))
 
 (defun varies-by-encoding-p (value)
   "True if VALUE, the text of a Vary or NIL, says that Accept-Encoding decides about the response

@@ -59,13 +59,11 @@ the entity tag only if the program has not set one."
             (content-kind-header
              (content-kind content-type (hunchentoot:reply-external-format*)))
             "application/octet-stream")
-        (hunchentoot:header-out :last-modified) (version-date version)
         (hunchentoot:header-out :accept-ranges) "bytes")
-  (unless (hunchentoot:header-out :etag)
-    (setf (hunchentoot:header-out :etag)
-          (if coding
-              (coded-tag (version-tag version) coding)
-              (version-tag version)))))
+  (when (version-date version)
+    (setf (hunchentoot:header-out :last-modified) (version-date version)))
+  (unless (or (null (version-tag version)) (hunchentoot:header-out :etag))
+    (setf (hunchentoot:header-out :etag) (coded-tag (version-tag version) coding))))
 
 (defun settle-vary ()
   "Tells caches that the client's Accept-Encoding decides about the reply, where it does."

@@ -106,6 +106,11 @@
         (is (= 200 (response-status (ask "/" :headers '(("Range" . "bytes=0-9")
                                                         ("If-Range" . "\"other\""))))))))))
 
+(define-server-test a-time-that-cannot-be-the-last-changes-is-not-told-through-clack
+  (where-files-are-descriptors ()
+    (with-served-file ((octets "text"))
+      (check-odd-times file))))
+
 (define-server-test only-whole-responses-are-conditional
   (where-files-are-descriptors ()
     (with-directory (directory)

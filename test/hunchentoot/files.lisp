@@ -246,6 +246,32 @@ not after MAKE-OLD."
 (defun set-file-time (path date)
   (uiop:run-program (list "touch" "-d" date (uiop:native-namestring path))))
 
+(defun check-odd-times (path)
+  "Checks what /file, which is served from PATH, says of times that tell nothing, or have yet to
+come."
+  (dolist (date '("@0" "@1"))
+    (set-file-time path date)
+    (let ((response (asked-with "If-Modified-Since" "Thu, 01 Jan 1970 00:00:01 GMT"
+                                "If-None-Match" "\"other\"" "Range" "bytes=0-1"
+                                "If-Range" "Thu, 01 Jan 1970 00:00:01 GMT")))
+      (is (= 200 (response-status response)))
+      (is (null (response-header response "etag")))
+      (is (null (response-header response "last-modified")))
+      (is (= 200 (response-status (asked-with "If-Modified-Since"
+                                              "Thu, 01 Jan 1970 00:00:01 GMT"))))
+      (is (= 200 (response-status (ask "/file"))))
+      (is (= 412 (response-status (asked-with "If-Match" "\"other\""))))))
+  (set-file-time path "@2")
+  (is (string= "Thu, 01 Jan 1970 00:00:02 GMT" (response-header (ask "/file") "last-modified")))
+  (set-file-time path "2090-01-01")
+  (eventually ("a reply within one second")
+    (let ((response (ask "/file")))
+      (equal (response-header response "date") (response-header response "last-modified")))))
+
+(define-server-test (a-time-that-cannot-be-the-last-changes-is-not-told :needs :our-http)
+  (serving-file ((octets "text")) (path)
+    (check-odd-times path)))
+
 (define-server-test (a-change-is-seen-by-the-time-of-a-file-or-its-size :needs :our-http)
   (serving-file ((octets "first")) (path)
     (flet ((change (text date)

@@ -10,6 +10,9 @@ system call.  The system sends larger ones from its cache.  See docs/decisions.m
   "How many seconds after a change the time of a file is trusted to identify its content: the clock
 of the file system stands still for milliseconds at a time.")
 
+(defparameter *constant-time* (encode-universal-time 1 0 0 1 1 1970 0)
+  "A file of this time or before has that of a builder who gives it to all versions, as Nix does.")
+
 ;;; The cache
 
 (defstruct (version (:include opaque))
@@ -17,8 +20,8 @@ of the file system stands still for milliseconds at a time.")
   (size 0 :type index :read-only t)
   (seconds 0 :type integer :read-only t) ; the time of the change, a universal time
   (nanoseconds 0 :type integer :read-only t)
-  (date "" :type string :read-only t)   ; the same, as HTTP writes it
-  (tag "" :type string :read-only t)
+  (date nil :type (or null string) :read-only t) ; the same, as HTTP writes it
+  (tag nil :type (or null string) :read-only t)
   (settled-p nil :read-only t))         ; the next change will have another time
 
 (defstruct (known-file (:include opaque) (:constructor make-known-file (pathname name)))
@@ -30,9 +33,11 @@ of the file system stands still for milliseconds at a time.")
 (setf (documentation 'version-size 'function)
       "How many octets VERSION, the state in which a file was found, has."
       (documentation 'version-date 'function)
-      "The time of the change to VERSION, a string as HTTP writes it (RFC 9110, section 5.6.7)."
+      "The time of the change to VERSION, a string as HTTP writes it (RFC 9110, section 5.6.7); NIL
+where the file's time says nothing."
       (documentation 'version-tag 'function)
-      "The entity tag of VERSION, a string (RFC 9110, section 8.8.3).")
+      "The entity tag of VERSION, a string (RFC 9110, section 8.8.3); NIL where the file's time says
+nothing.")
 
 (defparameter *known-name-limit* 1024
   "Files with longer names, in characters, are not cached.")
@@ -71,11 +76,16 @@ anything but a regular file."
             (find-version known size seconds nanoseconds))))))
 
 (defun find-version (known size seconds nanoseconds)
-  "A new version of KNOWN, cached when it has settled."
-  (let* ((settled-p (>= (- (current-second) seconds) *settled-seconds*))
+  "A new version of KNOWN, cached when it has settled.  Its date is not later than that of the reply
+(RFC 9110, section 8.8.2.1)."
+  (let* ((now (current-second))
+         (settled-p (>= (- now seconds) *settled-seconds*))
+         (telling-p (> seconds *constant-time*))
          (version (make-version :size size :seconds seconds :nanoseconds nanoseconds
-                                :date (imf-fixdate seconds) :settled-p settled-p
-                                :tag (entity-tag seconds nanoseconds size settled-p))))
+                                :settled-p settled-p
+                                :date (and telling-p (imf-fixdate (min now seconds)))
+                                :tag (and telling-p
+                                          (entity-tag seconds nanoseconds size settled-p)))))
     (when settled-p
       (set-published (known-file-version known) version))
     version))
