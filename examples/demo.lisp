@@ -97,7 +97,7 @@
     :handshakes-failed "handshakes of TLS that failed"
     :handshakes-failed-by "the same by kind"
     :failed "errors outside of handlers"
-    :stalls "times a connection was parked since what it sent made no progress"
+    :stalls "times serving a connection made no progress"
     :served "requests served"
     :durations "how long they took"
     :ready-wait "seconds that a ready connection last waited for a thread"
@@ -134,9 +134,9 @@
 
 (defun histogram-text (histogram)
   "The count and the mean of HISTOGRAM, as a person reads them."
-  (destructuring-bind (&key count sum buckets) histogram
-    (declare (ignore buckets))
-    (format nil "~:D~@[, ~,4F s on average~]" count (and (plusp count) (/ sum count)))))
+  (let ((count (getf histogram :count)))
+    (format nil "~:D~@[, ~,4F s on average~]" count
+            (and (plusp count) (/ (getf histogram :sum) count)))))
 
 (defun figure-text (value)
   "VALUE as a person reads it."

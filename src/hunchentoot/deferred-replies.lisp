@@ -60,7 +60,7 @@ When the handler is left by an error or a throw before REPLY is complete, the cl
   "Signals CANNOT-DEFER unless the reply to the current request can be deferred."
   (flet ((refuse (reason)
            (error 'cannot-defer :reason reason)))
-    (cond ((null (current-head)) (refuse "there is no request whose head our own code has read"))
+    (cond ((null (current-head)) (refuse "no request of ours is being handled"))
           ((headers-sent-p) (refuse "it has begun"))
           (hunchentoot:*header-stream* (refuse "headers are being traced"))
           ((exchange-deferred-response *exchange*) (refuse "it was deferred before"))

@@ -108,7 +108,7 @@ current one does that, and NIL is returned."
     (leave-errand errands :leave)
     (when unfinished
       (tell-operator server :warning
-                     (format nil "~D request~:P or connection~:P did not finish, and were cut short"
+                     (format nil "~D request~:P or connection~:P did not finish in time"
                              (length unfinished))))))
 
 (defun begin-to-drain (server errands seconds delay)

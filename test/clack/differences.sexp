@@ -67,7 +67,7 @@
  :why "RFC 9112, section 5.1"
  :at (((:woo) (:spaces-in-header) "header x-foo")))
 (:name "`:raw-body` after `(file-position raw-body 0)`"
- :ours "begins again" :theirs "Hunchentoot's: is at its end, or never answered"
+ :ours "begins again" :theirs "Hunchentoot's: reads nothing more, or the request gets no answer"
  :why "as with Woo; what parses forms does it"
  :at (((:hunchentoot) (:twice :twice-chunks) "body" "status" "connection")))
 (:name "the connection after content in chunks"
@@ -96,8 +96,8 @@
        "framing")))
 (:name "`nil` as body"
  :ours "`Content-Length: 0`, but for 204 and 304"
- :theirs "Hunchentoot's: no length, and the connection is closed; Woo: the 0 also for 204, and
-          instead of an application's length for HEAD"
+ :theirs "Hunchentoot's: no length, and the connection is closed; Woo: sends the 0 for 204,
+          too, and for HEAD in place of the length that the application gave"
  :why "RFC 9110, section 8.6"
  :at (((:hunchentoot) (:/nil :/delayed-nil :/204 :/204-with-type :head/nil) "framing" "connection")
       ((:woo) (:/204 :/204-with-type :head/length-of-nothing) "framing")))

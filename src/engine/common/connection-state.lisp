@@ -46,7 +46,7 @@ once.")
    :documentation "What is known of the input of CONNECTION between two calls of SERVE: :READ when
 its service, which sets that, has read all that had come, save what the engine may have got an event
 of since; :MISSED when the engine may have got events of input, or may get some before the next
-call, of which it will not tell, so that the service has to look; else NIL.")
+call, that it does not report: then the service has to look at the socket; else NIL.")
   ;; :ANSWER while it is parked, or about to be, until somebody has an answer for it; :TURN while it
   ;; is queued for a worker, with requests that may have come; else NIL.
   (awaiting nil :type (member nil :answer :turn))

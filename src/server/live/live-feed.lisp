@@ -5,7 +5,7 @@
 ;;;;
 ;;;;   event                      the feed of the engine
 ;;;;   the first page is opened   is made, with a timer
-;;;;   another page is opened     gets a viewer more
+;;;;   another page is opened     gets another viewer
 ;;;;   the timer rings            sends a snapshot to its viewers, and sets the timer again
 ;;;;   a page is closed           loses its viewer
 ;;;;   the last page is closed    is forgotten; its timer rings once more, finds no viewer, and ends
