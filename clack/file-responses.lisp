@@ -41,6 +41,12 @@ PATHNAME."
         (with-vary headers)
         headers)))
 
+(defun version-headers-of (headers)
+  "Those of HEADERS, a plist, that say which version of a file an answer without it is about."
+  (loop for (name value) on headers by #'cddr
+        when (member (header-name name) '(:vary :etag :last-modified))
+          collect name and collect value))
+
 (defun send-part-of-file (exchange status headers part)
   "Sends PART of a file as the content of the response to EXCHANGE, with STATUS and HEADERS."
   (flet ((append-it (reply)
@@ -58,13 +64,14 @@ asked; see RFC 9110, sections 13 and 14."
                (precondition head tag (header :last-modified headers))
                :proceed)
       (:not-modified (send-nothing exchange 304 headers))
-      (:failed (send-text exchange 412 "The file is not as the request wants it."))
+      (:failed (send-text exchange 412 "The file is not as the request wants it."
+                          (version-headers-of headers)))
       (:proceed
        (multiple-value-bind (status range)
            (settle-range part version head status tag (header :vary headers))
          (if (and range (= 416 status))
              (send-text exchange status "The range lies beyond the end of the file."
-                        (list :content-range range))
+                        (list* :content-range range (version-headers-of headers)))
              (send-part-of-file exchange status
                                 (with-headers (if range
                                                   (list* :content-range range headers)

@@ -66,16 +66,19 @@ the same date (RFC 9110, sections 8.8.1, 8.8.2.2 and 13.1.5)."
 
 (defun parse-range (value size)
   "The positions of the first and the last octet that VALUE, the text of Range, asks for, in content
-of SIZE octets.  NIL unless VALUE is a single range with a first octet and perhaps a last one; the
-server ignores other ranges.  The caller checks the positions against SIZE (RFC 9110, section
-14.1.2)."
+of SIZE octets.  NIL unless VALUE is a single range; the server ignores others.  The caller checks
+the positions against SIZE (RFC 9110, section 14.1.2)."
   (let ((dash (and (> (length value) 6)
                    (string-equal "bytes=" value :end2 6)
                    (position #\- value :start 6))))
-    (when (and dash (> dash 6)
+    (when (and dash (> (length value) 7)
                (every #'digit-char-p (subseq value 6 dash))
                (every #'digit-char-p (subseq value (1+ dash))))
-      (values (range-position value 6 dash)
-              (if (= (1+ dash) (length value))
-                  (1- size)
-                  (range-position value (1+ dash) (length value)))))))
+      (flet ((last-number ()
+               (range-position value (1+ dash) (length value))))
+        (cond ((= dash 6)               ; so many octets at the end
+               (values (max 0 (- size (last-number))) (1- size)))
+              ((= (1+ dash) (length value))
+               (values (range-position value 6 dash) (1- size)))
+              (t
+               (values (range-position value 6 dash) (last-number))))))))

@@ -94,6 +94,7 @@
     (let ((octets (test-octets 1000)))
       (with-served-file (octets)
         (loop for (range start end) in '(("bytes=0-9" 0 10) ("bytes=990-" 990 1000)
+                                         ("bytes=-10" 990 1000) ("bytes=-2000" 0 1000)
                                          ("bytes=5-5" 5 6))
               do (let ((answer (ask "/" :headers `(("Range" . ,range)))))
                    (is (= 206 (response-status answer)))

@@ -57,13 +57,16 @@
   (is (not (range-for-tag-p "Sun, 06 Nov 1994 08:49:37 GMT" "\"a\"" nil)))
   (is (http:range-current-p (conditional-head :get) "\"a\"" nil)))
 
-(test ranges-with-a-first-octet-are-understood
+(test single-ranges-are-understood
   (flet ((range (text) (multiple-value-list (http:parse-range text 100))))
     (is (equal '(0 9) (range "bytes=0-9")))
     (is (equal '(90 99) (range "Bytes=90-")))
     (is (equal '(5 3) (range "bytes=5-3")))
     (is (equal '(0 1000) (range "bytes=0-1000")))
-    (dolist (text '("bytes=-5" "bytes=1-2,4-5" "lines=1-2" "bytes=" "bytes=-" "bytes=1"
+    (is (equal '(95 99) (range "bytes=-5")))
+    (is (equal '(0 99) (range "bytes=-1000")))
+    (is (equal '(100 99) (range "bytes=-0")))
+    (dolist (text '("bytes=-5-6" "bytes=1-2,4-5" "lines=1-2" "bytes=" "bytes=-" "bytes=1"
                     "bytes= 1-2" "" "bytes=a-b" "bytes=+1-2"))
       (is (equal '(nil) (range text)) "~S" text))))
 

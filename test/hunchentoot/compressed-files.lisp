@@ -56,6 +56,12 @@ text \"brotli\" or \"gzipped\", as clients like."
                (is (equal (response-header response name) (response-header head name))
                    "~A" name)))))
 
+(defun check-said-of-version (response known)
+  "Checks that RESPONSE says the same of the version of a file that it is about as KNOWN."
+  (dolist (name '("etag" "last-modified" "vary"))
+    (is (stringp (response-header response name)))
+    (is (equal (response-header known name) (response-header response name)))))
+
 (defun check-conditions (target)
   "Checks conditions and ranges of the file at TARGET, see CHECK-NEGOTIATION."
   (let* ((plain (asked-for target nil))
@@ -85,9 +91,11 @@ text \"brotli\" or \"gzipped\", as clients like."
     (let ((beyond (asked-for target "br" "Range" "bytes=6-")))
       (is (= 416 (response-status beyond)))
       (is (equal "bytes */6" (response-header beyond "content-range")))
+      (check-said-of-version beyond coded)
       (is (null (response-header beyond "content-encoding"))))
     (let ((failed (asked-for target "br" "If-Match" "\"other\"")))
       (is (= 412 (response-status failed)))
+      (check-said-of-version failed coded)
       (is (null (response-header failed "content-encoding"))))))
 
 (defun check-odd-siblings (directory)

@@ -367,13 +367,14 @@ and values beyond ISO 8859-1."
  :differs ((:header "Etag" () :any) (:order (:containing "Accept-Ranges"))))
 (:name "ranges of files"
  :ours "On SBCL under Linux, 416 for a range beyond the end or the wrong way round; the whole of an
-empty file; Range of HEAD is ignored; `bytes` in any case. Elsewhere a range the wrong way round
-closes the connection."
+empty file; Range of HEAD is ignored; `bytes` in any case; 206 for the last octets. Elsewhere a
+range the wrong way round closes the connection."
  :stock "Hunchentoot sends 206 of nothing or of a negative length, 206 to HEAD, and 416 for an
 empty file."
  :why "RFC 9110, section 14."
  :cases ("range by HEAD" "range bytes=0-0 of an empty file" "range bytes=0- of an empty file"
          "range bytes=300001- of a large file" "range Bytes=0-1 of /folder/small.txt"
+         "range bytes=-3 of /folder/small.txt"
          "range bytes=3-1 of /folder/small.txt" "range bytes=12- of /folder/small.txt"
          "range bytes=0-12 of /folder/small.txt" "range bytes=0-99999999 of /folder/small.txt")
  :differs ((:header "Content-Range" ("bytes 0-11/12") ("bytes */12")) (:status 206 200)
