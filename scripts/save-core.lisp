@@ -8,5 +8,8 @@
 (load-own "clack.handler.recycling")
 (load-own "hunchentoot-recycling-taskmaster")
 
+;; As programs do when they are loaded.  No process must have it.
+(uiop:symbol-call '#:hunchentoot '#:reset-session-secret)
+
 #+sbcl
 (sb-ext:save-lisp-and-die (setting "CORE"))

@@ -336,6 +336,8 @@ and leaves it stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread
       (hunchentoot:parameter-error "~A is being started by another thread." acceptor))
     (let ((was-listening (hunchentoot:started-p acceptor)))
       (unless was-listening
+        (unless (boundp 'hunchentoot:*session-secret*)
+          (renew-secret))               ; Hunchentoot would do it later, and warn
         (check-access-log-function acceptor)
         (note-engine acceptor nil)
         ;; Where redefinitions of methods cannot be watched, they take effect at a start.

@@ -106,6 +106,28 @@ requests.lisp replaces."))
   (hunchentoot:log-message* :warning "Warning while processing connection: ~A" warning)
   (muffle-warning warning))
 
+;;; The secret of sessions.  An image may be saved with it, and with the state of Hunchentoot's
+;;; random numbers; but whoever has the file must not know those of its processes.
+
+(defvar *random-secret* nil
+  "The secret that was made at random, or NIL.")
+
+(defun make-secret (hunchentoots)
+  "Does what RESET-SESSION-SECRET does; HUNCHENTOOTS is that function."
+  (setf *random-secret* (funcall hunchentoots)))
+
+(wrap-function 'hunchentoot:reset-session-secret 'make-secret)
+
+(defun renew-secret ()
+  "Seeds Hunchentoot's random numbers from the system, and makes a new secret, unless the program
+has chosen one."
+  (setf hunchentoot::*the-random-state* (make-random-state t))
+  (when (or (not (boundp 'hunchentoot:*session-secret*))
+            (equal *random-secret* hunchentoot:*session-secret*))
+    (hunchentoot:reset-session-secret)))
+
+(call-in-saved-images 'renew-secret)
+
 ;;; Functions that read what a client has sent, see guards.lisp
 
 (wrap-function 'hunchentoot:real-remote-addr 'forwarded-address)

@@ -52,8 +52,8 @@ engine calls on top of them.")
    ;; octets by machine words
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
-   #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
-   #:collection-seconds #:frames-of-thread
+   #:functions-can-be-wrapped-p #:wrap-function #:call-in-saved-images #:call-for-backtrace
+   #:heap-octets #:heap-used #:collection-seconds #:frames-of-thread
    #:collect-garbage #:call-when-forgotten #:keeping
    ;; TLS: certificates, keys and settings
    #:tls-context #:make-tls-context #:tls-context-handle #:tls-context-ciphers

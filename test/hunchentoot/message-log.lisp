@@ -118,27 +118,24 @@ returns its text."
       (is (= 6 (count-messages text)) "~A" text))))
 
 (defun complained-of-octets (type &rest content)
-  "The octets of a request with TYPE, a Content-Type, and CONTENT, as for OCTETS; of one by GET where
-there is none."
+  "The octets of a request with TYPE, a Content-Type, and CONTENT, as for OCTETS; of one by GET
+where there is none."
   (let ((content (and content (apply #'octets content))))
     (octets (if content "POST" "GET") " /x HTTP/1.1" :crlf "Host: localhost" :crlf
             "Content-Type: " type :crlf
             (format nil "Content-Length: ~D" (length content)) :crlf :crlf (or content ""))))
 
 (defparameter *complained-of*
-  (list (complained-of-octets "text/plain;charset=x")
-        (complained-of-octets "text/plain;charset=x" "a")
-        (complained-of-octets (octets "text/plain;charset=x" (octet-vector #xC2 #x9B) "31m"))
-        (complained-of-octets (format nil "text/plain;charset=~A" (make-string 30000
-                                                                               :initial-element #\x))
-                              "")
-        (complained-of-octets (format nil "a/b;charset=~A" (make-string 30000
-                                                                        :initial-element #\x))
-                              "")
-        (complained-of-octets "multipart/form-data;boundary=\"\"" "")
-        (complained-of-octets "multipart/form-data;boundary=b"
-                              "--b" :crlf "Content-Disposition: form-data; name=a" :crlf :crlf
-                              "a" :crlf "--b--" :crlf "stray"))
+  (let ((long (make-string 30000 :initial-element #\x)))
+    (list (complained-of-octets "text/plain;charset=x")
+          (complained-of-octets "text/plain;charset=x" "a")
+          (complained-of-octets (octets "text/plain;charset=x" (octet-vector #xC2 #x9B) "31m"))
+          (complained-of-octets (format nil "text/plain;charset=~A" long) "")
+          (complained-of-octets (format nil "a/b;charset=~A" long) "")
+          (complained-of-octets "multipart/form-data;boundary=\"\"" "")
+          (complained-of-octets "multipart/form-data;boundary=b"
+                                "--b" :crlf "Content-Disposition: form-data; name=a" :crlf :crlf
+                                "a" :crlf "--b--" :crlf "stray")))
   "Requests of which Hunchentoot warns.")
 
 (define-server-test (what-clients-send-is-complained-of-in-the-log-alone :needs :our-content)

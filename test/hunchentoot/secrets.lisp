@@ -113,3 +113,33 @@
 (defun fail-with-octets (octets)
   (declare (optimize (debug 3)))
   (error "~D octets are too few." (length octets)))
+
+;;; Processes of one executable
+
+(defun secrets-of (program)
+  "The session secret of PROGRAM, once it serves, a random number of Hunchentoot's, and a session's
+cookie."
+  (let ((*server* program))
+    (await-serving program)
+    (append (log-lines (ask-text "/secrets"))
+            (list (session-cookie (ask "/session"))))))
+
+(defun secret-pages ()
+  (concatenate 'string
+               (page-form "/secrets" "(format nil \"~A~%~A\" hunchentoot:*session-secret*
+                                              (random (ash 1 64) hunchentoot::*the-random-state*))")
+               (page-form "/session" "(hunchentoot:start-session) \"body\"")))
+
+(define-server-test (processes-of-one-executable-have-secrets-of-their-own :needs :our-engine)
+  (if (core)
+      (with-program (first (secret-pages) (signalled-acceptor))
+        (with-program (second (secret-pages) (signalled-acceptor))
+          (is (every #'string/= (secrets-of first) (secrets-of second)))))
+      (skip "This Lisp cannot save a core.")))
+
+(define-server-test (a-secret-that-a-program-has-set-stays :needs :our-engine)
+  (if (core)
+      (with-program (program "(setf hunchentoot:*session-secret* \"chosen\")"
+                             (secret-pages) (signalled-acceptor))
+        (is (equal "chosen" (first (secrets-of program)))))
+      (skip "This Lisp cannot save a core.")))

@@ -150,6 +150,10 @@ integers.  Not atomic, since no code needs that here."
   "NIL: WRAP-FUNCTION has no effect."
   nil)
 
+(defun call-in-saved-images (function)
+  "Has no effect for FUNCTION: such images are not supported here."
+  (declare (ignore function)))
+
 (defun wrap-function (name wrapper)
   "Has no effect: the function NAME needs no WRAPPER here."
   (declare (ignore wrapper))

@@ -38,6 +38,11 @@ for NAME has no effect."
                           (declare (dynamic-extent arguments))
                           (apply wrapper function arguments)))))
 
+(defun call-in-saved-images (function)
+  "Has FUNCTION, a symbol, called without arguments when a process of an image that is saved from
+now on begins."
+  (pushnew function sb-ext:*init-hooks*))
+
 (defun frames-above (caller)
   "The first frame of a backtrace, and the number of frames before that of the function named
 CALLER; the number of all frames if there is no such function."
