@@ -63,9 +63,8 @@ returns the position after the octets that it took, and may set a new phase."
 ;;; Chunks.  RFC 9112, section 7.1:
 ;;; chunk = chunk-size [ chunk-ext ] CRLF chunk-data CRLF, chunk-size = 1*HEXDIG
 
-(defconstant +most-size-digits+ 15
-  "The maximum number of digits of a chunk size, leading zeros included.  A number of that many
-digits is a CONTENT-SIZE.  The limit also keeps a client from sending zeros for ever.")
+(defconstant +most-size-digits+ 64
+  "The maximum number of digits of a chunk size, so that no client sends leading zeros for ever.")
 
 (define-step read-chunk-size (decoder octets position end)
   "Takes the hexadecimal digits of a chunk size."
@@ -89,7 +88,8 @@ digits is a CONTENT-SIZE.  The limit also keeps a client from sending zeros for 
 (defun add-size-digit (decoder digit)
   "Appends DIGIT to the chunk size."
   ;; RFC 9112, section 7.1: MUST anticipate large numerals and prevent overflows.
-  (when (= +most-size-digits+ (decoder-digits decoder))
+  (when (or (= +most-size-digits+ (decoder-digits decoder))
+            (> (decoder-remaining decoder) (ash +most-content+ -4)))
     (refuse :body-too-large))
   (incf (decoder-digits decoder))
   (setf (decoder-remaining decoder) (+ (* 16 (decoder-remaining decoder)) digit)))

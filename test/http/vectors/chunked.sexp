@@ -85,8 +85,12 @@
          "abc")
  :gives ((:refused 413 :body-too-large)))
 (:name "zeros without end" :rfc "RFC 9112, section 7.1"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:times 16 (:raw "0")))
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:times 65 (:raw "0")))
  :gives ((:refused 413 :body-too-large)))
+(:name "leading zeros" :rfc "RFC 9112, section 7.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0000000000000003" "abc"
+         (:times 63 (:raw "0")) "0" "")
+ :gives ((:request :body "abc")))
 
 ;;; Line ends
 
