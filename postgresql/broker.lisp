@@ -58,7 +58,7 @@
 ;;; Reports
 
 (defun report-to-error-output (text)
-  (format *error-output* "~&Broker: ~A~%" text)
+  (format *error-output* "~&[~A] Broker: ~A~%" (local-now) text)
   (finish-output *error-output*))
 
 (defun call-reporter (function &rest arguments)

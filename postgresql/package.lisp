@@ -5,6 +5,8 @@
         #:hunchentoot-recycling-taskmaster.platform)
   (:import-from #:hunchentoot-recycling-taskmaster.http
                 #:utf-8-octets #:utf-8-text)
+  (:import-from #:hunchentoot-recycling-taskmaster.server
+                #:local-now)
   (:import-from #:hunchentoot-recycling-taskmaster
                 #:broker #:open-broker #:close-broker #:broker-stats #:publish-message
                 #:deliver-message)

@@ -22,6 +22,11 @@ acceptor has it because its taskmaster may be replaced while the engine runs.")
     :initarg :access-log-format
     :reader access-log-format
     :documentation "The format of the access log: :COMBINED, :JSON or a function.")
+   (access-log-test
+    :initarg :access-log-test
+    :reader access-log-test
+    :documentation "A function of the facts of a request, true where the access log is to have it;
+or NIL.")
    (message-log-format
     :initarg :message-log-format
     :reader message-log-format
@@ -62,6 +67,7 @@ acceptor has it because its taskmaster may be replaced while the engine runs.")
     :documentation "The program's methods beside ours; see user-methods.lisp."))
   (:default-initargs
    :access-log-format :combined
+   :access-log-test nil
    :message-log-format :text
    :precompressed-files nil
    :file-cache-control nil
@@ -115,6 +121,8 @@ The logs:
                       plist of the members of :JSON, and returns a string, or NIL for no line.
                       Requests that were rejected before there was a request object, and refused
                       connections, have a line too, with a dash or NIL for unknown facts
+  :ACCESS-LOG-TEST    a function of the same plist, or the name of one, which returns true if the
+                      request is to have a line, whatever the format; NIL, the default: all have one
   :MESSAGE-LOG-FORMAT the format of a message: :TEXT, the default, is Hunchentoot's; :JSON is an
                       object in a line, which has the same REQUEST-ID as that of the access log
 

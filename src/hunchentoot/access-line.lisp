@@ -78,14 +78,19 @@ with STATUS.  Characters that could forge a part of the line are escaped."
       " \"" (or-dash (hunchentoot:header-in :referer request))
       "\" \"" (or-dash (hunchentoot:header-in :user-agent request)) "\"")))
 
-(defun encode-line-in-format (line format combined facts)
-  "Appends a whole line in FORMAT to LINE.  The function COMBINED appends the format :COMBINED; the
-function FACTS returns the plist for the others.  NIL when the program wants no line."
-  (let ((text nil))
-    (cond ((eq format :combined)
+(defun encode-line-in-format (line acceptor combined facts)
+  "Appends a whole line in the format of ACCEPTOR to LINE.  The function COMBINED appends the format
+:COMBINED; the function FACTS returns the plist for the others.  NIL when the program wants no
+line."
+  (let ((format (access-log-format acceptor))
+        (test (access-log-test acceptor))
+        (text nil))
+    (cond ((and test (not (funcall test (funcall facts))))
+           (return-from encode-line-in-format nil))
+          ((eq format :combined)
            (funcall combined))
           ((eq format :json)
-           (encode-json line (funcall facts)))
+           (encode-json line (list* :time (utc-now-with-milliseconds) (cddr (funcall facts)))))
           ((setf text (funcall format (funcall facts)))
            (encode-escaped line text :free))
           (t
@@ -93,11 +98,11 @@ function FACTS returns the plist for the others.  NIL when the program wants no 
     (end-line line)
     t))
 
-(defun encode-access (line format request reply status duration)
-  "Appends a whole line in FORMAT about REQUEST to LINE.  NIL when the program wants no line."
+(defun encode-access (line acceptor request reply status duration)
+  "Appends a whole line of ACCEPTOR about REQUEST to LINE.  NIL when the program wants no line."
   (flet ((combined ()
            (encode-combined line request reply status))
          (facts ()
            (access-facts request reply status duration)))
     (declare (dynamic-extent #'combined #'facts))
-    (encode-line-in-format line format #'combined #'facts)))
+    (encode-line-in-format line acceptor #'combined #'facts)))

@@ -22,7 +22,7 @@ harm the request."
 (defun log-access (acceptor destination request reply status duration)
   "Writes a line about REQUEST to the access log of ACCEPTOR, at DESTINATION."
   (flet ((encode (line)
-           (encode-access line (access-log-format acceptor) request reply status duration)))
+           (encode-access line acceptor request reply status duration)))
     (declare (dynamic-extent #'encode))
     (write-access-line acceptor destination #'encode)))
 

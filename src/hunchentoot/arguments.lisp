@@ -30,6 +30,7 @@ function."
     (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
     (:trusted-proxies proxies ,*proxies-in-words*)
     (:access-log-format access-log-format ":COMBINED, :JSON or a function of one argument")
+    (:access-log-test (or function symbol) "a function of one argument, or NIL")
     (:file-cache-control cache-control ,*cache-control-in-words*)
     (:message-log-format (member :text :json) ":TEXT or :JSON"))
   "The types of the arguments of acceptors, for CHECK-ARGUMENT-TYPES.")

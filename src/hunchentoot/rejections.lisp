@@ -40,7 +40,7 @@ for another taskmaster than ours."
 
 ;;; The line
 
-(defun rejection-facts (address method uri protocol status)
+(defun rejection-facts (address method uri protocol status &optional headers)
   "The facts of a line about a request without a request object; see ACCESS-FACTS."
   (list :time (utc-now)
         :remote-address address
@@ -52,11 +52,11 @@ for another taskmaster than ours."
         :status status
         :bytes nil
         :duration-us nil
-        :referer nil
-        :user-agent nil
+        :referer (cdr (assoc :referer headers))
+        :user-agent (cdr (assoc :user-agent headers))
         :request-id nil))
 
-(defun encode-rejected-combined (line address method uri protocol status)
+(defun encode-rejected-combined (line address method uri protocol headers status)
   "Appends to LINE what ENCODE-COMBINED would, with a dash for unknown facts."
   (encode-items line
     (or-dash address) " - [" (local-now) "] \"" (or-dash method))
@@ -64,26 +64,28 @@ for another taskmaster than ours."
     (encode-items line " " uri))
   (when protocol
     (encode-items line " " protocol))
-  (encode-items line "\" " status " - \"-\" \"-\""))
+  (encode-items line
+    "\" " status " - \"" (or-dash (cdr (assoc :referer headers)))
+    "\" \"" (or-dash (cdr (assoc :user-agent headers))) "\""))
 
-(defun log-rejection (acceptor address status &optional method uri protocol)
+(defun log-rejection (acceptor address status &optional method uri protocol headers)
   "Writes a line to the access log of ACCEPTOR about a request from ADDRESS that was rejected with
-STATUS.  METHOD, URI and PROTOCOL are NIL where they are not known."
+STATUS.  METHOD, URI, PROTOCOL and HEADERS, an alist, are NIL where they are not known."
   (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
     (when (and destination (typep acceptor 'parallel-acceptor))
       (write-access-line
        acceptor destination
        (lambda (line)
          (encode-line-in-format
-          line (access-log-format acceptor)
+          line acceptor
           (lambda ()
-            (encode-rejected-combined line address method uri protocol status))
+            (encode-rejected-combined line address method uri protocol headers status))
           (lambda ()
-            (rejection-facts address method uri protocol status))))))))
+            (rejection-facts address method uri protocol status headers))))))))
 
-(defun note-rejection (acceptor http refusal &optional method uri protocol)
-  "Counts and logs a request over HTTP that was rejected because of REFUSAL.  METHOD, URI and
-PROTOCOL are NIL where they are not known."
+(defun note-rejection (acceptor http refusal &optional method uri protocol headers)
+  "Counts and logs a request over HTTP that was rejected because of REFUSAL.  METHOD, URI, PROTOCOL
+and HEADERS, an alist, are NIL where they are not known."
   (let ((status (protocol-error-status refusal)))
     (count-rejection acceptor status)
-    (log-rejection acceptor (http-address http) status method uri protocol)))
+    (log-rejection acceptor (http-address http) status method uri protocol headers)))

@@ -53,9 +53,9 @@ worker calls it where connections are parked, before there is a request object."
   (answer-refusal refusal))
 
 (defmethod note-rejected ((taskmaster recycling-taskmaster) http refusal
-                          &optional method uri protocol)
+                          &optional method uri protocol headers)
   (note-rejection (hunchentoot:taskmaster-acceptor taskmaster)
-                  http refusal method uri protocol))
+                  http refusal method uri protocol headers))
 
 ;;; The one call for each request
 

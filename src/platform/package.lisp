@@ -6,7 +6,7 @@ engine calls on top of them.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:export
    ;; clock, machine, threads
-   #:milliseconds #:as-milliseconds #:microseconds #:processor-count
+   #:milliseconds #:as-milliseconds #:universal-milliseconds #:microseconds #:processor-count
    #:uninterruptibly #:deferring-interrupts #:interruptibly #:interrupt-pending-p
    #:with-acquired #:set-acquired #:when-taken
    #:end-after #:milliseconds-left #:wait-until #:wait-once

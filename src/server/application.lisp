@@ -101,15 +101,16 @@ most before APPLICATION responds; 0 for none.")
 about its content.  Answers and leaves by a throw.  If a reply has begun already, returns instead,
 and the reader of the content gets REFUSAL as an error."))
 
-(defgeneric note-rejected (application http refusal &optional method uri protocol)
+(defgeneric note-rejected (application http refusal &optional method uri protocol headers)
   (:documentation "Counts and logs a request to APPLICATION over HTTP that the server refuses
-without a call of RESPOND, because of REFUSAL, a PROTOCOL-ERROR.  METHOD, URI and PROTOCOL are NIL
-where they are not known.")
-  (:method (application http refusal &optional method uri protocol)
-    (declare (ignore application http refusal method uri protocol))
+without a call of RESPOND, because of REFUSAL, a PROTOCOL-ERROR.  METHOD, URI, PROTOCOL and
+HEADERS, an alist, are NIL where they are not known.")
+  (:method (application http refusal &optional method uri protocol headers)
+    (declare (ignore application http refusal method uri protocol headers))
     nil)
-  (:method :after ((application http-service) http refusal &optional method uri protocol)
-    (declare (ignore http method uri protocol))
+  (:method :after ((application http-service) http refusal
+                   &optional method uri protocol headers)
+    (declare (ignore http method uri protocol headers))
     (let ((name (protocol-error-refusal refusal)))
       (case name
         (:tls-to-plain-http

@@ -130,7 +130,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:reply-stream-inner #:write-encoded #:push-output #:end-reply
    #:whole-or-broken
    ;; lines
-   #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now #:local-now
+   #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now
+   #:utc-now-with-milliseconds #:local-now
    #:client-text #:report-text #:condition-text #:message-text #:counted-text
    #:encoded-message #:request-words #:*error-control* #:message-parts
    #:*backtrace-print-length* #:call-catching

@@ -136,8 +136,9 @@
                                  (if delayed-p #'answer (answer nil))))
         (is (= 500 (response-status (ask "/broken?secret=1"))))
         (let ((told (await-log (format nil "~%"))))
-          (is (cl-ppcre:scan (format nil "^\\[[-0-9]{10} [:0-9]{8} \\[ERROR\\]\\] The reason, 0 and 0. \\[GET /broken HTTP/1.1 from ~
-                                          127.0.0.1, request ~A\\]\\n  " id)
+          (is (cl-ppcre:scan (format nil "^\\[[-0-9]{10} [:0-9]{8} \\[ERROR\\]\\] The reason, 0 ~
+                                          and 0. \\[GET /broken HTTP/1.1 from 127.0.0.1, ~
+                                          request ~A\\]\\n  " id)
                              told)
               "~A" told)
           (is (= 1 (count-messages told)))

@@ -382,7 +382,7 @@ string stream, after a request whose line is written when GATE is opened."
     (is (equal '("time" "remote_address" "forwarded_for" "user" "method" "uri" "protocol" "status"
                  "bytes" "duration_us" "referer" "user_agent" "request_id")
                (mapcar #'car object)))
-    (is (cl-ppcre:scan "^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ$" (fact "time" object)))
+    (is (cl-ppcre:scan "^[-0-9]{10}T[:0-9]{8}\\.[0-9]{3}Z$" (fact "time" object)))
     (loop for (name value) in '(("remote_address" "127.0.0.1") ("forwarded_for" "10.0.0.1")
                                 ("user" "nanook") ("method" "GET") ("uri" "/page?a=%22b%22")
                                 ("protocol" "HTTP/1.0") ("status" 200) ("bytes" 7)
@@ -452,3 +452,39 @@ string stream, after a request whose line is written when GATE is opened."
       (ask "/"))
     (eventually ("the line to be written") (= 1 (length (lines-of file))))
     (is (equal 200 (fact "status" (parse-json (first (lines-of file))))))))
+
+;;; Requests that are to have no line
+
+(define-server-test (a-test-leaves-requests-out-of-the-access-log :needs :our-engine)
+  (dolist (format (list :combined :json (lambda (facts) (getf facts :uri))))
+    (let ((lines (log-lines (logged (:access-log-destination
+                                     :access-log-format format
+                                     :access-log-test (lambda (facts)
+                                                        (not (equal "/health" (getf facts :uri)))))
+                                (("/health" "well") ("/page" "body"))
+                              (with-connection (connection)
+                                (dolist (target '("/health" "/page" "/health" "/nowhere"))
+                                  (exchange connection target)))))))
+      (is (= 2 (length lines)))
+      (is (search "/page" (first lines)))
+      (is (search "/nowhere" (second lines))))))
+
+(test milliseconds-are-those-of-the-current-second
+  (let ((before (get-universal-time))
+        (now (floor (platform:universal-milliseconds) 1000))
+        (after (get-universal-time)))
+    (is (<= before now after))))
+
+(define-server-test (a-refusal-is-logged-with-what-the-client-says-it-is :needs :our-http)
+  (flet ((line (format &aux (gate (make-gate)))
+           (first (log-lines (logged (:access-log-destination :access-log-format format
+                                                              :handler-timeout 1/10)
+                                 (("/" (await gate) "late"))
+                               (with-connection (connection)
+                                 (send-request connection "/"
+                                               :headers '(("User-Agent" . "Tester")))
+                                 (is (= 503 (response-status (read-response connection)))))
+                               (open-gate gate)
+                               (eventually ("the handler to end") (zerop (figure :busy))))))))
+    (is (search "\" 503 - \"-\" \"Tester\"" (line :combined)))
+    (is (equal "Tester" (fact "user_agent" (parse-json (line :json)))))))

@@ -12,6 +12,7 @@
     (:listen-backlog "x") (:listen-backlog -1) (:listen-backlog nil)
     (:read-timeout "x") (:read-timeout -1) (:write-timeout :never)
     (:taskmaster nil) (:taskmaster hunchentoot:one-thread-per-connection-taskmaster)
+    (:access-log-test 42)
     (:access-log-format :xml) (:access-log-format nil) (:access-log-format "combined")
     (:file-cache-control 60) (:file-cache-control :none)
     (:message-log-format :combined) (:message-log-format nil)

@@ -32,7 +32,8 @@ returns its text."
 (define-server-test (an-error-cannot-forge-messages :needs :our-engine)
   (let ((text (with-message-text (log) (("/" (error "No ~A." (hunchentoot:get-parameter "a"))))
                 (ask "/?a=b%0D%0A[2020-01-01%2000:00:00%20[ERROR]]%20forged%C2%9B"))))
-    (is (search (format nil "[ERROR]] No b\\x0D~%  [2020-01-01 00:00:00 [ERROR]] forged\\x9B. [GET ")
+    (is (search (format nil
+                        "[ERROR]] No b\\x0D~%  [2020-01-01 00:00:00 [ERROR]] forged\\x9B. [GET ")
                 text))
     (is (= 1 (count-messages text)))))
 

@@ -21,6 +21,11 @@ file is loaded."
   "The time in milliseconds, a fixnum, of a monotonic clock without an epoch."
   (values (floor (nanoseconds) 1000000)))
 
+(defun universal-milliseconds ()
+  "The universal time in milliseconds, an integer."
+  (+ (* 1000 2208988800)                ; until 1970
+     (java:jstatic "currentTimeMillis" "java.lang.System")))
+
 (defun microseconds ()
   "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
   (values (floor (nanoseconds) 1000)))

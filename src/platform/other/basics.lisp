@@ -10,6 +10,10 @@
   "The time in milliseconds, an integer, of the Lisp's real-time clock."
   (values (floor (* 1000 (get-internal-real-time)) internal-time-units-per-second)))
 
+(defun universal-milliseconds ()
+  "The universal time in milliseconds, an integer."
+  (* 1000 (get-universal-time)))
+
 (defun microseconds ()
   "The time in microseconds, an integer, of the Lisp's real-time clock."
   (values (floor (* 1000000 (get-internal-real-time)) internal-time-units-per-second)))

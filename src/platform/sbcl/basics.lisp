@@ -58,6 +58,12 @@ supported processor reads an object after the pointer to it."
     (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
     (+ (* 1000 seconds) (floor nanoseconds 1000000))))
 
+(defun universal-milliseconds ()
+  "The universal time in milliseconds, an integer."
+  (multiple-value-bind (seconds microseconds) (sb-ext:get-time-of-day)
+    (+ (* 1000 (+ seconds 2208988800))  ; until 1970
+       (floor microseconds 1000))))
+
 (defun microseconds ()
   "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
   (multiple-value-bind (seconds nanoseconds) (sb-unix::clock-gettime +clock-monotonic+)

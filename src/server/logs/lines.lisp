@@ -195,9 +195,23 @@ vector that is no string as an array; and anything else as the string that PRINC
 
 (defvar *utc-time* '(nil) "For RENDERED-SECOND.")
 
+(defun utc-time-of (second)
+  (rendered-second *utc-time* second 'utc-time-text))
+
 (defun utc-now ()
   "The current second as a string, a date-time of RFC 3339, section 5.6, in UTC."
-  (rendered-second *utc-time* (get-universal-time) 'utc-time-text))
+  (utc-time-of (get-universal-time)))
+
+(defun utc-now-with-milliseconds ()
+  "The current time as UTC-NOW has it, with three digits behind the second."
+  (multiple-value-bind (second milliseconds) (floor (universal-milliseconds) 1000)
+    (let ((text (concatenate 'string (utc-time-of second) "000Z")))
+      (setf (char text 19) #\.)
+      (loop for index from 22 downto 20
+            do (multiple-value-bind (rest digit) (floor milliseconds 10)
+                 (setf (char text index) (digit-char digit)
+                       milliseconds rest)))
+      text)))
 
 (defun local-time-text (second)
   "SECOND in local time, as in Hunchentoot's logs."

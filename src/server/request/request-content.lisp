@@ -217,5 +217,5 @@ keyword.  Returns :END."
 reason."
   (let ((head (body-prefetch-head (http-body-prefetch http))))
     (note-rejected application http refusal
-                    (head-method head) (head-uri head) (head-protocol head))
+                    (head-method head) (head-uri head) (head-protocol head) (head-headers head))
     refusal))

@@ -115,7 +115,7 @@ connection, since a client may wait for that."
          (http (exchange-http exchange))
          (refusal (make-refusal :handler-timeout)))
     (note-rejected application http refusal
-                   (head-method head) (head-uri head) (head-protocol head))
+                   (head-method head) (head-uri head) (head-protocol head) (head-headers head))
     (handler-case (send-refusal-at-once (http-io http) refusal (eq :head (head-method head)))
       (stream-error () nil))            ; the client is gone
     (shut-down (connection-handle (exchange-connection exchange)) :output)))
