@@ -20,13 +20,13 @@ the two differ.")
         collect (getf arguments (tls-keyword name)
                       (if (eq name :ssl-minimum-protocol) :tls-1.2 nil))))
 
-(defun clack-tls-context (arguments &optional ticket-keys)
-  "A TLS-CONTEXT with the settings in ARGUMENTS, a plist for RUN.  TICKET-KEYS are those of an
-earlier one, whose sessions it resumes.  Signals UNFIT-ARGUMENT."
+(defun clack-tls-context (arguments &optional ticket-key)
+  "A TLS-CONTEXT with the settings in ARGUMENTS, a plist for RUN.  TICKET-KEY is that of an earlier
+one, whose sessions it resumes.  Signals UNFIT-ARGUMENT."
   (handler-case
       (let ((settings (tls-settings arguments)))
         (check-argument-types settings *tls-argument-types*)
-        (multiple-value-bind (context warnings) (context-of-settings settings ticket-keys)
+        (multiple-value-bind (context warnings) (context-of-settings settings ticket-key)
           (dolist (warning warnings)
             (warn "~A" warning))
           context))
@@ -43,4 +43,4 @@ earlier one, whose sessions it resumes.  Signals UNFIT-ARGUMENT."
   (when (encrypted-p server)
     (set-published (slot-value server 'tls-context)
                    (clack-tls-context (server-place server)
-                                      (tls-context-ticket-keys (handshake-context server))))))
+                                      (tls-context-ticket-key (handshake-context server))))))

@@ -36,8 +36,8 @@
 (defparameter *other-options*
   '(:debug :reuse-port :persistent-connections-p :parking :batch-scheduling :proxy-protocol
     :precompressed-files :ssl :ssl-cert-file :ssl-key-file :ssl-key-password :ssl-certificates
-    :ssl-minimum-protocol :ssl-ciphers :ssl-client-ca-file :ssl-verify-client :ssl-kernel-tls
-    :ssl-ticket-key-files :drain-timeout :drain-delay
+    :ssl-minimum-protocol :ssl-ciphers :ssl-client-ca-file :ssl-verify-client
+    :ssl-ticket-key-file :drain-timeout :drain-delay
     ;; Clack's own, which it passes on
     :server :use-thread :use-default-middlewares :silent :swank-interface :swank-port
     :allow-other-keys)

@@ -10,8 +10,7 @@
    (ssl-ciphers :initarg :ssl-ciphers :initform nil)
    (ssl-client-ca-file :initarg :ssl-client-ca-file :initform nil)
    (ssl-verify-client :initarg :ssl-verify-client :initform nil)
-   (ssl-kernel-tls :initarg :ssl-kernel-tls :initform nil)
-   (ssl-ticket-key-files :initarg :ssl-ticket-key-files :initform '())
+   (ssl-ticket-key-file :initarg :ssl-ticket-key-file :initform nil)
    (given-files :initform '() :accessor given-files
                 :documentation "The arguments that name files, a plist.  Links in them are not
 resolved, since they may lead to other files when certificates are reloaded.")
@@ -41,13 +40,9 @@ initargs.  Files are pathname designators.
                             certificate from one of these authorities; :OPTIONAL: from one of these
                             or none; :REQUEST: clients are asked for a certificate, and it is not
                             verified; NIL, the default otherwise: clients are not asked
-  :SSL-TICKET-KEY-FILES     a list of files of 80 random octets, the keys of session tickets (RFC
-                            8446, section 2.2).  The server makes tickets with the first key, and
-                            accepts those of any.  Processes with the same files resume each other's
-                            sessions.  By default, a random key that each start makes, and that is
-                            replaced daily
-  :SSL-KERNEL-TLS           true: the kernel encrypts and sends files without a copy, where kernel
-                            and library support that; NIL by default
+  :SSL-TICKET-KEY-FILE      a file of 80 random octets, the key of session tickets (RFC 8446,
+                            section 2.2).  Processes with the same file resume each other's
+                            sessions.  By default, a random key that each start makes
 
 All files are read, and checked against each other, when the instance is made, at each start, by
 RELOAD-CERTIFICATES, and where REINITIALIZE-INSTANCE gets one of these arguments.
@@ -96,12 +91,12 @@ programs read have the true names, as with Hunchentoot."
         for file = (getf initargs name)
         when file
           do (setf (getf (given-files acceptor) name) (absolute-file file)))
-  (with-slots (ssl-certificates ssl-client-ca-file ssl-ticket-key-files) acceptor
+  (with-slots (ssl-certificates ssl-client-ca-file ssl-ticket-key-file) acceptor
     (setf ssl-certificates (loop for (certificate key . password) in ssl-certificates
                                  collect (list* (absolute-file certificate) (absolute-file key)
                                                 password))
           ssl-client-ca-file (and ssl-client-ca-file (absolute-file ssl-client-ca-file))
-          ssl-ticket-key-files (mapcar #'absolute-file ssl-ticket-key-files)))
+          ssl-ticket-key-file (and ssl-ticket-key-file (absolute-file ssl-ticket-key-file))))
   (set-ssl-files acceptor
                  (name-where-links-lead (current-tls-setting acceptor :ssl-certificate-file))
                  (name-where-links-lead (current-tls-setting acceptor :ssl-privatekey-file))))
@@ -117,7 +112,7 @@ programs read have the true names, as with Hunchentoot."
      (nth-value 1 (context-of-settings (loop for name in *tls-arguments*
                                              collect name
                                              collect (getf initargs name))
-                                       '())))))
+                                       nil)))))
 
 (defmethod initialize-instance :after ((acceptor parallel-ssl-acceptor) &rest initargs)
   (note-given-files acceptor initargs))
@@ -130,7 +125,7 @@ one; and a list of warnings."
   (let ((old (acceptor-tls-context acceptor)))
     (with-parameter-errors
       (context-of-settings (tls-settings acceptor initargs)
-                           (and old (tls-context-ticket-keys old))))))
+                           (and old (tls-context-ticket-key old))))))
 
 (defun take-tls-context (acceptor context)
   "Makes CONTEXT the TLS context of new connections of ACCEPTOR.  Earlier ones keep theirs."
@@ -149,7 +144,7 @@ one; and a list of warnings."
 
 (defgeneric reload-certificates (acceptor)
   (:documentation "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew: certificates, keys,
-certificates of client authorities, and ticket keys.  Links are resolved anew.  Returns ACCEPTOR.
+certificates of client authorities, and the ticket key.  Links are resolved anew.  Returns ACCEPTOR.
 Only new connections use the new files.  Sessions of earlier connections can still be resumed.  For
 a mistake, signals HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps the old files in
 use.")

@@ -57,7 +57,7 @@ engine calls on top of them.")
    #:collect-garbage #:call-when-forgotten #:keeping
    ;; TLS: certificates, keys and settings
    #:tls-context #:make-tls-context #:tls-context-handle #:tls-context-ciphers
-   #:tls-context-ticket-keys #:make-tls-stream
+   #:tls-context-ticket-key #:make-tls-stream
    #:tls-mistake #:tls-mistake-subject #:tls-mistake-index #:tls-mistake-value
    #:tls-mistake-reason
    #:tls-failure-words
@@ -65,7 +65,7 @@ engine calls on top of them.")
    ;; octets through TLS
    #:tls-session #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands
    #:end-tls-session #:abandon-tls-session
-   #:receive-tls #:send-tls #:send-file-tls #:tls-session-kernel-p #:tls-awaits #:tls-drained-p
+   #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
    #:tls-on-descriptor-p #:adopt-tls-stream #:follow-tls-stream
    ;; files as descriptors
    #:fill-standard-descriptors #:native-name #:open-file #:file-facts #:read-file-octets

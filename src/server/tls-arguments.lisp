@@ -83,13 +83,6 @@ its directory.  Links are not followed."
   "Lists of a certificate's file, its key's, and perhaps a password."
   '(satisfies further-certificates-p))
 
-(defun list-of-files-p (value)
-  (and (listp value) (every (lambda (file) (typep file '(or string pathname))) value)))
-
-(deftype list-of-files ()
-  "Pathname designators."
-  '(satisfies list-of-files-p))
-
 (defparameter *tls-argument-types*
   '((:ssl-privatekey-password (or null string) "a string, or NIL" :secret)
     (:ssl-certificates further-certificates
@@ -100,8 +93,7 @@ its directory.  Links are not followed."
     (:ssl-client-ca-file (or null string pathname) "a file in PEM format, or NIL")
     (:ssl-verify-client (member nil :required :optional :request)
      ":REQUIRED, :OPTIONAL, :REQUEST or NIL")
-    (:ssl-kernel-tls boolean "T or NIL")
-    (:ssl-ticket-key-files list-of-files "a list of files"))
+    (:ssl-ticket-key-file (or null string pathname) "a file, or NIL"))
   "The arguments besides the files of the certificate and its key, as for CHECK-ARGUMENT-TYPES.")
 
 ;;; All settings, as a plist of arguments
@@ -150,16 +142,16 @@ others: a string, or NIL for none."
           (:password :ssl-privatekey-password)
           (:ciphers :ssl-ciphers)
           (:client-ca-file :ssl-client-ca-file)
-          (:ticket-key-files :ssl-ticket-key-files)))))
+          (:ticket-key-file :ssl-ticket-key-file)))))
 
-(defun context-of-settings (settings ticket-keys)
-  "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  TICKET-KEYS are as for
-MAKE-TLS-CONTEXT, and used if SETTINGS names no files of them.  The second value is a list of
+(defun context-of-settings (settings ticket-key)
+  "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  TICKET-KEY is as for
+MAKE-TLS-CONTEXT, and used if SETTINGS names no file of one.  The second value is a list of
 warnings.  Signals UNFIT-ARGUMENT."
   (check-tls-settings settings)
   (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
                          ssl-certificates ssl-minimum-protocol ssl-ciphers ssl-client-ca-file
-                         ssl-verify-client ssl-kernel-tls ssl-ticket-key-files)
+                         ssl-verify-client ssl-ticket-key-file)
       settings
     (handler-case
         (make-tls-context (cons (list ssl-certificate-file ssl-privatekey-file
@@ -170,9 +162,8 @@ warnings.  Signals UNFIT-ARGUMENT."
                           :cipher-suites (cipher-names ssl-ciphers t)
                           :client-ca-file ssl-client-ca-file
                           :verify-client (or ssl-verify-client (and ssl-client-ca-file :required))
-                          :kernel-tls ssl-kernel-tls
-                          :ticket-keys ticket-keys
-                          :ticket-key-files ssl-ticket-key-files
+                          :ticket-key ticket-key
+                          :ticket-key-file ssl-ticket-key-file
                           ;; A wait for octets on the socket misses those that OpenSSL has read.
                           :read-ahead (readiness-supported-p))
       (tls-mistake (mistake)

@@ -259,17 +259,9 @@ connection's."))
         (is (not first-p))
         (eventually ("the session to be ended") (<= (sessions-of-openssl) before))))))
 
-;;; The kernel's TLS
+;;; Files
 
-(defun kernel-tls-p ()
-  "Whether this kernel can encrypt for OpenSSL."
-  (with-open-file (stream "/proc/sys/net/ipv4/tcp_available_ulp" :if-does-not-exist nil)
-    (and stream
-         (find "tls" (uiop:split-string (read-line stream nil "")) :test #'string=))))
-
-(defun ask-for-large-file (kernel-p)
-  "The octets of a file, and what a client gets that asks for it over TLS, by the kernel if
-KERNEL-P."
+(define-server-test (files-are-whole-over-tls :needs (:parking :tls-client))
   (let ((octets (coerce (loop for index below 100001 collect (mod (* 7 index) 251)) 'octet-vector)))
     (with-directory (directory)
       (let ((file (merge-pathnames "large" directory)))
@@ -277,20 +269,5 @@ KERNEL-P."
           (write-sequence octets stream))
         (with-routes (("/large" (hunchentoot:handle-static-file file)))
           (over-tls
-            (with-acceptor (acceptor :ssl-kernel-tls kernel-p)
-              (values octets (response-body (ask "/large"))))))))))
-
-(define-server-test (files-are-whole-whoever-encrypts-them :needs (:parking :tls-client))
-  (dolist (kernel-p '(nil t))
-    (multiple-value-bind (octets answer) (ask-for-large-file kernel-p)
-      (is (equalp octets answer)))))
-
-(define-server-test (the-kernel-encrypts-where-that-is-wanted :needs (:parking :tls-client))
-  (if (kernel-tls-p)
-      (let ((calls (make-recorder)))
-        (with-function (platform:send-file-tls (original &rest arguments)
-                         (record calls t)
-                         (apply original arguments))
-          (ask-for-large-file t))
-        (is-true (recorded calls)))
-      (skip "This kernel has no TLS: /proc/sys/net/ipv4/tcp_available_ulp does not name it.")))
+            (with-acceptor (acceptor)
+              (is (equalp octets (response-body (ask "/large")))))))))))

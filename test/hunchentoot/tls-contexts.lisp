@@ -237,98 +237,27 @@ served."
       (is (eq *server* (recycling:reload-certificates *server*)))
       (is-true (session-resumed-p directory version) "~A" version))))
 
-(defun age-ticket-keys (hours)
-  "Makes the random key by which *SERVER* makes tickets HOURS older."
-  (decf (first (platform::ticket-keys-state
-                (platform:tls-context-ticket-keys (recycling::acceptor-tls-context *server*))))
-        (* hours 60 60 1000)))
-
-(define-server-test (a-random-ticket-key-is-replaced-daily
-                     :needs (:our-engine :several-ticket-keys))
-  (serving-https (directory)
-    (dolist (version '("-tls1_2" "-tls1_3"))
-      (begin-session directory version)
-      (age-ticket-keys 25)
-      (recycling:reload-certificates *server*)
-      (is-true (session-resumed-p directory version) "~A: by the key of yesterday" version)
-      (begin-session directory version)
-      (is-true (session-resumed-p directory version) "~A: by that of today" version)
-      (age-ticket-keys 49)
-      (is (not (session-resumed-p directory version)) "~A: that was the day before" version)
-      (is-true (served-p (talk-by-openssl "-sess_in" (session-file directory) version))))))
-
-(test ticket-keys-are-two-at-most
-  (if (unmet-need :several-ticket-keys)
-      (skip "~A" (unmet-need :several-ticket-keys))
-      (let ((keys (platform::make-random-ticket-keys)))
-        (flet ((keys-after (hours)
-                 (setf (first (platform::ticket-keys-state keys))
-                       (- (platform:milliseconds) (* hours 60 60 1000)))
-                 (platform::valid-ticket-keys keys)))
-          (let* ((first (keys-after 23))
-                 (second (keys-after 25))
-                 (third (keys-after 25)))
-            (is (= 1 (length first)))
-            (is (= 2 (length second)))
-            (is (eq (first first) (second second)) "The old one is taken.")
-            (is (= 2 (length third)))
-            (is (eq (first second) (second third)))
-            (is (= 1 (length (keys-after 49))) "Its tickets have all expired."))))))
-
-(define-server-test (servers-with-the-same-ticket-keys-resume-each-others-sessions
+(define-server-test (servers-with-the-same-ticket-key-resume-each-others-sessions
                      :needs :our-engine)
   (with-directory (clients)
-    (let ((keys (list (ticket-key clients "one"))))
+    (let ((key (ticket-key clients "one")))
       (dolist (version '("-tls1_2" "-tls1_3"))
-        (serving-https (directory :ssl-ticket-key-files keys)
+        (serving-https (directory :ssl-ticket-key-file key)
           (begin-session clients version))
-        (serving-https (directory :ssl-ticket-key-files keys)
+        (serving-https (directory :ssl-ticket-key-file key)
           (is-true (session-resumed-p clients version) "~A" version))
         (serving-https (directory)
           (is (not (session-resumed-p clients version)) "~A" version)
           (is-true (served-p (talk-by-openssl "-sess_in" (session-file clients) version))))))))
 
-(defun first-octets (file)
-  "The first eight octets in FILE as openssl writes those of a ticket."
-  (format nil "0000-~(~{~2,'0X~}~)-" (coerce (subseq (file-octets file) 0 8) 'list)))
-
-(define-server-test (on-abcl-there-is-one-key-for-tickets :needs :our-engine)
-  (with-directory (keys)
-    (serving-https (directory)
-      (let ((error (error-of (lambda ()
-                               (reinitialize-instance
-                                *server* :ssl-ticket-key-files (list (ticket-key keys "one")
-                                                                     (ticket-key keys "two")))))))
-        (is (eq (uiop:featurep :abcl) (report-p error "SSL-TICKET-KEY-FILES" "ABCL")))))))
-
-(define-server-test (tickets-by-an-older-key-are-taken-and-replaced
-                     :needs (:our-engine :several-ticket-keys))
-  (with-directory (clients)
-    (let ((old (ticket-key clients "old")) (new (ticket-key clients "new")))
-      (dolist (version '("-tls1_2" "-tls1_3"))
-        (serving-https (directory :ssl-ticket-key-files (list old))
-          (begin-session clients version)
-          (reinitialize-instance *server* :ssl-ticket-key-files (list new old))
-          (let ((output (talk-by-openssl "-sess_in" (session-file clients) version)))
-            (is-true (resumed-p output) "~A" version)
-            (is (search (first-octets new) output) "~A" version))
-          (begin-session clients version)
-          (reinitialize-instance *server* :ssl-ticket-key-files (list new))
-          (is-true (session-resumed-p clients version) "~A" version)
-          (reinitialize-instance *server* :ssl-ticket-key-files
-                                 (list old (ticket-key clients "other")))
-          (let ((output (talk-by-openssl "-sess_in" (session-file clients) version)))
-            (is (not (resumed-p output)) "~A" version)
-            (is-true (served-p output) "~A" version)))))))
-
 (define-server-test (sessions-of-clients-that-were-verified-otherwise-are-not-resumed
                      :needs :our-engine)
   (with-clients (clients authorities)
-    (let ((keys (list (ticket-key clients "one")))
+    (let ((key (ticket-key clients "one"))
           (others (issue clients "others"))
           (stranger (client-arguments clients "stranger")))
-      (serving-https (directory :ssl-ticket-key-files keys :ssl-client-ca-file authorities
-                                :ssl-verify-client :request)
+      (serving-https (directory :ssl-ticket-key-file key :ssl-client-ca-file authorities
+                               :ssl-verify-client :request)
         (apply #'begin-session clients stranger)
         (is-true (session-resumed-p clients))
         (reinitialize-instance *server* :ssl-verify-client :required)

@@ -5,7 +5,7 @@
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.  NEED is :OUR-ENGINE,
 :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD, :TLS, :TLS-CLIENT,
-:FULL-DUPLEX-CLIENT, :SEVERAL-TICKET-KEYS, :REDEFINITION, :DEFERRED-ENDS, :ENDS-AMID-C,
+:FULL-DUPLEX-CLIENT, :REDEFINITION, :DEFERRED-ENDS, :ENDS-AMID-C,
 :DESTROYED-ACCEPTS, :NOTICED-LEAVING, :STREAMS-ON-GRAY-STREAMS, :COUNTED-WAITS, :KNOWN-READ-AHEAD or
 :CALLS-BY-NAME."
   (ecase need
@@ -44,9 +44,6 @@
     (:full-duplex-client
      (when (uiop:featurep :abcl)
        "On ABCL nobody can write to a channel while another thread waits for its input."))
-    (:several-ticket-keys
-     (when (uiop:featurep :abcl)
-       "On ABCL there is one key for tickets."))
     (:redefinition
      (why-redefined-classes-crash))
     (:deferred-ends

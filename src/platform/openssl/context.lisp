@@ -6,42 +6,8 @@
 ;;;; thread that references the TLS-CONTEXT may use the pointers in it without a lock.  An SSL
 ;;;; object keeps only its own SSL_CTX alive in OpenSSL, not those of the other certificates.
 
-;;; Keys for session tickets (RFC 5077, section 4), vectors of 80 octets.
-
-(defconstant +ticket-key-octets+ 80)    ; a name of 16, 32 for the MAC, 32 for the cipher
-
-(defparameter *ticket-key-milliseconds* (* 24 60 60 1000)
-  "The time, in milliseconds, during which a random key makes tickets.  For the same time after
-that, the server still accepts those tickets.")
-
-(defstruct (ticket-keys (:include opaque) (:constructor make-ticket-keys (state))
-                        (:copier nil))
-  "The keys for session tickets, which successive contexts of one acceptor share."
-  ;; One list, so that a change is atomic.  Its first element is the moment of MILLISECONDS when the
-  ;; first key was made, if that is a random one, or NIL if keys are not replaced.  The other
-  ;; elements are the keys, the one for new tickets first.
-  (state '() :type list))
-
-(defun make-random-ticket-keys ()
-  "Random keys for tickets, which only this process knows, and which are replaced regularly."
-  (make-ticket-keys (list (milliseconds) (random-octets +ticket-key-octets+))))
-
-(defun valid-ticket-keys (ticket-keys)
-  "The keys of TICKET-KEYS, a list: the first makes tickets, and all of them decrypt tickets.  If
-the first is a random key that is too old, replaces it before."
-  (let* ((state (ticket-keys-state ticket-keys))
-         (made (first state))
-         (now (milliseconds)))
-    (when (and made (> (- now made) *ticket-key-milliseconds*))
-      (let ((old (and (<= (- now made) (* 2 *ticket-key-milliseconds*))
-                      (list (second state)))))
-        ;; If another thread is faster, its key stays.
-        (compare-and-set (ticket-keys-state ticket-keys) state
-                         (list* now (random-octets +ticket-key-octets+) old))))
-    (rest (ticket-keys-state ticket-keys))))
-
 (define-record (tls-context (:include opaque)
-                            (:constructor %make-tls-context (id handles ciphers ticket-keys)))
+                            (:constructor %make-tls-context (id handles ciphers ticket-key)))
   "The certificates, keys and settings of TLS connections; see MAKE-TLS-CONTEXT.  A context never
 changes.  The owner of an SSL object keeps the context alive during the handshake, since the context
 has the certificates for other names."
@@ -49,8 +15,8 @@ has the certificates for other names."
   (handles '() :type list :read-only t) ; pointers to SSL_CTX, the default one first
   (ciphers "" :type string :read-only t
               :documentation "The ciphers of a context for TLS 1.2, a string in OpenSSL's format.")
-  (ticket-keys nil :read-only t
-                   :documentation "The keys of a context for session tickets, an object to pass to
+  (ticket-key nil :read-only t
+                  :documentation "The key of a context for session tickets, octets to pass to
 MAKE-TLS-CONTEXT for the next context."))
 
 (defun tls-context-handle (context)

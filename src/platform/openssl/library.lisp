@@ -44,8 +44,6 @@
 (cffi:defcfun ("SSL_set_SSL_CTX" %set-context-of-handle) :pointer
   (handle :pointer) (context :pointer))
 
-(cffi:defcfun ("SSL_version" %protocol-number) :int (handle :pointer))
-
 (defconstant +tls-1.2+ #x303)
 (defconstant +tls-1.3+ #x304)
 
@@ -119,19 +117,11 @@ X509."
               (loop for index below (%stack-count stack)
                     collect (%stack-element stack index)))))))
 
-;;; Random octets, digests and ciphers
+;;; Random octets and digests
 
 (cffi:defcfun ("RAND_bytes" %random-octets) :int (octets :pointer) (count :int))
 
 (cffi:defcfun ("SHA256" %sha256) :pointer (octets :pointer) (count :size) (digest :pointer))
-
-(cffi:defcfun ("EVP_aes_256_cbc" %aes-256-cbc) :pointer)
-
-(cffi:defcfun ("EVP_EncryptInit_ex" %begin-encryption) :int
-  (cipher :pointer) (type :pointer) (engine :pointer) (key :pointer) (start :pointer))
-
-(cffi:defcfun ("EVP_DecryptInit_ex" %begin-decryption) :int
-  (cipher :pointer) (type :pointer) (engine :pointer) (key :pointer) (start :pointer))
 
 (defun copy-out (octets pointer)
   "Copies OCTETS, a vector, to the foreign memory at POINTER."

@@ -21,16 +21,11 @@
   (lock (sb-thread:make-mutex :name "TLS session") :read-only t)
   (context nil :read-only t)            ; the callbacks of OpenSSL need it in a handshake
   (failed-p nil)
-  (kernel-p nil)                        ; true if the kernel encrypts output
   ;; True if OpenSSL reads all octets that are there; see SSL_set_read_ahead(3).
   (greedy-p nil)
   ;; True if the last read from the descriptor did not fill OpenSSL's buffer.
   (short-read-p nil)
   (octets-read 0 :type (unsigned-byte 62))) ; total from the descriptor
-
-(setf (documentation 'tls-session-kernel-p 'function)
-      "True if the kernel encrypts the output of SESSION, so that files can be sent without a
-copy.")
 
 (defvar *tls-sessions* (make-counter)
   "The number of open sessions.")
@@ -220,38 +215,6 @@ SEND-OCTETS.  The caller must write the octets that SESSION did not accept befor
                      (sb-sys:sap+ (sb-sys:vector-sap octets) start))
                     (sb-alien:int (- end start)))))))
 
-;;; Files, if the kernel encrypts
-
-(defconstant +bio-ctrl-get-ktls-send+ 73)
-(defconstant +bio-ctrl-get-ktls-receive+ 76)
-
-(defun kernel-does-p (bio question)
-  "True if BIO_ctrl answers yes to QUESTION, a number, about kernel TLS for BIO, a pointer."
-  (= 1 (openssl "BIO_ctrl" sb-alien:long
-                (sb-sys:system-area-pointer bio)
-                (sb-alien:int question) (sb-alien:long 0)
-                (sb-sys:system-area-pointer (sb-sys:int-sap 0)))))
-
-(defun note-kernel (session)
-  "Records whether the kernel encrypts for SESSION, after its handshake."
-  (setf (tls-session-kernel-p session)
-        (kernel-does-p (openssl-of session "SSL_get_wbio" sb-sys:system-area-pointer)
-                       +bio-ctrl-get-ktls-send+))
-  ;; The kernel returns one record at a time.
-  (when (kernel-does-p (openssl-of session "SSL_get_rbio" sb-sys:system-area-pointer)
-                       +bio-ctrl-get-ktls-receive+)
-    (setf (tls-session-greedy-p session) nil
-          (tls-session-short-read-p session) nil)))
-
-(defun send-file-tls (session file position end)
-  "Writes FILE, a descriptor, from POSITION to END to SESSION, as many octets as it accepts now.
-TLS-SESSION-KERNEL-P of SESSION must be true.  Returns the value of SEND-FILE."
-  (calling-openssl (session)
-    (without-broken-pipes
-      (openssl-of session "SSL_sendfile" sb-alien:long ; OpenSSL 3.0 has it, and kernel TLS
-                  (sb-alien:int file) (sb-alien:long position)
-                  (sb-alien:unsigned-long (- end position)) (sb-alien:int 0)))))
-
 ;;; The handshake, and the end
 
 (defun tls-failure-reason ()
@@ -269,9 +232,8 @@ and OpenSSL's reason, a string, or NIL if the peer has left."
                    (let ((result (noting-octets-read (session)
                                    (without-broken-pipes
                                      (openssl-of session "SSL_do_handshake" sb-alien:int)))))
-                     (if (plusp result)
-                         (note-kernel session)
-                         (setf reason (tls-failure-reason)))
+                     (unless (plusp result)
+                       (setf reason (tls-failure-reason)))
                      result))))
     (cond ((plusp result) :done)
           ((would-block-p result) (tls-awaits session))

@@ -11,9 +11,6 @@
           (ash 1 22)                    ; SSL_OP_CIPHER_SERVER_PREFERENCE
           (ash 1 30)))                  ; SSL_OP_NO_RENEGOTIATION
 
-(defconstant +kernel-tls+ (ash 1 3)     ; SSL_OP_ENABLE_KTLS, of OpenSSL 3.0
-  "The option that makes OpenSSL leave encryption to the kernel if the kernel supports it.")
-
 (defconstant +tls-modes+
   (logior 1                             ; SSL_MODE_ENABLE_PARTIAL_WRITE
           2                             ; SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER
@@ -22,11 +19,11 @@
 the rest of a write from another address, since the garbage collector moves octets.  It frees empty
 buffers.")
 
-(defun set-behaviour (context minimum-protocol kernel-tls read-ahead)
+(defun set-behaviour (context minimum-protocol read-ahead)
   "Gives CONTEXT, an SSL_CTX, its settings that need no files."
   (control-context context +control-minimum-protocol+
                    (ecase minimum-protocol (:tls-1.2 +tls-1.2+) (:tls-1.3 +tls-1.3+)))
-  (%set-context-options context (logior +context-options+ (if kernel-tls +kernel-tls+ 0)))
+  (%set-context-options context +context-options+)
   (control-context context +control-mode+ +tls-modes+)
   (control-context context +control-read-ahead+ (if read-ahead 1 0))
   (control-context context +control-session-cache+ 0)
@@ -90,37 +87,22 @@ clients are verified, so that a client that was verified in another way cannot r
     (copy-out octets pointer)
     (%set-session-id-context context pointer (length octets))))
 
+(defconstant +ticket-key-octets+ 80)    ; a name of 16, 32 for the MAC, 32 for the cipher
+
 (defun read-ticket-key (file)
   "The key in FILE, 80 octets."
-  (check-readable :ticket-key-files nil file)
+  (check-readable :ticket-key-file nil file)
   (let ((octets (file-octets file)))
     (unless (= +ticket-key-octets+ (length octets))
-      (tls-mistaken :ticket-key-files nil (princ-to-string file) "has ~D octets in place of ~D"
+      (tls-mistaken :ticket-key-file nil (princ-to-string file) "has ~D octets in place of ~D"
                     (length octets) +ticket-key-octets+))
     octets))
 
-(defun check-ticket-keys (keys)
-  "Signals a TLS-MISTAKE for several KEYS on ABCL, which cannot choose the key of a ticket."
-  (declare (ignorable keys))
-  #+abcl (when (rest keys)
-           (tls-mistaken :ticket-key-files nil nil "can be one file only on ABCL")))
-
-(defun ticket-keys-replaceable-p ()
-  "True if OpenSSL can ask us for the key of each ticket, as version 3.0 can.  On ABCL the callback
-would crash the process, within EVP_MAC_CTX_set_params."
-  #+abcl nil
-  #-abcl (and (cffi:foreign-symbol-pointer "SSL_CTX_set_tlsext_ticket_key_evp_cb") t))
-
-(defun set-ticket-keys (context ticket-keys &aux (keys (valid-ticket-keys ticket-keys)))
-  "Makes CONTEXT, an SSL_CTX, use TICKET-KEYS for session tickets."
-  (check-ticket-keys keys)
-  (if (or (rest keys)                   ; several keys need OpenSSL 3.0
-          (and (first (ticket-keys-state ticket-keys)) (ticket-keys-replaceable-p)))
-      (cffi:foreign-funcall "SSL_CTX_set_tlsext_ticket_key_evp_cb" :pointer context
-                            :pointer (cffi:callback choose-ticket-key) :int)
-      (cffi:with-foreign-object (pointer :uint8 +ticket-key-octets+)
-        (copy-out (first keys) pointer)
-        (control-context context +control-ticket-keys+ +ticket-key-octets+ pointer))))
+(defun set-ticket-key (context key)
+  "Makes CONTEXT, an SSL_CTX, use KEY for session tickets (RFC 5077, section 4)."
+  (cffi:with-foreign-object (pointer :uint8 +ticket-key-octets+)
+    (copy-out key pointer)
+    (control-context context +control-ticket-keys+ +ticket-key-octets+ pointer)))
 
 ;;; The whole context
 
@@ -134,13 +116,13 @@ would crash the process, within EVP_MAC_CTX_set_params."
 
 (defun prepare-context (context certificate index
                         &key minimum-protocol ciphers cipher-suites client-ca-file verify-client
-                          kernel-tls read-ahead session-id-context ticket-keys)
+                          read-ahead session-id-context ticket-key)
   "Gives CONTEXT, an SSL_CTX, all settings, and CERTIFICATE, the one at INDEX; returns a list of
 warnings."
-  (set-behaviour context minimum-protocol kernel-tls read-ahead)
+  (set-behaviour context minimum-protocol read-ahead)
   (set-ciphers context ciphers cipher-suites)
   (set-session-id-context context session-id-context)
-  (set-ticket-keys context ticket-keys)
+  (set-ticket-key context ticket-key)
   (when client-ca-file
     (load-authorities context client-ca-file))
   (set-verification context verify-client)
@@ -152,8 +134,8 @@ warnings."
   "Makes CONTEXT, an SSL_CTX, call CHOOSE-CERTIFICATE in each handshake."
   (%context-callback-control context +control-name-callback+ (cffi:callback choose-certificate)))
 
-(defun build-context (certificates ciphers ticket-keys settings)
-  "The context for CERTIFICATES with CIPHERS, TICKET-KEYS and SETTINGS; and a list of warnings."
+(defun build-context (certificates ciphers ticket-key settings)
+  "The context for CERTIFICATES with CIPHERS, TICKET-KEY and SETTINGS; and a list of warnings."
   (let ((id (new-context-id)) (handles '()) (complete nil))
     (unwind-protect
          (let ((warnings
@@ -161,8 +143,8 @@ warnings."
                        for index from 0
                        do (push (new-context id) handles)
                        append (apply #'prepare-context (first handles) certificate index
-                                     :ciphers ciphers :ticket-keys ticket-keys settings)))
-               (context (%make-tls-context id (reverse handles) ciphers ticket-keys)))
+                                     :ciphers ciphers :ticket-key ticket-key settings)))
+               (context (%make-tls-context id (reverse handles) ciphers ticket-key)))
            (when (rest handles)         ; with one certificate, there is no choice
              (mapc #'control-name-callback handles))
            (free-when-forgotten context handles)
@@ -175,7 +157,7 @@ warnings."
 
 (defun make-tls-context (certificates
                          &key (minimum-protocol :tls-1.2) ciphers cipher-suites client-ca-file
-                           verify-client ticket-keys ticket-key-files kernel-tls (read-ahead t))
+                           verify-client ticket-key ticket-key-file (read-ahead t))
   "Returns a TLS-CONTEXT for a server, and a list of warnings, strings, about certificates that
 clients will not trust: one that has expired or is not valid yet, or a chain out of order.
 
@@ -195,14 +177,11 @@ have a valid one or none; :REQUEST if the server asks for one, and accepts any o
 server does not ask.  CLIENT-CA-FILE: a PEM file with the certificates of the issuers of clients'
 certificates.
 
-TICKET-KEY-FILES: files with 80 secret octets each, as keys for session tickets (RFC 5077).  The
-server makes tickets with the first key, and accepts those made with any of them.  Processes with
-the same files resume each other's sessions.  Several files need OpenSSL 3.0.  TICKET-KEYS: instead
-of files, the keys of another context; see TLS-CONTEXT-TICKET-KEYS.  The default is a random key.
-With OpenSSL 3.0, it is replaced daily, and still accepted for another day.
+TICKET-KEY-FILE: a file with 80 secret octets, the key for session tickets (RFC 5077).  Processes
+with the same file resume each other's sessions.  TICKET-KEY: instead of a file, the key of another
+context; see TLS-CONTEXT-TICKET-KEY.  The default is a random key.
 
-KERNEL-TLS: true if the kernel shall encrypt, if it can.  READ-AHEAD: false if OpenSSL shall read no
-more from a socket than the current record.
+READ-AHEAD: false if OpenSSL shall read no more from a socket than the current record.
 
 Signals TLS-MISTAKE."
   (multiple-value-bind (context warnings mistake)
@@ -211,18 +190,15 @@ Signals TLS-MISTAKE."
         (handler-case
             (build-context certificates
                            (or ciphers *default-tls-ciphers*)
-                           (cond (ticket-key-files
-                                  (make-ticket-keys
-                                   (list* nil (mapcar #'read-ticket-key ticket-key-files))))
-                                 (ticket-keys)
-                                 (t (make-random-ticket-keys)))
+                           (cond (ticket-key-file (read-ticket-key ticket-key-file))
+                                 (ticket-key)
+                                 (t (random-octets +ticket-key-octets+)))
                            (list :minimum-protocol minimum-protocol
                                  :cipher-suites (or cipher-suites *default-tls-cipher-suites*)
                                  :client-ca-file client-ca-file
                                  :verify-client verify-client
                                  :session-id-context
                                  (session-id-context verify-client client-ca-file)
-                                 :kernel-tls kernel-tls
                                  :read-ahead read-ahead))
           (tls-mistake (mistake) (values nil '() mistake))))
     (when mistake

@@ -28,13 +28,6 @@
 (defmethod transport-send ((transport tls-transport) octets start end)
   (send-tls (transport-session transport) octets start end))
 
-(defmethod transport-send-parts ((transport tls-transport) parts)
-  (let ((session (transport-session transport))
-        (part (first parts)))
-    (if (and (file-part-p part) (tls-session-kernel-p session))
-        (send-file-tls session (file-part-file part) (part-position part) (part-end part))
-        (call-next-method))))
-
 (defmethod transport-awaits ((transport tls-transport))
   (tls-awaits (transport-session transport)))
 
