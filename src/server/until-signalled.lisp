@@ -187,8 +187,8 @@ Prints an error, and returns NIL then."
 when the start has failed, else with 0.  DRAIN-TIMEOUT, a real or NIL, DRAIN-DELAY, a real, and
 ON-START, a function or NIL, are as for HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.
 Never returns."
-  (let* ((manager (take-manager))
-         (errands (errands-of-signals))
+  (let* ((errands (errands-of-signals)) ; first, or SIGTERM would still be the Lisp's
+         (manager (take-manager))
          (server (started-server (lambda ()
                                    (check-argument-types
                                     (list :drain-timeout drain-timeout :drain-delay drain-delay)

@@ -73,6 +73,17 @@
         (not (program-runs-p program)))
       (expect-cut-short program client))))
 
+(defparameter *early-signal-form*
+  "(let ((thread sb-impl::*finalizer-thread*))
+     (when (typep thread 'sb-thread:thread)
+       (sb-thread:interrupt-thread thread #'sb-ext:exit)
+       (sb-thread:join-thread thread :default nil :timeout 10)))"
+  "What a signal does before a program serves, if the main thread takes none then.")
+
+(define-server-test (a-program-that-a-signal-ends-before-it-serves-exits :needs :parking)
+  (with-program (program *early-signal-form* (signalled-acceptor))
+    (is (eql 0 (program-exit program :patience (patience-to-load))))))
+
 (define-server-test (a-server-serves-until-its-delay-is-over :needs :parking)
   (with-serving-program (program (page-form "/hello" "\"hello\"")
                                  (signalled-acceptor "" ":drain-delay 3600"))

@@ -5,11 +5,20 @@
 ;;;; SBCL does not defer SIGUSR1, as it does the others: Lisp code would run in the middle of a
 ;;;; collection of garbage, and end the process.  So SIGQUIT asks for the report, as it asks a Java
 ;;;; virtual machine.
+;;;;
+;;;; Until its handler is replaced, SIGTERM calls SB-EXT:EXIT, in any thread.  In the finalizer's,
+;;;; which the system chooses when the main thread blocks signals, that ends this thread alone, and
+;;;; every later exit waits for the lock that it keeps.
+
+(defun exit-begun-p ()
+  "True if a thread has begun to end the process, and perhaps failed."
+  (and (sb-thread:mutex-owner sb-impl::*exit-lock*) t))
 
 (defun call-on-signal (name function)
   "Has FUNCTION, a function without arguments, called for each signal NAME that the process gets
-from now on: :HANGUP, :INTERRUPT, :TERMINATE or :REPORT, which is SIGQUIT.  The call may happen at
-any moment that allows interrupts, in any thread, so FUNCTION should only leave a note."
+from now on: :HANGUP, :INTERRUPT, :TERMINATE or :REPORT, which is SIGQUIT; also for a :TERMINATE that
+came before.  The call may happen at any moment that allows interrupts, in any thread, so FUNCTION
+should only leave a note."
   (sb-sys:enable-interrupt (ecase name
                              (:hangup sb-unix:sighup)
                              (:interrupt sb-unix:sigint)
@@ -17,9 +26,12 @@ any moment that allows interrupts, in any thread, so FUNCTION should only leave 
                              (:report sb-unix:sigquit))
                            (lambda (signal information context)
                              (declare (ignore signal information context))
-                             (funcall function))))
+                             (funcall function)))
+  (when (and (eq name :terminate) (exit-begun-p))
+    (funcall function)))
 
 (defun exit-process (code seconds)
   "Ends the process with CODE, an integer.  Runs exit hooks and unwinds the other threads, and waits
-up to SECONDS, a real, for the ends of these.  Call it in the main thread."
-  (sb-ext:exit :code code :timeout seconds))
+up to SECONDS, a real, for the ends of these; but not where a thread has begun that, and failed.
+Call it in the main thread."
+  (sb-ext:exit :code code :timeout seconds :abort (exit-begun-p)))
