@@ -312,10 +312,11 @@ another thread has done so, and ACCEPTOR may have been started again."
     (and starter (bt:thread-alive-p starter)))) ; on some Lisps threads die without unwinding
 
 (defun begin-start (acceptor)
-  "Makes the current thread the starter of ACCEPTOR; NIL where another thread is that."
+  "Makes the current thread the starter of ACCEPTOR; NIL where another thread is that.  It may be
+that already: it debugs an error of START, and starts again."
   (with-slots (starter start-lock) acceptor
     (with-lock-briefly (start-lock)
-      (unless (starting-p acceptor)
+      (unless (and (starting-p acceptor) (not (eq starter (bt:current-thread))))
         (setf starter (bt:current-thread))))))
 
 (defun end-start (acceptor)
@@ -351,8 +352,11 @@ and leaves it stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread
         ;; Where redefinitions of methods cannot be watched, they take effect at a start.
         (setf (acceptor-user-methods acceptor) nil))
       (unless-returned (multiple-value-prog1 (call-next-method)
-                         (settle-logs acceptor))
-        (unless was-listening
+                         (settle-logs acceptor)
+                         (check-access-log-folder acceptor))
+        (unless (or was-listening
+                    ;; A START within this one, in the debugger, has ended.
+                    (null (slot-value acceptor 'starter)))
           (let ((engine (server-engine acceptor)))
             (when engine                ; it may have started before the failure
               (stop-engine engine :timeout 0)))

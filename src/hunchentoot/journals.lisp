@@ -104,6 +104,14 @@ not need.")
       (mapc #'start-journal wanted)
       (mapc #'end-journal (set-difference (all-journals acceptor) wanted)))))
 
+(defun check-access-log-folder (acceptor)
+  "Complains if the access log of ACCEPTOR is to be in a folder that does not exist."
+  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
+    (unless (or (null destination)
+                (streamp destination)
+                (uiop:directory-exists-p (uiop:pathname-directory-pathname destination)))
+      (complain acceptor :error "The folder of the access log, ~A, does not exist." destination))))
+
 (defmethod (setf hunchentoot:acceptor-access-log-destination) :after
     (destination (acceptor parallel-acceptor))
   (declare (ignore destination))

@@ -25,6 +25,34 @@
     (is (eq acceptor (hunchentoot:stop acceptor)))
     (is (not (hunchentoot:started-p acceptor)))))
 
+(define-server-test (an-acceptor-can-be-started-anew-where-an-error-of-its-start-is-debugged
+                     :needs :our-engine)
+  (serving () (("/" "body"))
+    (block debugged
+      (handler-bind ((error (lambda (condition)
+                              (declare (ignore condition))
+                              (hunchentoot:stop *server*)
+                              (start-elsewhere *server*)
+                              (return-from debugged))))
+        (hunchentoot:start *server*)))
+    (is (hunchentoot:started-p *server*))
+    (is (string= "body" (ask-text "/")))))
+
+(define-server-test (an-acceptor-that-was-started-in-the-debugger-of-a-failed-start-serves
+                     :needs :our-engine)
+  (serving () (("/" "body"))
+    (let ((first-server *server*)
+          (*server* (make-test-acceptor :port (hunchentoot:acceptor-port *server*))))
+      (block debugged
+        (handler-bind ((error (lambda (condition)
+                                (declare (ignore condition))
+                                (start-elsewhere *server*)
+                                (return-from debugged))))
+          (hunchentoot:start *server*)))
+      (is (string= "body" (ask-text "/")))
+      (is (hunchentoot:started-p first-server))
+      (hunchentoot:stop *server*))))
+
 (define-server-test (stopping-what-is-not-started-is-harmless :needs :our-engine)
   (let ((acceptor (make-test-acceptor)))
     (is (eq acceptor (hunchentoot:stop acceptor)))

@@ -298,6 +298,15 @@ leaves."
         (ask "/")
         (eventually ("the message") (lines-of file))))))
 
+(define-server-test (an-access-log-in-no-folder-is-told-at-the-start :needs :our-engine)
+  (with-directory (directory)
+    (flet ((told (name)
+             (with-message-text (log :access-log-destination
+                                     (namestring (merge-pathnames name directory)))
+                 (("/" "body")))))
+      (is (search "[ERROR]] The folder of the access log, " (told "gone/access.log")))
+      (is (equal "" (told "access.log"))))))
+
 ;;; Methods of programs
 
 (defclass telling-messages ()
