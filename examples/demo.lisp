@@ -33,22 +33,12 @@
  code { font-family: ui-monospace, monospace; font-size: .92em }
  .by { color: #5b6770; font-size: .92rem }
  li { margin: .35rem 0 }
- table { border-collapse: collapse; width: 100% }
- td { padding: .3rem .5rem; border-bottom: 1px solid #e3e0da; vertical-align: top }
- td.n { text-align: right; font-variant-numeric: tabular-nums; font-weight: 600 }
- td.k { white-space: nowrap }
- .threads { display: flex; flex-wrap: wrap; gap: 4px; margin: .6rem 0 }
- .threads i, .key i { display: inline-block; width: 18px; height: 18px; border-radius: 4px }
- .key i { width: 11px; height: 11px; border-radius: 3px; margin: 0 .3rem 0 .9rem }
- .key i:first-child { margin-left: 0 }
- .serving { background: #d9622b } .idle { background: #eab08f }
- .standby { background: #2f8f6b } .suspended { background: #b8b2a7 }
  input { font: inherit; padding: .25rem .5rem; border: 1px solid #b8b2a7; border-radius: 5px }
  button { font: inherit; padding: .25rem .8rem; border: 0; border-radius: 5px;
           color: #fff; background: #0b66a8 }
  @media (prefers-color-scheme: dark) {
    body { color: #e4e0d9; background: #1a1c1f } a { color: #6cb6e8 }
-   .by { color: #9aa3ab } td { border-color: #34383d } .suspended { background: #5d5a54 }
+   .by { color: #9aa3ab }
    input { color: inherit; background: #26292d; border-color: #4a4f55 } }"
   "The style sheet of the demo's pages.")
 
@@ -70,99 +60,11 @@
   (bt:thread-name (bt:current-thread)))
 
 
-;;; What the server knows of itself
-
-(defparameter *meanings*
-  '(:threads "worker threads alive"
-    :standby "of them waiting for something to do"
-    :busy "of them having a connection"
-    :keep-alive-waiting "of the busy ones, waiting for their client's next request"
-    :suspended "of those on standby, resting until they are needed"
-    :made "threads made since the start"
-    :ended "threads ended since the start"
-    :resumes "times a resting thread was called back"
-    :suspends "times a thread went to rest"
-    :accepted "connections accepted"
-    :open "connections open now"
-    :parked "of them waiting for a request, without a thread"
-    :deferred "of them waiting for a reply that comes later, without a thread"
-    :writing "of them waiting for a slow client to take its reply, without a thread"
-    :queued "of them waiting for a thread"
-    :refused "connections answered 503 for want of room"
-    :refused-by "the same by reason"
-    :expired "connections ended for taking too long or holding up others"
-    :expired-by "the same by kind"
-    :rejected "requests answered with an error for what they are: no HTTP, too large, too slow"
-    :rejected-by-status "the same by status"
-    :handshakes-failed "handshakes of TLS that failed"
-    :handshakes-failed-by "the same by kind"
-    :failed "errors outside of handlers"
-    :stalls "times serving a connection made no progress"
-    :served "requests served"
-    :durations "how long they took"
-    :ready-wait "seconds that a ready connection last waited for a thread"
-    :ready-waits "samples of that"
-    :decisions "how often the number of threads was decided about, by kind"
-    :timers "functions to be called later: how many there are, and what became of others"
-    :memory "octets reserved for what clients make the process keep"
-    :memory-limit "octets that may be"
-    :uptime "seconds since the start"
-    :log-dropped "lines of the access log that could not be written")
-  "A few words for each key of HUNCHENTOOT-RECYCLING-TASKMASTER:STATS.")
-
-(defun thread-squares (stats)
-  "One coloured square for each worker thread that STATS counts, as HTML."
-  (let* ((idle (getf stats :keep-alive-waiting 0))
-         (busy (getf stats :busy 0))
-         (suspended (getf stats :suspended 0))
-         (kinds `(("serving" ,(- busy idle))
-                  ("idle" ,idle)
-                  ("standby" ,(- (getf stats :threads 0) busy suspended))
-                  ("suspended" ,suspended))))
-    (format nil "<div class=\"threads\">~{<i class=\"~A\"></i>~}</div>~%~
-                 <div class=\"key by\">~:{<i class=\"~A\"></i>~:*~A~}</div>"
-            (loop for (kind count) in kinds
-                  append (loop repeat count collect kind))
-            kinds)))
-
-(defun kinds-text (plist)
-  "PLIST of kinds and how often each occurred, as a person reads it: those that did."
-  (format nil "~:[none~;~:*~{~A~^, ~}~]"
-          (loop for (kind count) on plist by #'cddr
-                unless (eql count 0)
-                  collect (format nil "~:D ~(~A~)" count kind))))
-
-(defun histogram-text (histogram)
-  "The count and the mean of HISTOGRAM, as a person reads them."
-  (let ((count (getf histogram :count)))
-    (format nil "~:D~@[, ~,4F s on average~]" count
-            (and (plusp count) (/ (getf histogram :sum) count)))))
-
-(defun figure-text (value)
-  "VALUE as a person reads it."
-  (typecase value
-    (null "&ndash;")
-    (integer (format nil "~:D" value))
-    (real (format nil "~,VF" (if (< value 1) 4 1) value))
-    (cons (escape (if (getf value :buckets) (histogram-text value) (kinds-text value))))
-    (t (escape value))))
-
-(defun stats-table (stats)
-  "The plist STATS as an HTML table."
-  (format nil "<table>~%~:{<tr><td class=\"k\"><code>~A</code></td>~
-               <td class=\"n\">~A</td><td>~A</td></tr>~%~}</table>"
-          (loop for (key value) on stats by #'cddr
-                collect (list (escape (string-downcase key))
-                              (figure-text value)
-                              (escape (getf *meanings* key ""))))))
-
-
 ;;; The handlers
 
 (hunchentoot:define-easy-handler (front-page :uri "/") ()
-  (let ((stats (recycling:stats hunchentoot:*acceptor*)))
-    (page "Recycled threads"
-          (format nil "<h1>Hunchentoot, served by recycled threads</h1>~%~
+  (page "Recycled threads"
+        (format nil "<h1>Hunchentoot, served by recycled threads</h1>~%~
   <p class=\"by\">This page came from <code>~A</code>. Ask for it again: another
       worker may answer.</p>~%~
   <p><a href=\"/live\">See the server at work</a>: its workers, connections, rates and latency, live
@@ -173,15 +75,12 @@
   <li><form action=\"/yo\">or to <input name=\"name\" placeholder=\"your name\"
       aria-label=\"your name\"> <button>Say hey</button></form></li>~%~
   <li><a href=\"/nap\">/nap</a> &ndash; takes a second to answer; ask for it from a few tabs
-      at once, then look here again</li>~%~
+      at once, and watch the workers live</li>~%~
   <li><a href=\"/chat\">/chat</a> &ndash; a chat, by WebSockets; open it in a few tabs</li>~%~
   <li><a href=\"/clock\">/clock</a> &ndash; the server's time, by server-sent events</li>~%~
   <li><a href=\"/later\">/later</a> &ndash; answers that come later: by a timer, a pool of threads,
-      another server</li></ul>~%~
-  <h2>Its threads</h2>~%~A~%<h2>Its counters</h2>~%~A~%~
-  <p class=\"by\">The same at the REPL:
-      <code>(recycling:stats acceptor)</code></p>"
-                  (escape (this-thread)) (thread-squares stats) (stats-table stats)))))
+      another server</li></ul>"
+                (escape (this-thread)))))
 
 (defvar *health*
   (recycling:make-readiness-dispatcher "/health")

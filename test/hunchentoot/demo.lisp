@@ -19,17 +19,6 @@
         (unwind-protect (funcall function *server*)
           (demo '#:stop))))))
 
-(define-server-test (every-statistic-has-a-name-a-value-and-words-in-the-demo :needs :our-engine)
-  (call-with-demo
-   (lambda (acceptor)
-     (let ((page (ask-text "/")))
-       (loop for (name) on (recycling:stats acceptor) by #'cddr
-             do (is (cl-ppcre:scan (format nil "<code>~(~A~)</code></td>~
-                                                <td class=\"n\">[^<(]+</td><td>[a-z0-9]"
-                                           name)
-                                   page)
-                    "~A" name))))))
-
 (define-server-test (the-demo-says-hey :needs :our-engine)
   (call-with-demo
    (lambda (acceptor)
