@@ -72,9 +72,7 @@ listens.  For a Unix-domain socket, it is 0.")
   (application-engine server))
 
 (defmethod stats ((server clack-server))
-  (append (if (application-engine server)
-              (engine-statistics (application-engine server))
-              (no-statistics))
+  (append (engine-stats (application-engine server))
           (list :log-dropped (journal-unwritten (server-journal server)))))
 
 (defmethod list-connections ((server clack-server))

@@ -111,7 +111,7 @@ sent after it."
   (begin-limited-reply exchange)
   (drop-unread exchange)
   (let ((head (exchange-head exchange))
-        (event (reply-event status (kept-p exchange headers))))
+        (event (reply-event exchange status (kept-p exchange headers))))
     (with-reply (reply)
       (encode-response-head reply exchange status headers event length)
       (let ((body (and (content-wanted-p (head-method head) status) (funcall append reply))))

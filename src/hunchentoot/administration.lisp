@@ -4,10 +4,8 @@
   (let ((engine (server-engine server))
         (taskmaster (acceptor-taskmaster* server)))
     (append
-     (cond (engine
-            (engine-statistics engine))
-           ((typep taskmaster 'recycling-taskmaster)
-            (no-statistics))
+     (cond ((or engine (typep taskmaster 'recycling-taskmaster))
+            (engine-stats engine))
            (t
             (loop for name in *statistics*
                   collect name

@@ -235,7 +235,7 @@ the header, or NIL to leave that as it is.  Returns the protocol event that send
 be."
   (unless (body-allowed-p status)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
-  (let ((event (reply-event status (and framed-p (kept-p acceptor request head)))))
+  (let ((event (reply-event *exchange* status (and framed-p (kept-p acceptor request head)))))
     (multiple-value-bind (connection keep-alive)
         (connection-headers *exchange* event
                             (seconds-for (exchange-application *exchange*) :idle))

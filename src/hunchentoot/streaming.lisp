@@ -23,6 +23,8 @@ function of the same arguments, where our own code does not make the reply."
                     (not (headers-sent-p))
                     (or content (hunchentoot:content-length*)))
            (check-transfer-encoding))
+         (when (current-head)
+           (setf (exchange-status *exchange*) status))
          (apply hunchentoots status content))))
 
 (wrap-start-of-output 'start-output-here)

@@ -53,7 +53,7 @@ engine calls on top of them.")
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
    #:functions-can-be-wrapped-p #:wrap-function #:call-in-saved-images #:call-for-backtrace
-   #:heap-octets #:heap-used #:collection-seconds #:frames-of-thread
+   #:heap-octets #:heap-used #:collection-seconds #:process-figures #:frames-of-thread
    #:collect-garbage #:call-when-forgotten #:keeping
    ;; TLS: certificates, keys and settings
    #:tls-context #:make-tls-context #:tls-context-handle #:tls-context-ciphers

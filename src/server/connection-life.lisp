@@ -147,6 +147,7 @@ outcome for the connection, as RESPOND does."
       (t
        (setf (exchange-head exchange) head
              (exchange-began exchange) (microseconds)
+             (exchange-status exchange) nil
              (exchange-counted-p exchange) nil)
        (outcome-after-queue application connection head)))))
 

@@ -23,6 +23,27 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
   "True while ENGINE, or NIL for none, takes new requests."
   (and engine (welcoming-p engine)))
 
+;;; What engines tell
+
+(defun being-served-p (worker)
+  "True if WORKER, a plist of LIST-WORKERS, is at a request."
+  (let ((task (getf worker :task)))
+    (and (typep task 'exchange)
+         (exchange-head task)
+         (not (exchange-counted-p task)))))
+
+(defun engine-stats (engine)
+  "The part of STATS that ENGINE, or NIL for none that runs, tells."
+  (let* ((known (if engine (engine-statistics engine) (no-statistics)))
+         (replies (replies-by-kind (getf known :replies))))
+    (setf (getf known :replies) replies)
+    (append known
+            (list :errors (loop for (nil classes) on replies by #'cddr
+                                sum (getf classes :5xx))
+                  :in-progress (+ (getf known :deferred)
+                                  (count-if #'being-served-p
+                                            (and engine (list-workers engine))))))))
+
 ;;; The pages
 
 (defun encoded-page (status type function)
@@ -40,10 +61,12 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
   (encoded-page 200 "application/json" (lambda (output) (encode-json output value))))
 
 (defun metrics-page (servers)
-  "The page, three values, with the STATS of SERVERS, a list, as text for Prometheus."
+  "The page, three values, with the STATS of SERVERS, a list, and of the process, as text for
+Prometheus."
   (text-page 200 "text/plain; version=0.0.4; charset=utf-8"
-             (prometheus-text (loop for server in servers
-                                    collect (cons (place-of server) (stats server))))))
+             (uiop:strcat (prometheus-text (loop for server in servers
+                                                 collect (cons (place-of server) (stats server))))
+                          (process-text))))
 
 (defun stats-page (servers)
   "The page, three values, with the STATS of SERVERS, a list, as JSON (RFC 8259)."

@@ -42,7 +42,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:trusted-proxies #:proxy-protocol-p
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
    #:note-rejected #:turn-away
-   #:stats #:list-connections #:run-after #:cancel-timer #:server-engine #:*engine-of-context*
+   #:stats #:engine-stats #:list-connections #:run-after #:cancel-timer #:server-engine
+   #:*engine-of-context*
    ;; pages for those that watch
    #:place-of #:place-text #:ready-p #:engine-ready-p #:*loopback*
    #:make-page-test #:passed-on-p #:hosts-asked-for
@@ -72,7 +73,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:next-request-missing #:end-content
    ;; exchanges
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
-   #:exchange-kind #:exchange-head #:exchange-words #:exchange-duration #:note-served
+   #:exchange-kind #:exchange-head #:exchange-status #:exchange-words #:exchange-duration
+   #:note-served
    #:exchange-content
    #:last-of-connection-p
    #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply

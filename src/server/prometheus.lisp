@@ -7,6 +7,10 @@
   '((:durations :histogram "request_duration_seconds"
      "From the whole head of a request until its reply is over.")
     (:served :counter "requests_total" "Requests served.")
+    (:replies :counter "replies_total"
+     "Requests served by method and class of status." "method" "status")
+    (:in-progress :gauge "requests_in_progress" "Requests whose reply is not over.")
+    (:octets-sent :counter "sent_bytes_total" "Octets sent to clients, before TLS.")
     (:rejected-by-status :counter "requests_rejected_total"
      "Requests that the server itself answered with an error." "status")
     (:failed :counter "failures_total" "Errors outside of request handlers.")
@@ -51,7 +55,7 @@
     (:log-dropped :counter "log_lines_dropped_total" "Lines of logs that were lost."))
   "For each metric, its statistic, a keyword of STATS or a list of one and of a keyword in its
 plist; its type; its name without the prefix; a sentence; and where the statistic is a plist, the
-name of the label for the keywords of that.")
+name of the label for the keywords of that, and perhaps of those of the plists in it.")
 
 (defparameter *metric-prefix* "http_server_")
 
@@ -73,7 +77,7 @@ name of the label for the keywords of that.")
 (defun write-sample (out name labels value)
   "Writes to OUT the line of a sample of the metric NAME with LABELS, an alist of strings, and
 VALUE, a real."
-  (format out "~A{~{~A=\"~A\"~^,~}} ~A~%"
+  (format out "~A~@[{~{~A=\"~A\"~^,~}}~] ~A~%"
           name
           (loop for (label . text) in labels collect label collect (escaped-label text))
           (decimal-text value)))
@@ -90,29 +94,57 @@ VALUE, a real."
     (write-sample out (format nil "~A_sum" name) labels sum)
     (write-sample out (format nil "~A_count" name) labels count)))
 
-(defun write-metric (out type name label place value)
-  "Writes to OUT the lines of the metric NAME of TYPE for VALUE, a statistic of the server at PLACE,
-a string.  LABEL is the name of the label for the keywords of VALUE; NIL where VALUE is no plist."
-  (let ((labels (list (cons "server" place))))
-    (cond ((eq type :histogram)
-           (write-histogram out name labels value))
-          (label
-           (loop for (kind count) on value by #'cddr
-                 do (write-sample out name
-                                  (append labels (list (cons label (format nil "~(~A~)" kind))))
-                                  count)))
-          (t (write-sample out name labels value)))))
+(defun write-metric (out type name label-names labels value)
+  "Writes to OUT the lines of the metric NAME of TYPE, with LABELS, an alist, for VALUE, a
+statistic.  LABEL-NAMES are those of the labels for the keywords of VALUE and of the plists in it."
+  (cond ((eq type :histogram)
+         (write-histogram out name labels value))
+        (label-names
+         (loop for (kind part) on value by #'cddr
+               do (write-metric out type name (rest label-names)
+                                (append labels (list (cons (first label-names)
+                                                           (format nil "~(~A~)" kind))))
+                                part)))
+        (t (write-sample out name labels value))))
+
+(defun write-family (out name type help)
+  "Writes to OUT what is said of the metric NAME of TYPE, with the sentence HELP."
+  (format out "# HELP ~A ~A~%# TYPE ~A ~(~A~)~%" name help name type))
 
 (defun prometheus-text (servers)
   "The statistics of SERVERS, an alist from their places, strings, to the plists of STATS, as text
 for Prometheus.  A statistic that is NIL is left out."
   (with-output-to-string (out)
-    (loop for (statistic type suffix help label) in *metrics*
+    (loop for (statistic type suffix help . label-names) in *metrics*
           for name = (format nil "~A~A" *metric-prefix* suffix)
           for samples = (loop for (place . stats) in servers
                               for value = (statistic-of stats statistic)
                               when value collect (cons place value))
           when samples
-            do (format out "# HELP ~A ~A~%# TYPE ~A ~(~A~)~%" name help name type)
+            do (write-family out name type help)
                (loop for (place . value) in samples
-                     do (write-metric out type name label place value)))))
+                     do (write-metric out type name label-names
+                                      (list (cons "server" place)) value)))))
+
+;;; The process
+
+(defparameter *process-metrics*
+  '(("process_cpu_seconds_total" :counter "Processor time of this process.")
+    ("process_resident_memory_bytes" :gauge "Memory of this process in RAM.")
+    ("process_virtual_memory_bytes" :gauge "Address space of this process.")
+    ("process_open_fds" :gauge "Open descriptors of this process.")
+    ("process_max_fds" :gauge "How many descriptors this process may have open.")
+    ("process_start_time_seconds" :gauge "When this process started, in Unix time."))
+  "The name, the type and a sentence for each metric of the process, as Prometheus' clients have
+them.")
+
+(defun process-text ()
+  "The metrics of this process as text for Prometheus.  What the system does not tell is left out."
+  (with-output-to-string (out)
+    (loop for (name type help) in *process-metrics*
+          for value in (list* (/ (get-internal-run-time) internal-time-units-per-second)
+                              (multiple-value-list (process-figures)))
+          when value
+            do (write-family out name type help)
+               (write-sample out name '() value))))
+

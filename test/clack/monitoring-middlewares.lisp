@@ -39,6 +39,21 @@
     (is (equal (format nil "ready~%") (ask-text "/ready")))
     (is (equal (format nil "alive~%") (ask-text "/live")))))
 
+(define-server-test a-failing-application-of-clacks-shows-in-all-pages
+  (call-with-clack
+   (let ((app (lambda (environment)
+                (let ((path (getf environment :path-info)))
+                  (cond ((equal path "/broken") (error "Broken."))
+                        ((equal path "/none") '(404 () ("none")))
+                        (t (text-response "Hey!")))))))
+     (dolist (middleware (list (handler:make-metrics-middleware "/metrics")
+                               (handler:make-stats-middleware "/stats")
+                               (handler:make-live-page-middleware "/live"))
+                         app)
+       (setf app (funcall middleware app))))
+   '()
+   (lambda () (check-counted-replies #'handler:stats))))
+
 (define-server-test pages-of-a-clack-server-are-for-this-machine-alone
   (serving-watched ((handler:make-liveness-middleware "/live")
                     (handler:make-liveness-middleware "/far" :allow '("192.0.2.0/24"))

@@ -106,7 +106,7 @@
       (check (lambda () (note-shared-duration shared 1000000))
              (lambda () (engine::sheet-of-counters shared))))))
 
-(defparameter *sums-of-kinds* '(:rejected :refused :expired :handshakes-failed)
+(defparameter *sums-of-kinds* '(:rejected :refused :expired :handshakes-failed :errors)
   "The statistics that a monitor computes by adding up those by kind.")
 
 (test every-statistic-is-a-metric
@@ -137,7 +137,7 @@
   (if (promtool-p)
       (let ((text (prometheus-text
                    (list (cons "127.0.0.1:80"
-                               (loop for (name value) on (engine:no-statistics) by #'cddr
+                               (loop for (name value) on (server:engine-stats nil) by #'cddr
                                      append (list name (case name
                                                          (:ready-waits (histogram-of 1 2))
                                                          (:ready-wait 0.001)

@@ -48,4 +48,5 @@ counted then, and the caller is to refuse it.  True also where the service tells
 (defun note-closed (engine connection)
   "Notes that CONNECTION, which ENGINE has counted as open, no longer is."
   (counter-add (tally-open (engine-tally engine)) -1)
+  (counter-add (tally-sent (engine-tally engine)) (send-queue-sent (connection-queue connection)))
   (leave-address engine connection))

@@ -29,6 +29,8 @@ wakes it.")
   (suspends 0 :type fixnum)             ; workers
   (accepted (make-counter) :read-only t) ; connections, since the start
   (open (make-counter) :read-only t)    ; connections, now
+  ;; Octets that connections sent after their last request was counted.
+  (sent (make-counter) :read-only t)
   (refused-by (no-refusals) :type list) ; connections, by why; see *REFUSAL-REASONS*
   (expired-by (no-expirations) :type list) ; connections, by why; see *DEADLINE-KINDS*
   (failed 0 :type fixnum)               ; errors of the service, of making a thread

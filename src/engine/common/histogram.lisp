@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; Histograms of durations.
+;;;; Histograms of durations, and what else is counted of requests.
 ;;;;
 ;;;; A TALLY-SHEET counts durations by their length.  Each worker has one of its own: so a request
 ;;;; takes no lock, and writes to no cache line that another processor writes to.  A reader adds the
@@ -16,13 +16,20 @@ takes longer.")
 (defconstant +buckets+ 17
   "How many buckets a histogram has.")
 
+(defconstant +request-kinds+ 48
+  "How many kinds of requests there are for the layer above: see COUNT-REQUEST.")
+
+(defconstant +sheet-places+ 67          ; +BUCKETS+ + 2 + +REQUEST-KINDS+
+  "How many places of a tally sheet are written.")
+
 (deftype tally-sheet ()
-  "The counts of the buckets, and the sum of all durations in MICROSECONDS.  The rest of the vector
-is a cache line that nobody writes, between this sheet and the next object in memory."
-  `(simple-array (unsigned-byte 62) (,(+ +buckets+ 1 8))))
+  "The counts of the buckets, the sum of all durations in MICROSECONDS, the sum of all octets sent,
+and the counts of the kinds of requests.  The rest of the vector is a cache line that nobody writes,
+between this sheet and the next object in memory."
+  `(simple-array (unsigned-byte 62) (,(+ +sheet-places+ 8))))
 
 (defun make-tally-sheet ()
-  (make-array (+ +buckets+ 1 8) :element-type '(unsigned-byte 62) :initial-element 0))
+  (make-array (+ +sheet-places+ 8) :element-type '(unsigned-byte 62) :initial-element 0))
 
 (declaim (inline bucket-of))
 (defun bucket-of (duration)
@@ -40,6 +47,22 @@ find it in the sum before it is counted, but not the other way round."
   (declare (type tally-sheet sheet) (type (unsigned-byte 62) duration))
   (incf (aref sheet +buckets+) duration)
   (incf (aref sheet (bucket-of duration))))
+
+(defun note-request (sheet duration kind octets)
+  "Counts a request of KIND, an index below +REQUEST-KINDS+, on SHEET, as NOTE-DURATION does with
+DURATION; and OCTETS that were sent."
+  (declare (type tally-sheet sheet) (type (mod #.+request-kinds+) kind) (type fixnum octets))
+  (incf (aref sheet (+ +buckets+ 2 kind)))
+  (incf (aref sheet (1+ +buckets+)) octets)
+  (note-duration sheet duration))
+
+(defun octets-counted (sheet)
+  "How many octets were sent, according to SHEET."
+  (aref sheet (1+ +buckets+)))
+
+(defun kinds-counted (sheet)
+  "How many requests of each kind SHEET has counted, a vector."
+  (subseq sheet (+ +buckets+ 2) +sheet-places+))
 
 (defun add-sheet (sheet other)
   "Adds the counts of the sheet OTHER to SHEET, and returns SHEET."
@@ -64,12 +87,18 @@ seconds, and in :BUCKETS, a list, each bound in seconds and how many durations w
 
 (defun make-shared-sheet ()
   "Counters like those of a tally sheet, for many writers."
-  (coerce (loop repeat (1+ +buckets+) collect (make-counter)) 'simple-vector))
+  (coerce (loop repeat +sheet-places+ collect (make-counter)) 'simple-vector))
 
 (defun note-shared-duration (counters duration)
   "Counts DURATION, in MICROSECONDS, in COUNTERS, a shared sheet, as NOTE-DURATION does."
   (counter-add (svref counters +buckets+) duration)
   (counter-add (svref counters (bucket-of duration)) 1))
+
+(defun note-shared-request (counters duration kind octets)
+  "Counts a request in COUNTERS, a shared sheet, as NOTE-REQUEST does."
+  (counter-add (svref counters (+ +buckets+ 2 kind)) 1)
+  (counter-add (svref counters (1+ +buckets+)) octets)
+  (note-shared-duration counters duration))
 
 (defun sheet-of-counters (counters)
   "The counts of COUNTERS, a shared sheet, as a fresh tally sheet."

@@ -112,9 +112,9 @@ error number."
 DESTINATION is a descriptor; or a function that takes a list of parts, the first with octets
 left, and returns how many octets it has taken, as SEND-OCTETS does.  If MORE-P, the system may
 hold octets that a descriptor takes, for others that follow soon.  Returns three values: a list
-of the parts that are left, the first of them perhaps begun; true if anything was sent; and an
-error number, an integer, or NIL."
-  (loop with sent-p = nil
+of the parts that are left, the first of them perhaps begun; how many octets were sent, or NIL for
+none; and an error number, an integer, or NIL."
+  (loop with sent = nil
         while parts
         do (let ((part (first parts)))
              (if (= (part-position part) (part-end part))
@@ -122,11 +122,11 @@ error number, an integer, or NIL."
                  (let ((count (send-first destination parts more-p)))
                    (cond ((plusp count)
                           (skip-octets parts count)
-                          (setf sent-p t))
-                         ((would-block-p count) (return (values parts sent-p nil)))
-                         ((zerop count) (return (values parts sent-p +eio+)))
-                         (t (return (values parts sent-p (- count))))))))
-        finally (return (values '() sent-p nil))))
+                          (setf sent (+ (or sent 0) count)))
+                         ((would-block-p count) (return (values parts sent nil)))
+                         ((zerop count) (return (values parts sent +eio+)))
+                         (t (return (values parts sent (- count))))))))
+        finally (return (values '() sent nil))))
 
 (defun count-octets (parts)
   "How many octets PARTS, a list, have yet to send."
@@ -183,6 +183,9 @@ them."
    :documentation "The function by which SEND-PARTS sends SEND-QUEUE; NIL if a descriptor does.")
   (limits *no-limits* :type taking-limits)
   (watch nil :type (or null peer-watch)) ; NIL until the peer is waited for
+  (sent 0 :type fixnum
+   :documentation "How many octets of SEND-QUEUE and beside it were sent since they were counted
+last; see COUNT-REQUEST.")
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
   (reserved-since 0 :type fixnum))      ; when there were none, in MILLISECONDS
 
@@ -205,10 +208,11 @@ connection."
   "Sends as much of QUEUE, a SEND-QUEUE, as its sender, or else DESCRIPTOR, takes now; MORE-P is
 as in SEND-PARTS.  The caller owns its connection, and is not interrupted.  Returns true if
 anything was sent; and an error number, an integer, or NIL."
-  (multiple-value-bind (left sent-p failure)
+  (multiple-value-bind (left sent failure)
       (send-parts (or (send-queue-sender queue) descriptor) (send-queue-parts queue) more-p)
     (setf (send-queue-parts queue) left)
-    (values sent-p failure)))
+    (incf (send-queue-sent queue) (or sent 0))
+    (values sent failure)))
 
 (defun clear-queue (queue)
   "Drops the parts of QUEUE, a SEND-QUEUE, unsent.  The caller owns its connection."

@@ -24,7 +24,7 @@ a timer."
 (defparameter *statistics*
   '(:threads :standby :busy :keep-alive-waiting :suspended :made :ended :resumes :suspends
     :accepted :open :parked :deferred :writing :queued :refused :refused-by :expired :expired-by
-    :failed :stalls :served :durations
+    :failed :stalls :served :durations :replies :octets-sent
     :ready-wait :ready-waits :decisions :timers :memory :memory-limit :uptime)
   "The names of the statistics of ENGINE-STATISTICS, in order.")
 
@@ -37,6 +37,7 @@ a timer."
                   (:expired-by (no-expirations))
                   (:timers (no-timer-statistics))
                   (:durations (histogram (make-tally-sheet)))
+                  (:replies (kinds-counted (make-tally-sheet)))
                   ((:ready-wait :ready-waits :decisions :memory-limit) nil)
                   (t 0))))
 
@@ -73,10 +74,13 @@ Not under the lock.")
             :stalls (tally-stalls tally)
             :served (durations-counted durations)
             :durations (histogram durations)
+            :replies (kinds-counted durations)
+            :octets-sent (+ (octets-counted durations) (counter-count (tally-sent tally)))
             :uptime (uptime engine)))))
 
 (defun engine-statistics (engine)
-  "A plist of the statistics of ENGINE; *STATISTICS* lists their names."
+  "A plist of the statistics of ENGINE; *STATISTICS* lists their names.  :REPLIES is a vector of the
+numbers of requests of each kind."
   (let ((known (append (counted-statistics engine) (parking-statistics engine)
                        (list :timers (timer-statistics (engine-timers engine))
                              :memory (client-memory-reserved)

@@ -59,14 +59,16 @@ nothing.  Other threads read it, so it may be out of date.")
   "The shared sheet of the requests that the current thread serves where it is no worker's; or
 NIL.")
 
-(defun count-request (connection duration)
+(defun count-request (connection duration &optional (kind 0))
   "Counts a request of CONNECTION, which the current thread owns, as served in DURATION, an integer
-in microseconds: by its worker, or by a resuming thread."
+in microseconds: by its worker, or by a resuming thread.  KIND is an integer from 0 below 48, with a
+meaning for the layer above."
   (incf (connection-served connection))
-  (cond (*worker*
-         (note-duration (worker-durations *worker*) duration))
-        (*served-by-resuming-threads*
-         (note-shared-duration *served-by-resuming-threads* duration))))
+  (let ((octets (shiftf (send-queue-sent (connection-queue connection)) 0)))
+    (cond (*worker*
+           (note-request (worker-durations *worker*) duration kind octets))
+          (*served-by-resuming-threads*
+           (note-shared-request *served-by-resuming-threads* duration kind octets)))))
 
 (defmethod print-object ((worker worker) stream)
   (print-unreadable-object (worker stream :type t)

@@ -24,9 +24,12 @@ care of that itself."
 (declaim (inline send))
 (defun send (io octets start end)
   "Like SEND-OCTETS, to the descriptor or transport of IO."
-  (if (io-transport io)
-      (transport-send (io-transport io) octets start end)
-      (send-octets (open-descriptor io) octets start end)))
+  (let ((count (if (io-transport io)
+                   (transport-send (io-transport io) octets start end)
+                   (send-octets (open-descriptor io) octets start end))))
+    (when (plusp count)
+      (incf (send-queue-sent (io-queue io)) count))
+    count))
 
 (defun flush-io (io &optional more-p)
   "Sends as much of the queue of IO as the peer takes now.  Does not block.  If MORE-P, the system

@@ -25,6 +25,8 @@ read.")
   (protocol 0 :type protocol-state
    :documentation "The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides
 whether the connection may be used again.")
+  (status nil :type (or null fixnum)
+   :documentation "The status of the reply of EXCHANGE, once that begins; NIL where there is none.")
   (access nil
    :documentation "The data for the access log at the end of EXCHANGE, in a form of the application;
 or NIL.")
@@ -50,11 +52,36 @@ the protocol state.  Signals ILLEGAL-EVENT."
 read."
   (max 0 (- (microseconds) (exchange-began exchange))))
 
+(defparameter *counted-methods* #(:get :head :post :put :delete :options :patch :other)
+  "The methods by which replies are counted; the last is for all others.")
+
+(defparameter *status-classes* #(:none :1xx :2xx :3xx :4xx :5xx)
+  "The classes of statuses by which replies are counted (RFC 9110, section 15).  The first is for
+requests without a reply, as when the client has left.")
+
+(defun kind-of-reply (exchange)
+  "The place among replies, for COUNT-REQUEST, of the method and the status of EXCHANGE."
+  (let ((head (exchange-head exchange)))
+    (+ (* 6 (or (and head (position (head-method head) (the simple-vector *counted-methods*)))
+                7))
+       (min 5 (floor (or (exchange-status exchange) 0) 100)))))
+
+(defun replies-by-kind (counts)
+  "COUNTS, a vector with a number for each KIND-OF-REPLY, as a plist: for each method, a plist of
+the numbers by class."
+  (loop for method across *counted-methods*
+        for start from 0 by 6
+        collect method
+        collect (loop for class across *status-classes*
+                      for place from start
+                      collect class collect (aref counts place))))
+
 (defun note-served (exchange)
   "Counts the request of EXCHANGE, whose reply is over, as served; only at the first call, since a
 reply that fails, or whose thread is destroyed, may be ended a second time."
   (unless (shiftf (exchange-counted-p exchange) t)
-    (count-request (exchange-connection exchange) (exchange-duration exchange))))
+    (count-request (exchange-connection exchange) (exchange-duration exchange)
+                   (kind-of-reply exchange))))
 
 (defun last-of-connection-p (exchange)
   "True when the connection of EXCHANGE is to end with its reply, since it has served as many

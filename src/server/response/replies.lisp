@@ -99,9 +99,10 @@ no content if HEAD-ONLY-P.  True when some were sent."
                      (string-equal option (string-trim '(#\Space #\Tab) part))))
        t))
 
-(defun reply-event (status kept-p)
-  "The event, for NEXT-STATE, of sending a reply with STATUS.  KEPT-P says whether the connection
-may be used again after it."
+(defun reply-event (exchange status kept-p)
+  "The event, for NEXT-STATE, of sending a reply of EXCHANGE with STATUS, which is noted.  KEPT-P
+says whether the connection may be used again after it."
+  (setf (exchange-status exchange) status)
   (cond ((eql 101 status) :switch)
         (kept-p :reply)
         (t :last-reply)))
