@@ -37,6 +37,9 @@ or NIL.")
    (file-cache-control
     :initarg :file-cache-control
     :reader file-cache-control)
+   (session-cookie-attributes
+    :initarg :session-cookie-attributes
+    :reader session-cookie-attributes)
    (journal
     :initform nil
     :accessor acceptor-journal
@@ -71,6 +74,7 @@ or NIL.")
    :message-log-format :text
    :precompressed-files nil
    :file-cache-control nil
+   :session-cookie-attributes nil
    :taskmaster (make-instance 'recycling-taskmaster))
   (:documentation "HUNCHENTOOT:ACCEPTOR on recycled threads, with the same initargs and handlers.
 Its default :TASKMASTER is a RECYCLING-TASKMASTER, and it takes the :PARKING of that, too.
@@ -125,6 +129,12 @@ The logs:
                       request is to have a line, whatever the format; NIL, the default: all have one
   :MESSAGE-LOG-FORMAT the format of a message: :TEXT, the default, is Hunchentoot's; :JSON is an
                       object in a line, which has the same REQUEST-ID as that of the access log
+
+Sessions:
+
+  :SESSION-COOKIE-ATTRIBUTES  what stands at the end of the session's cookie, a string such as
+                              \"; Secure; SameSite=Strict\", which may be empty; or NIL, the
+                              default, for SameSite=Lax and, under https, Secure
 
 Files, of HUNCHENTOOT:HANDLE-STATIC-FILE, folder dispatchers and :DOCUMENT-ROOT, on SBCL under
 Linux:

@@ -32,6 +32,7 @@ function."
     (:access-log-format access-log-format ":COMBINED, :JSON or a function of one argument")
     (:access-log-test (or function symbol) "a function of one argument, or NIL")
     (:file-cache-control cache-control ,*cache-control-in-words*)
+    (:session-cookie-attributes (or null string) "a string, or NIL")
     (:message-log-format (member :text :json) ":TEXT or :JSON"))
   "The types of the arguments of acceptors, for CHECK-ARGUMENT-TYPES.")
 

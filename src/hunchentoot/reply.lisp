@@ -201,9 +201,20 @@ else NIL, so that the ready-made status line can be used."
                :second (current-second)
                :reason (own-reason status)))
 
+(defun cookie-attributes (name cookie)
+  "What the acceptor adds to COOKIE, called NAME: attributes, a string, if it is the session's; else
+NIL."
+  (let ((acceptor hunchentoot:*acceptor*))
+    (when (and (typep acceptor 'parallel-acceptor)
+               (string= name (hunchentoot:session-cookie-name acceptor)))
+      (or (session-cookie-attributes acceptor)
+          (if (and (hunchentoot:acceptor-ssl-p acceptor) (not (hunchentoot:cookie-secure cookie)))
+              "; Secure; SameSite=Lax"
+              "; SameSite=Lax")))))
+
 (defun cookie-texts ()
-  (loop for (nil . cookie) in (hunchentoot:cookies-out*)
-        collect (cookie-text cookie)))
+  (loop for (name . cookie) in (hunchentoot:cookies-out*)
+        collect (format nil "~A~@[~A~]" (cookie-text cookie) (cookie-attributes name cookie))))
 
 (defun unfolded (value)
   "VALUE, of a header, on one line.  Hunchentoot sends the text after a newline as a second line

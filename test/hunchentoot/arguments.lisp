@@ -15,6 +15,7 @@
     (:access-log-test 42)
     (:access-log-format :xml) (:access-log-format nil) (:access-log-format "combined")
     (:file-cache-control 60) (:file-cache-control :none)
+    (:session-cookie-attributes :lax)
     (:message-log-format :combined) (:message-log-format nil)
     (:defer-accept 0) (:defer-accept 1.5))
   "Arguments of acceptors that make no sense.")

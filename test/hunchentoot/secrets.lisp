@@ -114,6 +114,35 @@
   (declare (optimize (debug 3)))
   (error "~D octets are too few." (length octets)))
 
+;;; The session's cookie
+
+(defun cookie-attributes (headers &rest initargs)
+  "What stands after the value in the cookie of a session that a server, made with INITARGS, starts
+for a request with HEADERS."
+  (with-routes (("/" (hunchentoot:set-cookie "own" :value "1")
+                     (hunchentoot:start-session)
+                     "body"))
+    (let ((*server* (hunchentoot:start (apply #'make-test-acceptor :trusted-proxies '("127.0.0.1")
+                                                                   initargs))))
+      (unwind-protect
+           (let ((cookies (set-cookies (ask "/" :headers headers))))
+             (is (member "own=1" cookies :test #'string=))
+             (let ((cookie (find "session" cookies :test #'search)))
+               (subseq cookie (position #\; cookie))))
+        (stop-if-started *server*)))))
+
+(define-server-test (other-sites-and-plain-connections-do-not-get-a-session :needs :our-http)
+  (let ((by-https '(("X-Forwarded-Proto" . "https"))))
+    (is (equal "; Path=/; HttpOnly; SameSite=Lax" (cookie-attributes '())))
+    (is (equal "; Path=/; HttpOnly; Secure; SameSite=Lax" (cookie-attributes by-https)))
+    (is (equal "; Path=/; HttpOnly; SameSite=Strict"
+               (cookie-attributes by-https :session-cookie-attributes "; SameSite=Strict")))
+    (is (equal "; Path=/; HttpOnly" (cookie-attributes '() :session-cookie-attributes "")))))
+
+(define-server-test (a-session-over-tls-is-for-tls-alone :needs :tls-client)
+  (over-tls
+    (is (equal "; Path=/; HttpOnly; Secure; SameSite=Lax" (cookie-attributes '())))))
+
 ;;; Processes of one executable
 
 (defun secrets-of (program)

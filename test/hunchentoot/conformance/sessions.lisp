@@ -39,7 +39,7 @@ string in the session, /get shows what is kept; and forgets all sessions afterwa
     (let ((cookies (set-cookies (ask "/set?a=1"))))
       (is (= 1 (length cookies)))
       (is (uiop:string-prefix-p "hunchentoot-session=" (first cookies)))
-      (is (uiop:string-suffix-p (first cookies) "; Path=/; HttpOnly")))))
+      (is (search "; Path=/; HttpOnly" (first cookies))))))
 
 (define-server-test session-values-are-kept-between-connections
   (serving-sessions ()
@@ -126,8 +126,10 @@ string in the session, /get shows what is kept; and forgets all sessions afterwa
                                 "removed"))
     (let* ((cookie (new-session))
            (cookies (set-cookies (ask "/remove" :headers (cookie-header cookie)))))
-      (is (equal '("hunchentoot-session=deleted; Expires=Mon, 01 Jan 1900 00:00:00 GMT; Path=/")
-                 cookies))
+      (is (= 1 (length cookies)))
+      (is (uiop:string-prefix-p
+           "hunchentoot-session=deleted; Expires=Mon, 01 Jan 1900 00:00:00 GMT; Path=/"
+           (first cookies)))
       (is (string= "NIL" (ask-in-session cookie "/get"))))))
 
 (define-server-test a-session-expires-when-it-is-not-used
