@@ -119,7 +119,7 @@
   (with-live-page ()
     (serving () (("/yo" "Hey!"))
       (with-browser (browser)
-        (loop repeat 20 do (ask "/yo"))
+        (ask-many '(("/yo" . 150)))
         (await-rate browser)
         (await-in-page browser
                        "document.querySelector('#tile-p99 span').textContent.includes('s')")
