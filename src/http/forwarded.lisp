@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
 ;;;; The client of a request, as proxies tell it: Forwarded (RFC 7239), and X-Forwarded-For,
-;;;; X-Forwarded-Proto and X-Forwarded-Host.
+;;;; X-Forwarded-Proto, X-Forwarded-Host and X-Forwarded-Port.
 ;;;;
 ;;;; Each proxy adds an element at the right end of a list: where its own client is.  A client may
 ;;;; send any list, so a list is read from its right end, and only as far as trusted proxies wrote
@@ -31,7 +31,10 @@ tells none.")
 proxy tells it.")
   (host nil :type (or null text)
    :documentation "The host, perhaps with a port, that the client of ORIGIN has asked for, a string;
-NIL where no proxy tells it."))
+NIL where no proxy tells it.")
+  (host-port nil :type (or null (unsigned-byte 16))
+   :documentation "The port at which the client of ORIGIN has asked, where its host names none; NIL
+where no proxy tells it."))
 
 ;;; Elements of lists, from the right
 
@@ -140,9 +143,9 @@ of one element comes from a proxy that adds nothing to it."
        (multiple-value-bind (start end) (element-from-end value depth)
          (and start (funcall function value start end)))))
 
-(defun x-forwarded-origin (addresses scheme host trusted-p)
-  "The ORIGIN that X-Forwarded-For, -Proto and -Host tell, whose values are ADDRESSES, SCHEME and
-HOST, texts or NIL.  TRUSTED-P is a function of an IP-ADDRESS."
+(defun x-forwarded-origin (addresses scheme host port trusted-p)
+  "The ORIGIN that X-Forwarded-For, -Proto, -Host and -Port tell, whose values are ADDRESSES,
+SCHEME, HOST and PORT, texts or NIL.  TRUSTED-P is a function of an IP-ADDRESS."
   (let ((origin (make-origin)) (depth 0))
     (when addresses
       (do-elements-from-end (addresses start end)
@@ -155,7 +158,8 @@ HOST, texts or NIL.  TRUSTED-P is a function of an IP-ADDRESS."
           (unless (funcall trusted-p address)
             (return)))))
     (setf (origin-scheme origin) (value-from-end scheme (max 1 depth) #'scheme-named)
-          (origin-host origin) (value-from-end host (max 1 depth) #'host-named))
+          (origin-host origin) (value-from-end host (max 1 depth) #'host-named)
+          (origin-host-port origin) (value-from-end port (max 1 depth) #'port-in))
     origin))
 
 ;;; Forwarded
@@ -265,7 +269,19 @@ address."
   (make-origin :address (or (origin-address origin) (origin-address other))
                :port (if (plusp (origin-port origin)) (origin-port origin) (origin-port other))
                :scheme (or (origin-scheme origin) (origin-scheme other))
-               :host (or (origin-host origin) (origin-host other))))
+               :host (or (origin-host origin) (origin-host other))
+               :host-port (origin-host-port other)))
+
+(defun with-host-port (origin head)
+  "ORIGIN, with its HOST-PORT in its host, or in that of the request HEAD; except where the host has
+a port, or its scheme implies this one."
+  (let ((host (or (origin-host origin) (head-host head)))
+        (port (origin-host-port origin)))
+    (when (and host port (/= port (default-port (eq :https (origin-scheme origin)))))
+      (multiple-value-bind (name own-port) (host-and-port host nil)
+        (unless (or own-port (string= "" name))
+          (setf (origin-host origin) (coerce (format nil "~A:~D" name port) 'text)))))
+    origin))
 
 (defun origin-of-head (head trusted-p)
   "The ORIGIN of the request HEAD, which a trusted proxy has sent; NIL if HEAD has none of the
@@ -276,9 +292,11 @@ Signals PROTOCOL-ERROR if Forwarded and the others contradict each other."
          (addresses (cdr (assoc :x-forwarded-for headers :test #'eq)))
          (scheme (cdr (assoc :x-forwarded-proto headers :test #'eq)))
          (host (cdr (assoc :x-forwarded-host headers :test #'eq)))
-         (others (and (or addresses scheme host)
-                      (x-forwarded-origin addresses scheme host trusted-p)))
-         (origin (and forwarded (forwarded-origin forwarded trusted-p))))
-    (if (and origin others)
-        (agreed-origin origin others addresses)
-        (or origin others))))
+         (port (cdr (assoc :x-forwarded-port headers :test #'eq)))
+         (others (and (or addresses scheme host port)
+                      (x-forwarded-origin addresses scheme host port trusted-p)))
+         (origin (and forwarded (forwarded-origin forwarded trusted-p)))
+         (told (if (and origin others)
+                   (agreed-origin origin others addresses)
+                   (or origin others))))
+    (and told (with-host-port told head))))

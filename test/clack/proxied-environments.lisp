@@ -22,6 +22,9 @@
                 "X-Forwarded-Proto: https" "X-Forwarded-Host: example.org")
                (("192.0.2.1" 0 "http" "example.org" 80) "X-Forwarded-For: 192.0.2.1"
                 "X-Forwarded-Host: example.org")
+               (("192.0.2.1" 0 "https" "example.org" 8443) "X-Forwarded-For: 192.0.2.1"
+                "X-Forwarded-Proto: https" "X-Forwarded-Host: example.org"
+                "X-Forwarded-Port: 443, 8443")
                (("192.0.2.1" 80 "https" "[::1]" 8443)
                 "Forwarded: for=\"192.0.2.1:80\";proto=https;host=\"[::1]:8443\""))
         do (is (equal expected
@@ -44,10 +47,12 @@
                                     (text-response "seen"))
                  :trusted-proxies '("127.0.0.1"))
       (with-connection (connection)
-        (dolist (fields '(() ("X-Forwarded-Proto: https") () ("X-Forwarded-Proto: http")))
+        (dolist (fields '(() ("X-Forwarded-Proto: https") () ("X-Forwarded-Proto: http")
+                          ("X-Forwarded-Proto: http" "X-Forwarded-Port: 8080")))
           (send connection (proxied-request fields :host "example.org"))
           (read-response connection))))
-    (is (equal '(("http" 80) ("https" 443) ("http" 80) ("http" 80)) (reverse seen)))))
+    (is (equal '(("http" 80) ("https" 443) ("http" 80) ("http" 80) ("http" 8080))
+               (reverse seen)))))
 
 (define-server-test contradicting-fields-of-a-trusted-proxy-are-refused-through-clack
   (with-clack (environment (text-response "seen") :trusted-proxies '("127.0.0.1"))

@@ -85,6 +85,17 @@
      "X-Forwarded-Host: example.org")
     ("192.0.2.1 0 http example.org:8080" "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: http"
      "X-Forwarded-Host: example.org:8080")
+    ("192.0.2.1 0 https example.org:8443" "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: https"
+     "X-Forwarded-Host: example.org" "X-Forwarded-Port: 8443")
+    ("192.0.2.1 0 https example.org" "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: https"
+     "X-Forwarded-Host: example.org" "X-Forwarded-Port: 443")
+    ("192.0.2.1 0 http example.org:81" "X-Forwarded-For: 192.0.2.1"
+     "X-Forwarded-Host: example.org:81" "X-Forwarded-Port: 8443")
+    ("192.0.2.1 0 http inner:1" "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Port: 8443")
+    ("192.0.2.1 0 http example.org" "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Host: example.org"
+     "X-Forwarded-Port: 65536")
+    ("192.0.2.1 0 http example.org:8080" "Forwarded: for=192.0.2.1;host=example.org"
+     "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Port: 8080")
     ("2001:db8::1 4711 https example.org"
      "Forwarded: for=\"[2001:db8::1]:4711\";proto=https;host=example.org")
     ("192.0.2.1 0 http inner:1" "Forwarded: for=8.8.8.8;proto=https" "Forwarded: for=192.0.2.1"))
