@@ -54,13 +54,14 @@
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
 <link rel=\"icon\" href=\"data:,\">
 <style>
+ :root { color-scheme: light dark }
  body { margin: 0 auto; max-width: 44rem; padding: 2.5rem 1.25rem;
-        font-family: system-ui, sans-serif; line-height: 1.55; color: #1f2933; background: #fbfaf8 }
- #log { min-height: 12rem; padding: .8rem; border: 1px solid #e3e0da; border-radius: 5px;
-        white-space: pre-wrap; overflow-wrap: anywhere; background: #fff }
+        font-family: system-ui, sans-serif; line-height: 1.55 }
+ #log { min-height: 12rem; padding: .8rem; border: 1px solid #8886; border-radius: 5px;
+        white-space: pre-wrap; overflow-wrap: anywhere }
  form { display: flex; gap: .5rem; margin-top: .8rem }
  input { font: inherit; padding: .25rem .5rem }
- #text { flex: 1 } button { font: inherit } .by { color: #5b6770 }
+ #text { flex: 1 } button { font: inherit } .by { opacity: .75 }
 </style></head><body>
 <h1>Chat</h1>
 <p class=\"by\" id=\"state\">Not connected.</p>

@@ -58,9 +58,10 @@
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
 <link rel=\"icon\" href=\"data:,\">
 <style>
+ :root { color-scheme: light dark }
  body { margin: 0 auto; max-width: 44rem; padding: 2.5rem 1.25rem;
-        font-family: system-ui, sans-serif; line-height: 1.55; color: #1f2933; background: #fbfaf8 }
- #time { font-size: 4rem; font-variant-numeric: tabular-nums } .by { color: #5b6770 }
+        font-family: system-ui, sans-serif; line-height: 1.55 }
+ #time { font-size: 4rem; font-variant-numeric: tabular-nums } .by { opacity: .75 }
 </style></head><body>
 <h1>The server's time</h1>
 <p id=\"time\">&ndash;</p>

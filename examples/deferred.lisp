@@ -91,9 +91,10 @@ which."
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
 <link rel=\"icon\" href=\"data:,\">
 <style>
+ :root { color-scheme: light dark }
  body { margin: 0 auto; max-width: 44rem; padding: 2.5rem 1.25rem;
-        font-family: system-ui, sans-serif; line-height: 1.55; color: #1f2933; background: #fbfaf8 }
- pre { padding: .8rem; border: 1px solid #e3e0da; border-radius: 5px; background: #fff;
+        font-family: system-ui, sans-serif; line-height: 1.55 }
+ pre { padding: .8rem; border: 1px solid #8886; border-radius: 5px;
        white-space: pre-wrap }
 </style></head><body>
 <h1>Answers that come later</h1>
