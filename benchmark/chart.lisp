@@ -29,7 +29,8 @@ tells the panels of a chart apart."
   (let ((script (result-file (format nil "charts/~a.gnuplot" name)))
         (picture (result-file (format nil "charts/~a.svg" name))))
     (with-open-file (stream script :direction :output :if-exists :supersede)
-      (format stream "set terminal svg size 720,~d font \"sans-serif,11\"~%set output ~s~%~
+      (format stream "set terminal svg size 720,~d font \"sans-serif,11\" ~
+                      background rgb \"white\"~%set output ~s~%~
                       set style fill solid~%unset key~%set border 0~%unset xtics~%~
                       set ytics nomirror scale 0~%set lmargin 22~%set rmargin 2~%~
                       set multiplot layout ~d,1~%"
@@ -47,7 +48,7 @@ tells the panels of a chart apart."
 
 (defun panel (workload cells)
   "The panel of WORKLOAD, a name, with CELLS."
-  (list (format nil "~a~:[: p99 latency in ms~;~]" (title-of workload)
+  (list (format nil "~a: ~:[p99 latency in ms~;requests/s~]" (title-of workload)
                 (eq :rate (compared-by (first cells))))
         (in-order cells)))
 
