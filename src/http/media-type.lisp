@@ -81,11 +81,14 @@ a parameter without a value, stops if LENIENT-P, else signals MALFORMED-MEDIA-TY
             (setf position (if quote-p (min size (1+ end)) end))))))))
 
 (defun unescaped (text start end)
-  "A fresh string: TEXT from START below END without the backslashes of quoted pairs."
+  "A fresh string: TEXT from START below END without the backslashes that escape a quote or a
+backslash.  Others stay: browsers escape none, and paths and patterns have them."
   (with-output-to-string (output)
     (loop with position = start
           while (< position end)
-          do (when (and (char= #\\ (char text position)) (< (1+ position) end))
+          do (when (and (char= #\\ (char text position))
+                        (< (1+ position) end)
+                        (find (char text (1+ position)) "\"\\"))
                (incf position))
              (write-char (char text position) output)
              (incf position))))

@@ -439,3 +439,14 @@ it."
                                                                  content
                                                   (if (eq :chunks content) (list form) form)))))
             (is (string= "word" (exchange-text connection "/word")))))))))
+
+(define-server-test (a-backslash-in-a-name-escapes-a-quote-and-itself :needs :our-content)
+  (serving () (("/" (let ((file (hunchentoot:post-parameter "re[d+\\d]\"\\")))
+                      (or (second file) "none"))))
+    (let ((content (octets "--b" :crlf
+                           "Content-Disposition: form-data; name=\"re[d+\\d]\\\"\\\\\"; "
+                           "filename=\"C:\\Users\\me\\a.txt\"" :crlf :crlf
+                           "a" :crlf "--b--" :crlf)))
+      (is (equal "C:\\Users\\me\\a.txt"
+                 (ask-text "/" :method :post :content content
+                               :content-type "multipart/form-data; boundary=b"))))))
