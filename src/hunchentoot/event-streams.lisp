@@ -39,4 +39,7 @@ in SEND-EVENT."
 (defun last-event-id (&key (request hunchentoot:*request*))
   "The identifier of the last event that the client of REQUEST got before its connection ended, a
 string; NIL where the client tells none (HTML Living Standard, section 9.2.4)."
-  (hunchentoot:header-in :last-event-id request))
+  (let ((id (hunchentoot:header-in :last-event-id request)))
+    ;; Clients send UTF-8, and heads are read as Latin-1.
+    (and id
+         (text-in-charset id "utf-8" :latin-1))))

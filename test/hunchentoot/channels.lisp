@@ -99,6 +99,7 @@ of events."
 (define-server-test (a-client-tells-the-last-event-that-it-got :needs :our-engine)
   (serving () (("/" (prin1-to-string (recycling:last-event-id))))
     (is (string= "\"41\"" (ask-text "/" :headers '(("Last-Event-ID" . "41")))))
+    (is (string= "\"ä€\"" (ask-text "/" :headers '(("Last-Event-ID" . "ä€")))))
     (is (string= "NIL" (ask-text "/")))))
 
 (defun publish-in-order (channel name count)
