@@ -18,7 +18,7 @@ further change is sure to give the content another time; else the tag is weak (R
 
 (defun tag-listed-p (tag list strong-p)
   "True if TAG is in LIST, the text of If-Match or If-None-Match.  The comparison is strong if
-STRONG-P, else weak (RFC 9110, section 8.8.3.2).  Content whose TAG is NIL is only in \"*\"."
+STRONG-P, else weak (RFC 9110, section 8.8.3.2).  If TAG is NIL, it is only in \"*\"."
   (declare (type (or null string) tag) (type string list))
   (let ((list (coerce list 'text)))
     (declare (type text list))
@@ -35,8 +35,8 @@ STRONG-P, else weak (RFC 9110, section 8.8.3.2).  Content whose TAG is NIL is on
 
 (defun precondition (head tag date)
   "Evaluates the preconditions of the request HEAD for content with the entity TAG that last changed
-at DATE, both strings or NIL.  Returns :PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (RFC 9110, section
-13.2.2)."
+at DATE, both strings or NIL.  Returns :PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (RFC 9110,
+section 13.2.2)."
   (let ((if-match (head-header head :if-match))
         (if-none-match (head-header head :if-none-match))
         (retrieval-p (member (head-method head) '(:get :head))))
