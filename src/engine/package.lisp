@@ -20,7 +20,8 @@ subclasses SERVICE and is called through its generic functions.")
    #:resume-connection #:limit-handler-at #:milliseconds-queued #:wake-from-client #:call-for-all
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
-   #:send-queue #:make-send-queue #:send-queue-parts #:send-queue-sender #:send-queue-sent #:peer-progress
+   #:send-queue #:make-send-queue #:send-queue-parts #:send-queue-sender #:send-queue-sent
+   #:peer-progress
    #:note-worker-wait
    #:connection-queue #:connection-output #:enqueue #:flush-queue #:clear-queue #:queued-octets
    #:limit-taking #:copy-limits #:send-queue-milliseconds #:look-at-taker #:next-look-at-taker

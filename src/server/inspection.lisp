@@ -55,8 +55,8 @@ Requests:
                        seconds, is followed by the number of those that took no longer
   :IN-PROGRESS         those that a thread serves, with that for this page, and those whose reply
                        comes later, with WebSockets
-  :REPLIES             the same as :SERVED by method and class of status, a plist of plists: :GET and
-                       others, :OTHER; and in it :1XX to :5XX, and :NONE where no reply began
+  :REPLIES             the same as :SERVED by method and class of status, a plist of plists: :GET
+                       and others, :OTHER; and in it :1XX to :5XX, and :NONE where no reply began
   :ERRORS              those answered with 500 and above
   :OCTETS-SENT         how many octets the system has taken of replies and messages, before TLS
   :REJECTED            those that the server itself answered with an error: no HTTP, beyond a limit,
