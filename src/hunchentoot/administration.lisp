@@ -7,7 +7,7 @@
      (cond ((or engine (typep taskmaster 'recycling-taskmaster))
             (engine-stats engine))
            (t
-            (loop for name in *statistics*
+            (loop for name in (append *statistics* '(:errors :in-progress))
                   collect name
                   collect (case name
                             (:threads (hunchentoot:taskmaster-thread-count taskmaster))

@@ -4,6 +4,9 @@
 
 (defparameter *varying*
   '(("\\d+(:|%3A)[0-9A-F]{32}" "SESSION")          ; the value that names a session
+    ;; What we add to the session's cookie and to errors in the log, see docs/differences.md.
+    ("(hunchentoot-session=[^\"]*?)(; Secure)?; SameSite=Lax" "\\1")
+    (" \\[[A-Z]+ \\S+ HTTP/1.1 from \\S+, request [0-9a-f]+\\]" "")
     ("(?s)Backtrace for: .*?</pre>" "BACKTRACE</pre>")
     ("#<[^>]*>" "#<SOMETHING>")                      ; in messages
     ("\\[20\\d\\d-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d" "[TIME"))
