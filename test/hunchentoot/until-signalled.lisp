@@ -50,7 +50,7 @@
               (dolist (connection slow)
                 (is (equal "slow" (response-text (read-response connection)))))
               (is (eql 0 (program-exit program)))
-              (is (not (printed-p program "cut short"))))))))))
+              (is (not (printed-p program "did not finish"))))))))))
 
 (defun expect-cut-short (program client)
   "Checks that PROGRAM exits with 0, and tells that it has cut the request of CLIENT short."
