@@ -334,9 +334,8 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "tls-streams" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-information" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")
-                 (:file "fast-instances")
                  (:file "parameters")   ; of a request: its query and its cookies
-                 (:file "requests")     ; making request objects
+                 (:file "requests")     ; making request and reply objects
                  (:file "guards")       ; what programs ask of them
                  (:file "reply")
                  (:file "streaming")    ; replies that handlers write themselves

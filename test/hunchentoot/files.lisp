@@ -215,24 +215,6 @@ not after MAKE-OLD."
             (dolist (path '("/pipe" "/a.txt/" "/none"))
               (is (= 404 (response-status (ask path))) "~A" path))))))))
 
-;;; Paths
-
-(defun pathname-asked-for (path &optional prefix)
-  "What REQUEST-PATHNAME answers for a request whose path is PATH."
-  (let ((request (allocate-instance (find-class 'hunchentoot:request))))
-    (setf (slot-value request 'hunchentoot:script-name) path)
-    (hunchentoot:request-pathname request prefix)))
-
-(test a-path-is-one-pathname-however-often-it-is-asked-for
-  (dotimes (i 2)
-    (is (equal #p"b/c.txt" (pathname-asked-for "/a/b/c.txt" "/a/")))
-    (is (equal #p"c.txt" (pathname-asked-for "/a/b/c.txt" "/a/b/")))
-    (is (equal #p"a/b/c.txt" (pathname-asked-for "/a/b/c.txt")))
-    (is (null (pathname-asked-for "/a/b/c.txt" "/x/")))
-    (dolist (path '("/../c.txt" "/.." #-abcl "/a/../c.txt" #-abcl "/a/.."))
-      ;; ABCL goes back from /a when it parses, to a place that is allowed.
-      (is (null (pathname-asked-for path)) "~A" path))))
-
 (define-server-test (files-that-share-a-place-are-told-apart :needs :our-http)
   (with-globals ((server:*known-files* (make-array 1 :initial-element nil)))
     (with-directory (directory)
