@@ -38,6 +38,7 @@
                   :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
    (:file "run")                        ; the entry point
    (:file "architecture")
+   (:file "ceilings")           ; of the sizes of folders
    (:file "public-names")
    (:module "base"
     :components ((:file "policies")

@@ -202,6 +202,22 @@ stands for a back quote."
         (is (null (set-difference shown rows :test #'equal)) "~A: ~S" page
             (set-difference shown rows :test #'equal))))))
 
+;;; Promises
+
+(defun names-of-tests (page)
+  "What PAGE says between back quotes, where it names no function and no command."
+  (set-difference (loop for line in (document-text-lines page) append (quoted-words line))
+                  '("abandon-acceptor" "make test SUITE=name")
+                  :test #'string=))
+
+(define-source-test every-promise-is-held-by-tests-that-exist
+  (let ((names (names-of-tests "docs/promises.md")))
+    (is (< 30 (length names)))
+    (dolist (name names)
+      (is-true (get-test (find-symbol (string-upcase name)
+                                      '#:hunchentoot-recycling-taskmaster-test))
+               "There is no test ~A." name))))
+
 ;;; Pages and links
 
 (defun documents-in (folder)
