@@ -1,5 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
+(in-suite differential)
+
 ;;; docs/differences.md shows the table of differences to people, as a list in sections.  Entries
 ;;; of one name are one item there; one of them has the text.
 
