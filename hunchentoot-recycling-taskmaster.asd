@@ -59,7 +59,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "interrupts")   ; and what they must not cut in two
                  (:file "brief-locks")  ; that are held for a few instructions
                  (:file "thread-making") ; and when there is none any more
-                 (:file "process-figures") ; as Linux tells them
                  (:file "references")   ; to objects that are not to become garbage
                  (:file "sbcl/signals" :if-feature :sbcl)
                  (:file "ecl/signals" :if-feature :ecl)
@@ -89,6 +88,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                                (:file "files")
                                (:file "functions")
                                (:file "threads")
+                               (:file "process-figures") ; as Linux tells them
                                (:file "frames"))) ; of other threads
                  (:file "other/no-descriptors"
                   :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))

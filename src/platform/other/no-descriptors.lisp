@@ -150,6 +150,10 @@ integers.  Not atomic, since no code needs that here."
   "NIL: WRAP-FUNCTION has no effect."
   nil)
 
+(defun process-figures ()
+  "No values: nothing is known here of this process."
+  (values))
+
 (defun call-in-saved-images (function)
   "Has no effect for FUNCTION: such images are not supported here."
   (declare (ignore function)))

@@ -154,16 +154,14 @@ second value."
 
 (defun call-catching (function &optional (blameless-p (constantly nil)))
   "Calls FUNCTION, of a program.  Returns the serious condition that has ended the call, or NIL, and
-its backtrace as far as FUNCTION, a string; that is NIL where memory is exhausted, or where
-BLAMELESS-P, a function, is true of the condition."
+its backtrace as far as FUNCTION, a string; that is NIL where memory is exhausted, where
+BLAMELESS-P, a function, is true of the condition, and on Lisps whose backtraces have no bounds."
   (let ((backtrace nil))
     (flet ((note-backtrace (condition)
              (unless (or (typep condition 'storage-condition) (funcall blameless-p condition))
                (setf backtrace
-                     (call-for-backtrace (lambda ()
-                                           (with-output-to-string (stream)
-                                             (uiop:print-backtrace :stream stream)))
-                                         *backtrace-print-length* 'call-catching)))))
+                     (call-for-backtrace (constantly nil) *backtrace-print-length*
+                                         'call-catching)))))
       (handler-case (handler-bind ((error #'note-backtrace))
                       (funcall function)
                       nil)
