@@ -6,9 +6,10 @@
 (in-suite architecture)
 
 (defparameter *ceilings*
-  '((("src" "clack" "postgresql") 22853 91674)
-    ("src/base" 67) ("src/platform" 2982) ("src/http" 2949) ("src/websocket" 802)
-    ("src/engine" 3757) ("src/server" 6404) ("src/hunchentoot" 3670) ("clack" 1660) ("postgresql" 515) ("test" 39492))
+  '((("src" "clack" "postgresql") 22852 91670)
+    ("src/base" 67) ("src/platform" 2983) ("src/http" 2949) ("src/websocket" 802)
+    ("src/engine" 3757) ("src/server" 6402) ("src/hunchentoot" 3670)
+    ("clack" 1660) ("postgresql" 515) ("test" 39496))
   "Folders, how many lines of code they may have, and how many atoms.")
 
 (defparameter *blanks* (coerce '(#\Space #\Tab #\Newline #\Return #\Page) 'string))
