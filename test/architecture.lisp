@@ -105,7 +105,7 @@ packages.")
     ("src/platform/sbcl/service-manager.lisp" "(parse-integer"
      "what systemd says in the environment")
     ("src/platform/sbcl/processors.lisp" "(parse-integer" "what the kernel says of processors")
-    ("src/platform/sbcl/process-figures.lisp" "(parse-integer" "what the kernel says of the process")
+    ("src/platform/sbcl/process-figures.lisp" "(parse-integer" "what the kernel says of us")
     ("src/hunchentoot/internals.lisp" "(find-symbol"
      "a constant of Hunchentoot's, when the library is loaded")
     ("src/hunchentoot/brokers.lisp" "(parse-integer" "what a process of this program has published")
