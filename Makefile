@@ -24,7 +24,7 @@ DIAGRAMS := $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve executable dependencies test test-safe test-20 mutation-test lint \
+.PHONY: help serve executable dependencies test test-safe test-20 lint \
         check-distribution check-packages check-deploy diagrams clean
 
 help: ## Print this list
@@ -52,9 +52,6 @@ test-20: ## The tests twenty times in a row; stops at the first failure
 	@i=1; while [ $$i -le 20 ]; do \
 	   echo "Run $$i of 20"; $(MAKE) --no-print-directory test || exit 1; i=$$((i + 1)); \
 	 done
-
-mutation-test: dependencies ## Do tests notice small changes?  FILE=parser SUITE=http COUNT=20
-	@ulimit -f 2097152; $(RUN) scripts/mutation-test.lisp
 
 lint: ## Check the shell scripts
 	@$(INSTALL) --command shellcheck

@@ -45,11 +45,6 @@
                  (:file "unwinding")))
    (:module "scripts"
     :components ((:file "run-tests")))
-   (:module "mutation"
-    :serial t
-    :components ((:file "operators")
-                 (:static-file "suites.sexp")
-                 (:file "promises")))
    (:module "http"                      ; vectors, and octets at random
     :serial t
     :components ((:file "conversation")

@@ -157,20 +157,11 @@ on the way, into a cache that others use too, and some remember the package that
   `(let ((*package* (find-package '#:common-lisp-user)))
      ,@body))
 
-(defun load-mutant ()
-  "Loads what a mutation test has changed, when the file that is changed is there: MUTANT names a
-file of its new definitions, which is compiled."
-  (let ((file (setting "MUTANT")))
-    (when (and file (find-package (second (uiop:read-file-form file))))
-      (handler-bind ((warning #'muffle-warning))
-        (load (compile-file-pathname file))))))
-
 (defun load-own (system)
   "Loads our SYSTEM and, before it, what it needs."
   (from-user-package
     (load-dependencies system)
-    (load-ours (list system))
-    (load-mutant)))
+    (load-ours (list system))))
 
 (defun source-files (system)
   "The files of our SYSTEM alone, in the order in which they are to be loaded."

@@ -77,21 +77,6 @@
         ((member suite *suites-of-one-mode*) '())
         (t (list suite))))
 
-(defun tests-in (name)
-  "The names of the tests in the suite NAME; NAME itself if that is a test."
-  (if (typep (get-test name) 'fiveam::test-suite)
-      (mapcan #'tests-in (names-in (get-test name)))
-      (list name)))
-
-(defun tests-with-modes (suites)
-  "Lists of a test and a mode, in the order of SUITES: in each mode what of SUITES runs in it when
-all tests do, in the default mode first."
-  (let ((tests (remove-duplicates (mapcan #'tests-in (copy-list suites)) :from-end t)))
-    (loop for mode in (modes)
-          for among = (mapcan #'tests-in (suites-in-mode 'all mode))
-          append (loop for test in tests
-                       when (member test among) collect (list test mode)))))
-
 (defun set-up-engine (&optional processors)
   "Has the engine count on so many PROCESSORS, or on those that there are, and hold nothing when it
 stops; and has a stop wait for the thread of a log even where that stands still for long."

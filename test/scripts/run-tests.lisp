@@ -101,16 +101,6 @@ all that it says."
         (is (search "PORT is \"nonsense\"; it must be a number" output))
         (is (not (search "Unhandled" output)) "~A" output))))
 
-#+sbcl
-(test mutation-tests-try-a-change-and-tell-what-became-of-it
-  (with-script-run ((merge-pathnames "scripts/mutation-test.lisp" (source-root))
-                    "FILE=src/http/date" "SUITE=http-date" "COUNT=1" "SEED=1")
-    (is (eql 0 status) "The status is ~A after ~A" status output)
-    (is (search "1 mutants, SEED=1" output) "~A" output)
-    (is (= 1 (loop for outcome in '("1 killed" "1 survived" "1 refused")
-                   count (search outcome output)))
-        "~A" output)))
-
 ;;; What `make check-distribution` finds without loading anything
 
 (test the-system-definitions-and-the-documents-agree-on-what-distributions-ask-for
