@@ -114,15 +114,7 @@
                  (:file "stress")))
    (:module "server"
     :serial t
-    :components ((:file "buffered-connections")
-                 (:file "body-buffers")
-                 (:file "buffered-output")
-                 (:file "send-queues")
-                 (:file "reply-stream")
-                 (:file "lending")
-                 (:file "contents")
-                 (:file "transports")
-                 (:file "journal")
+    :components ((:file "journal")
                  (:file "prometheus")
                  (:file "live-html")))
    (:module "hunchentoot"

@@ -79,21 +79,10 @@
                 #:work-finished-p #:worker #:worker-connection #:worker-count #:worker-durations
                 #:worker-since #:worker-state #:worker-thread)
   (:import-from #:hunchentoot-recycling-taskmaster.server
-                #:*batch-octets* #:*body-buffer-memory* #:*flush-seconds* #:*journal-octets*
-                #:*metrics* #:*plenty* #:*turns* #:*uncounted-octets* #:*worker-buffers*
-                #:+input-size+ #:+output-size+ #:+vector-header-octets+ #:account-for-memory
-                #:append-to-body-buffer #:await-lines #:await-peer #:await-taker
-                #:body-buffer-file #:body-buffer-left #:body-buffer-memory #:call-reading-content
-                #:call-taking-content #:call-with-turn #:clear-body-buffer #:content-body-buffer
-                #:content-remaining #:decimal-text #:drop-input #:fill-more-input #:gather
-                #:io-end #:io-fill #:io-input #:io-milliseconds #:io-output #:io-owner #:io-start
-                #:journal-kept #:journal-lock #:journal-phase #:journal-thread #:journal-wanted
-                #:keep-journal
-                #:make-body-buffer #:make-io #:move-to-file #:octets-if-room #:prometheus-text
-                #:queue-buffered #:read-body-buffer #:reply-content-chunk-end
-                #:reply-stream-content #:return-buffer #:send-output #:take-buffer #:take-turn
-                #:transport #:transport-awaits #:transport-send-parts #:wait-limit #:with-journal
-                #:worker-buffers-input #:worker-buffers-output)
+                #:*batch-octets* #:*flush-seconds* #:*journal-octets* #:*metrics* #:*turns*
+                #:await-lines #:call-with-turn #:decimal-text #:gather #:journal-kept #:journal-lock
+                #:journal-phase #:journal-thread #:journal-wanted #:keep-journal #:prometheus-text
+                #:take-turn #:with-journal)
   ;; What the operators of Clack's package clack.socket call, which need not be there.
   (:import-from #:clack.handler.recycling
                 #:buffer-for-clack-socket #:close-clack-socket #:flush-clack-socket

@@ -42,7 +42,3 @@ descriptors that it brought into being are gone within *PATIENCE* seconds."
       (poll (lambda () (null (leaks-since threads descriptors))))
       (let ((leaks (leaks-since threads descriptors)))
         (is (null leaks) "Left behind: ~{~A~^, ~}." leaks)))))
-
-(defmacro without-leaks (() &body body)
-  "Evaluates BODY and checks that it leaves no thread and no descriptor behind."
-  `(call-without-leaks (lambda () ,@body)))

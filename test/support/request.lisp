@@ -25,6 +25,12 @@ digits and hyphens escaped."
   (let ((octets (octets part)))
     (octets (format nil "~X" (length octets)) :crlf octets :crlf)))
 
+(defun chunks-of (octets size)
+  "OCTETS in chunks of up to SIZE, with the last one."
+  (octets (loop for start from 0 below (length octets) by size
+                collect (chunk (subseq octets start (min (length octets) (+ start size)))))
+          "0" :crlf :crlf))
+
 (defun header-lines (headers)
   "The alist HEADERS of names and values as a list of parts; a value of NIL is left out."
   (loop for (name . value) in headers

@@ -121,11 +121,6 @@ possible."
   #-sbcl
   (error "This Lisp cannot connect to ~A." path))
 
-(defun interrupts-enabled-p ()
-  "Whether another thread could interrupt the current one now; T where the Lisp does not tell."
-  #+sbcl sb-sys:*interrupts-enabled*
-  #-sbcl t)
-
 (defun no-number ()
   "A float that is none, where this Lisp can make one; else something that is no number either."
   #+sbcl (sb-kernel:make-double-float #x7FF80000 0)
