@@ -4,7 +4,7 @@
 #   LISP=sbcl|ecl|abcl   the Lisp to use                  (default: sbcl)
 #   PORT=4242            where `make serve` listens       (0: any free port)
 #   ADDRESS=127.0.0.1    on which address it listens      (0.0.0.0: all)
-#   SUITE=engine         run one test suite only          (default: all)
+#   SUITE=taskmaster     run one test suite only          (default: all)
 #   FILE=parser          mutants of files so called only  (default: all)
 #   COUNT=20 SEED=1      so many mutants, by that seed    (default: 20, by chance)
 #   PROCESSORS=64        test as if there were so many    (default: as there are)

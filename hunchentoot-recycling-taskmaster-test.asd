@@ -27,6 +27,8 @@
                  (:file "client")
                  (:file "json")
                  (:file "acceptors")
+                 (:file "slow-clients")
+                 (:file "leftovers")
                  (:file "clack-servers")
                  (:file "programs")
                  (:file "child-server")
@@ -74,14 +76,10 @@
                  (:file "large-messages")
                  (:file "frame-bounds")
                  (:file "any-octets")))
-   (:module "engine"
-    :serial t
-    :components ((:file "fakes")
-                 (:file "blocking-engine")
-                 (:file "faults")
-                 (:file "lifecycle")
-                 (:file "blocking-decisions")
-                 (:file "memory-budget")))
+   (:module "engine"                    ; tables and models
+    :components ((:file "pool-sizing")
+                 (:file "timers" :depends-on ("pool-sizing"))
+                 (:file "ownership-model" :depends-on ("pool-sizing"))))
    (:module "platform"
     :serial t
     :components ((:file "sockets")
@@ -90,28 +88,6 @@
                  (:file "processors")
                  (:file "files")
                  (:file "calls")))
-   (:module "ready-engine"
-    :pathname "engine/"
-    :serial t
-    :components ((:file "ready")
-                 (:file "event-queue")
-                 (:file "pool-sizing")
-                 (:file "ready-faults")
-                 (:file "sentinels")
-                 (:file "slow-readers")
-                 (:file "progress")
-                 (:file "soft-stop")
-                 (:file "ownership")
-                 (:file "ownership-model")
-                 (:file "buffered-input")
-                 (:file "steps")
-                 (:file "connection-time-outs")
-                 (:file "ready-sentinel")
-                 (:file "latency-probe")
-                 (:file "timers")
-                 (:file "interrupts")
-                 (:file "processors")
-                 (:file "stress")))
    (:module "server"
     :serial t
     :components ((:file "journal")

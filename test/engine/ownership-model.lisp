@@ -1,5 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
+(def-suite ownership :in engine
+  :description "Who may touch a connection: every order of steps.")
+
 (in-suite ownership)
 
 ;;; An exhaustive search of what can happen to two connections that have the same descriptor number,

@@ -37,15 +37,3 @@
         (open-gate gate)
         (is (= 5 (task-result maker)))
         (is-true (task-result hook) "It has waited for who was at it.")))))
-
-(define-server-test an-engine-makes-no-worker-once-the-process-exits
-  (with-running-engine (engine (constantly :close) :standby 2)
-    (wait-for-statistic engine :standby 2)
-    (with-globals ((platform::*exiting-p* t))
-      (is (zerop (engine::with-engine (engine)
-                   (setf (engine:engine-standby engine) 3)
-                   (engine::missing-workers engine))))
-      ;; One that was reserved before is given back.
-      (let ((worker (engine::with-engine (engine) (engine::reserve-worker engine))))
-        (is (null (engine::launch worker)))
-        (is (eq :ended (engine::worker-state worker)))))))
