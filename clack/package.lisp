@@ -18,4 +18,4 @@
            #:make-metrics-middleware #:make-stats-middleware #:make-connections-middleware
            #:make-readiness-middleware #:make-liveness-middleware
            #:make-live-page-middleware
-           #:unfit-argument #:unfit-response #:stop-from-worker))
+           #:unfit-argument #:listen-failed #:unfit-response #:stop-from-worker))

@@ -5,8 +5,7 @@
 ;;; The listener
 
 (defun open-clack-listener (arguments)
-  "Opens a listener at the place that ARGUMENTS, a plist for RUN, name.  Signals conditions of
-usocket and of the platform."
+  "Opens a listener at the place that ARGUMENTS, a plist for RUN, name."
   (let ((address (getf arguments :address "127.0.0.1"))
         (port (getf arguments :port 5000))
         (backlog (getf arguments :backlog 1024)))
@@ -163,7 +162,7 @@ the log.
   :MAX-ADDRESS-CONNECTIONS
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR
 
-Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors where it cannot
+Signals UNFIT-ARGUMENT for an argument that makes no sense, and LISTEN-FAILED where it cannot
 listen."
   (declare (ignore debug address port))
   (join-clack-socket)

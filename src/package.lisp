@@ -48,4 +48,5 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:recycling-error #:client-left #:reply-already-sent #:cannot-defer #:stream-full
    #:content-too-long #:content-left #:protocol-error #:invalid-header #:malformed-event
    #:reply-failed #:upload-not-stored #:unfit-argument #:stop-from-worker
+   #:listen-failed
    #:recycling-taskmaster-corrupted-error))

@@ -28,7 +28,9 @@ connection."))
   (:report (lambda (condition stream)
              (format stream "Cannot listen on ~A: ~A."
                      (listen-failure-place condition) (listen-failure-reason condition))))
-  (:documentation "A path or a descriptor cannot be used as a listener."))
+  (:documentation "A server cannot listen on the place, a port, path or descriptor, that its
+arguments name.  The report says why, and what to do.  Where usocket has a class for the error, the
+condition is of that, too."))
 
 (define-condition peer-gone (recycling-error)
   ()

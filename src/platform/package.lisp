@@ -20,7 +20,7 @@ engine calls on top of them.")
    #:accept-failed #:listener-closed #:descriptors-exhausted #:network-trouble
    #:accept-failure-kind #:make-accept-failure
    ;; listeners that usocket cannot make
-   #:special-listeners-supported-p #:listen-failed
+   #:special-listeners-supported-p #:listen-failed #:access-denied-p
    #:inherited-designator #:inherited-descriptor
    #:open-path-listener #:open-inherited-listener #:open-shared-port-listener
    ;; what a service tells its manager

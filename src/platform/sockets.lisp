@@ -59,6 +59,10 @@ LISTENER, so that connections still begin.")
 (defconstant +ebadf+ 9
   "The error number for the use of a closed descriptor.")
 
+(defun access-denied-p (condition)
+  "True if CONDITION, of the Lisp's sockets, says that the process lacks a privilege (EACCES)."
+  (eql 13 (%error-number condition)))
+
 ;;; The failures of accept(2), and the caller's remedies.
 ;;;
 ;;;   kind         meaning                                     remedy
@@ -195,9 +199,7 @@ SOCKET is not a TCP socket.")
 
 (defun mapped-p (address)
   "True if ADDRESS is an IPv4 address mapped to IPv6 (RFC 4291, section 2.5.5.2)."
-  (and (= (length address) 16)
-       (= 10 (or (position 0 address :test-not #'eql) 16))
-       (= #xFF (aref address 10) (aref address 11))))
+  (eql 12 (mismatch address #(0 0 0 0 0 0 0 0 0 0 #xFF #xFF))))
 
 (defun address-string (address)
   "ADDRESS, octets, in its usual notation (RFC 5952, section 4.3).  An IPv4 address mapped to IPv6

@@ -2,33 +2,23 @@
 
 ;;;; The listening address of an application, and errors that name it.
 
-(define-condition cannot-listen (recycling-error)
-  ((address :initarg :address :reader refused-address)
-   (port :initarg :port :reader refused-port)
-   (reason :initarg :reason :reader refusal-reason))
-  (:report (lambda (condition stream)
-             (format stream "Cannot listen on port ~D of ~:[all addresses~;~:*~A~]: ~A."
-                     (refused-port condition)
-                     (refused-address condition)
-                     (refusal-reason condition))))
-  (:documentation "A mixin for the conditions of usocket, which do not say where the server cannot
-listen."))
-
 (defmacro define-listening-errors (table &body rows)
-  "Defines TABLE, an alist of ROWS: an error of usocket, a subclass for which also CANNOT-LISTEN is
-one, and its reason."
+  "Defines TABLE, an alist of ROWS: an error of usocket, a subclass of it and of LISTEN-FAILED, and
+its reason."
   `(progn
      ,@(loop for (class subclass) in rows
-             collect `(define-condition ,subclass (cannot-listen ,class) ()))
+             collect `(define-condition ,subclass (listen-failed ,class) ()))
      (defparameter ,table ',rows
        "For each error of usocket: the subclass of it that is signalled instead, and the reason in
 words.")))
 
 (define-listening-errors *listening-errors*
-  (usocket:address-in-use-error port-taken "something else listens there")
-  (usocket:address-not-available-error address-missing "this machine has no such address")
+  (usocket:address-in-use-error port-taken
+   "something else listens there; stop that, or choose another port")
+  (usocket:address-not-available-error address-missing
+   "this machine has no such address; choose one that it has, or NIL for all")
   (usocket:operation-not-permitted-error port-forbidden
-   "this is not permitted (ABCL says so too where something else listens there)")
+   "this is not permitted, or, on ABCL, something else listens there; choose a port above 1023")
   (usocket:ns-error address-unknown "nobody knows that address")
   (usocket:unknown-error listening-failed nil))
 
@@ -37,12 +27,15 @@ words.")))
 PORT, as an error of its class that names the place.  Returns if there is no class for it."
   (destructuring-bind (&optional class subclass reason)
       (assoc-if (lambda (class) (typep condition class)) *listening-errors*)
-    (when (and class (not (typep condition 'cannot-listen)))
-      (apply #'error subclass
-             :address address :port port
-             :reason (or reason (usocket::usocket-real-error condition))
-             (when (eq class 'usocket:unknown-error)
-               (list :real-error (usocket::usocket-real-error condition)))))))
+    (when (and class (not (typep condition 'listen-failed)))
+      (let ((cause (unless reason (usocket::usocket-real-error condition))))
+        (apply #'error subclass
+               :place (format nil "port ~D of ~:[all addresses~;~:*~A~]" port address)
+               :reason (cond (reason)
+                             ((access-denied-p cause)
+                              "this is not permitted; choose a port above 1023, behind a proxy say")
+                             (t cause))
+               (and cause (list :real-error cause)))))))
 
 (defun sole-name (listener)
   "The address and the port of LISTENER, in a list; NIL where it listens on all addresses."

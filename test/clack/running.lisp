@@ -173,6 +173,11 @@
                    'platform:listen-failed)))
       (skip "On this Lisp there are no such listeners.")))
 
+(define-server-test a-port-that-is-in-use-is-refused
+  (with-clack (environment (text-response "x"))
+    (signals handler:listen-failed
+      (handler:run 'hello :port (port-of *server*) :on-start #'handler:stop))))
+
 (define-server-test a-time-that-is-no-number-is-refused
   (is (typep (nth-value 1 (ignore-errors (handler:run 'hello :read-timeout (no-number)
                                                              :port 0 :on-start #'handler:stop)))

@@ -154,10 +154,22 @@
             for condition = (nth-value 1 (ignore-errors
                                           (hunchentoot:start
                                            (make-test-acceptor :port port :address address))))
-            do (is (typep condition 'port-taken-error) "~A" condition)
+            do (is (typep condition '(and port-taken-error recycling:listen-failed)) "~A" condition)
                (is (search (princ-to-string port) (princ-to-string condition)))
                (is (search name (princ-to-string condition)))
                (is (search "something else listens there" (princ-to-string condition)))))))
+
+(define-server-test (a-port-that-needs-a-privilege-is-refused-in-a-sentence :needs :parking)
+  (if (equal '("1024") (ignore-errors
+                        (lines-of "/proc/sys/net/ipv4/ip_unprivileged_port_start")))
+      (call-with-command
+       (lambda (program)
+         (is (eql 1 (program-exit program :patience (patience-to-load))))
+         (is-true (printed-p program "Cannot listen on port 80 of 127.0.0.1: this is not ")))
+       (lambda (directory)
+         (unprivileged (command-for directory
+                                    (list (serving-form ":port 80 :address \"127.0.0.1\""))))))
+      (skip "Here every process may listen on all ports.")))
 
 (defvar *another-acceptor*)
 
