@@ -72,9 +72,7 @@
                  (:file "unicode")
                  (:file "opening-handshakes")
                  (:file "encoding")
-                 (:file "closing")
                  (:file "large-messages")
-                 (:file "frame-bounds")
                  (:file "any-octets")))
    (:module "engine"                    ; tables and models
     :components ((:file "pool-sizing")

@@ -43,39 +43,39 @@
  :gives ((:ping "Hello") (:pong "Hello")))
 
 (:name "a frame of a client without mask" :rfc "5.1"
- :input ((:text "Hello" :mask nil)) :gives ((:failure 1002 :unmasked-frame)))
+ :input ((:text "Hello" :mask nil)) :gives ((:failure 1002)))
 (:name "a ping of a client without mask" :rfc "5.1"
  :input ((:text "Hello") (:ping "" :mask nil))
- :gives ((:text "Hello") (:failure 1002 :unmasked-frame)))
+ :gives ((:text "Hello") (:failure 1002)))
 (:name "a frame of a server with mask" :rfc "5.1" :limits (:role :client)
- :input ((:text "Hello")) :gives ((:failure 1002 :masked-frame)))
+ :input ((:text "Hello")) :gives ((:failure 1002)))
 
 (:name "0 in 2 octets" :rfc "5.2" :input ((:text "" :form 2))
- :gives ((:failure 1002 :length-not-minimal)))
+ :gives ((:failure 1002)))
 (:name "125 in 2 octets" :rfc "5.2"
- :input ((:text (:times 125 "*") :form 2)) :gives ((:failure 1002 :length-not-minimal)))
+ :input ((:text (:times 125 "*") :form 2)) :gives ((:failure 1002)))
 (:name "126 in 8 octets" :rfc "5.2"
- :input ((:text (:times 126 "*") :form 8)) :gives ((:failure 1002 :length-not-minimal)))
+ :input ((:text (:times 126 "*") :form 8)) :gives ((:failure 1002)))
 (:name "65535 in 8 octets" :rfc "5.2"
- :input ((:binary (:times 65535 "*") :form 8)) :gives ((:failure 1002 :length-not-minimal)))
+ :input ((:binary (:times 65535 "*") :form 8)) :gives ((:failure 1002)))
 (:name "a length of 64 bits" :rfc "5.2"
- :input ((:octets "82 FF 80 00 00 00 00 00 00 00")) :gives ((:failure 1002 :length-too-large)))
+ :input ((:octets "82 FF 80 00 00 00 00 00 00 00")) :gives ((:failure 1002)))
 (:name "a length of 63 bits" :rfc "10.4"
- :input ((:octets "82 FF 7F FF FF FF FF FF FF FF")) :gives ((:failure 1009 :frame-too-large)))
+ :input ((:octets "82 FF 7F FF FF FF FF FF FF FF")) :gives ((:failure 1009)))
 
 (:name "a message as large as allowed" :rfc "10.4" :limits (:message-octets 4)
  :input ((:text "1234") (:text "12" :fin nil) (:more "34")) :gives ((:text "1234") (:text "1234")))
 (:name "a message an octet larger" :rfc "10.4" :limits (:message-octets 4)
- :input ((:text "12345")) :gives ((:failure 1009 :frame-too-large)))
+ :input ((:text "12345")) :gives ((:failure 1009)))
 (:name "fragments an octet larger" :rfc "10.4" :limits (:message-octets 4)
- :input ((:text "12" :fin nil) (:more "345")) :gives ((:failure 1009 :message-too-large)))
+ :input ((:text "12" :fin nil) (:more "345")) :gives ((:failure 1009)))
 (:name "fragments of nothing after as much as allowed" :rfc "10.4" :limits (:message-octets 4)
  :input ((:text "1234" :fin nil) (:more "" :fin nil) (:more "")) :gives ((:text "1234")))
 (:name "a frame as large as allowed, in a larger message" :rfc "10.4"
  :limits (:message-octets 8 :frame-octets 4)
  :input ((:text "1234" :fin nil) (:more "5678")) :gives ((:text "12345678")))
 (:name "a frame an octet larger" :rfc "10.4" :limits (:message-octets 8 :frame-octets 4)
- :input ((:text "1234" :fin nil) (:more "56789")) :gives ((:failure 1009 :frame-too-large)))
+ :input ((:text "1234" :fin nil) (:more "56789")) :gives ((:failure 1009)))
 (:name "control frames are no messages" :rfc "10.4" :limits (:message-octets 4)
  :input ((:text "12" :fin nil) (:ping "12345") (:more "34") (:close 1000 "12345"))
  :gives ((:ping "12345") (:text "1234") (:close 1000 "12345")))
@@ -83,7 +83,7 @@
  :input ((:again 5 (:binary "1" :fin nil) (:more "234")))
  :gives ((:binary "1234") (:binary "1234") (:binary "1234") (:binary "1234") (:binary "1234")))
 (:name "a frame is refused as too large by its length" :rfc "10.4"
- :input ((:octets "81 FF 00 00 00 00 7F FF FF FF")) :gives ((:failure 1009 :frame-too-large)))
+ :input ((:octets "81 FF 00 00 00 00 7F FF FF FF")) :gives ((:failure 1009)))
 
 (:name "nothing at all" :rfc "5.2" :input () :gives ())
 (:name "one octet" :rfc "5.2" :input ((:octets "81")) :gives ((:waiting)))
