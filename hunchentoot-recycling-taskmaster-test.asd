@@ -117,8 +117,6 @@
                  (:file "failed-handshakes" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "misplaced-tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-facts" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-threads"
-                  :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))
                  (:file "handshakes"
                   :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))
                  (:file "tls-records"

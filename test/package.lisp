@@ -5,13 +5,13 @@
   ;; What the tests in engine/ and server/ use of the inside: tables and models.
   (:import-from #:hunchentoot-recycling-taskmaster.engine
                 #:*alarm-microseconds* #:*ownership-bits* #:*ownership-rules* #:add-timer
-                #:alarm-moment #:close-timers #:delay-microseconds #:grow-heap #:histogram
-                #:make-timer #:make-timers #:note-duration #:note-shared-duration
+                #:alarm-moment #:close-timers #:delay-microseconds #:grow-heap #:make-timer
+                #:make-timers
                 #:ownership-changes #:ownership-word #:size-pool #:take-due-timer #:timer-function
                 #:timer-number #:timer-place #:timer-statistics #:timers-count #:timers-entries
                 #:timers-setting)
   (:import-from #:hunchentoot-recycling-taskmaster.server
-                #:*batch-octets* #:*flush-seconds* #:*journal-octets* #:*metrics* #:*turns*
+                #:*batch-octets* #:*flush-seconds* #:*journal-octets* #:*turns*
                 #:await-lines #:call-with-turn #:decimal-text #:gather #:journal-kept #:journal-lock
                 #:journal-phase #:journal-thread #:journal-wanted #:keep-journal #:prometheus-text
                 #:take-turn #:with-journal)

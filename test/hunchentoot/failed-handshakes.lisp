@@ -5,38 +5,6 @@
 
 ;;; Kinds
 
-(defun kind-of-words (words)
-  (server:handshake-failure-kind (make-condition 'server:handshake-failed :reason words)))
-
-(test the-kind-of-a-failed-handshake-is-known-by-the-words-of-every-version-of-openssl
-  (loop for (kind . words)
-          in '((:plain-http "http request" "https proxy request")
-               (:protocol "unsupported protocol" "wrong version number" "version too low"
-                "tlsv1 alert protocol version" "inappropriate fallback")
-               (:cipher "no shared cipher" "no suitable key share" "no suitable signature algorithm"
-                "sslv3 alert handshake failure" "ssl/tls alert handshake failure")
-               (:certificate "tlsv1 alert unknown ca" "sslv3 alert certificate unknown"
-                "ssl/tls alert certificate unknown" "sslv3 alert bad certificate"
-                "ssl/tls alert bad certificate" "sslv3 alert certificate expired"
-                "ssl/tls alert certificate expired" "sslv3 alert certificate revoked")
-               (:client-certificate "peer did not return a certificate" "certificate verify failed")
-               (:application-protocol "no application protocol")
-               (:gone nil "unexpected eof while reading")
-               (:other "length too short" "bad extension" "tlsv1 alert internal error" ""))
-        do (dolist (each words)
-             (is (eq kind (kind-of-words each)) "~S" each))))
-
-(test a-client-that-took-too-long-in-a-handshake-is-counted-elsewhere
-  (is (eq :expired (server:handshake-failure-kind
-                    (make-condition 'server:stream-timeout :stream nil))))
-  (let ((taskmaster (taskmaster)))
-    (server:note-failed-handshake taskmaster (make-condition 'server:stream-timeout :stream nil))
-    (is (every #'zerop (mapcar (lambda (entry) (platform:counter-count (cdr entry)))
-                               (recycling::taskmaster-failed-handshakes taskmaster))))))
-
-(test what-is-no-failure-of-a-handshake-has-no-kind
-  (is (null (server:handshake-failure-kind (make-condition 'simple-error)))))
-
 ;;; Counted
 
 (defun failed-handshakes ()
@@ -154,11 +122,3 @@ MESSAGES is a function that returns what was written to the message log so far."
       (is (search (concatenate 'string "[WARNING]] A TLS handshake failed: "
                                "the client does not trust the server's certificate (")
                   (eventually ("the message") (and (search "trust" (messages)) (messages))))))))
-
-(define-server-test (a-message-log-that-fails-harms-no-client :needs (:our-engine :tls))
-  (with-messages (messages)
-    (serving-https (directory)
-      (setf (hunchentoot:acceptor-message-log-destination *server*) "/nowhere/messages")
-      (fails-as :protocol (ask-raw "nonsense" :crlf))
-      (is (string= "" (messages)))
-      (is-true (served-p (talk-by-openssl))))))

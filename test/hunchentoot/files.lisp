@@ -136,17 +136,6 @@ not after MAKE-OLD."
       (is (large-file-follows-p slow))
       (is (string= "word" (response-text (read-response slow)))))))
 
-(define-server-test (a-file-that-its-client-takes-slowly-wants-no-room-in-the-heap :needs :parking)
-  (let ((calls (make-recorder)))
-    (with-function (engine:make-room-in-heap (original octets)
-                     (record calls octets))
-      (serving-file (*large-answer*) (path)
-        (with-connection (slow)
-          (send-request slow "/file")
-          (wait-until-held-up 1)
-          (is (large-file-follows-p slow)))))
-    (is (zerop (recorded-count calls)))))
-
 (define-server-test (a-large-range-arrives-whole :needs :our-http)
   (serving-file (*large-answer*) (path)
     (with-connection (connection)
@@ -172,16 +161,6 @@ not after MAKE-OLD."
       (wait-until-held-up 1)
       (hunchentoot:stop *server*)
       (is (not (large-file-follows-p slow))))))
-
-(define-server-test (a-worker-destroyed-when-it-has-opened-a-file-closes-it :needs :our-http)
-  ;; The test for leaks looks for its descriptor.
-  (serving-file ((octets "text")) (path)
-    (call-with-destruction 'engine:open-file-part :after
-                           (lambda ()
-                             (with-connection (connection)
-                               (send-request connection "/file")
-                               (is (closed-by-server-p connection)))))
-    (is (string= "text" (ask-text "/file")))))
 
 (define-server-test (a-file-that-becomes-shorter-is-not-taken-for-whole :needs :parking)
   (serving-file (*large-answer* :write-timeout (* 6 *patience*)) (path)
@@ -214,16 +193,6 @@ not after MAKE-OLD."
             (is (string= "text" (ask-text "/a.txt")))
             (dolist (path '("/pipe" "/a.txt/" "/none"))
               (is (= 404 (response-status (ask path))) "~A" path))))))))
-
-(define-server-test (files-that-share-a-place-are-told-apart :needs :our-http)
-  (with-globals ((server:*known-files* (make-array 1 :initial-element nil)))
-    (with-directory (directory)
-      (let ((one (write-file directory "one" "first")) (two (write-file directory "two" "second")))
-        (serving () (("/one" (hunchentoot:handle-static-file one))
-                     ("/two" (hunchentoot:handle-static-file two)))
-          (loop repeat 2
-                do (is (string= "first" (ask-text "/one")))
-                   (is (string= "second" (ask-text "/two")))))))))
 
 (define-server-test (a-range-beyond-the-file-is-told-the-size :needs :our-http)
   (serving-file ((octets "text")) (path)
@@ -277,12 +246,6 @@ come."
         (is (string/= (second first) (second later)))
         (is (= 5 (length (remove-duplicates (mapcar #'first (list first later short long finer))
                                             :test #'string=))))))))
-
-(define-server-test (a-file-whose-time-settles-while-it-is-known-gets-a-strong-tag :needs :our-http)
-  (serving-file ((octets "text")) (path)
-    (is (uiop:string-prefix-p "W/" (tag-of "/file")))
-    (with-globals ((server:*settled-seconds* -10))
-      (is (uiop:string-prefix-p "\"" (tag-of "/file"))))))
 
 (define-server-test (a-range-of-a-file-that-may-have-changed-is-not-sent :needs :our-http)
   (serving-file ((octets "0123456789")) (path)

@@ -51,10 +51,6 @@
   "The answer of the server to the live page's question where the worker NUMBER is."
   (parse-json (response-text (ask-where number '("Live-Page" . "1")))))
 
-(defun feeds-of (engine)
-  "How many timers of ENGINE are pending."
-  (getf (getf (recycling:stats engine) :timers) :pending))
-
 ;;; The page and its events
 
 (define-server-test (the-live-page-is-served-with-a-strict-policy :needs :our-engine)
@@ -90,24 +86,6 @@
             (is (<= 1 (member-of later "open")))
             (is (= (member-of later "threads")
                    (reduce #'+ (member-of later "states") :key #'cdr)))))))))
-
-(define-server-test (open-live-pages-share-one-timer-and-closed-ones-leave-none
-                     :needs (:our-engine :noticed-leaving))
-  (with-live-page ()
-    (with-acceptor (acceptor)
-      (is (zerop (feeds-of acceptor)))
-      (with-connections (pages 3)
-        (dolist (page pages)
-          (open-live-page page)
-          (is-true (next-snapshot page)))
-        (is (>= 1 (feeds-of acceptor)))
-        (dolist (page pages)
-          (is-true (next-snapshot page))))
-      (eventually ("the last timer to end") (zerop (feeds-of acceptor)))
-      (with-connection (page)
-        (open-live-page page)
-        (is-true (next-snapshot page) "A page that is opened again gets its events again.")
-        (is-true (next-snapshot page))))))
 
 (define-server-test (a-stop-ends-the-events-of-live-pages :needs :our-engine)
   (with-live-page ()
@@ -192,22 +170,6 @@
             (await entered)
             (unwind-protect
                  (is (equal uri (member-of (await-worker-at page uri) "uri")))
-              (open-gate release))
-            (read-response client)))))))
-
-(define-server-test (a-long-target-is-shortened-in-a-snapshot :needs :our-engine)
-  (let ((entered (make-gate)) (release (make-gate)))
-    (with-live-page ()
-      (serving () (("/slow" (open-gate entered) (await release) "slow"))
-        (with-connections (connections 2)
-          (destructuring-bind (page client) connections
-            (open-live-page page)
-            (send-request client (format nil "/slow?~A" (make-string 2000 :initial-element #\a)))
-            (await entered)
-            (unwind-protect
-                 (is-true (await-worker-at
-                           page (format nil "/slow?~A..."
-                                        (make-string 294 :initial-element #\a))))
               (open-gate release))
             (read-response client)))))))
 

@@ -123,16 +123,6 @@ to a new directory, where there is a certificate for localhost already."
     (loop repeat 2
           do (is-true (served-p (talk-by-openssl))))))
 
-(define-server-test (files-that-went-before-the-start-are-told-then :needs :our-engine)
-  (with-directory (directory)
-    (multiple-value-bind (certificate key) (issue directory "localhost")
-      (let ((acceptor (fake-ssl-acceptor :ssl-certificate-file certificate
-                                         :ssl-privatekey-file key)))
-        (delete-file key)
-        (is (report-p (error-of (lambda () (hunchentoot:start acceptor)))
-                      "SSL-PRIVATEKEY-FILE" key))
-        (is (not (hunchentoot:started-p acceptor)))))))
-
 ;;; Certificates of clients
 
 (defun client-arguments (directory name)
@@ -219,24 +209,6 @@ served."
       (is-true (session-resumed-p directory version "-servername" "shop.example.org")
                "~A" version))))
 
-(define-server-test (a-resumed-session-gets-a-new-ticket-since-tls-1.3-uses-each-once
-                     :needs :our-engine)
-  (flet ((new-ticket-p (directory version)
-           (begin-session directory version)
-           (let ((output (talk-by-openssl "-sess_in" (session-file directory) version)))
-             (is-true (resumed-p output) "~A" version)
-             (search "NewSessionTicketarrived" output))))
-    (serving-https (directory)
-      (is-true (new-ticket-p directory "-tls1_3"))
-      (is (not (new-ticket-p directory "-tls1_2")) "There a ticket may be used again."))))
-
-(define-server-test (sessions-are-resumed-after-certificates-were-reloaded :needs :our-engine)
-  (serving-https (directory)
-    (dolist (version '("-tls1_2" "-tls1_3"))
-      (begin-session directory version)
-      (is (eq *server* (recycling:reload-certificates *server*)))
-      (is-true (session-resumed-p directory version) "~A" version))))
-
 (define-server-test (servers-with-the-same-ticket-key-resume-each-others-sessions
                      :needs :our-engine)
   (with-directory (clients)
@@ -266,14 +238,3 @@ served."
         (is-true (session-resumed-p clients))
         (reinitialize-instance *server* :ssl-client-ca-file others)
         (is (not (served-p (talk-by-openssl "-sess_in" (session-file clients)))))))))
-
-(define-server-test (several-acceptors-have-certificates-of-their-own :needs :our-engine)
-  (flet ((subject ()
-           (subject-told (talk-by-openssl "-servername" "shop.example.org"))))
-    (serving-https (directory :ssl-certificates (list (also directory "first" "shop.example.org")))
-      (let ((first *server*))
-        (serving-https (directory :ssl-certificates
-                                  (list (also directory "second" "shop.example.org")))
-          (is (equal "second" (subject)))
-          (let ((*server* first))
-            (is (equal "first" (subject)))))))))

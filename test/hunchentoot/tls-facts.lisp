@@ -46,21 +46,11 @@ returns what FORM returns in a handler for it, whose values are gone when the re
     (serving () ()
       (is (equal "(NIL NIL)" (ask-text "/facts"))))))
 
-(test outside-of-handlers-there-is-nothing-to-learn-of-tls
-  (is (null (recycling:tls-information)))
-  (is (null (recycling:client-certificate))))
-
 (define-server-test (a-handler-that-streams-learns-of-its-connection :needs (:our-http :tls))
   (with-facts (facts (let ((stream (hunchentoot:send-headers)))
                        (write-sequence (octets "told") stream)
                        (getf (recycling:tls-information) :protocol)))
     (serving-https (directory)
-      (is (equal "TLSv1.3" (facts))))))
-
-(define-server-test (a-handler-with-its-connections-read-by-a-program-learns-of-them
-                     :needs (:our-http :tls-client))
-  (with-facts (facts (getf (recycling:tls-information) :protocol))
-    (serving-https (directory :mixin 'looking-around)
       (is (equal "TLSv1.3" (facts))))))
 
 ;;; Certificates of clients
@@ -138,18 +128,4 @@ returns what FORM returns in a handler for it, whose values are gone when the re
           (is (= #x0123456789ABCDEF0123
                  (recycling:client-certificate-serial-number certificate))))))))
 
-;;; Other ways to ask
 
-(defun names-by-cl+ssl ()
-  "Issuer and subject of the client's certificate, as CL+SSL knows them of the connection's stream."
-  (let ((certificate (cl+ssl::ssl-get1-peer-certificate
-                      (cl+ssl::ssl-stream-handle hunchentoot::*hunchentoot-stream*))))
-    (unwind-protect (multiple-value-list (cl+ssl::x509-certificate-names certificate))
-      (cl+ssl::x509-free certificate))))
-
-(define-server-test (cl+ssl-can-be-asked-for-the-clients-certificate :needs (:our-http :tls))
-  (with-clients (clients authorities)
-    (with-facts (facts (names-by-cl+ssl))
-      (serving-https (directory :ssl-client-ca-file authorities)
-        (is (equal '("/CN=root" "/CN=known")
-                   (apply #'facts (client-arguments clients "known"))))))))

@@ -83,24 +83,6 @@ record, however what carries both is cut."
                                         do (read-until stream "Hey!")
                                         count t)))))))))))
 
-(defclass encrypting-itself ()
-  ((files :initform '() :accessor files-of-pair))
-  (:documentation "A mixin for an acceptor of a program that has CL+SSL make its TLS."))
-
-(defmethod hunchentoot:initialize-connection-stream ((acceptor encrypting-itself) stream)
-  (destructuring-bind (&key ssl-privatekey-file ssl-certificate-file) (files-of-pair acceptor)
-    (call-next-method acceptor
-                      (cl+ssl:make-ssl-server-stream stream :key ssl-privatekey-file
-                                                            :certificate ssl-certificate-file))))
-
-(define-server-test (a-request-behind-a-record-is-seen-where-openssl-reads-no-further
-                     :needs (:parking :tls-client))
-  "As in connections that a program has CL+SSL make."
-  (with-directory (directory)
-    (serving (:mixin 'encrypting-itself :idle-timeout nil) (("/yo" "Hey!"))
-      (setf (files-of-pair *server*) (certificate-initargs directory))
-      (check-records-in-pieces))))
-
 ;;; New keys
 
 (defun ask-for-keys (connection count)

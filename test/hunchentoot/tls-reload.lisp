@@ -85,19 +85,6 @@
       (is (equal "localhost" (subject-told output)))
       (is-true (served-p output)))))
 
-(define-server-test (files-may-be-replaced-while-they-are-reloaded
-                     :needs (:our-engine :calls-by-name))
-  (serving-https (directory)
-    (let ((name (hunchentoot:acceptor-ssl-certificate-file *server*)))
-      (issue directory "renewed")
-      (put-in-place directory "renewed")
-      (with-function (recycling::new-tls-context (original acceptor initargs)
-                       (multiple-value-prog1 (funcall original acceptor initargs)
-                         (delete-file name))) ; who replaces it has not made the new one yet
-        (is (eq *server* (recycling:reload-certificates *server*))))
-      (is (equal name (hunchentoot:acceptor-ssl-certificate-file *server*)))
-      (is (equal "renewed" (subject-told (talk-by-openssl)))))))
-
 (define-server-test (what-is-reloaded-is-warned-of :needs :our-engine)
   (serving-https (directory)
     (issue-between directory "old" "20200101000000Z" "20210101000000Z")
@@ -105,25 +92,6 @@
     (is (search "has expired" (first (warnings-in (lambda ()
                                                     (recycling:reload-certificates *server*))))))
     (is (equal "old" (subject-told (talk-by-openssl))) "It is used all the same.")))
-
-(define-server-test (contexts-that-nobody-has-are-freed :needs :tls-client)
-  (serving-https (directory)
-    (let ((freed (make-recorder))
-          (current nil))
-      (with-function (platform::free-contexts (original handles)
-                       (dolist (handle handles)
-                         (record freed (and (eql (cffi:pointer-address handle) current) :current)))
-                       (funcall original handles))
-        (loop repeat 10 do (recycling:reload-certificates *server*))
-        ;; Memory that was freed before this may be that of the context which is in use now.
-        (setf current (cffi:pointer-address
-                       (platform:tls-context-handle (recycling::acceptor-tls-context *server*))))
-        (is-true (served-p (talk-by-openssl)))
-        (eventually ("old contexts to be freed")
-          (platform:collect-garbage)
-          (<= 5 (recorded-count freed)))
-        (is (not (member :current (recorded freed))))
-        (is-true (served-p (talk-by-openssl)))))))
 
 ;;; Programs that make the streams of connections
 
