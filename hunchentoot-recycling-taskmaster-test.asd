@@ -30,6 +30,7 @@
                  (:file "slow-clients")
                  (:file "leftovers")
                  (:file "clack-servers")
+                 (:file "fronts")
                  (:file "programs")
                  (:file "child-server")
                  (:file "server-test")
@@ -219,6 +220,9 @@
                  (:file "giving-way")   ; to new clients
                  (:file "websocket-others")
                  (:file "until-signalled"))) ; its programs have WebSockets, too
+   (:module "fronts"                    ; what Hunchentoot's and Clack's do alike
+    :serial t
+    :components ((:file "later")))
    (:module "proxies"                   ; in front of servers
     :pathname "hunchentoot/"
     :serial t

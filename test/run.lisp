@@ -64,6 +64,11 @@
     postgresql)
   "Suites that test nothing which depends on the mode.")
 
+(defun names-below (suite)
+  "SUITE, and the names of all suites and tests in it."
+  (cons suite (when (typep (get-test suite) 'fiveam::test-suite)
+                (mapcan #'names-below (names-in (get-test suite))))))
+
 (defun suites-of-acceptors ()
   "What of ALL depends on the mode."
   (list* 'taskmaster 'conformance
@@ -74,7 +79,9 @@
   "What of SUITE is to run in MODE."
   (cond ((eq mode (first (modes))) (list suite))
         ((eq suite 'all) (suites-of-acceptors))
-        ((member suite *suites-of-one-mode*) '())
+        ((or (member suite *suites-of-one-mode*)
+             (member suite (names-below 'fronts))) ; its tests say in which modes they run
+         '())
         (t (list suite))))
 
 (defun set-up-engine (&optional processors)

@@ -21,9 +21,6 @@ under /word, and ROUTES."
          (= *large-size* (content-length head))
          (whole-answer-p connection))))
 
-(defun figure (name)
-  (getf (recycling:stats *server*) name))
-
 (defun wait-until-held-up (count)
   "Waits until COUNT clients hold up their replies, and no thread."
   (eventually ("clients to hold up their replies")
