@@ -220,11 +220,13 @@ name."
     file))
 
 (defun rolling-restart-command (directory url units
-                                &key restart (process "echo") (settle 0) (patience *patience*))
+                                &key restart (process "echo") (settle 0) (patience *patience*)
+                                  (wait 600))
   "The command of the script of that name in DIRECTORY, for UNITS and URL, with RESTART and PROCESS,
-commands, and SETTLE and PATIENCE, seconds."
+commands, and SETTLE, PATIENCE and WAIT, seconds."
   (list* "env" (format nil "RESTART=~A" restart) (format nil "PROCESS=~A" process)
          (format nil "SETTLE=~D" settle) (format nil "PATIENCE=~D" patience)
+         (format nil "WAIT=~D" wait)
          (install-rolling-restart directory) url units))
 
 (defun run-rolling-restart (&rest arguments)
@@ -516,6 +518,13 @@ echo end >>restarted"
               (eventually ("the second one to wait")
                 (and (probe-file errors)
                      (search "waiting for another one" (uiop:read-file-string errors))))
+              (is (eql 1 (run-rolling-restart directory url '("a") :restart restart :wait 0)))
+              (is (equal "600" (uiop:run-program
+                                (list "stat" "-c" "%a"
+                                      (uiop:native-namestring
+                                       (merge-pathnames "rolling-restart.lock" directory)))
+                                :output '(:string :stripped t)))
+                  "Nobody else may take the lock.")
               (write-file directory "release")
               (is (eql 0 (uiop:wait-process first)))
               (is (eql 0 (uiop:wait-process second)))
