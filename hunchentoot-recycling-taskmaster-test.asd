@@ -97,8 +97,6 @@
     :components ((:file "taskmaster")
                  (:file "lifecycle")
                  (:file "process-exits")
-                 (:file "mistakes")
-                 (:file "arguments")
                  (:file "demo")
                  (:file "faults")
                  (:file "timers")
@@ -110,10 +108,9 @@
                  (:file "slow-streams")
                  (:file "last-answers")
                  (:file "files")
-                 (:file "certificates" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "certificates")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-contexts" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-mistakes" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-reload" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "failed-handshakes" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "misplaced-tls" :if-feature (:not :hunchentoot-no-ssl))
@@ -222,7 +219,8 @@
                  (:file "until-signalled"))) ; its programs have WebSockets, too
    (:module "fronts"                    ; what Hunchentoot's and Clack's do alike
     :serial t
-    :components ((:file "later")))
+    :components ((:file "later")
+                 (:file "arguments")))
    (:module "proxies"                   ; in front of servers
     :pathname "hunchentoot/"
     :serial t

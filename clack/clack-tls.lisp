@@ -24,12 +24,11 @@ the two differ.")
   "A TLS-CONTEXT with the settings in ARGUMENTS, a plist for RUN.  TICKET-KEY is that of an earlier
 one, whose sessions it resumes.  Signals UNFIT-ARGUMENT."
   (handler-case
-      (let ((settings (tls-settings arguments)))
-        (check-argument-types settings *tls-argument-types*)
-        (multiple-value-bind (context warnings) (context-of-settings settings ticket-key)
-          (dolist (warning warnings)
-            (warn "~A" warning))
-          context))
+      (multiple-value-bind (context warnings)
+          (context-of-settings (tls-settings arguments) ticket-key)
+        (dolist (warning warnings)
+          (warn "~A" warning))
+        context)
     (unfit-argument (condition)
       (error 'unfit-argument :name (tls-keyword (unfit-argument-name condition))
                              :words (unfit-argument-words condition)))))

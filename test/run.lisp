@@ -59,8 +59,8 @@
                     (loop for suite in suites append (run suite))))))
 
 (defparameter *suites-of-one-mode*
-  '(guide demo deployment live-page-in-a-browser restarts arguments mistakes secrets tls-contexts
-    tls-facts tls-mistakes tls-reload
+  '(guide demo deployment live-page-in-a-browser restarts secrets tls-contexts
+    tls-facts tls-reload
     postgresql)
   "Suites that test nothing which depends on the mode.")
 

@@ -47,9 +47,9 @@ initargs.  Files are pathname designators.
 All files are read, and checked against each other, when the instance is made, at each start, by
 RELOAD-CERTIFICATES, and where REINITIALIZE-INSTANCE gets one of these arguments.
 
-Signals HUNCHENTOOT:PARAMETER-ERROR, with the name of the argument and the file, when a file is
-missing, is no PEM file, or has no certificate or no private key; when a key belongs to another
-certificate; when the password is wrong or missing; and when a cipher is unknown.  Warns of
+Signals HUNCHENTOOT:PARAMETER-ERROR, with the name of the argument and the file, and OpenSSL's
+reason, when OpenSSL cannot use a file; when a key belongs to another certificate; when the password
+is wrong or missing; and when OpenSSL knows none of the ciphers.  Warns of
 certificates that have expired or are not valid yet, and of a file whose certificates are out of
 order."))
 
@@ -108,7 +108,6 @@ programs read have the true names, as with Hunchentoot."
 (defmethod initialize-instance :before ((acceptor parallel-ssl-acceptor) &rest initargs)
   (warn-of-certificates
    (with-parameter-errors
-     (check-argument-types initargs *tls-argument-types*)
      (nth-value 1 (context-of-settings (loop for name in *tls-arguments*
                                              collect name
                                              collect (getf initargs name))
@@ -132,8 +131,6 @@ one; and a list of warnings."
   (set-published (acceptor-tls-context acceptor) context))
 
 (defmethod reinitialize-instance :around ((acceptor parallel-ssl-acceptor) &rest initargs)
-  (with-parameter-errors
-    (check-argument-types initargs *tls-argument-types*))
   (if (get-properties initargs *tls-arguments*)
       (multiple-value-bind (context warnings) (new-tls-context acceptor initargs)
         (prog1 (call-next-method)

@@ -1,63 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The TLS arguments of applications: their types, and the argument to blame for a mistake in a
-;;;; file.  The names are those of Hunchentoot's acceptors, and of ours.
-
-;;; Files
-
-(defun pem-labels (pathname)
-  "The labels in the PEM file PATHNAME, a list of strings, from its lines BEGIN (RFC 7468, section
-2)."
-  (with-open-file (stream pathname :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
-    (loop with mark = "-----BEGIN "
-          for line = (read-line stream nil)
-          while line
-          when (search mark line)
-            collect (subseq line (+ (search mark line) (length mark))))))
-
-(defun existing-file-p (pathname)
-  ;; PROBE-FILE signals an error for a name that no file can have, and on SBCL if the file is
-  ;; replaced during the call.
-  (let ((found (ignore-errors (probe-file pathname))))
-    (and found (pathname-name found) t)))
-
-(defun forbidden-p (pathname)
-  "True when the system does not let this process read the file PATHNAME, or search a folder on the
-way to it."
-  (handler-case (progn (close (open pathname :element-type '(unsigned-byte 8)))
-                       nil)
-    (error (condition)                  ; its class does not show the reason, on any Lisp
-      (and (search "ermission denied" (princ-to-string condition)) t))))
-
-(defparameter *forbidden-words*
-  "may not be read by this process: see mode and owner of the file and of the folders above it"
-  "The mistake in a file for which FORBIDDEN-P is true.")
-
-(defun check-pem-file (name pathname wanted)
-  "Checks that PATHNAME, the value of the argument NAME, is a PEM file with a label that contains
-WANTED."
-  (flet ((refuse-it (reason)
-           (unfit name ", ~S, ~A" pathname reason)))
-    (unless (typep pathname '(or string pathname))
-      (refuse-it "must name a file in PEM format"))
-    (unless (existing-file-p pathname)
-      (refuse-it (if (forbidden-p pathname) *forbidden-words* "does not name an existing file")))
-    (let ((labels (handler-case (pem-labels pathname)
-                    (file-error ()
-                      (refuse-it (if (forbidden-p pathname)
-                                     *forbidden-words*
-                                     "cannot be read"))))))
-      (cond ((null labels)
-             (refuse-it "is not in PEM format"))
-            ((notany (lambda (label) (search wanted label)) labels)
-             (refuse-it (format nil "has no ~A, but ~{~A~^, ~}" wanted
-                                (mapcar (lambda (label) (string-right-trim '(#\- #\Return) label))
-                                        labels))))))))
-
-(defun check-pair (certificate-name certificate-file key-name key-file)
-  "Checks CERTIFICATE-FILE and KEY-FILE, the values of the arguments CERTIFICATE-NAME and KEY-NAME."
-  (check-pem-file certificate-name certificate-file "CERTIFICATE")
-  (check-pem-file key-name key-file "PRIVATE KEY"))
+;;;; The TLS arguments of applications: their types, and the argument to blame for what OpenSSL
+;;;; refuses.  The names are those of Hunchentoot's acceptors, and of ours.
 
 (defun absolute-file (file)
   "FILE, a pathname designator, as an absolute pathname that stays correct when the process changes
@@ -84,7 +28,9 @@ its directory.  Links are not followed."
   '(satisfies further-certificates-p))
 
 (defparameter *tls-argument-types*
-  '((:ssl-privatekey-password (or null string) "a string, or NIL" :secret)
+  '((:ssl-certificate-file (or string pathname) "a file in PEM format")
+    (:ssl-privatekey-file (or string pathname) "a file in PEM format")
+    (:ssl-privatekey-password (or null string) "a string, or NIL" :secret)
     (:ssl-certificates further-certificates
      "a list of lists of a certificate's file, its private key's file, and optionally a password"
      :secret)
@@ -94,28 +40,10 @@ its directory.  Links are not followed."
     (:ssl-verify-client (member nil :required :optional :request)
      ":REQUIRED, :OPTIONAL, :REQUEST or NIL")
     (:ssl-ticket-key-file (or null string pathname) "a file, or NIL"))
-  "The arguments besides the files of the certificate and its key, as for CHECK-ARGUMENT-TYPES.")
+  "The TLS arguments, as for CHECK-ARGUMENT-TYPES.")
 
-;;; All settings, as a plist of arguments
-
-(defparameter *tls-arguments*
-  (list* :ssl-certificate-file :ssl-privatekey-file (mapcar #'first *tls-argument-types*))
+(defparameter *tls-arguments* (mapcar #'first *tls-argument-types*)
   "The names of all TLS arguments.")
-
-(defun check-tls-settings (settings)
-  "Checks SETTINGS, a plist, as far as that is possible without OpenSSL."
-  (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-certificates
-                         ssl-client-ca-file ssl-verify-client &allow-other-keys)
-      settings
-    (check-pair :ssl-certificate-file ssl-certificate-file :ssl-privatekey-file ssl-privatekey-file)
-    (loop for (certificate-file key-file) in ssl-certificates
-          do (check-pair :ssl-certificates certificate-file :ssl-certificates key-file))
-    (cond (ssl-client-ca-file
-           (check-pem-file :ssl-client-ca-file ssl-client-ca-file "CERTIFICATE"))
-          ((member ssl-verify-client '(:required :optional))
-           (unfit :ssl-verify-client
-                  ", ~S, needs SSL-CLIENT-CA-FILE, with the issuers of the clients' certificates"
-                  ssl-verify-client)))))
 
 ;;; The ciphers of TLS 1.3 have names of their own (RFC 8446, section B.4), and OpenSSL has a list
 ;;; of its own for them.
@@ -148,11 +76,15 @@ others: a string, or NIL for none."
   "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  TICKET-KEY is as for
 MAKE-TLS-CONTEXT, and used if SETTINGS names no file of one.  The second value is a list of
 warnings.  Signals UNFIT-ARGUMENT."
-  (check-tls-settings settings)
+  (check-argument-types settings *tls-argument-types*)
   (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
                          ssl-certificates ssl-minimum-protocol ssl-ciphers ssl-client-ca-file
                          ssl-verify-client ssl-ticket-key-file)
       settings
+    (when (and (member ssl-verify-client '(:required :optional)) (not ssl-client-ca-file))
+      (unfit :ssl-verify-client
+             ", ~S, needs SSL-CLIENT-CA-FILE, with the issuers of the clients' certificates"
+             ssl-verify-client))
     (handler-case
         (make-tls-context (cons (list ssl-certificate-file ssl-privatekey-file
                                       ssl-privatekey-password)

@@ -68,16 +68,3 @@
 (define-server-test (without-parking-tls-is-spoken-too :needs :tls-client)
   (with-clack-over-tls (environment (text-response "secret") :parking nil)
     (is (equal "secret" (ask-text "/")))))
-
-(define-server-test (mistakes-in-files-name-the-keyword :needs :tls-client)
-  (with-directory (directory)
-    (multiple-value-bind (key certificate) (make-certificate directory)
-      (loop for (arguments word) in (list (list (list :ssl-cert-file key :ssl-key-file key)
-                                                "SSL-CERT-FILE")
-                                          (list (list :ssl-cert-file certificate
-                                                      :ssl-key-file certificate)
-                                                "SSL-KEY-FILE"))
-            do (let ((condition (nth-value 1
-                                           (ignore-errors (apply #'handler:run 'hello arguments)))))
-                 (is (typep condition 'handler:unfit-argument))
-                 (is (search word (princ-to-string condition))))))))

@@ -79,12 +79,6 @@
     (eventually ("a message")
       (search "PROXY" (clack-log)))))
 
-(define-server-test proxies-that-make-no-sense-are-refused-through-clack
-  (dolist (arguments '((:trusted-proxies "127.0.0.1") (:trusted-proxies ("localhost"))
-                       (:proxy-protocol t)))
-    (signals handler:unfit-argument
-      (call-with-clack (constantly (text-response "never")) arguments (lambda ())))))
-
 (define-server-test a-check-by-options-is-answered-where-the-application-knows-nothing
   (flet ((status (response target)
            (with-clack (environment response)

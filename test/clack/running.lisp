@@ -50,36 +50,6 @@
         (handler:stop again)
         (task-result task)))))
 
-(define-server-test a-port-that-is-taken-is-told-to-the-caller
-  (with-clack (environment (text-response "x"))
-    (let ((condition (nth-value 1 (ignore-errors (handler:run 'hello :port (port-of *server*))))))
-      (is (typep condition 'error))
-      (is (search (princ-to-string (port-of *server*)) (princ-to-string condition))))
-    (is (equal "x" (ask-text "/")))))
-
-(define-server-test arguments-that-make-no-sense-are-refused
-  (dolist (arguments '((:port "5000") (:port 70000) (:address 127) (:worker-num 0)
-                       (:max-thread-count -1)
-                       (:read-timeout "x") (:read-timeout 1d300)
-                       (:write-timeout 1000000000000000000000)
-                       (:backlog -1) (:max-accept-count 3) (:max-address-connections 0)
-                       (:max-header-octets 0)
-                       (:websocket-message-octets 0) (:websocket-ping-seconds -1)
-                       (:fd "x") (:fd (:systemd)) (:ssl t) (:ssl-cert-file "/no/such/file")
-                       (:on-start 42)
-                       (:message-log-format :combined) (:file-cache-control 60)
-                       (:listen "/tmp/x" :fd 3)))
-    (let ((condition (nth-value 1 (ignore-errors (apply #'handler:run 'hello arguments)))))
-      (is (typep condition 'handler:unfit-argument) "~S: ~A" arguments condition))))
-
-(define-server-test unknown-arguments-and-those-of-clack-are-taken
-  (with-clack (environment (text-response "x") :use-thread t :silent t :max-thred-count 1
-                           :swank-port nil :allow-other-keys t :head-timeout 20 :debug nil)
-    (is (equal "x" (ask-text "/")))
-    (is (equal '("The argument :MAX-THRED-COUNT is unknown, and has no effect.")
-               (mapcar (lambda (line) (cl-ppcre:regex-replace "^\\[.* \\[WARNING\\]\\] " line ""))
-                       (log-lines (await-log ":MAX-THRED-COUNT")))))))
-
 (test every-documented-argument-is-known
   (is (equal '(":json" ":parallel-acceptor" ":parallel-ssl-acceptor" ":systemd" ":text"
                ":unlimited")
@@ -89,16 +59,6 @@
                            collect (intern (string-upcase (subseq name 1)) :keyword)
                            collect nil)))
                    #'string<))))
-
-(define-server-test more-workers-than-threads-are-no-contradiction
-  (with-clack (environment (text-response "x") :worker-num 110)
-    (is (equal "x" (ask-text "/"))))
-  (flet ((least-and-most (&rest arguments)
-           (let ((counts (handler::thread-counts arguments)))
-             (list (getf counts :least) (getf counts :most)))))
-    (is (equal '(4 4) (least-and-most :max-thread-count 4)))
-    (is (equal '(110 110) (least-and-most :worker-num 110 :max-accept-count nil)))
-    (is (equal '(2 nil) (least-and-most :worker-num 2 :max-thread-count nil)))))
 
 (define-server-test no-connection-waits-for-the-handler-of-another
   (let ((gate (make-gate "leave to answer")))
@@ -172,16 +132,6 @@
                                                             :on-start #'handler:stop)))
                    'platform:listen-failed)))
       (skip "On this Lisp there are no such listeners.")))
-
-(define-server-test a-port-that-is-in-use-is-refused
-  (with-clack (environment (text-response "x"))
-    (signals handler:listen-failed
-      (handler:run 'hello :port (port-of *server*) :on-start #'handler:stop))))
-
-(define-server-test a-time-that-is-no-number-is-refused
-  (is (typep (nth-value 1 (ignore-errors (handler:run 'hello :read-timeout (no-number)
-                                                             :port 0 :on-start #'handler:stop)))
-             'handler:unfit-argument)))
 
 (defclass telling-stream (trivial-gray-streams:fundamental-character-output-stream)
   ((server :initform nil :accessor told-server)

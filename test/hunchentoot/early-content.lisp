@@ -286,11 +286,6 @@
       (eventually ("the client to be counted") (plusp (getf (figure :expired-by) :body)))
       (is (= 1 (getf (figure :expired-by) :body))))))
 
-(define-server-test (times-for-content-have-a-bound :needs :our-http)
-  (dolist (name '(:content-grace :content-timeout))
-    (signals hunchentoot:parameter-error
-      (make-instance 'recycling:parallel-acceptor name (ash 1 57)))))
-
 (define-server-test (all-of-a-body-has-a-time-limit :needs :parking)
   (serving-content (:content-timeout 1 :read-timeout 60 :min-content-rate nil)
     (with-globals ((server::*pause-milliseconds* 60000))

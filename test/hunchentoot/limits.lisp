@@ -185,20 +185,6 @@ STATUS; unless that is 200, that it closes the connection and that no handler co
 
 ;;; Arguments
 
-(defun limit-complaint (&rest initargs)
-  "What is wrong with INITARGS, a string, or NIL."
-  (handler-case (progn (apply #'make-instance 'recycling:parallel-easy-acceptor initargs) nil)
-    (hunchentoot:parameter-error (condition) (princ-to-string condition))))
-
-(test limits-that-make-no-sense-are-refused-with-the-argument-named
-  (loop for (initarg value) in `((:max-request-line-octets 0) (:max-header-octets "many")
-                                 (:max-header-count nil) (:max-body-octets -1)
-                                 (:max-body-octets ,(expt 2 60))
-                                 (:max-chunk-extension-octets 1.5) (:max-trailer-octets -5)
-                                 (:max-address-connections 0))
-        do (is (search (symbol-name initarg) (limit-complaint initarg value))))
-  (is (null (limit-complaint :max-body-octets nil :max-header-octets 1))))
-
 (define-server-test (limits-can-be-changed-while-the-acceptor-runs :needs :our-engine)
   (serving (:max-body-octets 10) (("/" "read"))
     (is (= 413 (response-status (ask "/" :method :post :content "12345678901"))))

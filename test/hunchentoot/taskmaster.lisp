@@ -8,12 +8,6 @@
 (defun taskmaster (&rest initargs)
   (apply #'make-instance 'recycling:recycling-taskmaster initargs))
 
-(defmacro refuses (name &rest initargs)
-  "Checks that INITARGS are refused with a sentence that names the argument NAME."
-  `(let ((condition (nth-value 1 (ignore-errors (taskmaster ,@initargs)))))
-     (is (typep condition 'hunchentoot:parameter-error) "~S were accepted." ',initargs)
-     (is (search ,name (princ-to-string condition)) "~A" condition)))
-
 (test defaults-are-hunchentoots
   (let ((taskmaster (taskmaster)))
     (is (= recycling:*default-standby-thread-count* 8
@@ -26,49 +20,6 @@
 
 (test no-limit-is-fine
   (is (null (hunchentoot:taskmaster-max-thread-count (taskmaster :max-thread-count nil)))))
-
-(test nonsense-is-refused-with-the-argument-named
-  (refuses "STANDBY-THREAD-COUNT" :standby-thread-count 0)
-  (refuses "STANDBY-THREAD-COUNT" :standby-thread-count -1)
-  (refuses "STANDBY-THREAD-COUNT" :standby-thread-count "8")
-  (refuses "STANDBY-THREAD-COUNT" :standby-thread-count 9 :max-thread-count 8)
-  (refuses "MAX-THREAD-COUNT" :max-thread-count 0)
-  (refuses "MAX-THREAD-COUNT" :max-thread-count 1.5)
-  (refuses "MAX-ACCEPT-COUNT" :max-thread-count 10 :max-accept-count 10)
-  (refuses "MAX-ACCEPT-COUNT" :max-thread-count 10 :max-accept-count "many")
-  (refuses "MAX-THREAD-COUNT" :max-thread-count nil :max-accept-count 10)
-  (refuses "WORKER-THREAD-NAME-FORMAT" :worker-thread-name-format 42)
-  (refuses "WORKER-THREAD-NAME-FORMAT" :worker-thread-name-format "~A and ~A"))
-
-(test nonsense-is-refused-later-too
-  (let ((taskmaster (taskmaster :max-thread-count 10)))
-    (dolist (nonsense '(0 "2" 1/2))
-      (signals hunchentoot:parameter-error
-        (setf (hunchentoot:taskmaster-max-thread-count taskmaster) nonsense))
-      (signals hunchentoot:parameter-error
-        (setf (recycling:taskmaster-standby-thread-count taskmaster) nonsense)))
-    (signals hunchentoot:parameter-error
-      (setf (hunchentoot:taskmaster-max-accept-count taskmaster) 10))
-    (signals hunchentoot:parameter-error
-      (setf (recycling:taskmaster-standby-thread-count taskmaster) 11))
-    (is (= 8 (recycling:taskmaster-standby-thread-count taskmaster)))
-    (is (= 10 (hunchentoot:taskmaster-max-thread-count taskmaster)))))
-
-(test a-maximum-that-is-not-below-the-accept-count-is-refused
-  (let ((taskmaster (taskmaster :max-thread-count 10 :max-accept-count 12)))
-    (dolist (maximum '(12 13 nil))
-      (signals hunchentoot:parameter-error
-        (setf (hunchentoot:taskmaster-max-thread-count taskmaster) maximum)))
-    (is (= 10 (hunchentoot:taskmaster-max-thread-count taskmaster)))
-    (setf (hunchentoot:taskmaster-max-thread-count taskmaster) 11)
-    (is (= 11 (hunchentoot:taskmaster-max-thread-count taskmaster)))))
-
-(test a-maximum-below-the-standby-count-lowers-that
-  (let ((taskmaster (taskmaster :max-thread-count 10)))
-    (setf (hunchentoot:taskmaster-max-thread-count taskmaster) 3)
-    (is (= 3 (recycling:taskmaster-standby-thread-count taskmaster)))
-    (setf (hunchentoot:taskmaster-max-thread-count taskmaster) nil)
-    (is (= 3 (recycling:taskmaster-standby-thread-count taskmaster)))))
 
 ;;; What they do
 
@@ -251,3 +202,59 @@
                    (("/policy" (scheduling-of-this-thread)))
                  (is (equal policies (ask-text "/policy")))))
       (skip "There is nothing to be chosen here.")))
+
+;;; Which acceptor has which taskmaster
+
+(define-server-test (a-taskmaster-serves-one-acceptor-at-a-time :needs :our-engine)
+  (dolist (class '(recycling:parallel-easy-acceptor hunchentoot:easy-acceptor))
+    (let* ((taskmaster (taskmaster))
+           (second (let ((*acceptor-class* class)) (make-test-acceptor :taskmaster taskmaster))))
+      (serving (:taskmaster taskmaster) (("/yo" "Hey!"))
+        (is (report-p (error-of (lambda () (hunchentoot:start second)))
+                      "TASKMASTER" (princ-to-string *server*)))
+        (is (not (hunchentoot:started-p second)))
+        ;; It has no power over the one that runs.
+        (when (typep second 'recycling:parallel-acceptor)
+          (hunchentoot:stop second))
+        (recycling:abandon-acceptor second)
+        (is (null (recycling:list-connections second)))
+        (is (equal "Hey!" (ask-text "/yo")))
+        (is (zerop (getf (recycling:stats second) :accepted)))
+        (hunchentoot:stop *server*)
+        (is (eq second (hunchentoot:start second)) "The taskmaster is free again.")
+        (hunchentoot:stop second)))))
+
+(define-server-test (a-replaced-taskmaster-serves-until-its-acceptor-stops :needs :our-engine)
+  (serving () (("/yo" "Hey!"))
+    (flet ((replace-by (taskmaster)
+             (reinitialize-instance *server* :taskmaster taskmaster)
+             (hunchentoot:start *server*)
+             (is (equal "Hey!" (ask-text "/yo")))
+             (hunchentoot:stop *server*)))
+      (reinitialize-instance *server* :taskmaster (taskmaster :max-thread-count 3))
+      (is (equal "Hey!" (ask-text "/yo")))
+      (hunchentoot:stop *server*)
+      (replace-by (make-instance 'hunchentoot:one-thread-per-connection-taskmaster))
+      (replace-by (taskmaster)))))
+
+(define-server-test (limits-that-are-reinitialised-count-at-once :needs :our-engine)
+  (with-busy-threads (acceptor 1 :max-thread-count 1)
+    (reinitialize-instance (recycling::acceptor-taskmaster* acceptor) :max-thread-count 2)
+    (is (equal "quick" (ask-text "/quick")))))
+
+(define-server-test (a-stock-acceptor-is-abandoned-only-on-our-threads :needs :our-engine)
+  (let ((*acceptor-class* 'hunchentoot:easy-acceptor)
+        (entered (make-latch 1))
+        (never (make-gate)))
+    (serving () (("/yo" "Hey!"))
+      (is (report-p (error-of (lambda () (recycling:abandon-acceptor *server*)))
+                    "ABANDON-ACCEPTOR" "HUNCHENTOOT:STOP"))
+      (is (equal "Hey!" (ask-text "/yo")) "It goes on.")
+      (hunchentoot:stop *server*)
+      (is (eq *server* (recycling:abandon-acceptor *server*)) "There is nothing to destroy."))
+    (serving (:taskmaster (taskmaster)) (("/hang" (count-down entered) (await never)))
+      (with-connection (connection)
+        (send-request connection "/hang")
+        (await entered)
+        (is (eq *server* (recycling:abandon-acceptor *server*)))
+        (is (not (hunchentoot:started-p *server*)))))))

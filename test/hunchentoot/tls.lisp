@@ -147,13 +147,6 @@
   "A TLS acceptor of INITARGS, never to be started."
   (apply #'make-instance 'recycling:parallel-ssl-acceptor :port 0 initargs))
 
-(test one-file-may-have-the-key-and-the-certificate
-  (with-directory (directory)
-    (let ((both (multiple-value-call #'join-files directory "both.pem"
-                  (issue directory "localhost"))))
-      (is (typep (fake-ssl-acceptor :ssl-certificate-file both :ssl-privatekey-file both)
-                 'recycling:parallel-ssl-acceptor)))))
-
 (test the-default-port-of-tls-is-no-other-place-than-a-path
   (with-path (path)
     (let* ((directory (uiop:pathname-directory-pathname path))

@@ -160,13 +160,6 @@ get \"next\" from TARGET."
           (send held "body")
           (is (string= "body" (response-text (read-response held)))))))))
 
-(define-server-test (the-number-of-waiting-threads-is-an-argument :needs :our-engine)
-  (dolist (count '(0 :most 1/2))
-    (refuses "MAX-WAITING-COUNT" :max-waiting-count count))
-  (dolist (count '(1 nil :half))
-    (is (eql count (recycling::taskmaster-max-waiting-count
-                    (taskmaster :max-waiting-count count))))))
-
 ;;; The least rate at which a reply is taken
 
 (define-server-test (a-client-that-takes-a-reply-too-slowly-is-given-up :needs :parking)

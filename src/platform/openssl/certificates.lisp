@@ -6,16 +6,6 @@
   "The name of FILE, a pathname designator, for OpenSSL."
   (uiop:native-namestring (merge-pathnames file)))
 
-(defun readable-file-p (file)
-  (handler-case (with-open-file (stream file :element-type 'octet :if-does-not-exist nil)
-                  (and stream (read-byte stream nil nil) t))
-    (error () nil)))
-
-(defun check-readable (subject index file)
-  "Signals a TLS-MISTAKE about SUBJECT and INDEX unless FILE can be read and is not empty."
-  (unless (and file (readable-file-p file))
-    (tls-mistaken subject index (princ-to-string file) "cannot be read, or is empty")))
-
 (defun why-it-failed ()
   "OpenSSL's reason for its failure, as the end of a sentence."
   (or (take-error) "OpenSSL does not say why"))
@@ -35,11 +25,12 @@ the terminal."
 
 (defun encrypted-key-p (file)
   "True if FILE says that its key is encrypted, in the format of PKCS #8 (RFC 5958) or of RFC 1421."
-  (with-open-file (stream file :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
-    (loop for line = (read-line stream nil)
-          while line
-            thereis (or (search "-----BEGIN ENCRYPTED" line)
-                        (and (search "Proc-Type:" line) (search "ENCRYPTED" line))))))
+  (ignore-errors                        ; it may be missing, or a folder
+    (with-open-file (stream file :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
+      (loop for line = (read-line stream nil)
+            while line
+              thereis (or (search "-----BEGIN ENCRYPTED" line)
+                          (and (search "Proc-Type:" line) (search "ENCRYPTED" line)))))))
 
 ;;; The key comes first, and then its certificate: OpenSSL drops a key that does not match.
 
@@ -58,7 +49,6 @@ REASON."
 
 (defun load-key (context index file password)
   "Loads the private key in FILE, with PASSWORD, into CONTEXT, an SSL_CTX."
-  (check-readable :key index file)
   (unless (= 1 (call-with-password context password
                                    (lambda ()
                                      (%use-private-key context (name-for-openssl file)
@@ -68,7 +58,6 @@ REASON."
 (defun load-certificate (context index file)
   "Loads the certificates in FILE into CONTEXT, an SSL_CTX: the server's own, and then those of its
 issuers."
-  (check-readable :certificate index file)
   (unless (= 1 (call-with-password context nil
                                    (lambda ()
                                      (%use-certificate-chain context (name-for-openssl file)))))

@@ -43,23 +43,10 @@ section 4.2).")
   "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
   "The ciphers for TLS 1.3 (RFC 8446, section 9.1).")
 
-(defun unknown-names (context names setter)
-  "A list of those of NAMES, a string in OpenSSL's format, that SETTER does not accept one by one
-for CONTEXT, an SSL_CTX.  Names that NAMES removes or reorders need not be known."
-  (remove-if (lambda (name)
-               (or (string= name "")
-                   (find (char name 0) "!-+@")
-                   (= 1 (funcall setter context name))))
-             (uiop:split-string names :separator ":, ")))
-
 (defun set-names (context names setter)
   "Gives CONTEXT, an SSL_CTX, the ciphers NAMES by SETTER."
-  (let ((unknown (unknown-names context names setter)))
-    (when (or unknown (/= 1 (funcall setter context names)))
-      (%clear-errors)
-      (tls-mistaken :ciphers nil names
-                    "~:[names no cipher~;has ~:*~{~A~^, ~}, which OpenSSL does not know~]"
-                    unknown))))
+  (unless (= 1 (funcall setter context names))
+    (tls-mistaken :ciphers nil names "cannot be used (~A)" (why-it-failed))))
 
 (defun set-ciphers (context ciphers cipher-suites)
   (set-names context cipher-suites #'%set-context-cipher-suites)
@@ -70,17 +57,17 @@ for CONTEXT, an SSL_CTX.  Names that NAMES removes or reorders need not be known
 (defun session-id-context (verify-client client-ca-file)
   "The session ID context, octets; see SSL_CTX_set_session_id_context(3).  It depends on the way
 clients are verified, so that a client that was verified in another way cannot resume its session."
-  (when client-ca-file
-    (check-readable :client-ca-file nil client-ca-file))
   (digest-of (concatenate 'octets
                           (map 'octets #'char-code (format nil "~A" verify-client))
-                          (and client-ca-file (file-octets client-ca-file)))))
+                          (and client-ca-file (file-octets :client-ca-file client-ca-file)))))
 
-(defun file-octets (file)
-  "The octets of FILE."
-  (with-open-file (stream file :element-type 'octet)
-    (let ((octets (make-octets (file-length stream))))
-      (subseq octets 0 (read-sequence octets stream)))))
+(defun file-octets (subject file)
+  "The octets of FILE.  Signals a TLS-MISTAKE about SUBJECT if it cannot be read."
+  (handler-case (with-open-file (stream file :element-type 'octet)
+                  (let ((octets (make-octets (file-length stream))))
+                    (subseq octets 0 (read-sequence octets stream))))
+    (error (condition)
+      (tls-mistaken subject nil (princ-to-string file) "cannot be read (~A)" condition))))
 
 (defun set-session-id-context (context octets)
   (cffi:with-foreign-object (pointer :uint8 (length octets))
@@ -91,8 +78,7 @@ clients are verified, so that a client that was verified in another way cannot r
 
 (defun read-ticket-key (file)
   "The key in FILE, 80 octets."
-  (check-readable :ticket-key-file nil file)
-  (let ((octets (file-octets file)))
+  (let ((octets (file-octets :ticket-key-file file)))
     (unless (= +ticket-key-octets+ (length octets))
       (tls-mistaken :ticket-key-file nil (princ-to-string file) "has ~D octets in place of ~D"
                     (length octets) +ticket-key-octets+))

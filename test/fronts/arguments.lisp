@@ -1,0 +1,437 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;;; What acceptors, taskmasters and Clack's RUN take as arguments, in one table.
+
+(def-suite* arguments :in fronts
+  :description "Arguments of acceptors and taskmasters, and of Clack's RUN.")
+
+(defgeneric made (front initargs)
+  (:documentation "What FRONT makes of INITARGS, a plist: :ACCEPTOR, :TASKMASTER, :LATER, an
+acceptor that gets them by REINITIALIZE-INSTANCE, :ANEW, one that has kept all it had then, or :RUN,
+a server of Clack's, which is stopped at once.")
+  (:method ((front (eql :acceptor)) initargs)
+    (apply #'make-instance 'recycling:parallel-easy-acceptor initargs))
+  (:method ((front (eql :taskmaster)) initargs)
+    (apply #'taskmaster initargs))
+  (:method ((front (eql :later)) initargs)
+    (apply #'reinitialize-instance (make-test-acceptor) initargs))
+  (:method ((front (eql :anew)) initargs)
+    (let ((acceptor (make-test-acceptor :port 4242 :name 'before)))
+      (unwind-protect (apply #'reinitialize-instance acceptor :name 'after initargs)
+        (is (eq 'before (hunchentoot:acceptor-name acceptor)))
+        (is (eql 4242 (hunchentoot:acceptor-port acceptor))))))
+  (:method ((front (eql :run)) initargs)
+    (apply #'handler:run (constantly '(200 () ("Hello")))
+           (append initargs '(:port 0 :on-start handler:stop)))))
+
+(defparameter *arguments*
+  '(((:acceptor :anew :run) :port ("4242" 70000 -1 nil 80.5) "from 0")
+    ((:acceptor :anew :run) :address (127 "" :localhost #(127 0 0) #(127 0 0 256) #(127 0 0 -1))
+     "an address")
+    ((:acceptor :anew) :listen-backlog ("x" -1 nil) "not negative")
+    ((:run) :backlog ("x" -1 nil) "not negative")
+    ((:acceptor :anew :run) :read-timeout ("x" -1 1d300 not-a-number) "a number of seconds")
+    ((:acceptor :anew :run) :write-timeout (:never 1000000000000000000000) "a number of seconds")
+    ((:acceptor :anew :run) :defer-accept (0 1.5 256) "from 1 to 255")
+    ((:acceptor :anew :run) :file-cache-control (60 :none) "NIL")
+    ((:acceptor :anew :run) :message-log-format (:combined nil) ":JSON")
+    ((:acceptor :anew) :access-log-test (42) "a function")
+    ((:acceptor :anew) :access-log-format (:xml nil "combined" 42) ":COMBINED")
+    ((:acceptor :anew) :session-cookie-attributes (:lax) "a string")
+    ((:acceptor) :taskmaster (nil hunchentoot:one-thread-per-connection-taskmaster)
+     "RECYCLING-TASKMASTER")
+    ((:run) :on-start (42) "a function")
+    ((:run) :websocket-message-octets (0) "above 0")
+    ((:run) :websocket-ping-seconds (-1) "a number of seconds")
+    ((:run) :websocket-idle-seconds (-1) "a number of seconds")
+    ;; Limits
+    ((:acceptor :later :run) :max-request-line-octets (0) "above 0")
+    ((:acceptor :later :run) :max-header-octets (0 "many") "above 0")
+    ((:acceptor :later :run) :max-header-count (nil) "above 0")
+    ((:acceptor :later :run) :max-body-octets (-1 :none 1152921504606846976) "below 2^60")
+    ((:acceptor :later) :max-raw-octets (-1) "below 2^60")
+    ((:acceptor :later) :max-form-octets (-1) "below 2^60")
+    ((:acceptor :later) :max-field-count (-1) "below 2^60")
+    ((:acceptor :later) :max-file-count (-1) "below 2^60")
+    ((:acceptor :later :run) :max-chunk-extension-octets (1.5) "above 0")
+    ((:acceptor :later :run) :max-trailer-octets (-5) "above 0")
+    ((:acceptor :later :run) :max-early-octets (-1) "not negative")
+    ((:acceptor :later :run) :min-content-rate (0) "above 0")
+    ((:acceptor :later :run) :content-grace (-1 1.5 144115188075855872) "within reason")
+    ((:acceptor :later :run) :content-timeout (-1 144115188075855872) "within reason")
+    ((:acceptor :later :run) :min-reply-rate (0) "above 0")
+    ((:acceptor :later :run) :reply-grace (-1) "not negative")
+    ((:acceptor :later :run) :reply-timeout (-1) "a number of seconds")
+    ((:acceptor :later :run) :handler-timeout ("1") "a number of seconds")
+    ((:acceptor :later :run) :queue-timeout (-1) "a number of seconds")
+    ((:acceptor :later :run) :handshake-timeout (:never) ":READ-TIMEOUT")
+    ((:acceptor :later :run) :head-timeout (:never) ":READ-TIMEOUT")
+    ((:acceptor :later :run) :idle-timeout (:never) ":READ-TIMEOUT")
+    ((:acceptor :later :run) :max-connection-requests (0) "above 0")
+    ((:acceptor :later :run) :max-address-connections (0) "above 0")
+    ;; Proxies
+    ((:acceptor :anew :run) :trusted-proxies
+     ("127.0.0.1" ("") ("localhost") ("10.0.0.1/8") ("10.0.0.0/33") (:inet) (127) (nil)
+      ("10.0.0.1" . "10.0.0.2"))
+     "a list of addresses")
+    ((:acceptor :anew :run) (:trusted-proxies () :proxy-protocol) (t) "TRUSTED-PROXIES")
+    ;; Threads
+    ((:taskmaster) :standby-thread-count (0 -1 "8") "above 0")
+    ((:taskmaster) (:max-thread-count 8 :standby-thread-count) (9) "MAX-THREAD-COUNT, 8" "NIL")
+    ((:taskmaster :run) :max-thread-count (0 1.5 -1) "NIL for no limit")
+    ((:taskmaster) :max-accept-count ("many" 0) ":UNLIMITED" "NIL")
+    ((:taskmaster) (:max-thread-count 10 :max-accept-count) (10) ":UNLIMITED" "NIL")
+    ((:taskmaster) (:max-thread-count nil :max-accept-count) (10) "MAX-THREAD-COUNT" "NIL")
+    ((:run) :max-accept-count (3 "many" 0) "MAX-THREAD-COUNT")
+    ((:taskmaster :run) :max-waiting-count (0) ":HALF")
+    ((:taskmaster) :worker-thread-name-format (42 "none" "" "~~" "~A and ~A") "one argument")
+    ((:run) :worker-num (0) "above 0"))
+  "Lists of where an argument is refused, the argument, or a plist of several that lacks the value
+of the last, values, and words that the error has beside the argument and the value.")
+
+(defparameter *places*
+  '(((:acceptor) (:address nil :listen-path) ("" 42) "a string or a pathname")
+    ((:acceptor) (:listen-fd 3 :listen-path) ("/tmp/x") "LISTEN-FD")
+    ((:acceptor) (:address "127.0.0.1" :listen-path) ("/tmp/x") "ADDRESS")
+    ((:acceptor) (:port 4242 :listen-path) ("/tmp/x") "PORT")
+    ((:acceptor) (:listen-path "/tmp/x" :reuse-port) (t) "needs a port")
+    ((:acceptor) (:listen-path "/tmp/x" :listen-mode) ("600" #o1777) "#o660")
+    ((:acceptor) (:listen-path nil :listen-mode) (#o600) "needs a LISTEN-PATH")
+    ((:acceptor) :listen-fd (-1 "3" :launchd (:systemd) (:systemd :web)) ":SYSTEMD")
+    ((:acceptor) (:port 4242 :listen-fd) (3) "PORT")
+    ((:run) (:fd 3 :listen) ("/tmp/x") "FD")
+    ((:run) :fd ("x" (:systemd)) ":SYSTEMD")
+    ((:run) :listen-mode (-1) "#o777"))
+  "As *ARGUMENTS*, where there are such places to listen.")
+
+(defun printed (value)
+  (let ((*print-pretty* nil)) (prin1-to-string value)))
+
+(defun check-rows (rows)
+  "Checks that what ROWS, see *ARGUMENTS*, have is refused."
+  (loop for (fronts argument values . words) in rows
+        for names = (uiop:ensure-list argument)
+        do (dolist (front fronts)
+             (dolist (value values)
+               (let* ((value (if (eq value 'not-a-number) (no-number) value))
+                      (condition (error-of (lambda ()
+                                             (made front (append names (list value)))))))
+                 (is (apply #'report-p condition (string (first (last names)))
+                            (if (keywordp argument)
+                                (list* (printed value) words)
+                                words))
+                     "~A: ~S ~S: ~A" front argument value condition))))))
+
+(define-server-test what-makes-no-sense-is-refused-with-name-and-value-and-what-is-allowed
+  (check-rows *arguments*)
+  (when (platform:special-listeners-supported-p)
+    (check-rows *places*)))
+
+(test what-programs-pass-to-hunchentoot-is-taken
+  (loop for (name . values) in '((:port 0 80 65535)
+                                 (:address nil "127.0.0.1" "::1" "localhost" #(127 0 0 1)
+                                  #(0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 1))
+                                 (:listen-backlog 0 5 4096)
+                                 (:read-timeout nil 0 1/2 0.5 20)
+                                 (:write-timeout nil 20.0d0)
+                                 (:access-log-format :combined :json identity not-defined-yet)
+                                 (:access-log-destination nil "/tmp/x.log" #p"/tmp/x.log")
+                                 (:document-root nil "/tmp/" #p"/tmp/")
+                                 (:name shop "shop")
+                                 (:max-body-octets nil 1)
+                                 (:defer-accept nil 1 255))
+        do (dolist (value values)
+             (is (typep (made :acceptor (list name value)) 'hunchentoot:acceptor)
+                 "~S ~S" name value))))
+
+(define-server-test a-vector-of-octets-is-an-address
+  (serving (:address (vector 127 0 0 1)) (("/yo" "Hey!"))
+    (is (equal "Hey!" (ask-text "/yo")))))
+
+(define-server-test what-run-does-not-know-is-told-and-what-clack-passes-is-taken
+  (with-clack (environment (text-response "x") :use-thread t :silent t :max-thred-count 1
+                           :swank-port nil :allow-other-keys t :head-timeout 20 :debug nil
+                           :worker-num 110) ; more than threads, as Woo takes it
+    (is (equal "x" (ask-text "/")))
+    (is (equal '("The argument :MAX-THRED-COUNT is unknown, and has no effect.")
+               (mapcar (lambda (line) (cl-ppcre:regex-replace "^\\[.* \\[WARNING\\]\\] " line ""))
+                       (log-lines (await-log ":MAX-THRED-COUNT")))))))
+
+;;; What is found at the start
+
+(define-server-test a-format-is-looked-for-at-the-start
+  (dolist (format '(format-defined-later when progn))
+    (is (report-p (error-of (lambda ()
+                              (hunchentoot:start (make-test-acceptor :access-log-format format))))
+                  "ACCESS-LOG-FORMAT" (string format))))
+  (setf (fdefinition 'format-defined-later) (constantly "a line"))
+  (unwind-protect (serving (:access-log-format 'format-defined-later) (("/yo" "Hey!"))
+                    (is (equal "Hey!" (ask-text "/yo"))))
+    (fmakunbound 'format-defined-later)))
+
+(defparameter *missing-addresses-told-p*
+  ;; Asked once: where usocket fails in its own code, as on ECL, it loses a descriptor.
+  ;; 192.0.2.0/24 is for documents (RFC 5737).
+  (handler-case (progn (usocket:socket-close (usocket:socket-listen "192.0.2.1" 0)) nil)
+    (usocket:socket-error () t)
+    (condition () nil))
+  "True where usocket signals an error of its own for an address that this machine has not.")
+
+(define-server-test a-place-where-nobody-can-listen-is-named
+  (with-acceptor (acceptor)
+    (let ((port (hunchentoot:acceptor-port acceptor)))
+      (flet ((tells-p (words &rest initargs)
+               (loop for condition in (list (error-of (lambda ()
+                                                        (hunchentoot:start
+                                                         (apply #'make-test-acceptor initargs))))
+                                            (error-of (lambda () (made :run initargs))))
+                     always (and (typep condition 'recycling:listen-failed)
+                                 (every (lambda (word) (search word (princ-to-string condition)))
+                                        words)))))
+        (loop for (address name) in '(("127.0.0.1" "127.0.0.1") (nil "all addresses"))
+              do (is-true (tells-p (list (princ-to-string port) name "something else listens there")
+                                   :port port :address address)))
+        (when *missing-addresses-told-p*
+          (is-true (tells-p '("192.0.2.1" "port 0") :port 0 :address "192.0.2.1"))
+          (is-true (tells-p '("no-such-host.invalid") :port 0 :address "no-such-host.invalid")))))))
+
+(define-server-test (a-port-that-needs-a-privilege-is-refused-in-a-sentence :needs :parking)
+  (if (equal '("1024") (ignore-errors
+                        (lines-of "/proc/sys/net/ipv4/ip_unprivileged_port_start")))
+      (call-with-command
+       (lambda (program)
+         (is (eql 1 (program-exit program :patience (patience-to-load))))
+         (is-true (printed-p program "Cannot listen on port 80 of 127.0.0.1: this is not ")))
+       (lambda (directory)
+         (unprivileged (command-for directory
+                                    (list (serving-form ":port 80 :address \"127.0.0.1\""))))))
+      (skip "Here every process may listen on all ports.")))
+
+;;; Taskmasters
+
+(defun warnings-in (function)
+  "What FUNCTION warns of, a list of strings."
+  (let ((warnings '()))
+    (handler-bind ((warning (lambda (warning)
+                              (push (princ-to-string warning) warnings)
+                              (muffle-warning warning))))
+      (funcall function))
+    warnings))
+
+(defclass taskmaster-of-somebody (hunchentoot:one-thread-per-connection-taskmaster) ()
+  (:documentation "A taskmaster that somebody has chosen."))
+
+(define-server-test stock-taskmasters-are-warned-of-and-have-nothing-of-ours
+  (flet ((warnings-of (class &rest initargs)
+           (warnings-in (lambda ()
+                          (made :acceptor (list :taskmaster (apply #'make-instance class
+                                                                   initargs)))))))
+    (loop for (words class . initargs)
+            in '((":max-thread-count 20 :max-accept-count 30)"
+                  hunchentoot:one-thread-per-connection-taskmaster
+                  :max-thread-count 20 :max-accept-count 30)
+                 ;; NIL is a number, too: no limit, and 503 when every thread serves.
+                 (":max-thread-count nil)"
+                  hunchentoot:one-thread-per-connection-taskmaster
+                  :max-thread-count nil :max-accept-count nil)
+                 (":max-thread-count 1)" hunchentoot:single-threaded-taskmaster))
+          for warnings = (apply #'warnings-of class initargs)
+          do (is (= 1 (length warnings)))
+             (is (search (format nil "recycling-taskmaster ~A" words) (first warnings))))
+    (is (null (warnings-of 'recycling:recycling-taskmaster)))
+    (is (null (warnings-of 'taskmaster-of-somebody))))
+  (handler-bind ((warning #'muffle-warning))
+    (loop for initargs in '((:parking t) (:trusted-proxies ("127.0.0.1")) (:listen-path "/tmp/x"))
+          do (is (report-p (error-of (lambda ()
+                                       (made :acceptor
+                                             (list* :taskmaster
+                                                    (make-instance
+                                                     'hunchentoot:single-threaded-taskmaster)
+                                                    initargs))))
+                           (string (first initargs)) (if (platform:special-listeners-supported-p)
+                                                         "RECYCLING-TASKMASTER"
+                                                         ""))))))
+
+(test what-is-refused-changes-no-taskmaster
+  (let ((taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 10)))
+    (flet ((refused-p (function)
+             (and (report-p (error-of function) "THREAD-COUNT")
+                  (= 4 (recycling:taskmaster-standby-thread-count taskmaster))
+                  (= 10 (hunchentoot:taskmaster-max-thread-count taskmaster)))))
+      (dolist (initargs '((:max-thread-count 0) (:max-thread-count 3) (:standby-thread-count 11)
+                          (:max-accept-count 5)))
+        (is-true (refused-p (lambda () (apply #'reinitialize-instance taskmaster initargs)))))
+      (dolist (nonsense '(0 "2" 1/2))
+        (is-true (refused-p (lambda ()
+                              (setf (hunchentoot:taskmaster-max-thread-count taskmaster)
+                                    nonsense))))
+        (is-true (refused-p (lambda ()
+                              (setf (recycling:taskmaster-standby-thread-count taskmaster)
+                                    nonsense)))))
+      (is-true (refused-p (lambda ()
+                            (setf (hunchentoot:taskmaster-max-accept-count taskmaster) 10))))
+      (is-true (refused-p (lambda ()
+                            (setf (recycling:taskmaster-standby-thread-count taskmaster) 11)))))
+    (setf (hunchentoot:taskmaster-max-accept-count taskmaster) 12)
+    (dolist (maximum '(12 nil))
+      (signals hunchentoot:parameter-error
+        (setf (hunchentoot:taskmaster-max-thread-count taskmaster) maximum)))
+    (setf (hunchentoot:taskmaster-max-thread-count taskmaster) 3)
+    (is (= 3 (recycling:taskmaster-standby-thread-count taskmaster)) "It is lowered, too.")))
+
+;;; TLS
+
+(defparameter *tls-names-of-clack*
+  '((:ssl-certificate-file . :ssl-cert-file) (:ssl-privatekey-file . :ssl-key-file)
+    (:ssl-privatekey-password . :ssl-key-password))
+  "What acceptors call an argument, and what RUN does.")
+
+(defun tls-name (front name)
+  (or (and (eq front :run) (cdr (assoc name *tls-names-of-clack*)))
+      name))
+
+(defmethod made ((front (eql :tls-acceptor)) initargs)
+  (apply #'make-instance 'recycling:parallel-ssl-acceptor :port 0 initargs))
+
+(defun mistakes-in-tls (directory)
+  "Lists of an argument of acceptors, a value that is wrong beside a certificate and a key in
+DIRECTORY, and words of the error; a list of several arguments has their values, and then comes the
+one to blame."
+  (multiple-value-bind (certificate key) (issue directory "localhost")
+    (multiple-value-bind (locked-certificate locked-key) (issue directory "locked" :password "hush")
+      (let ((other (make-key (file-in directory "other" "key")))
+            (rsa (file-in directory "rsa" "key"))
+            (text (uiop:native-namestring (write-file directory "text.pem" "nothing of the kind")))
+            (broken (uiop:native-namestring
+                     (write-file directory "broken.pem"
+                                 (format nil "~{-----BEGIN ~A-----~%AAAA~%-----END ~:*~A-----~%~}"
+                                         '("CERTIFICATE" "PRIVATE KEY"))))))
+        (openssl "genrsa" "-out" rsa "2048")
+        `((:ssl-certificate-file ,key ,key "no certificate" "no start line")
+          (:ssl-certificate-file ,broken ,broken "no certificate")
+          (:ssl-certificate-file "/nowhere/c.pem" "/nowhere/c.pem" "No such file or directory")
+          (:ssl-certificate-file nil "a file in PEM format")
+          (:ssl-privatekey-file ,certificate ,certificate "no private key")
+          (:ssl-privatekey-file ,text ,text "no private key")
+          (:ssl-privatekey-file ,broken ,broken "no private key")
+          (:ssl-privatekey-file "/nowhere/k.pem" "/nowhere/k.pem" "No such file or directory")
+          (:ssl-privatekey-file nil "a file in PEM format")
+          (:ssl-privatekey-file ,other ,other "another key" ,certificate)
+          (:ssl-privatekey-file ,rsa ,rsa "another key" ,certificate) ; of another kind
+          ((:ssl-certificate-file ,locked-certificate :ssl-privatekey-file ,locked-key)
+           :ssl-privatekey-password "must be given" ,locked-key)
+          ((:ssl-certificate-file ,locked-certificate :ssl-privatekey-file ,locked-key
+            :ssl-privatekey-password "told")
+           :ssl-privatekey-password "does not decrypt" ,locked-key)
+          (:ssl-privatekey-password (:told) "a string")
+          (:ssl-certificates (("file")) "a list of lists")
+          (:ssl-certificates ((,certificate ,key "told" "more")) "a list of lists")
+          (:ssl-certificates ((,key ,certificate)) ,certificate "no private key")
+          (:ssl-certificates ((,certificate ,other)) ,other "another key" ,certificate)
+          (:ssl-certificates (("/nowhere/c.pem" ,key)) "/nowhere/c.pem" "No such file or directory")
+          (:ssl-minimum-protocol :tls-1.1 "TLS-1.2")
+          (:ssl-minimum-protocol nil "TLS-1.2")
+          (:ssl-ciphers :all "ALL")
+          (:ssl-ciphers "NONSENSE" "NONSENSE" "no cipher match")
+          (:ssl-ciphers "TLS_MINE" "TLS_MINE" "no cipher match")
+          (:ssl-client-ca-file 5 "5")
+          (:ssl-client-ca-file "/nowhere/ca.pem" "/nowhere/ca.pem" "cannot be read")
+          (:ssl-client-ca-file ,key ,key "no certificate")
+          (:ssl-client-ca-file ,broken ,broken "no certificate")
+          (:ssl-verify-client t "REQUIRED")
+          (:ssl-verify-client :required "SSL-CLIENT-CA-FILE")
+          (:ssl-verify-client :optional "SSL-CLIENT-CA-FILE")
+          (:ssl-ticket-key-file 5 "a file")
+          (:ssl-ticket-key-file "/nowhere/ticket.key" "/nowhere/ticket.key" "cannot be read")
+          (:ssl-ticket-key-file ,key ,key "octets in place of 80"))))))
+
+(defun good-pair (directory &optional (name "localhost"))
+  (list :ssl-certificate-file (file-in directory name "pem")
+        :ssl-privatekey-file (file-in directory name "key")))
+
+(defun error-about-tls (front directory initargs)
+  "The error that FRONT signals for INITARGS beside the certificate and the key in DIRECTORY."
+  (error-of (lambda ()
+              (made front (loop for (name value) on (append initargs (good-pair directory))
+                                  by #'cddr
+                                collect (tls-name front name)
+                                collect value)))))
+
+(define-server-test (mistakes-in-what-tls-is-made-of-are-told-with-openssls-words :needs :tls)
+  (with-directory (directory)
+    (let ((rows (mistakes-in-tls directory)))
+      (dolist (front '(:tls-acceptor :run))
+        (loop for (argument value . words) in rows
+              do (multiple-value-bind (initargs blamed)
+                     (if (listp argument) (values argument value) (values (list argument value)
+                                                                          argument))
+                   (let ((condition (error-about-tls front directory initargs)))
+                     (is (apply #'report-p condition (string (tls-name front blamed)) words)
+                         "~A: ~S: ~A" front initargs condition)
+                     (is (not (search "told" (princ-to-string condition) :test #'char-equal))
+                         "A password is printed."))))))
+    (is (typep (made :tls-acceptor (list* :ssl-privatekey-password "hush"
+                                          (good-pair directory "locked")))
+               'recycling:parallel-ssl-acceptor))
+    (let ((both (join-files directory "both.pem" (file-in directory "localhost" "pem")
+                            (file-in directory "localhost" "key"))))
+      (is (null (error-about-tls :tls-acceptor directory
+                                 (list :ssl-certificate-file both :ssl-privatekey-file both)))))))
+
+(define-server-test (what-is-refused-changes-no-acceptor-of-tls :needs :tls)
+  (with-directory (directory)
+    (let ((rows (mistakes-in-tls directory))
+          (acceptor (made :tls-acceptor (list* :name 'shop (good-pair directory)))))
+      (loop for (argument value) in rows
+            when (keywordp argument)
+              do (is (report-p (error-of (lambda ()
+                                           (reinitialize-instance acceptor :name 'other
+                                                                           argument value)))
+                               (string argument)))
+                 (is (eq 'shop (hunchentoot:acceptor-name acceptor))))
+      (is (equal (file-in directory "localhost" "key")
+                 (hunchentoot:acceptor-ssl-privatekey-file acceptor)))
+      (reinitialize-instance acceptor :name 'other)
+      (is (eq 'other (hunchentoot:acceptor-name acceptor))))))
+
+(define-server-test (a-file-that-may-not-be-read-is-told-so :needs :tls)
+  (with-directory (directory)
+    (issue directory "localhost")
+    (if (call-without-privilege (constantly t))
+        (dolist (place (list (file-in directory "localhost" "key") directory))
+          (change-mode place #o000)
+          (unwind-protect
+               (is-true (call-without-privilege
+                         (lambda ()
+                           (report-p (error-about-tls :tls-acceptor directory '())
+                                     "SSL-" "Permission denied"))))
+            (change-mode place #o700)))
+        (skip "On this platform the superuser reads everything."))))
+
+(define-server-test (what-clients-may-not-trust-is-warned-of :needs :tls)
+  (with-directory (directory)
+    (let* ((root (issue directory "root"))
+           (middle (issue directory "middle" :by "root"))
+           (leaf (issue directory "leaf" :by "middle")))
+      (issue-between directory "old" "20200101000000Z" "20210203040506Z")
+      (issue-between directory "new" "20990101000000Z" "21000101000000Z")
+      (flet ((chain (name &rest files)
+               (list* (apply #'join-files directory (format nil "~A.pem" name) files)
+                      (file-in directory "leaf" "key"))))
+        (loop for ((certificate . key) . words)
+                in `((,(chain "leaf" leaf))
+                     (,(chain "good" leaf middle))
+                     (,(chain "whole" leaf middle root))
+                     (,(chain "bad" leaf root) "Certificate 1 in" "bad.pem")
+                     (,(chain "twice" leaf middle middle) "Certificate 2 in" "twice.pem")
+                     ((,(file-in directory "old" "pem") . ,(file-in directory "old" "key"))
+                      "old.pem" "has expired on 2021-02-03 04:05:06 UTC")
+                     ((,(file-in directory "new" "pem") . ,(file-in directory "new" "key"))
+                      "new.pem" "not valid before 2099-01-01 00:00:00 UTC"))
+              for warnings = (warnings-in (lambda ()
+                                            (made :tls-acceptor
+                                                  (list :ssl-certificate-file certificate
+                                                        :ssl-privatekey-file key))))
+              do (is (= (if words 1 0) (length warnings)) "~A" certificate)
+                 (dolist (word words)
+                   (is (search word (first warnings)))))))))
