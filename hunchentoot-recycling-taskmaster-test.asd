@@ -107,7 +107,6 @@
                  (:file "slow-readers")
                  (:file "slow-streams")
                  (:file "last-answers")
-                 (:file "files")
                  (:file "certificates")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-contexts" :if-feature (:not :hunchentoot-no-ssl))
@@ -160,7 +159,6 @@
                  (:file "access-log")
                  (:file "message-log")
                  (:file "request-ids")  ; and messages in JSON
-                 (:file "compressed-files")
                  (:file "forms")
                  (:file "limits")
                  (:file "form-limits")
@@ -190,7 +188,6 @@
     :components ((:file "environments")
                  (:file "raw-bodies")
                  (:file "responses")
-                 (:file "file-responses")
                  (:file "delayed-responses")
                  (:file "later-responses")
                  (:file "written-responses")
@@ -220,7 +217,8 @@
    (:module "fronts"                    ; what Hunchentoot's and Clack's do alike
     :serial t
     :components ((:file "later")
-                 (:file "arguments")))
+                 (:file "arguments")
+                 (:file "files")))
    (:module "proxies"                   ; in front of servers
     :pathname "hunchentoot/"
     :serial t

@@ -5,6 +5,13 @@
 ;;; A handler and its limit at the same moment: one of them has the connection, whatever ends the
 ;;; other.
 
+(defmacro serving-file ((octets &rest initargs) (path &rest routes) &body body)
+  "Evaluates BODY while an acceptor of INITARGS serves ROUTES, with PATH bound to a file of OCTETS."
+  (let ((directory (gensym "DIRECTORY")))
+    `(with-directory (,directory)
+       (let ((,path (write-file ,directory "file.bin" ,octets)))
+         (serving (,@initargs) ,routes ,@body)))))
+
 (define-server-test (nothing-follows-a-file-of-a-handler-that-goes-on-for-too-long :needs :our-http)
   (with-growing-limit (seconds)
     (let ((gate (make-gate)))
