@@ -44,8 +44,7 @@
    (:file "ceilings")           ; of the sizes of folders
    (:file "public-names")
    (:module "base"
-    :components ((:file "policies")
-                 (:file "unwinding")))
+    :components ((:file "policies")))
    (:module "scripts"
     :components ((:file "run-tests")))
    (:module "http"                      ; vectors, and octets at random
@@ -81,12 +80,7 @@
                  (:file "ownership-model" :depends-on ("pool-sizing"))))
    (:module "platform"
     :serial t
-    :components ((:file "sockets")
-                 (:file "waiting")
-                 (:file "pollers")
-                 (:file "processors")
-                 (:file "files")
-                 (:file "calls")))
+    :components ((:file "tables")))
    (:module "server"
     :serial t
     :components ((:file "journal")
@@ -183,6 +177,9 @@
                  (:file "monitoring")
                  (:file "live-page")
                  (:file "live-page-in-browser")))
+   (:module "sockets"
+    :pathname "platform/"
+    :components ((:file "sockets")))
    (:module "clack"                     ; the protocol of Clack's handlers, driven directly
     :serial t
     :components ((:file "environments")

@@ -11,10 +11,7 @@
                 #:timer-number #:timer-place #:timer-statistics #:timers-count #:timers-entries
                 #:timers-setting)
   (:import-from #:hunchentoot-recycling-taskmaster.server
-                #:*batch-octets* #:*flush-seconds* #:*journal-octets* #:*turns*
-                #:await-lines #:call-with-turn #:decimal-text #:gather #:journal-kept #:journal-lock
-                #:journal-phase #:journal-thread #:journal-wanted #:keep-journal #:prometheus-text
-                #:take-turn #:with-journal)
+                #:prometheus-text)
   ;; What the operators of Clack's package clack.socket call, which need not be there.
   (:import-from #:clack.handler.recycling
                 #:buffer-for-clack-socket #:close-clack-socket #:flush-clack-socket

@@ -147,3 +147,11 @@ PATIENCE-LOST when nothing comes."))
   "All octets from CONNECTION until its end."
   (as-octets (loop for octet = (next-octet connection)
                    while octet collect octet)))
+
+;;; Connections that the platform accepts
+
+(defmacro with-listener ((listener) &body body)
+  `(let ((,listener (usocket:socket-listen "127.0.0.1" 0 :reuse-address t :backlog 16
+                                                         :element-type '(unsigned-byte 8))))
+     (unwind-protect (progn ,@body)
+       (platform:close-listener ,listener))))

@@ -6,7 +6,7 @@
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.  NEED is :OUR-ENGINE,
 :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD, :TLS, :TLS-CLIENT,
 :FULL-DUPLEX-CLIENT, :REDEFINITION, :DEFERRED-ENDS, :ENDS-AMID-C,
-:DESTROYED-ACCEPTS, :NOTICED-LEAVING, :STREAMS-ON-GRAY-STREAMS, :COUNTED-WAITS, :KNOWN-READ-AHEAD or
+:DESTROYED-ACCEPTS, :NOTICED-LEAVING, :COUNTED-WAITS, :KNOWN-READ-AHEAD or
 :CALLS-BY-NAME."
   (ecase need
     (:our-content
@@ -59,9 +59,6 @@
      (unless (platform:readiness-supported-p)
        "On this Lisp a worker that keeps a connection notices that its client has left when it
 sends."))
-    (:streams-on-gray-streams
-     (when (uiop:featurep :abcl)
-       "ABCL makes no stream that stands for a Gray stream."))
     (:counted-waits
      (unless (uiop:featurep :sbcl)
        "On this Lisp streams wait by themselves, and do not count among the waits for clients."))

@@ -333,3 +333,24 @@ namespace; where this Lisp can make one."
 (defun close-datagram-socket (socket)
   #+sbcl (sb-bsd-sockets:socket-close socket)
   #-sbcl socket)
+
+;;; Descriptors and threads, from proc(5)
+
+(defmacro where-supported (&body body)
+  "Evaluates BODY where connections can be parked."
+  `(if (platform:readiness-supported-p)
+       (progn ,@body)
+       (skip "Connections are not parked here.")))
+
+(defun descriptor-flags (descriptor)
+  "The flags of DESCRIPTOR, including close-on-exec."
+  (with-open-file (stream (format nil "/proc/self/fdinfo/~D" descriptor))
+    (loop for line = (read-line stream)
+          when (uiop:string-prefix-p "flags:" line)
+            return (parse-integer line :start (length "flags:") :radix 8))))
+
+(defun closed-on-exec-p (descriptor)
+  (logtest #o2000000 (descriptor-flags descriptor)))
+
+(defun blocking-p (descriptor)
+  (not (logtest #o4000 (descriptor-flags descriptor))))

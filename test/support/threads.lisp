@@ -108,62 +108,6 @@ when the body has not ended within PATIENCE seconds."
       (error (task-condition task))
       (values-list (task-values task))))
 
-;;; Interrupts
-
-(defun lock-held-p (lock)
-  "Whether the current thread holds LOCK."
-  (handler-case (bt:with-lock-held (lock) nil)
-    (error () t)))                      ; nobody takes a lock twice
-
-(defun interrupt-this-thread (function)
-  "Has another thread interrupt the current one to call FUNCTION, and returns when it has."
-  ;; ECL calls at once what a thread interrupts itself for, though it defers interrupts.
-  (let ((thread (bt:current-thread)) (done (list nil)))
-    (platform:deferring-interrupts      ; or it may come while the thread is made
-      (bt:make-thread (lambda ()
-                        (bt:interrupt-thread thread function)
-                        (setf (first done) t))
-                      :name "interrupter")
-      (loop until (first done) do (bt:thread-yield)))))
-
-(defun found-by-interrupts (lock wait &optional (end (constantly nil)))
-  "Calls WAIT in a thread that is interrupted whenever it is about to wait for a condition variable
-of LOCK; calls END after the first interrupt.  Returns, without duplicates, what interrupts have
-found: whether their thread held LOCK."
-  (let ((found (make-recorder)))
-    (with-function (platform::wait-on (original condition-variable mutex seconds)
-                     (when (eq lock mutex)
-                       (interrupt-this-thread (lambda () (record found (lock-held-p lock)))))
-                     (funcall original condition-variable mutex seconds))
-      (let ((task (in-background ("waiter") (funcall wait))))
-        (eventually ("an interrupt") (recorded found))
-        (funcall end)
-        (task-result task)))
-    (remove-duplicates (recorded found))))
-
-;;; What the system tells of threads
-
-(defun task-identities ()
-  "The numbers of the threads of this process."
-  (mapcar (lambda (folder) (parse-integer (first (last (pathname-directory folder)))))
-          (uiop:subdirectories "/proc/self/task/")))
-
-(defun task-switches (identity)
-  "How often the thread IDENTITY has gone to sleep; 0 when it is gone."
-  (handler-case
-      (with-open-file (stream (format nil "/proc/self/task/~D/status" identity))
-        (loop for line = (read-line stream nil)
-              while line
-              when (uiop:string-prefix-p "voluntary_ctxt_switches:" line)
-                return (parse-integer line :start (1+ (position #\: line)))))
-    (file-error () 0)))
-
-(defun switches-of (identities seconds)
-  "How often the threads IDENTITIES go to sleep within SECONDS."
-  (let ((before (mapcar #'task-switches identities)))
-    (poll (constantly nil) seconds)
-    (reduce #'+ (mapcar #'- (mapcar #'task-switches identities) before))))
-
 (defun worker-p ()
   "Whether the current thread is a worker of an acceptor."
   (search "http-worker" (bt:thread-name (bt:current-thread))))

@@ -82,6 +82,24 @@
                                                  :end (min 100000 (+ start 3333)))))))
       (is (null (octet-difference octets (response-body (ask "/"))))))))
 
+(define-server-test octets-arrive-in-order-however-they-are-written
+  (let ((octets (test-octets 400000)))
+    (dolist (sizes '((1 15 16 17 255 256 4000 4097 32751 32752 32760 32767 32768 32769 70000 3 9000)
+                     ;; The end of a large piece comes to where that of a flushed one was.
+                     (4 32753 3)))
+      (serving () (("/" (loop with stream = (hunchentoot:send-headers)
+                              for number from 0
+                              for size = (elt sizes (mod number (length sizes)))
+                              for start = 0 then end
+                              for end = (min (length octets) (+ start size))
+                              while (< start end)
+                              do (if (= 1 size)
+                                     (write-byte (aref octets start) stream)
+                                     (write-sequence octets stream :start start :end end))
+                                 (when (zerop (mod number 3))
+                                   (finish-output stream)))))
+        (is (null (octet-difference octets (response-body (ask "/")))))))))
+
 (define-server-test single-octets-can-be-written
   (serving () (("/" (let ((stream (hunchentoot:send-headers)))
                       (loop for octet across (encode "octets")

@@ -1,0 +1,134 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* platform :in all
+  :description "Functions of the interface to the operating system that need none.")
+
+(test the-ready-engine-is-there-where-its-words-are-wide-enough
+  (is (eq (and (uiop:featurep '(:and :sbcl :linux :64-bit :little-endian)) t)
+          (platform:readiness-supported-p))))
+
+;;; Processors that this process may use
+
+(defun call-with-cgroups (membership files function)
+  "Calls FUNCTION while the system seems to have MEMBERSHIP, lines about control groups, and FILES,
+pairs of a name and contents, for those groups."
+  (with-directory (root)
+    (write-file root "membership" membership)
+    (loop for (name contents) in files
+          do (write-file root name contents))
+    (with-globals ((platform::*cgroup-membership* (namestring (merge-pathnames "membership" root)))
+                   (platform::*cgroup-root* (namestring root)))
+      (funcall function))))
+
+(test the-least-quota-of-all-groups-counts
+  (where-supported
+   (loop for (share membership . files)
+           in `((nil "0::/" ("cpu.max" "max 100000"))
+                (nil "0::/none-there")
+                (nil "1:cpu,cpuacct:/" ("cpu/cpu.cfs_quota_us" "-1")
+                     ("cpu/cpu.cfs_period_us" "100000"))
+                (3/2 "0::/" ("cpu.max" "150000 100000"))
+                (1/2 "0::/a/b" ("unified/a/b/cpu.max" "50000 100000"))
+                (2 "3:cpu,cpuacct:/docker" ("cpu,cpuacct/docker/cpu.cfs_quota_us" "200000")
+                   ("cpu,cpuacct/docker/cpu.cfs_period_us" "100000"))
+                (2 ,(format nil "4:memory:/m~%3:cpu:/docker/x~%0::/")
+                   ("cpu/cpu.cfs_quota_us" "200000") ("cpu/cpu.cfs_period_us" "100000"))
+                (2 "0::/a/b" ("a/b/cpu.max" "400000 100000") ("a/cpu.max" "200000 100000")
+                   ("cpu.max" "max 100000"))
+                ;; Files that make no sense limit nothing.
+                (nil "0::/" ("cpu.max" "")) (nil "0::/" ("cpu.max" "0 0"))
+                (nil "0::/" ("cpu.max" "5 0")) (nil "nonsense" ("cpu.max" "x y")))
+         do (call-with-cgroups membership files
+                               (lambda () (is (eql share (platform::cgroup-share)) "~A" files))))))
+
+(test a-part-of-a-processor-counts-as-one-and-the-affinity-is-the-most
+  (is (plusp (platform:processor-count)))
+  (where-supported
+   (let ((allowed (with-open-file (stream (format nil "/proc/self/task/~D/status"
+                                                  (platform:thread-identity)))
+                    (loop for line = (read-line stream)
+                          when (uiop:string-prefix-p "Cpus_allowed:" line)
+                            return (logcount (parse-integer (remove #\, line) :start 13
+                                                                              :radix 16))))))
+     (loop for (quota count) in `(("10000 100000" 1) ("100000 100000" 1) ("max 100000" ,allowed)
+                                  ("1 1" 1) ("90000000 100000" ,allowed))
+           do (call-with-cgroups "0::/" `(("cpu.max" ,quota))
+                                 (lambda () (is (= count (platform:processor-count)) quota)))))))
+
+;;; What accept says
+
+(test what-accept-says-is-known-by-its-number
+  (let ((kinds (if (uiop:featurep :linux)
+                   '((11 :none) (4 :gone) (103 :gone) (71 :again) (100 :again) (101 :again)
+                     (112 :again) (113 :again) (24 :exhausted) (23 :exhausted) (105 :exhausted)
+                     (12 :exhausted) (22 :closed) (9 :closed) (1 :other) (9999 :other) (nil :other))
+                   '((35 :none) (53 :gone) (24 :exhausted) (22 :closed) (1 :other)))))
+    (loop for (number kind) in kinds
+          do (is (eq kind (platform:accept-failure-kind number)) "~A" number))))
+
+;;; Names
+
+(test addresses-are-written-as-people-write-them
+  (where-supported
+   (loop for (octets text) in '(((0 0 0 0) "0.0.0.0") ((127 0 0 1) "127.0.0.1")
+                                ((9 10 99 100) "9.10.99.100") ((101 109 200 255) "101.109.200.255"))
+         do (is (string= text (platform::dotted-text (as-octets (append '(7) octets)) 1)))
+            (is (string= text (platform::address-string (as-octets octets))))))
+  (flet ((text (&rest octets)
+           (platform::address-string (coerce octets '(simple-array (unsigned-byte 8) (16))))))
+    (is (string= "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 0 255 255 10 2 3 4))
+        "The address is mapped to IPv6.")
+    (is (not (search "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 1 255 255 10 2 3 4))))
+    (is (not (string= "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 0 255 254 10 2 3 4))))
+    (is (search "abcd" (text #xab #xcd 0 1 0 2 0 3 0 4 0 5 0 6 0 7)))))
+
+(test names-of-sockets-are-told-whole
+  (where-supported
+   (flet ((name (&rest octets)
+            (let ((vector (base:make-octets 128)))
+              (replace vector octets)
+              (multiple-value-list (platform::name-of vector (length octets))))))
+     (is (equal '("10.1.2.3" 258) (name 2 0 1 2 10 1 2 3 0 0 0 0 0 0 0 0)))
+     (is (equal '("10.1.2.3" 65535)
+                (apply #'name (append '(10 0 255 255 0 0 0 0)
+                                     '(0 0 0 0 0 0 0 0 0 0 255 255 10 1 2 3)
+                                     '(0 0 0 0)))))
+     (is (equal '("unix:" 0) (name 1 0)) "The socket has no name.")
+     (is (equal '("unix:/a" 0) (name 1 0 47 97 0)))
+     (is (equal '("unix:/a" 0) (name 1 0 47 97 0 98)))
+     (is (equal '("unix:@a" 0) (name 1 0 0 97)) "The name is abstract."))))
+
+(test paths-are-as-long-as-the-system-takes-them
+  (where-supported
+   (flet ((address (length)
+            (platform::path-address (make-string length :initial-element #\x))))
+     (is (= 110 (length (address 107))) "The path is between a family and a zero.")
+     (signals platform:listen-failed (address 108)))))
+
+(test names-that-the-system-would-cut-short-are-no-names
+  (where-supported
+   (is (null (platform:native-name #p"/tmp/*.txt")) "A wild pathname is not the name of one file.")
+   (is (null (platform:native-name
+              (make-pathname :directory '(:absolute "tmp")
+                             :name (format nil "a~Cb" (code-char 0))))))))
+
+;;; Time
+
+(test seconds-are-rounded-up-and-a-past-end-is-no-time
+  (is (null (platform:as-milliseconds nil)))
+  (is (= 1 (platform:as-milliseconds 1/10000)))
+  (is (= 1500 (platform:as-milliseconds 3/2)))
+  (is (null (platform:end-after nil)))
+  (is (null (platform:milliseconds-left nil)))
+  (is (zerop (platform:milliseconds-left (- (platform:milliseconds) 1000))))
+  (is (<= 1 (platform:milliseconds-left (+ (platform:milliseconds) 100000)) 100000)))
+
+(test both-clocks-are-one-and-go-forward
+  (where-supported
+   (let* ((before (platform:milliseconds))
+          (between (platform:microseconds))
+          (after (platform:milliseconds)))
+     (is (<= before (floor between 1000) after))))
+  (let ((before (platform:milliseconds)))
+    (eventually ("time to pass") (> (platform:milliseconds) before))
+    (pass)))
