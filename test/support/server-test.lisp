@@ -5,7 +5,7 @@
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.  NEED is :OUR-ENGINE,
 :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD, :TLS, :TLS-CLIENT,
-:FULL-DUPLEX-CLIENT, :REDEFINITION, :DEFERRED-ENDS, :ENDS-AMID-C,
+:FULL-DUPLEX-CLIENT, :REDEFINITION, :DEFERRED-ENDS,
 :DESTROYED-ACCEPTS, :NOTICED-LEAVING, :COUNTED-WAITS, :KNOWN-READ-AHEAD or
 :CALLS-BY-NAME."
   (ecase need
@@ -50,9 +50,6 @@
      ;; ECL ends a thread wherever a handler is left, and ABCL where something is evaluated.
      (unless (uiop:featurep :sbcl)
        "This Lisp ends threads that are to be destroyed although they have deferred that."))
-    (:ends-amid-c
-     (when (uiop:featurep :ecl)
-       "ECL ends a thread also amid a call of C, whose locks are then lost: malloc's, say."))
     (:destroyed-accepts
      (why-accepting-threads-survive))
     (:noticed-leaving

@@ -137,19 +137,6 @@ possible."
   #-sbcl
   (error "This Lisp cannot listen on ~A." path))
 
-(defun client-socket ()
-  "A socket of the Lisp's own that is not connected yet, for CONNECT-SOCKET."
-  #+sbcl (make-instance 'sb-bsd-sockets:inet-socket :type :stream :protocol :tcp)
-  #-sbcl (error "This Lisp makes sockets only when it connects them."))
-
-(defun connect-socket (socket port)
-  "A usocket of SOCKET, of CLIENT-SOCKET, connected to PORT of this machine, without a descriptor
-more."
-  #+sbcl
-  (progn (sb-bsd-sockets:socket-connect socket #(127 0 0 1) port)
-         (usocket-of socket))
-  #-sbcl (error "This Lisp cannot connect ~A to ~A." socket port))
-
 #+(and cffi linux)
 (defun set-descriptor-limit (limit)
   "Lets this process have no descriptor from LIMIT on; returns the limit so far."
