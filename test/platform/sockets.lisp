@@ -16,7 +16,7 @@
           (let ((opened (set-difference (open-descriptors) before :test #'equal)))
             (is (< 3 (length opened)))
             (loop for (number . target) in opened
-                  do (unless (member number (list (listening-descriptor *server*) ; run-program closes it
+                  do (unless (member number (list (listening-descriptor *server*)
                                                   (socket-descriptor
                                                    (connection-socket connection))))
                        (is (closed-on-exec-p number) "~A" target)))))))))
