@@ -158,7 +158,6 @@
                  (:file "form-limits")
                  (:file "client-input")
                  (:file "small-heaps")
-                 (:file "stalled")
                  (:file "early-content")
                  (:file "time-limits")
                  (:file "late-handlers")
@@ -166,7 +165,6 @@
                  (:file "secrets")
                  (:file "rejections")
                  (:file "verdicts")
-                 (:file "crowds")
                  (:file "deferred-replies")
                  (:file "shared-content")
                  (:file "replies-in-turn")
@@ -208,7 +206,6 @@
                  (:file "websocket-bursts")
                  (:file "websocket-handshakes")
                  (:file "websocket-memory")
-                 (:file "giving-way")   ; to new clients
                  (:file "websocket-others")
                  (:file "until-signalled"))) ; its programs have WebSockets, too
    (:module "fronts"                    ; what Hunchentoot's and Clack's do alike
@@ -216,13 +213,19 @@
     :components ((:file "later")
                  (:file "arguments")
                  (:file "files")
-                 (:file "proxies")))
+                 (:file "lifecycle")
+                 (:file "crowds")))
    (:module "proxies"                   ; in front of servers
     :pathname "hunchentoot/"
     :serial t
-    :components ((:file "real-proxies")
+    :components ((:file "behind-proxies")
+                 (:file "proxied-connections")
+                 (:file "real-proxies")
                  (:file "restarts")
                  (:file "service-manager"))) ; its units, and what is told to systemd
+   (:module "clack-proxies"
+    :pathname "clack/"
+    :components ((:file "proxied-environments")))
    (:module "clack-sockets"             ; by the client of WebSockets
     :pathname "clack/"
     :serial t

@@ -105,7 +105,7 @@ arguments, returns the lines of its access log so far."
     (eventually ("the line")
       (find-if (lambda (line) (search "\"GET /slow HTTP/1.1\" 408 -" line)) (lines)))
     (with-connection (connection)
-      (begin-post connection "/" "Content-Length: 5" "a")
+      (send connection (post-head "/" "Content-Length: 5") "a")
       (is (= 408 (response-status (read-response connection)))))
     (eventually ("the rejections to be counted") (equal '((408 . 2)) (rejections)))
     (eventually ("the other line")

@@ -20,11 +20,16 @@
            (head (unfinished-head 31000))
            (connections '()))
        (unwind-protect
-            (loop for count from 1 to (connections-for-tests 900)
-                  do (push (connect port) connections)
-                     (try-to-send (first connections) head)
-                     (when (zerop (mod count 100))
-                       (is-true (child-answers-p port) "After ~D heads." count)))
+            (progn
+              (loop for count from 1 to (connections-for-tests 900)
+                    do (push (connect port) connections)
+                       (try-to-send (first connections) head)
+                       (when (zerop (mod count 100))
+                         (is-true (child-answers-p port) "After ~D heads." count)))
+              (send (first connections) :crlf)
+              (is (= 200 (response-status (read-response (first connections)))))
+              (is (= 503 (response-status (read-response (first (last connections)))))
+                  "The oldest one gave way."))
          (mapc #'disconnect connections))
        (eventually ("the memory to be given back")
          (< (- (child-heap port) before) (* 8 *mebibyte*)))))
@@ -88,41 +93,6 @@
    :megabytes 256
    :forms (large-answers-of 2000000)))
 
-(define-server-test (replies-that-clients-did-not-take-leave-room-for-others :needs :parking)
-  (call-with-child-server
-   (lambda (port)
-     (let ((connections '()))
-       (unwind-protect
-            (loop repeat (connections-for-tests 200)
-                  do (push (connect port) connections)
-                     (send-request (first connections) "/large")
-                     ;; The server may also have given up this one, for others.
-                     (ignore-errors (read-head (first connections))))
-         (mapc #'disconnect connections))
-       (eventually ("a reply of the same kind for a client that reads")
-         (with-connection (connection port)
-           (send-request connection "/large")
-           (ignore-errors (= 200 (response-status (read-response connection))))))))
-   :megabytes 192
-   :forms (large-answers-of 5000000)))
-
-(define-server-test (large-replies-that-no-client-takes-fill-no-heap :needs :parking)
-  (call-with-child-server
-   (lambda (port)
-     (let ((before (child-heap port))
-           (connections '()))
-       (unwind-protect
-            (loop repeat (connections-for-tests 200)
-                  do (push (connect port) connections)
-                     (send-request (first connections) "/large")
-                  finally (eventually ("the server to answer others")
-                            (ignore-errors (child-answers-p port))))
-         (mapc #'disconnect connections))
-       (eventually ("the memory to be given back")
-         (< (- (child-heap port) before) (* 8 *mebibyte*)))))
-   :megabytes 256
-   :forms (large-answers-of 5000000)))
-
 (defun send-large-texts (port target count mebibytes)
   "Sends texts of MEBIBYTES over COUNT WebSockets at TARGET of the child on PORT, all at once, as
 far as it takes them."
@@ -162,26 +132,3 @@ far as it takes them."
                                    (hunchentoot-recycling-taskmaster:upgrade-to-websocket
                                     :message-octets (* 8 1024 1024) :on-text 'count-characters)))"))
 
-(define-server-test (websockets-that-a-program-keeps-fill-no-heap :needs :parking)
-  (call-with-child-server
-   (lambda (port)
-     (let ((before (child-heap port))
-           (head (websocket:encode-frame-head :text *mebibyte* :mask 0))
-           (part (make-array (- *mebibyte* 1) :element-type '(unsigned-byte 8)
-                                              :initial-element 97)))
-       (loop repeat 20
-             do (with-connection (connection port)
-                  (let ((talk (open-talk connection :handshake '(:target "/kept"))))
-                    (tell talk "Keep this.")
-                    (hear talk)
-                    (try-to-send connection head)
-                    (try-to-send connection part))))
-       (eventually ("the memory to be given back")
-         (< (- (child-heap port) before) (* 8 *mebibyte*)))))
-   :forms "(defvar *kept* (list nil))
-           (answer-at \"/kept\"
-                      (lambda ()
-                        (hunchentoot-recycling-taskmaster:upgrade-to-websocket
-                         :on-text (lambda (socket text)
-                                    (push socket *kept*)
-                                    (hunchentoot-recycling-taskmaster:send-text socket text)))))"))

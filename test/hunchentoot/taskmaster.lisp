@@ -15,39 +15,7 @@
     (is (= 100 (hunchentoot:taskmaster-max-thread-count taskmaster)))
     (is (eq :unlimited (hunchentoot:taskmaster-max-accept-count taskmaster)))))
 
-(test fewer-threads-than-the-default-standby-are-fine
-  (is (= 3 (recycling:taskmaster-standby-thread-count (taskmaster :max-thread-count 3)))))
-
-(test no-limit-is-fine
-  (is (null (hunchentoot:taskmaster-max-thread-count (taskmaster :max-thread-count nil)))))
-
 ;;; What they do
-
-(defun request-thread-name ()
-  (bt:thread-name (bt:current-thread)))
-
-(define-server-test (threads-are-named-as-asked :needs :our-engine)
-  (serving (:taskmaster (taskmaster :worker-thread-name-format "shop ~A"))
-      (("/name" (request-thread-name)))
-    (is (uiop:string-prefix-p "shop 127.0.0.1:" (ask-text "/name")))))
-
-(define-server-test (threads-have-hunchentoots-name-by-default :needs :our-engine)
-  (serving () (("/name" (request-thread-name)))
-    (is (uiop:string-prefix-p "http-worker-" (ask-text "/name")))))
-
-(define-server-test (threads-are-recycled :needs :our-engine)
-  (serving (:taskmaster (taskmaster :standby-thread-count 2 :max-thread-count 2))
-      (("/name" (request-thread-name)))
-    (is (<= (length (remove-duplicates (loop repeat 20 collect (ask-text "/name"))
-                                       :test #'equal))
-            2))))
-
-(defmacro as-client ((name) &body body)
-  "Evaluates BODY in a background task called NAME, with the server of this thread."
-  (let ((server (gensym "SERVER")))
-    `(let ((,server *server*))
-       (in-background (,name)
-         (let ((*server* ,server)) ,@body)))))
 
 (defmacro with-busy-threads ((acceptor count &rest initargs) &body body)
   "Evaluates BODY while COUNT requests of ACCEPTOR, whose taskmaster is made of INITARGS, run;
@@ -63,7 +31,10 @@
              (open-gate release)
              (is (every (lambda (task) (equal "slow" (task-result task))) slow))))))))
 
-(define-server-test (threads-have-names-of-their-own :needs :our-engine)
+(define-server-test (threads-have-the-names-that-were-asked-for :needs :our-engine)
+  (serving (:taskmaster (taskmaster :worker-thread-name-format "shop ~A"))
+      (("/name" (bt:thread-name (bt:current-thread))))
+    (is (uiop:string-prefix-p "shop 127.0.0.1:" (ask-text "/name"))))
   (with-busy-threads (acceptor 3)
     (let ((names (remove-if-not (lambda (name)
                                   (search (format nil ":~D-" (hunchentoot:acceptor-port acceptor))
@@ -71,120 +42,82 @@
                                 ;; Threads of ECL's own are named by symbols.
                                 (mapcar (lambda (thread) (string (bt:thread-name thread)))
                                         (bt:all-threads)))))
-      (is (<= 3 (length names)))
+      (is (<= 3 (count-if (lambda (name) (uiop:string-prefix-p "http-worker-" name)) names)))
       (is (equal names (remove-duplicates names :test #'string=))))))
 
-(define-server-test (without-parking-an-idle-connection-keeps-its-thread :needs :our-engine)
-  (serving (:parking nil) (("/yo" "Hey!"))
-    (with-connection (connection)
-      (is (equal "Hey!" (exchange-text connection "/yo")))
-      (eventually ("the connection to be idle")
-        (equal '(:idle) (mapcar (lambda (plist) (getf plist :state))
-                                (recycling:list-connections *server*)))))))
-
-(define-server-test (a-busy-thread-keeps-nobody-waiting :needs :our-engine)
-  (with-busy-threads (acceptor 3 :standby-thread-count 1)
-    (is (equal "quick" (ask-text "/quick")))))
-
-(define-server-test (without-accept-count-who-comes-too-late-is-told-when-to-retry
-                     :needs :our-engine)
-  (with-busy-threads (acceptor 2 :max-thread-count 2 :max-accept-count nil)
-    (let ((response (ask "/quick")))
-      (is (= 503 (response-status response)))
-      (is (equal "1" (response-header response "retry-after")))
-      (is (equalp "close" (response-header response "connection"))))
-    (is (= 1 (getf (recycling:stats acceptor) :refused)))))
-
-(define-server-test (with-accept-count-some-wait-and-the-rest-is-refused :needs :our-engine)
-  (with-busy-threads (acceptor 1 :max-thread-count 1 :max-accept-count 2)
-    (let ((waiting (as-client ("waiting client") (ask-text "/quick"))))
-      (eventually ("a client to be let in")
-        (= 2 (getf (recycling:stats acceptor) :open)))
-      (is (= 503 (response-status (ask "/quick"))))
-      (is (not (task-done-p waiting)))
-      (open-gate release)
-      (is (equal "quick" (task-result waiting))))))
+(define-server-test (the-pool-grows-when-handlers-block-and-shrinks-again :needs :our-engine)
+  (with-busy-threads (acceptor 20 :standby-thread-count 2)
+    (is (equal "quick" (ask-text "/quick")))
+    (is (<= 20 (figure :threads)))
+    (open-gate release)
+    (eventually ("the threads that are not needed any more to end")
+      (= 2 (figure :threads)))))
 
 (define-server-test (by-default-who-comes-late-waits :needs :our-engine)
   (with-busy-threads (acceptor 2 :max-thread-count 2)
-    (let ((waiting (as-client ("waiting client") (ask-text "/quick"))))
-      (is (= 2 (getf (recycling:stats acceptor) :threads)))
-      (is (not (task-done-p waiting)))
+    (let ((waiting (loop repeat 5
+                         collect (as-client ("waiting client") (ask-text "/quick")))))
+      (is (= 2 (figure :threads)))
+      (is (notany #'task-done-p waiting))
       (open-gate release)
-      (is (equal "quick" (task-result waiting)))
-      (is (zerop (getf (recycling:stats acceptor) :refused))))))
+      (dolist (client waiting)
+        (is (equal "quick" (task-result client))))
+      (is (= 2 (figure :threads)))
+      (is (zerop (figure :refused))))))
 
-(define-server-test (a-raised-maximum-counts-at-once :needs :our-engine)
-  (with-busy-threads (acceptor 1 :max-thread-count 1)
-    (setf (hunchentoot:taskmaster-max-thread-count
-           (hunchentoot::acceptor-taskmaster acceptor))
-          2)
-    (is (equal "quick" (ask-text "/quick")))))
+(defun (setf most-threads) (count)
+  "Sets how many threads *SERVER* may have."
+  (setf (hunchentoot:taskmaster-max-thread-count (hunchentoot::acceptor-taskmaster *server*))
+        count))
 
-(define-server-test (a-changed-accept-count-counts-at-once :needs :our-engine)
-  (dolist (change (list (lambda (taskmaster count)
-                          (setf (hunchentoot:taskmaster-max-accept-count taskmaster) count))
-                        (lambda (taskmaster count)
-                          (reinitialize-instance taskmaster :max-accept-count count))))
-    (with-busy-threads (acceptor 1 :max-thread-count 1)
-      (funcall change (hunchentoot::acceptor-taskmaster acceptor) nil)
-      (is (= 503 (response-status (ask "/quick")))))))
+(define-server-test (another-maximum-counts-at-once :needs :our-engine)
+  (let ((gates (list (make-gate) (make-gate))) (entered (make-latch 5)))
+    (serving (:taskmaster (taskmaster :max-thread-count 4 :standby-thread-count 1))
+        (("/first" (count-down entered) (await (first gates)) "slow")
+         ("/second" (await (second gates)) "slow"))
+      (flet ((clients (count target)
+               (loop repeat count
+                     collect (as-client ("slow client") (ask-text target)))))
+        (let ((first (clients 5 "/first")))
+          (eventually ("four handlers to begin") (= 4 (figure :busy)))
+          (setf (most-threads) 5)
+          (await entered)
+          (setf (most-threads) 2)
+          (open-gate (first gates))
+          (is (every (lambda (task) (equal "slow" (task-result task))) first)))
+        (let ((second (clients 5 "/second")))
+          (eventually ("two handlers to begin") (= 2 (figure :busy)))
+          (is (not (poll (lambda () (< 2 (figure :busy))) 1/5)))
+          (open-gate (second gates))
+          (is (every (lambda (task) (equal "slow" (task-result task))) second)))))))
 
 (define-server-test (more-standby-threads-are-made-at-once :needs :our-engine)
   (with-acceptor (acceptor :taskmaster (taskmaster :standby-thread-count 2))
-    (is (= 5 (setf (recycling:taskmaster-standby-thread-count
-                    (hunchentoot::acceptor-taskmaster acceptor))
-                   5)))
-    (eventually ("three more threads")
-      (= 5 (getf (recycling:stats acceptor) :threads)))
-    (is (= 5 (hunchentoot:taskmaster-thread-count (hunchentoot::acceptor-taskmaster acceptor))))))
-
-(define-server-test (threads-beyond-a-lowered-maximum-end :needs :our-engine)
-  (with-globals ((engine::*suspension-seconds* 1/10)
-                 (engine::*poll-milliseconds* 20))
-    (with-busy-threads (acceptor 6 :standby-thread-count 6)
-      (setf (hunchentoot:taskmaster-max-thread-count
-             (hunchentoot::acceptor-taskmaster acceptor))
-            2)
-      (open-gate release)
-      (eventually ("the others to end, as they come by")
-        (or (= 2 (getf (recycling:stats acceptor) :threads))
-            ;; Those of the blocking engine come by when they have accepted.
-            (and (not recycling::*parking-by-default*)
-                 (progn (ask-text "/quick") nil)))))))
-
-(defun be-client (requests)
-  "Makes REQUESTS requests, on one connection while the server keeps it; returns the texts."
-  (loop with connection = nil
-        repeat requests
-        collect (let ((response (exchange (or connection (setf connection (connect)))
-                                          "/quick")))
-                  (when (equalp "close" (response-header response "connection"))
-                    (disconnect (shiftf connection nil)))
-                  (response-text response))
-          into texts
-        finally (when connection (disconnect connection))
-                (return texts)))
+    (let ((taskmaster (hunchentoot::acceptor-taskmaster acceptor)))
+      (is (= 5 (setf (recycling:taskmaster-standby-thread-count taskmaster) 5)))
+      (eventually ("three more threads")
+        (= 5 (figure :threads) (hunchentoot:taskmaster-thread-count taskmaster))))))
 
 (define-server-test (nobody-starves-behind-kept-connections :needs :our-engine)
-  (with-routes (("/quick" "quick"))
-    (with-acceptor (acceptor :taskmaster (taskmaster :max-thread-count 4))
-      (let ((clients (loop repeat 40
-                           collect (as-client ("client") (be-client 5)))))
-        (is (every (lambda (task) (equal (make-list 5 :initial-element "quick")
-                                         (task-result task)))
-                   clients))
-        (is (<= (getf (recycling:stats acceptor) :threads) 4))
-        (eventually ("the last request to be counted")
-          (= 200 (getf (recycling:stats acceptor) :served)))))))
+  (serving (:taskmaster (taskmaster :max-thread-count 4)) (("/quick" "quick"))
+    (let ((clients (loop repeat 40
+                         collect (as-client ("client")
+                                   (loop repeat 5
+                                         always (with-connection (connection)
+                                                  (equal "quick"
+                                                         (exchange-text connection "/quick"))))))))
+      (is (every #'task-result clients))
+      (is (<= (figure :threads) 4))
+      (eventually ("the last request to be counted")
+        (= 200 (figure :served))))))
 
 (define-server-test (nobody-starves-behind-idle-connections :needs :our-engine)
-  (with-routes (("/quick" "quick"))
-    (with-acceptor (acceptor :taskmaster (taskmaster :max-thread-count 2))
-      (with-connections (idle 2)
-        (dolist (connection idle)
-          (is (equal "quick" (exchange-text connection "/quick"))))
-        (is (equal "quick" (ask-text "/quick")))))))
+  (serving (:taskmaster (taskmaster :max-thread-count 2)) (("/quick" "quick"))
+    (with-connections (idle (if *parking-p* 20 2))
+      (dolist (connection idle)
+        (is (equal "quick" (exchange-text connection "/quick"))))
+      (is (equal "quick" (ask-text "/quick")))
+      (is (<= (figure :threads) 2)))))
 
 ;;; How the system schedules them
 

@@ -22,9 +22,6 @@
   (and (not (unknown-methods-served-p))
        (not (member method '(:get :head :post :put :delete :options :trace :patch)))))
 
-(defvar *content-read-p* t
-  "Whether the handler reads the content of requests.")
-
 (defun request-verdict (request)
   "The answer to REQUEST, the plist of an event, and whether the connection is kept then."
   (let ((method (getf request :method)))
@@ -35,23 +32,17 @@
           (t
            (values (list 200 (if (eq :head method)
                                  ""
-                                 (told-request method (getf request :uri)
-                                               (if *content-read-p* (getf request :body) ""))))
-                   (and (getf request :keep-alive)
-                        ;; Nobody knows whether content that was not asked for will come.
-                        (or *content-read-p* (not (getf request :expects-100)))))))))
+                                 (told-request method (getf request :uri) (getf request :body))))
+                   (getf request :keep-alive))))))
 
 (defun last-verdict (event)
   "The answers to what EVENT, the last of a conversation, tells, and whether the connection is
 kept."
-  (destructuring-bind (kind what detail &optional request) event
-    (declare (ignore detail))
-    (cond ((and (eq :refused kind) request (not *content-read-p*))
-           (values (list (request-verdict request)) nil))
-          ((eq :refused kind)
-           (values (list (list what)) nil))
-          (t
-           (values '() (eq :request what))))))
+  (destructuring-bind (kind what &rest details) event
+    (declare (ignore details))
+    (if (eq :refused kind)
+        (values (list (list what)) nil)
+        (values '() (eq :request what)))))
 
 (defun events-verdict (events)
   "The verdict that EVENTS of a conversation lead to, when what the client sends ends with them."
@@ -76,13 +67,12 @@ kept."
 ;;; What happens
 
 (defun verdict-handler ()
-  "Tells what request has come, and reads its content if it is to."
+  "Tells what request has come."
   (setf (hunchentoot:content-type*) "text/plain; charset=iso-8859-1"
         (hunchentoot:reply-external-format*) (flexi-streams:make-external-format :latin-1
                                                                                   :eol-style :lf))
   (told-request (hunchentoot:request-method*) (hunchentoot:request-uri*)
-                (octet-text (or (and *content-read-p* (hunchentoot:raw-post-data :force-binary t))
-                                #()))))
+                (octet-text (or (hunchentoot:raw-post-data :force-binary t) #()))))
 
 (defun next-final-answer (connection head-p)
   "The next answer from CONNECTION, a list as in a verdict; interim ones are passed over."
@@ -121,7 +111,7 @@ HEAD."
 (defun acceptor-limits (vector)
   "The initargs of an acceptor with the limits of VECTOR."
   (loop for (key value) on (getf vector :limits) by #'cddr
-        collect (first (find key server::*limit-initargs* :key #'second))
+        collect (intern (format nil "MAX-~A" key) '#:keyword)
         collect value))
 
 (defun unservable-p (vector)
@@ -143,16 +133,12 @@ HEAD."
   "Checks that *SERVER* judges the octets of VECTOR as the parser does, however they arrive."
   (let* ((octets (vector-octets vector))
          (events (events-whole octets (vector-limits vector)))
-         (served (getf vector :served))
-         (promised (cond ((null served) (events-verdict events))
-                         (*content-read-p* (first served))
-                         (t (second served)))))
+         (promised (or (getf vector :served) (events-verdict events))))
     (dolist (piece (if (< (length octets) 300) (list 1 300) (list (length octets))))
       (let ((verdict (handler-case (vector-verdict octets events piece)
                        (patience-lost () :hung))))
-        (is (equal promised verdict) "~A, ~:[not ~;~]read, in pieces of ~D: ~A, not ~A"
-            (getf vector :name) *content-read-p* piece
-            (abbreviated verdict) (abbreviated promised))))))
+        (is (equal promised verdict) "~A, in pieces of ~D: ~A, not ~A"
+            (getf vector :name) piece (abbreviated verdict) (abbreviated promised))))))
 
 (defun check-verdicts (&rest initargs)
   "Checks the verdicts of acceptors with INITARGS on all vectors that can be tried here."
@@ -162,9 +148,7 @@ HEAD."
           do (let ((acceptor (apply #'make-test-acceptor (append limits initargs))))
                (let ((*server* (hunchentoot:start acceptor)))
                  (unwind-protect
-                      (dolist (read-p '(t nil))
-                        (with-globals ((*content-read-p* read-p))
-                          (mapc #'check-verdict (sample-on-slow-lisps vectors 3))))
+                      (mapc #'check-verdict (sample-on-slow-lisps vectors 3))
                    (stop-if-started acceptor)))))))
 
 (define-server-test (connections-are-judged-as-the-parser-does :needs :our-reader)

@@ -42,6 +42,9 @@ get \"next\" from TARGET."
         (dolist (connection (remove-if-not #'readable-p connections))
           (is (= 408 (response-status (read-response connection)))))))))
 
+(defun begin-to-expect (connection target &optional (framing "Content-Length: 4"))
+  (send connection (post-head target (octets "Expect: 100-continue" :crlf framing))))
+
 (define-server-test (a-client-that-was-asked-for-content-and-is-silent-holds-a-share-of-the-threads
                      :needs :our-http)
   (serving-waits (:max-early-octets 1000)

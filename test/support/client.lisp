@@ -30,3 +30,11 @@ its own."
   (with-connection (connection)
     (apply #'send connection parts)
     (receive-rest connection)))
+
+(defmacro as-client ((name) &body body)
+  "Evaluates BODY in a background task called NAME, with the server and the connections of this
+thread."
+  (let ((server (gensym "SERVER")) (make-connection (gensym "MAKE-CONNECTION")))
+    `(let ((,server *server*) (,make-connection *make-connection*))
+       (in-background (,name)
+         (let ((*server* ,server) (*make-connection* ,make-connection)) ,@body)))))

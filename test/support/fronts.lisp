@@ -257,9 +257,9 @@ by the value of HANDLER, a form, with REQUEST bound."
   "All messages of *SERVER* since this was called last; AWAIT-LOG waits for one."
   (clack-log))
 
-(defun stop-front (&rest arguments &key soft timeout delay)
+(defun stop-front (&rest arguments &key soft timeout)
   "Stops *SERVER* with ARGUMENTS."
-  (declare (ignore soft timeout delay))
+  (declare (ignore soft timeout))
   (if (typep *server* 'hunchentoot:acceptor)
       (apply #'hunchentoot:stop *server* arguments)
       (apply #'handler:stop *server* arguments)))

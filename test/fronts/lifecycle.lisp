@@ -1,0 +1,217 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* fronts/lifecycle :in fronts
+  :description "Threads, connections, and the end of a server.")
+
+(defmacro with-held-requests ((count &rest arguments) &body body)
+  "Evaluates BODY while COUNT requests of a server made with ARGUMENTS are at /slow, on connections
+of a list SLOW, until the gate RELEASE opens, which it does at the end."
+  `(let ((entered (make-latch ,count)) (release (make-gate)))
+     (with-front (request ,@arguments)
+         (progn
+           (when (equal "/slow" (path request))
+             (count-down entered)
+             (await release (* 3 *patience*)))
+           (reply 200 '(:content-type "text/plain") (path request)))
+       (with-connections (slow ,count)
+         (unwind-protect
+              (progn
+                (dolist (connection slow)
+                  (send-request connection "/slow"))
+                (await entered)
+                ,@body)
+           (open-gate release))))))
+
+(defun expect-replies (connections text)
+  (dolist (connection connections)
+    (is (equal text (response-text (read-response connection))))))
+
+(defun await-refused-connections ()
+  (eventually ("the port to be shut")
+    (handler-case (progn (disconnect (connect)) nil)
+      (error () t))))
+
+;;; Threads
+
+(define-front-test (handlers-that-wait-or-compute-hold-up-nobody :modes (:plain :unparked :tls))
+  (let ((entered (make-latch 16)) (gate (make-gate)))
+    (with-front (request)
+        (progn
+          (count-down entered)
+          (if (equal "/wait" (path request))
+              (await gate (* 3 *patience*))
+              (loop until (open-p gate)))
+          (reply 200 '(:content-type "text/plain") "done"))
+      (with-connections (others 10)
+        (dolist (connection others)
+          (is (equal "word" (exchange-text connection "/word"))))
+        (with-connections (held 16)
+          (unwind-protect
+               (progn
+                 ;; All at once: whoever is told of one request may be told of others with it.
+                 (loop for connection in held
+                       for number from 0
+                       do (send-request connection (if (< number 14) "/wait" "/compute")))
+                 (dolist (connection others)
+                   (send-request connection "/word"))
+                 (expect-replies others "word")
+                 (await entered)
+                 (is (equal "word" (ask-text "/word"))))
+            (open-gate gate))
+          (expect-replies held "done"))))))
+
+(define-front-test (connections-that-idle-have-no-threads :modes (:plain :tls) :needs :parking)
+  (with-front (request :worker-num 1 :max-thread-count 2)
+      nil
+    (with-connections (connections 100)
+      (loop repeat 2
+            do (dolist (connection connections)
+                 (is (equal "word" (exchange-text connection "/word"))))
+               (eventually ("all connections to be parked")
+                 (and (= 100 (figure :parked)) (zerop (figure :busy)))))
+      (is (<= (figure :threads) 2)))
+    (eventually ("their ends to be noticed") (zerop (figure :open)))))
+
+(define-front-test clients-beyond-the-limits-wait-or-are-refused
+  (with-held-requests (1 :worker-num 1 :max-thread-count 1 :max-accept-count 2)
+    (with-connection (waiting)
+      (send-request waiting "/word")
+      (eventually ("a client to be let in") (= 2 (figure :open)))
+      (let ((response (ask "/word")))
+        (is (= 503 (response-status response)))
+        (is (equal "1" (response-header response "retry-after")))
+        (is (equalp "close" (response-header response "connection"))))
+      (is (= 1 (figure :refused)))
+      (is (not (readable-p waiting)))
+      (open-gate release)
+      (expect-replies slow "/slow")
+      (expect-replies (list waiting) "word"))
+    (is (equal "word" (ask-text "/word")))))
+
+;;; What comes while a connection is served
+
+(define-front-test (what-comes-during-a-request-is-answered-after-it :modes (:plain :unparked :tls))
+  (with-held-requests (2)
+    (destructuring-bind (kept ended) slow
+      (send-request kept "/first")
+      (send kept (request-octets "/second") (request-octets "/third"))
+      (unless (eq :tls *mode*)
+        (send-request ended "/last")
+        (end-sending ended))
+      (open-gate release)
+      (dolist (text '("/slow" "/first" "/second" "/third"))
+        (is (equal text (response-text (read-response kept)))))
+      (is (equal "word" (exchange-text kept "/word")))
+      (unless (eq :tls *mode*)
+        (is (equal "/slow" (response-text (read-response ended))))
+        (is (equal "/last" (response-text (read-response ended))))
+        (is (closed-by-server-p ended))))))
+
+(define-front-test (a-client-that-never-pauses-leaves-others-their-turn :modes (:plain :tls))
+  (with-front (request :worker-num 1 :max-thread-count 1)
+      nil
+    (let* ((over nil)
+           (requests (loop repeat 50 collect (request-octets "/word")))
+           (greedy (as-client ("a client that never pauses")
+                     (with-connection (connection)
+                       (loop until over
+                             do (send connection requests)
+                                (loop repeat 50 do (read-response connection)))))))
+      (unwind-protect
+           (progn
+             (eventually ("many requests") (< 100 (figure :served)))
+             (loop repeat 5 do (is (equal "word" (ask-text "/word")))))
+        (setf over t))
+      (task-result greedy))))
+
+(define-front-test (a-last-reply-arrives-though-more-was-sent :modes (:plain :unparked :tls))
+  (with-front (request) nil
+    (with-connection (connection)
+      (send connection "NO REQUEST" :crlf :crlf (test-octets 100000))
+      (is (= 400 (response-status (read-response connection))))
+      (is (equalp #() (receive-rest connection))))
+    (with-connection (connection)
+      (send connection "NO REQUEST" :crlf :crlf)
+      (is (= 400 (response-status (read-response connection))))
+      (is-true (eventually ("the client to be cut off")
+                 (handler-case (progn (send connection (test-octets 1000)) nil)
+                   (error () t)))))
+    (eventually ("the connections to be closed") (zerop (figure :open)))))
+
+;;; Any order of what clients do
+
+(defun random-talk (state)
+  "Talks to *SERVER* by STATE: sends requests in pieces, several at once, and ends somehow.  Returns
+true if each answer was right."
+  (let* ((connection (connect))
+         (targets (loop repeat (1+ (random 6 state))
+                        collect (aref #("/word" "/later" "/long") (random 3 state))))
+         (octets (octets (mapcar #'request-octets targets))))
+    (unwind-protect
+         (progn
+           (if (zerop (random 2 state))
+               (send connection octets)
+               (send-in-pieces connection (1+ (random 40 state)) octets))
+           (case (random 8 state)
+             (0 (reset connection) t)
+             (1 t)
+             (t (loop for target in targets
+                      for text = (response-text (read-response connection))
+                      always (if (equal "/long" target)
+                                 (= 300000 (length text))
+                                 (equal (subseq target 1) text))))))
+      (disconnect connection))))
+
+(define-front-test nothing-waits-unseen-in-any-order-of-events
+  (let ((seed (fresh-seed)) (long (make-string 300000 :initial-element #\x)))
+    (format t "~&[seed ~D] " seed)
+    (with-front (request :worker-num 2)
+        (if (equal "/later" (path request))
+            (later (answer)
+              (recycling:run-after 0 (lambda ()
+                                       (funcall answer 200 '(:content-type "text/plain") "later"))
+                                   :server *server*))
+            (reply 200 '(:content-type "text/plain") long))
+      (let ((clients (loop for number below 8
+                           collect (let ((state (seeded-state (+ seed number))))
+                                     (as-client ("client")
+                                       (loop repeat (rounds 100)
+                                             always (random-talk state)))))))
+        (is (every (lambda (client) (task-result client (* 6 *patience*))) clients)))
+      (eventually ("the end of all connections") (zerop (figure :open))))))
+
+;;; The end
+
+(define-front-test (a-soft-stop-answers-every-request-and-says-that-it-is-the-last
+                    :modes (:plain :unparked :tls))
+  (with-held-requests (3)
+    (with-connection (idle)
+      (is (equal "word" (exchange-text idle "/word")))
+      (let ((stopping (as-client ("stop") (nth-value 1 (stop-front :soft t)))))
+        (is (closed-by-server-p idle))
+        (await-refused-connections)
+        (is (not (task-done-p stopping)))
+        (open-gate release)
+        (dolist (connection slow)
+          (let ((response (read-response connection)))
+            (is (equal "/slow" (response-text response)))
+            (is (equalp "close" (response-header response "connection"))))
+          (is (closed-by-server-p connection)))
+        (is (null (task-result stopping)))))))
+
+(define-front-test (a-hard-stop-waits-for-no-client :modes (:plain :tls))
+  (let ((answers (make-recorder)))
+    (with-front (request)
+        (cond ((equal "/later" (path request)) (later (answer) (record answers answer)))
+              (t (reply 200 '() *large-answer*)))
+      (with-connections (connections 4)
+        (destructuring-bind (idle half later unread) connections
+          (is (equal "word" (exchange-text idle "/word")))
+          (send half "GET /word HTTP/1.1" :crlf)
+          (send-request later "/later")
+          (send-request unread "/large")
+          (is (= 200 (response-status (read-head unread))))
+          (await-answer answers)
+          (is (null (nth-value 1 (stop-front :timeout (* 3 *patience*)))))
+          (is (every #'closed-by-server-p (list idle half later)))
+          (is-true (cut-answer-p unread)))))))
