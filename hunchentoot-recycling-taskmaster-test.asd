@@ -96,7 +96,6 @@
                  (:file "timers")
                  (:file "requests")
                  (:file "listening")
-                 (:file "inheriting")
                  (:file "deployment")
                  (:file "slow-readers")
                  (:file "slow-streams")

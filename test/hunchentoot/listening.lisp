@@ -19,41 +19,13 @@
   (format nil "~A ~A ~A ~A" (hunchentoot:remote-addr*) (hunchentoot:remote-port*)
           (hunchentoot:local-addr*) (hunchentoot:local-port*)))
 
-;;; IPv6
+;;; Addresses
 
 (defparameter *ipv6-p*
   ;; Asked once: usocket loses a descriptor where it has IPv6 for this Lisp not yet.
   (handler-case (progn (usocket:socket-close (usocket:socket-listen "::1" 0)) t)
     (error () nil))
   "True when this machine and this Lisp's usocket have IPv6.")
-
-(defun check-names (address host expected)
-  "Checks that a server on ADDRESS tells a client from HOST that both ends are EXPECTED."
-  (serving (:address address) (("/who" (who-talks)))
-    (let ((port (hunchentoot:acceptor-port *server*)))
-      (with-open-connection (connection (connect port host))
-        (let ((answer (exchange-text connection "/who")))
-          (is (equal (format nil "~A ~D ~A ~D" expected (client-port connection) expected port)
-                     answer)))
-        (let ((response (exchange connection "/who")))
-          (is (= 200 (response-status response)) "It is kept."))))))
-
-(defmacro where-ipv6 (&body body)
-  `(if *ipv6-p*
-       (progn ,@body)
-       (skip "There is no IPv6 here.")))
-
-(define-server-test (an-ipv6-address-is-served :needs :our-engine)
-  (where-ipv6 (check-names "::1" "::1" "::1")))
-
-(define-server-test (all-addresses-of-ipv6-are-served :needs :our-engine)
-  (where-ipv6 (check-names "::" "::1" "::1")))
-
-(define-server-test (an-ipv4-peer-of-an-ipv6-server-has-its-ipv4-address :needs :our-engine)
-  (where-ipv6
-   (if (dual-stack-p)
-       (check-names "::" "127.0.0.1" "127.0.0.1")
-       (skip "Sockets for IPv6 take no IPv4 here."))))
 
 (defun dual-stack-p ()
   (let ((listener (usocket:socket-listen "::" 0)))
@@ -62,24 +34,31 @@
            (error () nil))
       (usocket:socket-close listener))))
 
-;;; IPv4
-
-(define-server-test (all-addresses-of-ipv4-are-served :needs :our-engine)
-  (check-names "0.0.0.0" "127.0.0.1" "127.0.0.1"))
+(define-server-test (both-ends-have-names-on-any-address :needs :our-engine)
+  (loop for (address host expected) in `(("0.0.0.0" "127.0.0.1" "127.0.0.1")
+                                         ,@(when *ipv6-p*
+                                             '(("::1" "::1" "::1") ("::" "::1" "::1")))
+                                         ,@(when (and *ipv6-p* (dual-stack-p))
+                                             '(("::" "127.0.0.1" "127.0.0.1"))))
+        do (serving (:address address) (("/who" (who-talks)))
+             (let ((port (hunchentoot:acceptor-port *server*)))
+               (with-open-connection (connection (connect port host))
+                 (loop repeat 2
+                       do (is (equal (format nil "~A ~D ~A ~D" expected (client-port connection)
+                                             expected port)
+                                     (exchange-text connection "/who")))))))))
 
 (define-server-test (after-a-restart-elsewhere-our-end-has-the-new-port :needs :our-engine)
   (serving (:port (free-port)) (("/who" (who-talks))) ; the system gives it to nobody else
     (let* ((acceptor *server*)
            (port (hunchentoot:acceptor-port acceptor)))
-      (flet ((check ()
-               (is (uiop:string-suffix-p (ask-text "/who")
-                                         (format nil " ~D" (hunchentoot:acceptor-port acceptor))))))
-        (check)
-        (hunchentoot:stop acceptor)
-        (with-acceptor (other :port port)
-          (reinitialize-instance acceptor :port 0)
-          (hunchentoot:start acceptor)
-          (let ((*server* acceptor)) (check)))))))
+      (hunchentoot:stop acceptor)
+      (with-acceptor (other :port port)
+        (reinitialize-instance acceptor :port 0)
+        (hunchentoot:start acceptor)
+        (let ((*server* acceptor))
+          (is (uiop:string-suffix-p (ask-text "/who")
+                                    (format nil " ~D" (hunchentoot:acceptor-port acceptor)))))))))
 
 ;;; Paths
 
@@ -108,114 +87,54 @@
 
 (define-server-test (a-path-is-served-and-its-connections-are-kept :needs :our-engine)
   (with-path (path)
-    (serving-path (path) (("/yo" "Hey!"))
-      (with-open-connection (connection (connect-to-path path))
-        (loop repeat 3 do (is (equal "Hey!" (exchange-text connection "/yo"))))
-        (is (equal '("unix:") (mapcar (lambda (plist) (getf plist :peer))
-                                      (recycling:list-connections *server*))))
-        (is (equalp "close" (response-header
-                             (exchange connection "/yo" :headers '(("Connection" . "close")))
-                             "connection")))
-        (is (closed-by-server-p connection)))
-      (let ((stats (recycling:stats *server*)))
-        (is (= 4 (getf stats :served)))
-        (is (= 1 (getf stats :accepted)))))))
-
-(define-server-test (a-request-over-a-path-has-names :needs :our-engine)
-  (with-path (path)
-    (serving-path (path) (("/who" (who-talks)))
+    (is (eql 0 (hunchentoot:acceptor-port (make-test-acceptor :address nil :listen-path path))))
+    (serving-path (path :listen-mode #o600) (("/who" (who-talks)))
       (let ((name (format nil "unix:~A" (uiop:native-namestring path))))
-        (is (equal (format nil "unix: 0 ~A 0" name) (ask-path path "/who")))
+        (is (= #o600 (file-mode path)))
         (is (equal name (hunchentoot:acceptor-address *server*)))
-        (is (eql 0 (hunchentoot:acceptor-port *server*)))))))
-
-(define-server-test (an-acceptor-of-a-path-has-no-port-before-it-starts :needs :our-engine)
-  (with-path (path)
-    (is (eql 0 (hunchentoot:acceptor-port (make-instance 'recycling:parallel-acceptor
-                                                         :listen-path path))))))
-
-(define-server-test (starting-twice-is-refused-on-special-listeners-too :needs :our-engine)
-  (with-path (path)
-    (dolist (initargs `((:listen-path ,path) (:reuse-port t)))
-      (with-routes (("/yo" "Hey!"))
-        (let ((acceptor (apply #'make-test-acceptor :address nil initargs)))
-          (hunchentoot:start acceptor)
-          (unwind-protect
-               (let ((listener (recycling::acceptor-listener acceptor)))
-                 (signals hunchentoot:hunchentoot-error (hunchentoot:start acceptor))
-                 (is (eq listener (recycling::acceptor-listener acceptor))))
-            (stop-if-started acceptor)))))))
-
-(define-server-test (the-file-of-a-path-has-the-mode-asked-for :needs :our-engine)
-  (with-path (path)
-    (dolist (mode '(#o600 #o666))
-      (serving-path (path :listen-mode mode) ()
-        (is (= mode (file-mode path)))))))
+        (is (eql 0 (hunchentoot:acceptor-port *server*)))
+        (with-open-connection (connection (connect-to-path path))
+          (loop repeat 3
+                do (is (equal (format nil "unix: 0 ~A 0" name) (exchange-text connection "/who"))))
+          (is (equal '("unix:") (mapcar (lambda (plist) (getf plist :peer))
+                                        (recycling:list-connections *server*))))
+          (exchange connection "/who" :headers '(("Connection" . "close")))
+          (is (closed-by-server-p connection)))))))
 
 (define-server-test (stopping-removes-the-file-and-starting-makes-it-again :needs :our-engine)
   (with-path (path)
     (serving-path ((uiop:native-namestring path)) (("/yo" "Hey!"))
-      (loop repeat 10
+      (loop repeat 5
             do (is (equal "Hey!" (ask-path path "/yo")))
-               (hunchentoot:stop *server*)
+               (hunchentoot:stop *server* :soft t)
                (is (file-gone-p path))
                (hunchentoot:start *server*)))))
 
-(define-server-test (a-soft-stop-of-a-path-answers-what-runs :needs :our-engine)
-  (with-path (path)
-    (let ((entered (make-latch 1)) (release (make-gate)))
-      (serving-path (path) (("/slow" (count-down entered) (await release) "slow"))
-        (let ((client (in-background ("slow client") (ask-path path "/slow"))))
-          (await entered)
-          (let* ((acceptor *server*)
-                 (stopping (in-background ("stop") (hunchentoot:stop acceptor :soft t))))
-            (eventually ("connections to be refused")
-              (handler-case (progn (disconnect (connect-to-path path)) nil)
-                (error () t)))
-            (is (not (task-done-p stopping)))
-            (open-gate release)
-            (is (equal "slow" (task-result client)))
-            (is (equal (list acceptor '()) (multiple-value-list (task-result stopping))))))))))
+(defun start-refused-p (&rest initargs)
+  "True when an acceptor made with INITARGS does not start, tells why, and is left stopped."
+  (let ((acceptor (apply #'make-test-acceptor :address nil initargs)))
+    (and (handler-case (progn (hunchentoot:start acceptor) nil)
+           (recycling:listen-failed () t))
+         (not (hunchentoot:started-p acceptor)))))
 
-(define-server-test (the-socket-of-a-dead-server-is-replaced :needs :our-engine)
+(define-server-test (the-socket-of-a-dead-server-is-replaced-and-no-other-file :needs :our-engine)
   (with-path (path)
     (usocket:socket-close (path-listener path)) ; leaves its file
     (is (not (file-gone-p path)))
     (serving-path (path) (("/yo" "Hey!"))
-      (is (equal "Hey!" (ask-path path "/yo"))))))
-
-(defun cannot-start-p (acceptor)
-  "True when ACCEPTOR does not start, tells why, and is left stopped."
-  (and (handler-case (progn (hunchentoot:start acceptor) nil)
-         (platform:listen-failed () t))
-       (not (hunchentoot:started-p acceptor))))
-
-(define-server-test (the-socket-of-a-server-that-answers-is-not-replaced :needs :our-engine)
-  (with-path (path)
-    (serving-path (path) (("/yo" "Hey!"))
-      (is (cannot-start-p (make-test-acceptor :address nil :listen-path path)))
-      (is (equal "Hey!" (ask-path path "/yo"))))))
-
-(define-server-test (a-file-that-is-no-socket-is-not-replaced :needs :our-engine)
-  (with-path (path)
-    (write-file (uiop:pathname-directory-pathname path) "socket" "precious")
-    (is (cannot-start-p (make-test-acceptor :address nil :listen-path path)))
-    (is (equalp (octets "precious") (file-octets path)))))
-
-(define-server-test (a-path-that-is-too-long-or-nowhere-is-told-by-start :needs :our-engine)
-  (where-special
-   (is (cannot-start-p (make-test-acceptor :address nil :listen-path "/nowhere/at/all")))
-   (is (cannot-start-p (make-test-acceptor :address nil :listen-path
-                                           (make-string 200 :initial-element #\x))))))
-
-(define-server-test (stopping-leaves-the-file-of-another-server :needs :our-engine)
-  (with-path (path)
-    (serving-path (path) ()
+      (is-true (start-refused-p :listen-path path))
+      (is (equal "Hey!" (ask-path path "/yo")))
       (delete-file path)
       (let ((other (path-listener path)))
         (unwind-protect (progn (hunchentoot:stop *server*)
-                               (is (not (file-gone-p path))))
-          (usocket:socket-close other))))))
+                               (is (not (file-gone-p path)) "It is another server's."))
+          (usocket:socket-close other))))
+    (delete-file path)
+    (write-file (uiop:pathname-directory-pathname path) "socket" "precious")
+    (is-true (start-refused-p :listen-path path))
+    (is (equalp (octets "precious") (file-octets path)))
+    (is-true (start-refused-p :listen-path "/nowhere/at/all"))
+    (is-true (start-refused-p :listen-path (make-string 200 :initial-element #\x)))))
 
 (define-server-test
     (a-path-may-have-letters-that-mean-something-else-in-pathnames :needs :our-engine)
@@ -226,48 +145,138 @@
        (serving-path (path) (("/yo" "Hey!"))
          (is (equal "Hey!" (ask-path path "/yo"))))))))
 
-(define-server-test a-path-on-which-nobody-can-listen-leaves-no-file
-  (with-path (path)
-    (let ((name (uiop:native-namestring path))
-          (descriptor (platform::path-socket)))
-      (platform::bind-path descriptor name)
-      (platform:close-descriptor descriptor)
-      (is (not (file-gone-p path)))
-      (signals platform:listen-failed (platform::listen-with-mode -1 name nil 5))
-      (is (file-gone-p path)))))
-
-(define-server-test a-path-that-cannot-get-its-mode-is-not-listened-on
-  (with-path (path)
-    (let ((name (uiop:native-namestring path))
-          (descriptor (platform::path-socket)))
-      (unwind-protect
-           (progn
-             (platform::bind-path descriptor name)
-             (delete-file path)
-             (signals platform:listen-failed
-               (platform::listen-with-mode descriptor name #o600 5)))
-        (platform:close-descriptor descriptor)))))
-
 ;;; Deferred accepts
 
-(define-server-test (a-silent-connection-is-the-kernels-alone :needs :our-engine)
+(define-server-test (a-silent-connection-is-the-kernels-alone-until-it-speaks :needs :our-engine)
   (where-special
-   (serving (:defer-accept 60) (("/yo" "Hey!"))
-     (with-connection (connection)
-       ;; It came first, so it would have been accepted first.
-       (is (equal "Hey!" (ask-text "/yo")))
-       (is (= 1 (getf (recycling:stats *server*) :accepted)))
-       (is (equal "Hey!" (exchange-text connection "/yo")))))))
+   (loop for (initargs accepted) in '(((:defer-accept 60) 1) ((:defer-accept nil) 2))
+         do (with-routes (("/yo" "Hey!"))
+              (let* ((acceptor (apply #'make-test-acceptor initargs))
+                     (*server* (hunchentoot:start acceptor)))
+                (unwind-protect
+                     (with-connection (connection)
+                       ;; It came first, so it would have been accepted first.
+                       (is (equal "Hey!" (ask-text "/yo")))
+                       (is (= accepted (figure :accepted)))
+                       (is (equal "Hey!" (exchange-text connection "/yo"))))
+                  (stop-if-started acceptor)))))))
 
-(define-server-test (a-silent-connection-is-accepted-after-a-second :needs :our-engine)
-  (where-special
-   (serving () (("/yo" "Hey!"))
-     (with-connection (connection)
-       (eventually ("the connection") (= 1 (getf (recycling:stats *server*) :accepted)))))))
+;;; Inherited descriptors
 
-(define-server-test (connections-are-accepted-at-once-on-demand :needs :our-engine)
+(defmacro with-inherited ((descriptor port) &body body)
+  "Evaluates BODY, where descriptors can be inherited, with DESCRIPTOR bound to one that listens,
+and PORT to where."
+  (let ((listener (gensym "LISTENER")))
+    `(where-special
+      (with-listener (,listener)
+        (let ((,descriptor (platform:listener-descriptor ,listener))
+              (,port (usocket:get-local-port ,listener)))
+          (declare (ignorable ,port))
+          ,@body)))))
+
+(defmacro serving-descriptor ((descriptor &rest initargs) (&rest routes) &body body)
+  `(serving (:address nil :listen-fd ,descriptor ,@initargs) ,routes ,@body))
+
+(define-server-test (an-inherited-descriptor-is-served-and-listens-on-after-a-stop
+                     :needs :our-engine)
+  (with-inherited (descriptor port)
+    (serving-descriptor (descriptor) (("/yo" "Hey!"))
+      (is (= port (hunchentoot:acceptor-port *server*)))
+      (is (equal "127.0.0.1" (hunchentoot:acceptor-address *server*)))
+      (loop repeat 3
+            do (is (equal "Hey!" (ask-text "/yo")))
+               (is (equal (list *server* '())
+                          (multiple-value-list
+                           (hunchentoot:stop *server* :timeout (* 3 *patience*)))))
+               ;; It waits in the kernel, for the next server.
+               (with-connection (connection port)
+                 (send-request connection "/yo")
+                 (hunchentoot:start *server*)
+                 (is (equal "Hey!" (response-text (read-response connection)))))))))
+
+(define-server-test (two-servers-share-an-inherited-descriptor :needs :our-engine)
+  (with-inherited (descriptor port)
+    (serving-descriptor (descriptor) (("/yo" "Hey!"))
+      (let ((first *server*))
+        (with-acceptor (second :address nil :listen-fd descriptor)
+          (loop repeat 20 do (is (equal "Hey!" (ask-text "/yo"))))
+          (hunchentoot:stop first)
+          (loop repeat 20 do (is (equal "Hey!" (ask-text "/yo")))))))))
+
+(define-server-test (an-inherited-descriptor-may-be-of-a-path :needs :our-engine)
+  (with-path (path)
+    (let ((listener (path-listener path)))
+      (unwind-protect
+           (serving-descriptor ((platform:listener-descriptor listener)) (("/who" (who-talks)))
+             (is (equal (format nil "unix: 0 unix:~A 0" (uiop:native-namestring path))
+                        (ask-path path "/who")))
+             (hunchentoot:stop *server*)
+             (is (not (file-gone-p path))))
+        (usocket:socket-close listener))))
   (where-special
-   (serving (:defer-accept nil) (("/yo" "Hey!"))
-     (with-connection (connection)
-       (is (equal "Hey!" (ask-text "/yo")))
-       (is (= 2 (getf (recycling:stats *server*) :accepted)))))))
+   (is-true (start-refused-p :listen-fd 1))
+   (is-true (start-refused-p :listen-fd 19999))))
+
+;;; Sockets of systemd
+
+(defun call-with-neighbours (function)
+  "Calls FUNCTION with two listeners, of which the second has the descriptor after the first's."
+  (let ((listeners (list (usocket:socket-listen "127.0.0.1" 0))))
+    (unwind-protect
+         (loop for (before . nil) = listeners
+               for next = (usocket:socket-listen "127.0.0.1" 0)
+               do (push next listeners)
+               until (= (platform:listener-descriptor next)
+                        (1+ (platform:listener-descriptor before)))
+               finally (funcall function before next))
+      (mapc #'usocket:socket-close listeners))))
+
+(defun reason-of-start (descriptor)
+  "Why an acceptor of DESCRIPTOR cannot start, a string; NIL when it can."
+  (handler-case (progn (hunchentoot:stop (hunchentoot:start (make-test-acceptor
+                                                             :address nil :listen-fd descriptor)))
+                       nil)
+    (recycling:listen-failed (condition) (princ-to-string condition))))
+
+(define-server-test (sockets-of-systemd-are-served-and-passed-on-to-nobody
+                     :needs (:our-engine :systemd))
+  (call-with-neighbours
+   (lambda (first second)
+     (with-globals ((platform::*first-inherited-descriptor* (platform:listener-descriptor first))
+                    (platform::*handed-over* nil))
+       (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "2")
+                          ("LISTEN_FDNAMES" "web:shop.socket"))
+         (serving-descriptor ('(:systemd "shop.socket")) (("/yo" "Hey!"))
+           (is (= (usocket:get-local-port second) (hunchentoot:acceptor-port *server*)))
+           (is (equal "Hey!" (ask-text "/yo")))
+           (is (closed-on-exec-p (platform:listener-descriptor second)))
+           (dolist (name '("LISTEN_PID" "LISTEN_FDS" "LISTEN_FDNAMES"))
+             (is (null (uiop:getenv name)) "~A" name)))
+         ;; The variables are gone, and the names known.
+         (serving-descriptor ('(:systemd "web")) (("/yo" "Hey!"))
+           (is (= (usocket:get-local-port first) (hunchentoot:acceptor-port *server*))))
+         (is (search "none is named \"mail\", only \"web\", \"shop.socket\""
+                     (reason-of-start '(:systemd "mail")))))))))
+
+(define-server-test (what-systemd-handed-to-others-or-did-not-hand-over-is-refused
+                     :needs :our-engine)
+  (where-special
+   (with-globals ((platform::*handed-over* nil))
+     (is (search "LISTEN_PID" (reason-of-start :systemd)))
+     (with-environment (("LISTEN_PID" "1") ("LISTEN_FDS" "1"))
+       (is (search "LISTEN_PID" (reason-of-start :systemd))))
+     (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "0"))
+       (is (search "LISTEN_FDS" (reason-of-start :systemd)))))))
+
+;;; Shared ports
+
+(define-server-test (a-port-is-shared-by-those-who-both-want-to :needs :our-engine)
+  (where-special
+   (serving (:reuse-port t) (("/yo" "Hey!"))
+     (let ((port (hunchentoot:acceptor-port *server*)))
+       (is (plusp port))
+       (with-acceptor (second :reuse-port t :port port)
+         (is (= port (hunchentoot:acceptor-port second)))
+         (loop repeat 20 do (is (equal "Hey!" (ask-text "/yo")))))
+       (signals error (hunchentoot:start (make-test-acceptor :port port)))
+       (is (equal "Hey!" (ask-text "/yo")))))))

@@ -13,8 +13,7 @@
     (subseq octets middle)))
 
 (defparameter *busy-program*
-  (list "(setf hunchentoot-recycling-taskmaster.server::*same-signal-milliseconds* 600000)"
-        (slow-page-forms)
+  (list (slow-page-forms)
         (page-form "/upload" "(princ-to-string
                                  (length (hunchentoot:raw-post-data :force-binary t)))")
         (page-form "/events" "(hunchentoot-recycling-taskmaster:defer-reply (reply)
@@ -37,8 +36,7 @@
             (let ((rest (begin-upload upload 100000))
                   (stream (read-head events)))
               (await-entered 50)
-              ;; Two at once are one: the second may come from a parent, such as make.
-              (send-signals program "TERM" "INT")
+              (send-signals program "TERM")
               (await-printed program "Stopping")
               (send upload rest)
               (is (equal "100000" (response-text (read-response upload))))
@@ -72,17 +70,6 @@
         (send-signals program "INT")
         (not (program-runs-p program)))
       (expect-cut-short program client))))
-
-(defparameter *early-signal-form*
-  "(let ((thread sb-impl::*finalizer-thread*))
-     (when (typep thread 'sb-thread:thread)
-       (sb-thread:interrupt-thread thread #'sb-ext:exit)
-       (sb-thread:join-thread thread :default nil :timeout 10)))"
-  "What a signal does before a program serves, if the main thread takes none then.")
-
-(define-server-test (a-program-that-a-signal-ends-before-it-serves-exits :needs :parking)
-  (with-program (program *early-signal-form* (signalled-acceptor))
-    (is (eql 0 (program-exit program :patience (patience-to-load))))))
 
 (define-server-test (a-server-serves-until-its-delay-is-over :needs :parking)
   (with-serving-program (program (page-form "/hello" "\"hello\"")
@@ -125,28 +112,6 @@
     (send-signals program "TERM")
     (is (eql 0 (program-exit program)))))
 
-(defparameter *unread-pipe-forms*
-  (format nil "(require :sb-posix)~%~
-               (defvar *pipe*
-                 (multiple-value-bind (reading writing) (sb-posix:pipe)
-                   (declare (ignore reading)) ; and open
-                   (sb-sys:make-fd-stream writing :output t :buffering :full)))")
-  "The forms of a program with *PIPE*, a stream whose reader has stopped.")
-
-(define-server-test (a-pipe-that-nobody-reads-holds-up-neither-requests-nor-the-exit
-                     :needs :parking)
-  (with-serving-program (program *unread-pipe-forms* (page-form "/hello" "\"hello\"")
-                                 (signalled-acceptor ":access-log-destination *pipe*"))
-    (with-connection (connection)
-      ;; More than a pipe takes.
-      (let ((headers `(("User-Agent" . ,(make-string 1000 :initial-element #\u)))))
-        (is (loop repeat 300
-                  always (equal "hello" (exchange-text connection "/hello" :headers headers))))))
-    (send-signals program "HUP")
-    (is (equal "hello" (ask-text "/hello")))
-    (send-signals program "TERM")
-    (is (eql 0 (program-exit program :patience (* 3 *patience*))))))
-
 (defun failed-start (&rest forms)
   "The code of the exit of a program of FORMS that does not start, and what it says, on one line."
   (apply #'call-with-lisp-program
@@ -165,7 +130,7 @@
     (serving () ()
       (check "something else listens there"
              (signalled-acceptor (format nil ":port ~D" (port-of *server*)))))
-    (check "does not name an existing file"
+    (check "No such file or directory"
            "(hunchentoot-recycling-taskmaster:serve-until-signalled
              (lambda ()
                (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor
@@ -247,23 +212,6 @@
           (is (equal "second" (subject-told (talk-by-openssl))))
           (send-signals program "TERM")
           (is (eql 0 (program-exit program))))))))
-
-(define-server-test (signals-that-come-while-garbage-is-collected-end-nothing :needs :parking)
-  (with-serving-program (program (page-form "/collect" "(progn (sb-ext:gc :full t) \"done\")")
-                                 (signalled-acceptor))
-    (let ((clients (loop with server = *server*
-                         repeat 2
-                         collect (in-background ("client")
-                                   (let ((*server* server))
-                                     (with-connection (connection)
-                                       (loop repeat 30 do (exchange connection "/collect"))))
-                                   t))))
-      (loop until (every #'task-done-p clients)
-            do (send-signals program "QUIT" "HUP" "QUIT"))
-      (is (every #'task-result clients))
-      (is-true (program-runs-p program))
-      (send-signals program "TERM")
-      (is (eql 0 (program-exit program))))))
 
 ;;; Every Lisp
 
