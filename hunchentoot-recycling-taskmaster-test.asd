@@ -105,7 +105,6 @@
                  (:file "tls-contexts" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-reload" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "failed-handshakes" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "misplaced-tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-facts" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "handshakes"
                   :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))
@@ -146,15 +145,12 @@
    (:module "logs"                      ; these use tools of the conformance tests
     :pathname "hunchentoot/"
     :components ((:file "hand-over")
-                 (:file "stray-octets")
                  (:file "exchanges")
                  (:file "own-output")
                  (:file "access-log")
                  (:file "message-log")
                  (:file "request-ids")  ; and messages in JSON
                  (:file "forms")
-                 (:file "limits")
-                 (:file "form-limits")
                  (:file "client-input")
                  (:file "small-heaps")
                  (:file "early-content")
@@ -162,8 +158,6 @@
                  (:file "late-handlers")
                  (:file "waiting-clients") ; no more than a share of the threads waits
                  (:file "secrets")
-                 (:file "rejections")
-                 (:file "verdicts")
                  (:file "deferred-replies")
                  (:file "shared-content")
                  (:file "replies-in-turn")
@@ -211,6 +205,8 @@
     :serial t
     :components ((:file "later")
                  (:file "arguments")
+                 (:file "inputs")
+                 (:file "verdicts")
                  (:file "files")
                  (:file "lifecycle")
                  (:file "crowds")))

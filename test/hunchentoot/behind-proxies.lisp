@@ -115,6 +115,18 @@
       (is (= 400 (response-status response)))
       (is (equal '((400 . 1)) (rejections))))))
 
+(defmacro with-access-log ((lines &rest initargs) routes &body body)
+  "Evaluates BODY while an acceptor made of INITARGS serves ROUTES; then LINES, a function without
+arguments, returns the lines of its access log so far."
+  (let ((directory (gensym "DIRECTORY")) (log (gensym "LOG")))
+    `(with-directory (,directory)
+       (let ((,log (merge-pathnames "access" ,directory)))
+         (serving (:access-log-destination ,log ,@initargs) ,routes
+           (flet ((,lines ()
+                    (recycling:reopen-logs *server*)
+                    (and (probe-file ,log) (uiop:read-file-lines ,log))))
+             ,@body))))))
+
 (define-server-test (a-rejected-request-is-not-logged-as-of-the-client-before :needs :our-engine)
   (with-access-log (lines :trusted-proxies '("127.0.0.1")) (("/" "body"))
     (with-connection (connection)

@@ -130,7 +130,7 @@ where there is none."
   (let ((long (make-string 30000 :initial-element #\x)))
     (list (complained-of-octets "text/plain;charset=x")
           (complained-of-octets "text/plain;charset=x" "a")
-          (complained-of-octets (octets "text/plain;charset=x" (octet-vector #xC2 #x9B) "31m"))
+          (complained-of-octets (octets "text/plain;charset=x" (as-octets (list #xC2 #x9B)) "31m"))
           (complained-of-octets (format nil "text/plain;charset=~A" long) "")
           (complained-of-octets (format nil "a/b;charset=~A" long) "")
           (complained-of-octets "multipart/form-data;boundary=\"\"" "")

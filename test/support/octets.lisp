@@ -66,3 +66,15 @@ differ, so that a check that fails does not print them."
     (and position
          (format nil "There are ~D octets instead of ~D; they differ from octet ~D on."
                  (length actual) (length expected) position))))
+
+(defun repeated (text size)
+  "SIZE octets, at most, of TEXT again and again."
+  (let* ((octets (octets text))
+         (result (make-array (* (length octets) (floor size (length octets)))
+                             :element-type '(unsigned-byte 8))))
+    (copy-octets result 0 octets)
+    ;; Doubled: millions of octets take long where the tests are evaluated.
+    (loop for filled = (length octets) then (* 2 filled)
+          while (< filled (length result))
+          do (copy-octets result filled result filled))
+    result))

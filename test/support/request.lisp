@@ -2,6 +2,9 @@
 
 ;;; Requests from keyword arguments to octets.
 
+(defparameter *urlencoded* "application/x-www-form-urlencoded"
+  "The type of forms without files.")
+
 (defun percent-encode (string &optional (charset :utf-8))
   "STRING as it may stand in a query or a form: in CHARSET, everything but letters,
 digits and hyphens escaped."

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-(def-suite* verdicts :in acceptors
+(def-suite* fronts/verdicts :in fronts
   :description
   "What the vectors promise of octets holds of connections, in all modes, and over TLS.")
 
@@ -17,18 +17,19 @@
   "What the handler tells of a request."
   (format nil "~A ~A ~A" method uri body))
 
-(defun refused-method-p (method)
-  "Whether the loaded Hunchentoot refuses METHOD, a keyword or a string."
-  (and (not (unknown-methods-served-p))
-       (not (member method '(:get :head :post :put :delete :options :trace :patch)))))
+(defun refusal-of-method (method)
+  "The status with which *FRONT* refuses METHOD, a keyword or a string; NIL where it serves that."
+  (cond ((eq :connect method) 501)
+        ((eq :clack *front*) (unless (keywordp method) 501))
+        ((unknown-methods-served-p) nil)
+        ((not (member method '(:get :head :post :put :delete :options :trace :patch))) 400)))
 
 (defun request-verdict (request)
   "The answer to REQUEST, the plist of an event, and whether the connection is kept then."
-  (let ((method (getf request :method)))
-    (cond ((eq :connect method)
-           (values '(501) nil))
-          ((refused-method-p method)
-           (values '(400) nil))
+  (let* ((method (getf request :method))
+         (refusal (refusal-of-method method)))
+    (cond (refusal
+           (values (list refusal) nil))
           (t
            (values (list 200 (if (eq :head method)
                                  ""
@@ -66,13 +67,17 @@ kept."
 
 ;;; What happens
 
-(defun verdict-handler ()
-  "Tells what request has come."
-  (setf (hunchentoot:content-type*) "text/plain; charset=iso-8859-1"
-        (hunchentoot:reply-external-format*) (flexi-streams:make-external-format :latin-1
-                                                                                  :eol-style :lf))
-  (told-request (hunchentoot:request-method*) (hunchentoot:request-uri*)
-                (octet-text (or (hunchentoot:raw-post-data :force-binary t) #()))))
+(defgeneric method-and-uri (request)
+  (:method ((request list))
+    (list (getf request :request-method) (getf request :request-uri)))
+  (:method ((request hunchentoot:request))
+    (list (hunchentoot:request-method request) (hunchentoot:request-uri request))))
+
+(defun verdict-reply (request)
+  "Tells what REQUEST has come."
+  (destructuring-bind (method uri) (method-and-uri request)
+    (reply 200 '(:content-type "text/plain; charset=iso-8859-1")
+           (encode (told-request method uri (octet-text (content request))) :latin-1))))
 
 (defun next-final-answer (connection head-p)
   "The next answer from CONNECTION, a list as in a verdict; interim ones are passed over."
@@ -108,22 +113,25 @@ HEAD."
 
 ;;; Which vectors
 
-(defun acceptor-limits (vector)
-  "The initargs of an acceptor with the limits of VECTOR."
-  (loop for (key value) on (getf vector :limits) by #'cddr
+(defun arguments-for-limits (vector)
+  "The arguments of a server with the limits of VECTOR."
+  (loop for (key value) on (append (getf vector :limits)
+                                   '(:header-octets 32768)) ; Clack's has others
+          by #'cddr
         collect (intern (format nil "MAX-~A" key) '#:keyword)
         collect value))
 
 (defun unservable-p (vector)
-  "Whether VECTOR needs what this Lisp does not have."
-  (and (getf vector :needs) (unmet-need (getf vector :needs))))
+  "Whether VECTOR needs what this Lisp, or Clack's front, does not have."
+  (or (and (getf vector :needs) (unmet-need (getf vector :needs)))
+      (and (getf vector :served) (eq :clack *front*))))
 
 (defun vectors-by-limits ()
-  "Lists of initargs of an acceptor and the vectors for it."
+  "Lists of arguments of a server and the vectors for it."
   (let ((groups '()))
     (dolist (file *vector-files* (reverse groups))
       (dolist (vector (remove-if #'unservable-p (read-vectors file)))
-        (let* ((limits (acceptor-limits vector))
+        (let* ((limits (arguments-for-limits vector))
                (group (assoc limits groups :test #'equal)))
           (if group
               (setf (cdr group) (append (cdr group) (list vector)))
@@ -140,20 +148,11 @@ HEAD."
         (is (equal promised verdict) "~A, in pieces of ~D: ~A, not ~A"
             (getf vector :name) piece (abbreviated verdict) (abbreviated promised))))))
 
-(defun check-verdicts (&rest initargs)
-  "Checks the verdicts of acceptors with INITARGS on all vectors that can be tried here."
-  (with-globals ((hunchentoot:*dispatch-table* (list (constantly 'verdict-handler)))
-                 (platform::*discard-pause* 2)) ; a client of the tests may be slow
-    (loop for (limits . vectors) in (vectors-by-limits)
-          do (let ((acceptor (apply #'make-test-acceptor (append limits initargs))))
-               (let ((*server* (hunchentoot:start acceptor)))
-                 (unwind-protect
-                      (mapc #'check-verdict (sample-on-slow-lisps vectors 3))
-                   (stop-if-started acceptor)))))))
-
-(define-server-test (connections-are-judged-as-the-parser-does :needs :our-reader)
-  (check-verdicts))
-
-(define-server-test (tls-connections-are-judged-as-the-parser-does :needs (:our-reader :tls-client))
-  (over-tls
-    (check-verdicts)))
+(define-front-test (connections-are-judged-as-the-parser-does :modes (:plain :unparked :tls)
+                                                              :needs :our-reader)
+  (with-globals ((platform::*discard-pause* 2)) ; a client of the tests may be slow
+    (loop for (arguments . vectors) in (vectors-by-limits)
+          do (call-with-front-in-mode #'verdict-reply arguments
+                                      (lambda ()
+                                        (mapc #'check-verdict
+                                              (sample-on-slow-lisps vectors 3)))))))

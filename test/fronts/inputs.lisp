@@ -1,0 +1,431 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;;; What comes of octets that clients send, in one table.  The vectors of test/http/ say which
+;;;; requests there are; FRONTS/VERDICTS tries them all over connections.
+
+(def-suite* fronts/inputs :in fronts
+  :description "Octets in; reply, counter, lines of the logs, and what becomes of the connection.")
+
+(defparameter *inputs*
+  (flet ((times (count text) (list :times count (list :raw text)))
+         (chunked (target &rest lines)
+           (list* (format nil "POST ~A HTTP/1.1" target) "Host: a" "Transfer-Encoding: chunked" ""
+                  lines)))
+    `((("GET /a HTTP/1.1" "Host: a" "") 200 "GET /a HTTP/1.1" t)
+      (("GET /a HTTP/1.1" "Host: a" "Connection: close" "") 200 "GET /a HTTP/1.1" nil)
+      (("GET /a HTTP/1.0" "") 200 "GET /a HTTP/1.0" nil)
+      (("GET /a HTTP/1.0" "Connection: keep-alive" "") 200 "GET /a HTTP/1.0" t)
+      (("" "" "GET /a HTTP/1.1" "Host: a" "") 200 "GET /a HTTP/1.1" t)
+      (("POST /a HTTP/1.1" "Host: a" "Content-Length: 9" "" (:raw "GET /b HT"))
+       200 "POST /a HTTP/1.1" t)
+      ;; Refused by their heads
+      (("GET /a HTTP/1.1" "Host: a" "Bad Name: 1" "") 400 "GET /a HTTP/1.1" nil)
+      (("GET /a HTTP/1.1" "") 400 "GET /a HTTP/1.1" nil)
+      (("GET /a HTTP/1.1" "Host: a b" "") 400 "GET /a HTTP/1.1" nil)
+      (("G^AT / HTTP/1.1" "") 400 "-" nil)
+      (("nonsense" "") 400 "-" nil)
+      (("GET /^xE4 HTTP/1.1" "") 400 "GET" nil)
+      (("POST /a HTTP/1.1" "Host: a" "Content-Length: 1" "Transfer-Encoding: chunked" "")
+       400 "POST /a HTTP/1.1" nil)
+      (((:times 11 "") "GET /a HTTP/1.1" "Host: a" "") 400 "-" nil :max-request-line-octets 20)
+      (("POST /a HTTP/1.1" "Host: a" "Content-Length: 2" "Expect: more" "") 417 "POST /a HTTP/1.1"
+       nil)
+      (("CONNECT a:80 HTTP/1.1" "Host: a:80" "") 501 "CONNECT a:80 HTTP/1.1" nil)
+      (("GET /a HTTP/2.0" "Host: a" "") 505 "GET /a" nil)
+      ;; Beyond a limit
+      (("GET /?345 HTTP/1.1" "Host: a" "") 200 "GET /?345 HTTP/1.1" t :max-request-line-octets 20)
+      (("GET /?3456 HTTP/1.1" "Host: a" "") 414 "GET /?3456 HTTP/1.1" nil
+       :max-request-line-octets 20)
+      (((:raw "GET /") ,(times 17000 "x") " HTTP/1.1" "Host: a" "") 414 "GET" nil)
+      (("GET /a HTTP/1.1" "Host: a" (:raw "B: ") ,(times 1000 "x") "" "")
+       200 "GET /a HTTP/1.1" t :max-header-octets 1100)
+      (("GET /a HTTP/1.1" "Host: a" (:raw "B: ") ,(times 1000 "x") "" "")
+       431 "GET /a HTTP/1.1" nil :max-header-octets 1000)
+      (("GET /a HTTP/1.1" "Host: a" (:raw "B: ") ,(times 140000 "x") "" "")
+       431 "GET /a HTTP/1.1" nil)
+      (("GET /a HTTP/1.1" "Host: a" "B: 2" "C: 3" "") 200 "GET /a HTTP/1.1" t :max-header-count 3)
+      (("GET /a HTTP/1.1" "Host: a" "B: 2" "C: 3" "D: 4" "") 431 "GET /a HTTP/1.1" nil
+       :max-header-count 3)
+      (("POST /read HTTP/1.1" "Host: a" "Content-Length: 10" "" (:raw "1234567890"))
+       200 "POST /read HTTP/1.1" t :max-body-octets 10)
+      (("POST /read HTTP/1.1" "Host: a" "Content-Length: 11" "" (:raw "12345678901"))
+       413 "POST /read HTTP/1.1" nil :max-body-octets 10)
+      (("POST /read HTTP/1.1" "Host: a" "Content-Length: 1" "" (:raw "1"))
+       413 "POST /read HTTP/1.1" nil :max-body-octets 0)
+      (,(chunked "/read" "5" "12345" "5" "67890" "0" "")
+       200 "POST /read HTTP/1.1" t :max-body-octets 10)
+      (,(chunked "/read" "5" "12345" "6" "678901" "0" "")
+       413 "POST /read HTTP/1.1" nil :max-body-octets 10)
+      (,(chunked "/read" "1;a=34" "x" "0;a=4" "")
+       200 "POST /read HTTP/1.1" t :max-chunk-extension-octets 10)
+      (,(chunked "/read" "1;a=345" "x" "0;a=45" "")
+       413 "POST /read HTTP/1.1" nil :max-chunk-extension-octets 10)
+      (,(chunked "/read" "1" "x" "0" "A: 1" "B: 2" "")
+       200 "POST /read HTTP/1.1" t :max-trailer-octets 20)
+      (,(chunked "/read" "1" "x" "0" "A: 1" "B: 2345678901234567" "")
+       431 "POST /read HTTP/1.1" nil :max-trailer-octets 20)
+      (,(chunked "/a" "5" "12345" "6" "678901" "0" "") ; which nobody reads
+       200 "POST /a HTTP/1.1" nil :max-body-octets 10)
+      ;; Malformed, or cut, after the head
+      (,(chunked "/read" "1 x" "0" "") 400 "POST /read HTTP/1.1" nil)
+      (,(chunked "/read" "1" "xx" "0" "") 400 "POST /read HTTP/1.1" nil)
+      (,(chunked "/read" "-1" "0" "") 400 "POST /read HTTP/1.1" nil)
+      (,(chunked "/read" "5" "123" :end) nil nil nil)
+      (("POST /read HTTP/1.1" "Host: a" "Content-Length: 9" "" (:raw "123") :end) nil nil nil)
+      (("GET /a HTTP/1.1" (:raw "Ho") :end) nil nil nil)
+      ((:end) nil nil nil)
+      ;; Too late
+      (("GET /a HTTP/1.1" :late) 408 "GET /a HTTP/1.1" nil :head-timeout 1/4)
+      (("POST /read HTTP/1.1" "Host: a" "Content-Length: 5" "" (:raw "a") :late)
+       408 "POST /read HTTP/1.1" nil :read-timeout 1/2)
+      ;; TLS where plain HTTP is spoken, and what only looks like it
+      (((:raw "^V^C^A^@^E^A^@^@^A^C")) (400) "-" nil
+       :told "[INFO]] A client speaks TLS where plain HTTP is spoken.")
+      (((:raw "^V^C")) (400) "-" nil :told "A client speaks TLS")
+      (((:raw "^U^C^C^@^B^B(") "") 400 "-" nil)
+      (("" (:raw "^A^V^C") "") 400 "-" nil)))
+  "Lists of octets as vectors have them, of which :END says that the client closes its half then and
+:LATE that the request does not end; the status of the reply, in a list if it is counted but not
+sent, or NIL; what is known of the request line, or NIL where there is no line in the access log;
+whether the next request on the connection is served; arguments of the server, and words of its
+messages as :TOLD, if there is one.")
+
+(defun send-input (connection input)
+  "Sends INPUT to CONNECTION, and after it a request for /word."
+  (try-to-send connection (as-octets (input-octets (remove-if #'keywordp input))))
+  (cond ((member :end input) (end-sending connection))
+        ((not (member :late input)) (try-to-send connection (request-octets "/word")))))
+
+(defun check-answers (connection input status next)
+  "Checks that INPUT was answered by STATUS, NIL for not at all, and the request after it if NEXT."
+  (when status
+    (let ((response (read-response connection)))
+      (is (= status (response-status response)) "~S: ~D" input (response-status response))
+      (let ((close-p (equalp "close" (response-header response "connection"))))
+        (is (if (= 200 status) (not (and next close-p)) close-p) "~S" input))))
+  (if next
+      (is (equal "word" (response-text (read-response connection))) "~S" input)
+      (is-true (handler-case (closed-by-server-p connection)
+                 (stream-error () t))   ; a reset, since not all was read
+               "~S" input)))
+
+(defun rejections ()
+  "The statuses of rejected requests, and how many have each, of those that occur."
+  (loop for (status count) on (getf (recycling:stats *server*) :rejected-by-status) by #'cddr
+        unless (zerop count)
+          collect (cons status count)))
+
+(defun check-count (counted next)
+  "Checks that a request with the status COUNTED, NIL for none, was counted, and the one after it if
+NEXT."
+  (eventually ("the requests to be counted")
+    (and (equal (and counted (/= 200 counted) (list (cons counted 1))) (rejections))
+         (or (not (eql 200 counted))
+             (= (if next 2 1) (figure :served)))))
+  (is (zerop (figure :failed))))
+
+(defun check-line (input line status log)
+  "Checks that LOG, a stream, has a line of the access log about LINE and STATUS first."
+  (let ((text (eventually ("a line")
+                (let ((text (get-output-stream-string log)))
+                  (and (plusp (length text)) text)))))
+    (is (cl-ppcre:scan (format nil "^127\\.0\\.0\\.1 - \\[[-0-9: ]+\\] ~
+                                    \"~A\" ~D (-|\\d+) \"-\" \"-\""
+                               (cl-ppcre:quote-meta-chars line) status)
+                  text)
+        "~S: ~A" input text)))
+
+(defun check-row (input status line next &rest arguments &key told &allow-other-keys)
+  "Checks a row of *INPUTS*."
+  (let ((log (make-string-output-stream)) (runs (make-recorder)))
+    (call-with-front-in-mode
+     (lambda (request)
+       (reply 200 '() (progn (when (equal "/read" (path request))
+                               (content request))
+                             (record runs t)
+                             "text")))
+     (append (and (eq :hunchentoot *front*) (list :access-log-destination log))
+             (uiop:remove-plist-key :told arguments))
+     (lambda ()
+       (with-connection (connection)
+         (send-input connection input)
+         (check-answers connection input (and (integerp status) status) next))
+       (is (= (if (eql 200 status) 1 0) (recorded-count runs)))
+       (let ((counted (if (consp status) (first status) status)))
+         (when (eq :hunchentoot *front*)
+           (check-count counted next)
+           (when line
+             (check-line input line counted log))))
+       (let ((text (front-log)))
+         (is (if told (search told text) (or (member :end input) (equal "" text)))
+             "~S: ~A" input text))))))
+
+(define-front-test (what-comes-in-is-answered-counted-and-logged :needs :our-engine)
+  (dolist (row *inputs*)
+    (apply #'check-row row)))
+
+;;; Who gets no thread, or no connection
+
+(define-front-test (who-is-refused-stands-in-both-logs :needs :our-engine)
+  (flet ((check (words &rest arguments)
+           (let ((entered (make-gate)) (leave (make-gate)) (log (make-string-output-stream)))
+             (call-with-front-in-mode
+              (lambda (request)
+                (declare (ignore request))
+                (open-gate entered)
+                (await leave)
+                (reply 200 '() "slow"))
+              (append (and (eq :hunchentoot *front*) (list :access-log-destination log)) arguments)
+              (lambda ()
+                (with-connection (first)
+                  (send-request first "/")
+                  (await entered)
+                  (with-connection (second)
+                    (try-to-send second (request-octets "/word"))
+                    (let ((response (read-response second)))
+                      (is (= 503 (response-status response)))
+                      (is (response-header response "retry-after")))
+                    (is-true (await-log words))
+                    (when (eq :hunchentoot *front*)
+                      (check-line words "-" 503 log)))
+                  (open-gate leave)
+                  (is (equal "slow" (response-text (read-response first)))))
+                (is (zerop (figure :failed))))))))
+    (check "[WARNING]] A connection was refused: all 1 threads serve."
+           :max-thread-count 1 :max-accept-count nil)
+    (check "A connection was refused: 127.0.0.1 has 1 open, as many as one address may."
+           :max-address-connections 1 :defer-accept nil)))
+
+(define-server-test (rejected-requests-stand-in-other-formats-too :needs :our-http)
+  (dolist (format (list :json (lambda (facts)
+                                (format nil "~{~S~^ ~}"
+                                        (loop for name in '(:remote-address :method :uri :protocol
+                                                            :status)
+                                              collect (getf facts name))))))
+    (let ((log (make-string-output-stream)))
+      (serving (:access-log-destination log :access-log-format format) ()
+        (ask-raw "GET /secret HTTP/1.1" :crlf "Bad Name: 1" :crlf :crlf)
+        (let ((line (eventually ("the line") (first (log-lines (get-output-stream-string log))))))
+          (if (eq :json format)
+              (loop for (name value) in '(("status" 400) ("remote_address" "127.0.0.1")
+                                          ("method" "GET") ("uri" "/secret")
+                                          ("protocol" "HTTP/1.1"))
+                    do (is (equal value (fact name (parse-json line)))))
+              (is (equal "\"127.0.0.1\" \"GET\" \"/secret\" \"HTTP/1.1\" 400" line))))))))
+
+(define-server-test (limits-are-changed-and-counts-begin-anew :needs :our-engine)
+  (serving (:max-body-octets 10) (("/" "read"))
+    (flet ((status (content)
+             (response-status (ask "/" :method :post :content content))))
+      (is (= 413 (status "12345678901")))
+      (reinitialize-instance *server* :max-body-octets 11)
+      (is (= 200 (status "12345678901")))
+      (is (= 413 (status "123456789012")))
+      (is (= 404 (response-status (ask "/nowhere"))) "That is no rejection.")
+      (eventually ("the rejections to be counted") (equal '((413 . 2)) (rejections)))
+      (hunchentoot:stop *server*)
+      (hunchentoot:start *server*)
+      (is (null (rejections))))))
+
+;;; Octets that are no request yet
+
+(define-front-test (octets-that-are-no-request-yet-hold-no-worker :modes (:plain) :needs :parking)
+  (with-front (request) (reply 200 '() "text")
+    (loop for (octets rest) in '((#(13) (#(10) "GET /word HTTP/1.0" :crlf :crlf))
+                                 ((:crlf) ("GET /word HTTP/1.0" :crlf :crlf))
+                                 (("GET /wor") ("d HTTP/1.0" :crlf :crlf)))
+          do (with-connections (connections 10)
+               (loop for connection in connections
+                     for kept = nil then (not kept)
+                     do (when kept
+                          (is (equal "word" (exchange-text connection "/word"))))
+                        (send connection octets))
+               (eventually ("the connections to be parked, and no worker to turn in circles")
+                 (and (= 10 (figure :parked)) (zerop (figure :busy)) (zerop (figure :stalls))))
+               (is (equal "word" (ask-text "/word")))
+               (dolist (connection connections)
+                 (send connection rest)
+                 (is (equal "word" (response-text (read-response connection)))))))))
+
+(define-front-test (empty-lines-do-not-prolong-an-idle-connection :needs :our-http)
+  (with-front (request :read-timeout 1 :write-timeout 1) (reply 200 '() "text")
+    (with-connection (connection)
+      (let ((sender (in-background ("empty lines")
+                      (handler-case (loop repeat (* 20 *patience*)
+                                          do (send connection :crlf)
+                                             (poll (constantly nil) 1/10))
+                        (patience-lost () nil)
+                        (error () :closed)))))
+        (is (eq :closed (task-result sender (* 3 *patience*))))))))
+
+(define-front-test an-end-that-comes-while-a-request-is-served-costs-no-reply
+  (let ((entered (make-gate)) (gate (make-gate)))
+    (with-front (request) (progn (open-gate entered)
+                                 (await gate)
+                                 (reply 200 '() "waited"))
+      (with-connection (connection)
+        (send connection (request-octets "/") (request-octets "/word"))
+        (end-sending connection)
+        (await entered)
+        (open-gate gate)
+        (is (equal "waited" (response-text (read-response connection))))
+        (is (equal "word" (response-text (read-response connection))))
+        (is-true (closed-by-server-p connection))))))
+
+;;; Forms, and content that is read whole, which Clack leaves to its applications
+
+(defun form-row-octets (target type framing content &optional (fields '()))
+  "A request for TARGET with CONTENT of TYPE, and more FIELDS."
+  (octets "POST " target " HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Type: " type :crlf
+          (loop for field in fields collect field collect :crlf)
+          (if (eq :chunked framing)
+              (list "Transfer-Encoding: chunked" :crlf :crlf (chunk content) "0" :crlf)
+              (format nil "Content-Length: ~D" (length content)))
+          :crlf (if (eq :chunked framing) "" (list :crlf content))))
+
+(defun forms ()
+  "Lists of arguments of an acceptor, and lists of the status of the answer, a target, a type, and
+octets of content."
+  (flet ((parts (&rest parts) (list "/form" (multipart-type) (apply #'multipart parts)))
+         (form (text &optional (type *urlencoded*)) (list "/form" type (octets text)))
+         (files (count size)
+           (list "/form" (multipart-type)
+                 (apply #'multipart (loop repeat count
+                                          collect (file-part :contents (test-octets size)))))))
+    (let ((many (repeated "a=b&" 100000))
+          (large (octets "a=" (repeated "b" 3000000)))
+          (part (repeated "x" 1000000))
+          (boundary (make-string 200 :initial-element #\b)))
+      `(((:max-form-octets 10)
+         (200 ,@(form "a=34567890")) (413 ,@(form "a=345678901"))
+         (413 ,@(form "a=345678901" (string-upcase *urlencoded*)))
+         (413 "/raw-first" ,*urlencoded* ,(octets "a=345678901")))
+        ((:max-field-count 3)
+         (200 ,@(form "a=1&b=2&c=3")) (413 ,@(form "a=1&b=2&c=3&d=4")) (413 ,@(form "&&&")))
+        ((:max-field-count 2)
+         (200 ,@(parts (form-part "a" "1") (form-part "b" "2")))
+         (413 ,@(parts (form-part "a" "1") (form-part "b" "2") (form-part "c" "3")))
+         (413 ,@(parts (file-part) (file-part) (file-part)))
+         (413 "/form" ,(format nil "multipart/form-data; boundary=~A" boundary)
+          ,(octets (loop repeat 3
+                         collect (octets "--" boundary :crlf
+                                         "Content-Disposition: form-data; name=\"a\"" :crlf :crlf
+                                         "1" :crlf))
+                   "--" boundary "--" :crlf)))
+        (()
+         ,@(loop for text in '("a=b&" "&" "a[]=1&")
+                 collect (list 413 "/form" *urlencoded* (repeated text 100000)))
+         (200 "/form" ,*urlencoded* ,(octets "a=" part))
+         ,@(loop for rest in (list "" "; charset=utf-8" ",x" "=x" "\"x" "(x)" ","
+                                   (format nil ",~A" *urlencoded*))
+                 for type = (list *urlencoded* rest)
+                 collect (list 413 "/form" type many)
+                 collect (list 413 "/form" type large)
+                 collect (list* 200 (form "a=b" type)))
+         (413 "/form" (,*urlencoded* :crlf "Content-Type: " ,*urlencoded*) ,many)
+         ,@(loop for type in (list "text/plain" (format nil "~A-x" *urlencoded*)
+                                   (format nil "x ~A" *urlencoded*))
+                 collect (list 200 "/form" type many))
+         (413 "/form" ,(multipart-type)
+          ,(octets (loop repeat 10001 collect (form-part "a" "1")) "--b--"))
+         (200 ,@(parts (form-part "a" part) (file-part :contents (repeated "y" 3000000))))
+         (413 ,@(parts (form-part "a" part) (form-part "b" part)
+                       (form-part "c" (subseq part 900000))))
+         (200 ,@(files 100 1)) (413 ,@(files 101 1)))
+        ((:max-form-octets nil :max-field-count nil :max-file-count nil)
+         (200 "/form" ,*urlencoded* ,(repeated "a=b&" 60000))
+         (200 "/form" ,*urlencoded* ,large)
+         (200 ,@(files 101 1)))
+        ((:max-file-count 2)
+         (200 ,@(files 2 1)) (413 ,@(files 3 1)) (200 ,@(files 2 100000)) (413 ,@(files 3 100000)))
+        ((:max-raw-octets 1000)
+         (200 "/raw" "text/plain" ,(test-octets 1000))
+         (413 "/raw" "text/plain" ,(test-octets 1001)))
+        ((:max-body-octets 10)
+         (200 "/stream" "text/plain" ,(test-octets 10))
+         (413 "/stream" "text/plain" ,(test-octets 11)))))))
+
+(define-server-test (forms-and-content-have-limits :needs :our-content)
+  (with-directory (directory)
+    (with-globals ((hunchentoot:*tmp-directory* directory))
+      (loop for (initargs . rows) in (forms)
+            do (with-routes (("/form" (shown (length (hunchentoot:post-parameters*))))
+                             ("/raw-first" (hunchentoot:raw-post-data :force-binary t)
+                                           (shown (length (hunchentoot:post-parameters*))))
+                             ("/raw" (shown (length (hunchentoot:raw-post-data :force-binary t))))
+                             ("/stream" (loop with stream = (hunchentoot:raw-post-data
+                                                             :want-stream t)
+                                              while (read-byte stream nil nil))
+                                        "read"))
+                 (let* ((acceptor (apply #'make-test-acceptor initargs))
+                        (*server* (hunchentoot:start acceptor))
+                        (rejected 0))
+                   (unwind-protect
+                        (loop for (status target type content) in rows
+                              do (dolist (framing '(:length :chunked))
+                                   (with-connection (connection)
+                                     (try-to-send connection
+                                                  (form-row-octets target type framing content))
+                                     (let ((response (read-response connection)))
+                                       (is (= status (response-status response)) "~S ~A ~A ~A"
+                                           initargs target framing type)
+                                       (is (null (response-header response "retry-after"))))
+                                     (when (= 413 status)
+                                       (incf rejected)))))
+                     (eventually ("the rejections to be counted")
+                       (equal (and (plusp rejected) (list (cons 413 rejected))) (rejections)))
+                     (stop-if-started acceptor)))))
+      (eventually ("the files to be deleted")
+        (null (directory (merge-pathnames "hunchentoot-*" directory)))))))
+
+(define-server-test (what-is-too-large-is-refused-before-it-comes :needs :our-http)
+  (serving () (("/form" (hunchentoot:post-parameters*) "form")
+               ("/raw" (hunchentoot:raw-post-data :force-binary t) "raw"))
+    (loop for (target type length) in `(("/form" ,*urlencoded* 20000000)
+                                        ("/raw" "text/plain" 2000000000))
+          do (with-connection (connection)
+               (send connection "POST " target " HTTP/1.1" :crlf "Host: localhost" :crlf
+                     "Content-Type: " type :crlf (format nil "Content-Length: ~D" length)
+                     :crlf :crlf)
+               (is (= 413 (response-status (read-response connection))))
+               (end-sending connection)
+               (is-true (closed-by-server-p connection))))))
+
+(define-server-test (forms-in-other-charsets-have-limits-too :needs :our-engine)
+  (with-globals ((hunchentoot:*hunchentoot-default-external-format*
+                  (flexi-streams:make-external-format :koi8-r :eol-style :lf)))
+    (serving () (("/" (shown (length (hunchentoot:post-parameters*)))))
+      (is (string= (shown 2) (ask-text "/" :method :post :form '(("a" . "1") ("b" . "2")))))
+      (is (= 413 (response-status (ask "/" :method :post :content-type *urlencoded*
+                                           :content (repeated "a=b&" 100000))))))))
+
+(define-server-test a-query-of-many-fields-is-no-form
+  (serving () (("/" (shown (length (hunchentoot:get-parameters*)))))
+    (is (string= (shown 4000)
+                 (ask-text (format nil "/?~A" (octet-text (repeated "a=b&" 16000))))))))
+
+(define-server-test (a-streamed-reply-does-not-keep-content-beyond-the-limit :needs :our-content)
+  (serving (:max-raw-octets 1000)
+      (("/" (write-sequence (octets "early") (hunchentoot:send-headers)))
+       ("/kept" (let ((stream (hunchentoot:send-headers)))
+                  (write-sequence (octets (shown (length (hunchentoot:raw-post-data
+                                                          :force-binary t))))
+                                  stream))))
+    (is (string= "early" (ask-text "/" :method :post :content (test-octets 100000))))
+    (is (string= "early" (ask-text "/" :method :post :chunks (list (test-octets 100000)))))
+    (is (string= (shown 0) (ask-text "/kept" :method :post :content (test-octets 1001))))
+    (is (string= (shown 1000) (ask-text "/kept" :method :post :content (test-octets 1000))))))
+
+(define-server-test
+    (content-is-what-the-head-says-whatever-protocol-is-asked-for :needs :our-content)
+  (serving () (("/form" (shown (length (hunchentoot:post-parameters*))))
+               ("/next" "next"))
+    (loop for (type content . count) in `((,*urlencoded* "" . 0) (,*urlencoded* "a=b" . 1)
+                                          ("multipart/form-data; boundary=b" "" . 0))
+          do (with-connection (connection)
+               ;; What follows is a request, and no part of the form.
+               (send connection (form-row-octets "/form" type :length (octets content)
+                                                 '("Connection: upgrade" "Upgrade: x"))
+                     (request-octets "/next"))
+               (is (string= (shown count) (response-text (read-response connection))))
+               (is (string= "next" (response-text (read-response connection))))))))
