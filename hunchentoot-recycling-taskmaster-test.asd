@@ -232,7 +232,6 @@
     :serial t
     :components ((:file "database")
                  (:file "brokers")
-                 (:file "openings")
                  (:file "chat")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"

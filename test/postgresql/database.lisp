@@ -56,50 +56,23 @@ OPTIONS are arguments of postgres, a string."
 
 ;;; A database that hangs
 
-(defun waiting-connections (database)
-  "How many connections of DATABASE wait for a lock."
-  (parse-integer (execute-in-database database "select count(*) from pg_stat_activity
-                                                where wait_event_type = 'Lock'")))
+(defun database-processes (database)
+  "The numbers of the processes of PostgreSQL that serve brokers of DATABASE, strings."
+  (uiop:split-string (execute-in-database database
+                                          "select string_agg(pid::text, ' ') from pg_stat_activity
+                                           where application_name
+                                                 = 'hunchentoot-recycling-taskmaster'")))
 
-(defun await-waiting-connections (database count)
-  (eventually ((format nil "~D connections to wait for a lock" count))
-    (<= count (waiting-connections database))))
+(defun signal-processes (signal processes)
+  (uiop:run-program (list* "kill" (format nil "-~A" signal) processes)))
 
-(defun connection-processes (database)
-  "The numbers of the processes of PostgreSQL that serve brokers of DATABASE, with blanks between."
-  (execute-in-database database "select string_agg(pid::text, ' ') from pg_stat_activity
-                                 where application_name = 'hunchentoot-recycling-taskmaster'"))
-
-(defun open-transactions (database)
-  "How many connections of brokers to DATABASE have a transaction open."
-  (parse-integer (execute-in-database database "select count(*) from pg_stat_activity
-                                                where xact_start is not null and application_name
-                                                      = 'hunchentoot-recycling-taskmaster'")))
-
-(defun start-session (database)
-  "Starts a psql that executes what is written to it."
-  (uiop:launch-program (psql-command database) :input :stream :output :stream))
-
-(defun end-session (session)
-  "Ends SESSION, of START-SESSION, and with it its transaction."
-  (close (uiop:process-info-input session))
-  (uiop:wait-process session)
-  (close (uiop:process-info-output session)))
-
-(defun lock-table (session table)
-  "Has SESSION, of START-SESSION, lock TABLE until it ends."
-  (format (uiop:process-info-input session)
-          "begin; lock table ~A in access exclusive mode; select 'locked';~%" table)
-  (finish-output (uiop:process-info-input session))
-  (assert (string= "locked" (read-line (uiop:process-info-output session)))))
-
-(defmacro with-table-locked ((database table) &body body)
-  "Evaluates BODY while no other connection to DATABASE can read or write TABLE, a string."
-  (let ((session (gensym "SESSION")))
-    `(let ((,session (start-session ,database)))
-       (unwind-protect (progn (lock-table ,session ,table)
-                              ,@body)
-         (end-session ,session)))))
+(defmacro with-processes-stopped ((processes) &body body)
+  "Evaluates BODY while PROCESSES, of DATABASE-PROCESSES, do nothing."
+  (let ((stopped (gensym "STOPPED")))
+    `(let ((,stopped ,processes))
+       (signal-processes "STOP" ,stopped)
+       (unwind-protect (progn ,@body)
+         (signal-processes "CONT" ,stopped)))))
 
 (defun give-to-postgres (folder)
   "Makes FOLDER and what is in it the user's who runs PostgreSQL."
@@ -158,9 +131,8 @@ answers for long, so that a slow machine makes none of them think that it is awa
                  (list :database "chat" :user "chat" :host (database-folder-name database)
                        :report (constantly nil)))))
 
-(defun close-brokers (brokers)
-  (dolist (broker brokers)
-    (recycling:close-broker broker :timeout 1)))
+(defun database-brokers (count database &rest initargs)
+  (loop repeat count collect (apply #'database-broker database initargs)))
 
 (defmacro with-brokers ((brokers form) &body body)
   "Evaluates BODY with BROKERS bound to the value of FORM, a list of brokers, while they are open."
@@ -170,7 +142,8 @@ answers for long, so that a slow machine makes none of them think that it is awa
             (dolist (broker ,brokers)
               (recycling:open-broker broker :timeout *patience*))
             ,@body)
-       (close-brokers ,brokers))))
+       (dolist (broker ,brokers)
+         (recycling:close-broker broker :timeout 1)))))
 
 (defun broker-figure (broker key)
   (getf (recycling:broker-stats broker) key))
@@ -180,51 +153,61 @@ answers for long, so that a slow machine makes none of them think that it is awa
   (eventually ((format nil "~(~A~) to be ~A" key value))
     (equal value (broker-figure broker key))))
 
-(defun await-figures (broker &rest keys-and-values)
-  "Waits until the statistics of BROKER are KEYS-AND-VALUES, a plist."
-  (loop for (key value) on keys-and-values by #'cddr
-        do (await-figure broker key value)))
+(defun publish-numbers (broker start end &optional (by "a"))
+  "Publishes the numbers from START below END by BROKER, as those of BY.  True if it took them all."
+  (loop with channel = (recycling:make-channel :name "chat" :broker broker)
+        for text in (numbers start end by)
+        always (recycling:publish channel text)))
 
-(defun await-connected (broker)
-  (eventually ("a broker to be connected")
-    (broker-figure broker :connected-p)))
-
-(defmacro with-deliveries ((deliveries) &body body)
-  "Evaluates BODY with DELIVERIES bound to a function that returns what was delivered to a broker: a
-list of lists of the name and the data."
-  (let ((recorder (gensym "RECORDER")))
-    `(let ((,recorder (make-recorder)))
-       (flet ((,deliveries (broker)
-                (loop for (receiver . delivery) in (recorded ,recorder)
-                      when (eq receiver broker)
-                        collect delivery)))
-         (with-function (recycling:deliver-message (original broker name octets)
-                          (record ,recorder
-                                  (list broker name
-                                        (getf (recycling::message-fields octets) :data)))
-                          (funcall original broker name octets))
-           ,@body)))))
-
-(defmacro with-broker-held ((gate broker) &body body)
-  "Evaluates BODY with GATE bound to a gate.  Until it is open, BROKER knows where to begin, but
-reads no message."
-  `(let ((,gate (make-gate)))
-     (with-function (postgresql::catch-up (original opening connection late-p)
-                      (when (eq ,broker (postgresql::opening-broker opening))
-                        (await ,gate (* 10 *patience*)))
-                      (funcall original opening connection late-p))
-       ,@body)))
-
-(defun publish-numbers (broker start end &key (name "chat"))
-  "Publishes the numbers from START below END by BROKER.  True if it took them all."
-  (loop with channel = (recycling:make-channel :name name :broker broker)
-        for number from start below end
-        always (recycling:publish channel (princ-to-string number))))
-
-(defun numbers (start end &optional (name "chat"))
-  "What is delivered after PUBLISH-NUMBERS."
+(defun numbers (start end &optional (by "a"))
+  "The texts of PUBLISH-NUMBERS."
   (loop for number from start below end
-        collect (list name (princ-to-string number))))
+        collect (format nil "~A ~D" by number)))
+
+(defun call-with-deliveries (brokers name function)
+  "Calls FUNCTION while a client of a WebSocket for each of BROKERS follows the channel NAME; with a
+function of a broker and a number, which waits for as many texts, and returns all that have come."
+  (let ((channels (loop for broker in brokers
+                        collect (recycling:make-channel :name name :broker broker)))
+        (recorders (loop for nil in brokers collect (make-recorder))))
+    (serving ()
+        (("/ws" (let ((channel (nth (parse-integer (hunchentoot:get-parameter "number"))
+                                    channels)))
+                  (recycling:upgrade-to-websocket
+                   :high-water-mark 100000000 :ping-seconds nil :idle-seconds nil
+                   :on-open (lambda (socket) (recycling:subscribe channel socket))))))
+      (with-connections (connections (length brokers))
+        (loop for connection in connections
+              for number from 0
+              for recorder in recorders
+              do (let ((recorder recorder)
+                       (talk (open-talk connection
+                                        :handshake (list :target (format nil "/ws?number=~D"
+                                                                         number)))))
+                   (let ((*patience* (* 10 *patience*))) ; the database may be away meanwhile
+                     (in-background ("a follower")
+                       (loop for text = (hear-text talk)
+                             while (stringp text)
+                             do (record recorder text))))))
+        (eventually ("all to follow")
+          (every (lambda (channel) (= 1 (recycling:channel-size channel))) channels))
+        (unwind-protect
+             (funcall function
+                      (lambda (broker count)
+                        (let ((recorder (nth (position broker brokers) recorders)))
+                          (eventually ((format nil "~D texts" count))
+                            (<= count (recorded-count recorder)))
+                          (recorded recorder))))
+          (hunchentoot:stop *server*))))))
+
+(defmacro with-deliveries ((deliveries brokers &optional (name "chat")) &body body)
+  "Evaluates BODY with DELIVERIES bound to the function of CALL-WITH-DELIVERIES."
+  (let ((function (gensym "FUNCTION")))
+    `(call-with-deliveries ,brokers ,name
+                           (lambda (,function)
+                             (flet ((,deliveries (broker count)
+                                      (funcall ,function broker count)))
+                               ,@body)))))
 
 (defmacro with-losses ((losses on-loss) &body body)
   "Evaluates BODY with ON-LOSS bound to a function that records losses, and LOSSES to a function
