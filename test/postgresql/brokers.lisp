@@ -140,6 +140,30 @@ DELIVERIES, until OVER-P returns true.  Returns how many."
           (is (equal '(990 0) (list (broker-figure receiver :late)
                                     (broker-figure receiver :lost)))))))))
 
+(define-server-test (a-message-whose-commit-was-not-confirmed-is-published-once :needs :parking)
+  (with-database (database)
+    (with-brokers (brokers (database-brokers 1 database))
+      (with-deliveries (deliveries brokers)
+        (let ((broker (first brokers)))
+          (flet ((let-commits-wait (p)
+                   (execute-in-database
+                    database (format nil "alter system ~:[reset synchronous_standby_names~;~
+                                          set synchronous_standby_names = 'nobody'~]" p))
+                   (execute-in-database database "select pg_reload_conf()")))
+            (is-true (publish-numbers broker 0 5))
+            (deliveries broker 5)
+            (let-commits-wait t)
+            (is-true (publish-numbers broker 5 10))
+            ;; What ends such a wait is committed, but the client is not told so.
+            (eventually ("a commit to wait")
+              (search "t" (execute-in-database database
+                                               "select pg_terminate_backend(pid)
+                                                from pg_stat_activity
+                                                where wait_event = 'SyncRep'")))
+            (let-commits-wait nil)
+            (is-true (publish-numbers broker 10 15))
+            (is (equal (numbers 0 15) (deliveries broker 15)))))))))
+
 (define-server-test (a-broker-that-is-opened-while-the-database-is-away-misses-nothing
                      :needs :parking)
   (with-database (database)

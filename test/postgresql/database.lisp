@@ -118,8 +118,10 @@ OPTIONS are arguments of postgres, a string."
 
 (defmacro with-database ((database) &body body)
   "Evaluates BODY with DATABASE bound to a DATABASE of this test's own.  Brokers wait for its
-answers for long, so that a slow machine makes none of them think that it is away."
-  `(with-globals ((postgresql::*answer-seconds* (* 10 *patience*)))
+answers for long, so that a slow machine makes none of them think that it is away; and do not look
+for messages of which the database has not notified them."
+  `(with-globals ((postgresql::*answer-seconds* (* 10 *patience*))
+                  (postgresql::*look-seconds* 3600))
      (call-with-database (lambda (,database) ,@body))))
 
 ;;; Brokers
