@@ -149,7 +149,6 @@
                  (:file "own-output")
                  (:file "access-log")
                  (:file "message-log")
-                 (:file "request-ids")  ; and messages in JSON
                  (:file "forms")
                  (:file "client-input")
                  (:file "small-heaps")
@@ -180,7 +179,6 @@
                  (:file "later-responses")
                  (:file "written-responses")
                  (:file "response-mishaps")
-                 (:file "failures")
                  (:file "running")
                  (:file "monitoring-middlewares")
                  (:file "live-page-middleware")
@@ -206,6 +204,7 @@
     :components ((:file "later")
                  (:file "arguments")
                  (:file "inputs")
+                 (:file "messages")
                  (:file "verdicts")
                  (:file "files")
                  (:file "lifecycle")

@@ -88,13 +88,3 @@
       (is (= 405 (status (list 405 '() '("Not so.")) target)))
       (is (= 200 (status (text-response "here") target))))
     (is (= 404 (status (list 404 '() '("Nothing here.")) "/nowhere")))))
-
-(define-server-test an-environment-has-the-identifier-that-a-trusted-proxy-tells
-  (loop for (trusted . test) in `((("127.0.0.1") . ,#'equal)
-                                  (() . ,(lambda (id told) (declare (ignore id)) (new-id-p told))))
-        do (with-clack (environment (text-response (handler:request-id environment))
-                                    :trusted-proxies trusted)
-             (dolist (id *good-ids*)
-               (is (funcall test id (id-told-for id))))
-             (dolist (id *bad-ids*)
-               (is (new-id-p (id-told-for id)))))))

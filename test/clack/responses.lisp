@@ -129,37 +129,48 @@ RESPONSE gets for REQUEST."
         (is (null (response-header answer "injected")))
         (is-true (await-log "X-FOO"))))))
 
-(define-server-test connections-are-kept-as-the-client-and-the-application-want-it
-  (with-clack (environment (if (equal "/close" (getf environment :path-info))
-                               '(200 (:connection "close") ("x"))
-                               (text-response "x")))
-    (with-connection (connection)
-      (loop repeat 3
-            do (is (null (response-header (exchange connection "/") "connection"))))
-      (is (equalp "close"
-                  (response-header (exchange connection "/" :headers '(("Connection" . "close")))
-                                   "connection")))
-      (is-true (closed-by-server-p connection)))
-    (with-connection (connection)
-      (is (equalp "close" (response-header (exchange connection "/close") "connection")))
-      (is-true (closed-by-server-p connection)))
-    (with-connection (connection)
-      (is (equalp "keep-alive" (response-header (exchange connection "/" :version "HTTP/1.0"
-                                                                         :headers '(("Connection" .
-                                                                                     "keep-alive")))
-                                                "connection")))
-      (exchange connection "/" :version "HTTP/1.0")
-      (is-true (closed-by-server-p connection)))))
+;;; What is no response, and errors
 
-(define-server-test a-client-that-wants-no-kept-connections-gets-none
-  (with-clack (environment (text-response "x") :persistent-connections-p nil)
-    (with-connection (connection)
-      (is (equalp "close" (response-header (exchange connection "/") "connection")))
-      (is-true (closed-by-server-p connection)))))
+(define-server-test what-is-no-response-is-an-error
+  (dolist (response (list nil 42 "text" '(ok () ("x")) '(200 () 42) '(200 () (42)) '(200 () nil nil)
+                          '(200 "x" ()) '(100 ()) '(102 ()) '(103 ()) '(199 ())
+                          (circular 200 '() '("x"))
+                          (list 200 (circular :x-foo "bar") '("x"))
+                          (list 200 '() (circular "x"))
+                          '(200 () . "x")
+                          '(200 (:x-foo "bar" . "x") ("x"))
+                          '(200 () ("x" . "y"))))
+    (with-clack (environment response)
+      (is (= 500 (response-status (ask "/")))))))
 
-(define-server-test requests-that-come-together-are-answered-in-their-order
-  (with-clack (environment (text-response (getf environment :path-info)))
-    (with-connection (connection)
-      (send connection (loop for n below 50 collect (request-octets (format nil "/~D" n))))
-      (dotimes (n 50)
-        (is (equal (format nil "/~D" n) (response-text (read-response connection))))))))
+(define-server-test debugging-takes-errors-to-the-debugger-and-goes-on-with-500
+  (let ((entered (make-gate "the debugger"))
+        (leave (make-gate "leave of the debugger"))
+        (seen nil))
+    (flet ((debugger (condition)
+             (setf seen (list (bt:thread-name (bt:current-thread)) (princ-to-string condition)))
+             (open-gate entered)
+             (await leave)
+             (invoke-restart 'abort)))
+      (call-with-debugger
+       #'debugger
+       (lambda ()
+         (with-clack (environment (if (equal "/fine" (getf environment :path-info))
+                                      (text-response "fine")
+                                      (error "This is to be debugged."))
+                                  :debug t)
+           (with-connection (connection)
+             (send-request connection "/")
+             (await entered)
+             (is (equal "fine" (ask-text "/fine")) "Others are served meanwhile.")
+             (open-gate leave)
+             (is (= 500 (response-status (read-response connection))))
+             (is (equal "fine" (exchange-text connection "/fine"))))
+           (is (search "clack-worker" (first seen)))
+           (is (equal "This is to be debugged." (second seen)))))))))
+
+(define-server-test debugging-does-not-mind-errors-that-an-application-handles
+  (with-clack (environment (handler-case (error "handled")
+                             (error () (text-response "handled")))
+                           :debug t)
+    (is (equal "handled" (ask-text "/")))))

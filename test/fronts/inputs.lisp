@@ -16,6 +16,7 @@
       (("GET /a HTTP/1.0" "") 200 "GET /a HTTP/1.0" nil)
       (("GET /a HTTP/1.0" "Connection: keep-alive" "") 200 "GET /a HTTP/1.0" t)
       (("" "" "GET /a HTTP/1.1" "Host: a" "") 200 "GET /a HTTP/1.1" t)
+      (("GET /a HTTP/1.1" "Host: a" "") 200 "GET /a HTTP/1.1" nil :persistent-connections-p nil)
       (("POST /a HTTP/1.1" "Host: a" "Content-Length: 9" "" (:raw "GET /b HT"))
        200 "POST /a HTTP/1.1" t)
       ;; Refused by their heads
@@ -77,7 +78,7 @@
       ;; Too late
       (("GET /a HTTP/1.1" :late) 408 "GET /a HTTP/1.1" nil :head-timeout 1/4)
       (("POST /read HTTP/1.1" "Host: a" "Content-Length: 5" "" (:raw "a") :late)
-       408 "POST /read HTTP/1.1" nil :read-timeout 1/2)
+       408 "POST /read HTTP/1.1" nil :needs :our-http :read-timeout 1/2)
       ;; TLS where plain HTTP is spoken, and what only looks like it
       (((:raw "^V^C^A^@^E^A^@^@^A^C")) (400) "-" nil
        :told "[INFO]] A client speaks TLS where plain HTTP is spoken.")
@@ -87,8 +88,8 @@
   "Lists of octets as vectors have them, of which :END says that the client closes its half then and
 :LATE that the request does not end; the status of the reply, in a list if it is counted but not
 sent, or NIL; what is known of the request line, or NIL where there is no line in the access log;
-whether the next request on the connection is served; arguments of the server, and words of its
-messages as :TOLD, if there is one.")
+whether the next request on the connection is served; arguments of the server, words of its messages
+as :TOLD, if there is one, and what the row :NEEDS; see UNMET-NEED.")
 
 (defun send-input (connection input)
   "Sends INPUT to CONNECTION, and after it a request for /word."
@@ -135,8 +136,9 @@ NEXT."
                   text)
         "~S: ~A" input text)))
 
-(defun check-row (input status line next &rest arguments &key told &allow-other-keys)
+(defun check-row (input status line next &rest arguments &key told needs &allow-other-keys)
   "Checks a row of *INPUTS*."
+  (declare (ignore needs))
   (let ((log (make-string-output-stream)) (runs (make-recorder)))
     (call-with-front-in-mode
      (lambda (request)
@@ -145,7 +147,7 @@ NEXT."
                              (record runs t)
                              "text")))
      (append (and (eq :hunchentoot *front*) (list :access-log-destination log))
-             (uiop:remove-plist-key :told arguments))
+             (uiop:remove-plist-keys '(:told :needs) arguments))
      (lambda ()
        (with-connection (connection)
          (send-input connection input)
@@ -162,7 +164,9 @@ NEXT."
 
 (define-front-test (what-comes-in-is-answered-counted-and-logged :needs :our-engine)
   (dolist (row *inputs*)
-    (apply #'check-row row)))
+    (let ((need (getf (nthcdr 4 row) :needs)))
+      (unless (and need (unmet-need need))
+        (apply #'check-row row)))))
 
 ;;; Who gets no thread, or no connection
 

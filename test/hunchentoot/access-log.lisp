@@ -5,60 +5,7 @@
 
 (in-suite access-log)
 
-;;; The same lines as Hunchentoot's
-
-(defun say-several-things ()
-  "Makes requests of all kinds of *SERVER*."
-  (with-connection (connection)
-    (loop for (target . keys) in
-          `(("/page")
-            ("/page?a=b&c=%20d")
-            ("/page?")
-            ("/page" :method :head)
-            ("/nowhere/Gr%C3%BC%C3%9Fe")
-            ("/fails")
-            ("/moves")
-            ("/empty")
-            ("/streams")
-            ("/page" :method :post :form (("a" . "b")))
-            ("/page" :headers (("User-Agent" . "Tester/1.0 (of [all])")
-                               ("Referer" . "http://there/?q=1")))
-            ("/page" :headers (("X-Forwarded-For" . "10.0.0.1, 10.0.0.2")))
-            ("/page" :headers (("Authorization" . "Basic bmFub29rOmlnbG9v")))
-            ("/page" :headers (("Authorization" . "Bearer token")))
-            ("/page" :version "HTTP/1.0" :headers (("Connection" . "keep-alive"))))
-          do (apply #'exchange connection target keys)))
-  (ask "/last" :version "HTTP/1.0"))
-
-(defun several-lines (acceptor-class)
-  "The access log of SAY-SEVERAL-THINGS to an acceptor of ACCEPTOR-CLASS, its times masked."
-  (let ((*acceptor-class* acceptor-class)
-        (stream (make-string-output-stream)))
-    (serving (:access-log-destination stream)
-        (("/page" "Grüße") ("/empty" "") ("/fails" (error "It fails."))
-         ("/moves" (hunchentoot:redirect "/page"))
-         ("/streams" (write-part (hunchentoot:send-headers) "part")))
-      (say-several-things))
-    (log-lines (cl-ppcre:regex-replace-all *time-of-log* (get-output-stream-string stream)
-                                           "[now]"))))
-
-(define-server-test (lines-are-those-of-hunchentoot :needs :our-engine)
-  (let ((stock (several-lines 'hunchentoot:easy-acceptor))
-        (ours (several-lines *acceptor-class*)))
-    (is (= 16 (length stock)))
-    (loop for expected in stock
-          for line in ours
-          do (is (string= expected line)))
-    (is (= (length stock) (length ours)))))
-
-(test the-time-is-told-as-hunchentoot-tells-it
-  (loop repeat 20
-        for time = (random (get-universal-time))
-        do (is (string= (hunchentoot::iso-time time) (server::local-time-text time)))))
-
-(test the-time-of-facts-is-that-of-rfc-3339-in-utc
-  (is (string= "1997-08-09T06:05:04Z"
-               (server::utc-time-text (encode-universal-time 4 5 6 9 8 1997 0)))))
+;;; They are the same as Hunchentoot's: see differential/.
 
 (define-server-test (a-request-cannot-forge-lines :needs :our-engine)
   (let ((lines (log-lines (logged (:access-log-destination) (("/" "body"))
@@ -130,18 +77,11 @@
       (is (null (lines-of file))))
     (eventually ("the line to be written") (= 1 (length (lines-of file))))))
 
-(define-server-test (lines-are-there-before-long :needs :our-engine)
-  (with-log-file (file)
-    (serving (:access-log-destination file) (("/" "body"))
-      (ask "/")
-      (eventually ("the line to be written") (= 1 (length (lines-of file)))))))
-
 (define-server-test (lines-for-a-stream-keep-their-order :needs :our-engine)
   (let ((stream (make-string-output-stream)))
     (serving (:access-log-destination stream)
         (("/" (format stream "begins ~A~%" (hunchentoot:get-parameter "n"))
               "body"))
-      (is (zerop (log-threads)))
       (with-connection (connection)
         (loop for number below 5
               do (exchange connection (format nil "/?n=~D" number))))
@@ -165,32 +105,6 @@
       (is (= 1 (length (lines-of file))))
       (is (search "GET /new " (first (lines-of file)))))))
 
-(define-server-test (reopening-writes-what-has-gathered :needs :our-engine)
-  (with-log-file (file)
-    (with-globals ((server::*flush-seconds* *patience*))
-      (serving (:access-log-destination file) (("/" "body"))
-        (ask "/")
-        (recycling:reopen-logs *server*)
-        (is (= 1 (length (lines-of file))))))))
-
-(defun log-threads ()
-  (count-if (lambda (thread) (uiop:string-prefix-p "log of " (bt:thread-name thread)))
-            (bt:all-threads)))
-
-(define-server-test (without-a-destination-there-is-no-thread :needs :our-engine)
-  (with-log-file (file)
-    (serving () (("/" "body"))
-      (ask "/")
-      (is (zerop (log-threads)))
-      (setf (hunchentoot:acceptor-access-log-destination *server*) file)
-      (is (= 1 (log-threads)))
-      (ask "/")
-      (setf (hunchentoot:acceptor-access-log-destination *server*) nil)
-      (is (zerop (log-threads)))
-      (is (= 1 (length (lines-of file))))
-      (ask "/"))
-    (is (= 1 (length (lines-of file))))))
-
 (define-server-test (the-destination-can-be-changed-at-any-time :needs :our-engine)
   (with-log-file (file)
     (let ((other (merge-pathnames "other.log" file)))
@@ -200,21 +114,11 @@
         (is (= 1 (length (lines-of file))))
         (ask "/")
         (ask "/")
-        (is (= 1 (log-threads))))
+        (setf (hunchentoot:acceptor-access-log-destination *server*) nil)
+        (is (= 2 (length (lines-of other))))
+        (ask "/"))
       (is (= 1 (length (lines-of file))))
       (is (= 2 (length (lines-of other)))))))
-
-(define-server-test (a-log-that-cannot-be-written-harms-no-request :needs :our-engine)
-  (with-directory (directory)
-    (let ((messages (make-string-output-stream)))
-      (serving (:access-log-destination (merge-pathnames "gone/access.log" directory)
-                :message-log-destination messages)
-          (("/" "body"))
-        (loop repeat 3
-              do (is (string= "body" (ask-text "/")))
-                 (recycling:reopen-logs *server*)))
-      (is (= 1 (count-if (lambda (line) (search "cannot be written" line))
-                         (log-lines (get-output-stream-string messages))))))))
 
 (define-server-test (lost-lines-are-in-the-figures :needs :our-engine)
   (serving (:access-log-format (lambda (facts) (error "No line for ~A." (getf facts :uri)))
@@ -224,29 +128,6 @@
     (is (string= "body" (ask-text "/")))
     (eventually ("the line to be missed")
       (= 1 (getf (recycling:stats *server*) :log-dropped)))))
-
-(define-server-test (lines-that-former-destinations-lost-stay-in-the-figures :needs :our-engine)
-  (with-log-file (file)
-    (let ((lines (list nil "a line" "a line")))
-      (serving (:access-log-format (lambda (facts)
-                                     (declare (ignore facts))
-                                     (or (pop lines) (error "No line.")))
-                :access-log-destination (merge-pathnames "gone/access.log" file)
-                :message-log-destination (make-broadcast-stream))
-          (("/" "body"))
-        (flet ((dropped () (getf (recycling:stats *server*) :log-dropped)))
-          (ask "/")
-          (eventually ("the first line to be missed") (= 1 (dropped)))
-          (ask "/")
-          (ask "/")
-          (eventually ("the others to be there")
-            (= 2 (server::journal-kept (recycling::acceptor-journal *server*))))
-          (setf (hunchentoot:acceptor-access-log-destination *server*) file)
-          (is (= 3 (dropped)))
-          (setf (hunchentoot:acceptor-access-log-destination *server*)
-                (merge-pathnames "other.log" file))
-          (is (= 3 (dropped)))
-          (is (null (lines-of file))))))))
 
 (define-server-test (lines-of-a-log-that-cannot-be-written-at-the-stop-are-counted
                      :needs :our-engine)
@@ -267,54 +148,7 @@
         (is (= 3 (length (lines-of hidden))) "They are written after all.")
         (is (zerop (getf (recycling:stats acceptor) :log-dropped)))))))
 
-(define-server-test (lines-of-a-log-that-is-given-up-are-counted :needs :our-engine)
-  (with-log-file (file)
-    (let ((hidden (merge-pathnames "later/lines.log" file)))
-      (serving (:access-log-destination hidden) (("/yo" "Hey!"))
-        (loop repeat 3 do (ask-text "/yo"))
-        (setf (hunchentoot:acceptor-access-log-destination *server*) file)
-        (is (= 3 (getf (recycling:stats *server*) :log-dropped)))))))
-
-;;; A destination that takes its time
-
-(defmacro with-log-held-up ((gate file messages) &body body)
-  "Evaluates BODY while a server writes its access log to FILE and its messages to MESSAGES, a
-string stream, after a request whose line is written when GATE is opened."
-  (let ((entered (gensym "ENTERED")))
-    `(with-log-file (,file)
-       (let ((,gate (make-gate)) (,entered (make-gate "the line to be written"))
-             (,messages (make-string-output-stream)))
-         (with-function (server::write-lines (original journal stream)
-                          (when (eq ,file (server:journal-destination journal))
-                            (open-gate ,entered)
-                            (await ,gate))
-                          (funcall original journal stream))
-           (serving (:access-log-destination ,file :message-log-destination ,messages)
-               (("/" "body"))
-             (unwind-protect (progn
-                               (ask "/")
-                               (await ,entered)
-                               ,@body)
-               (open-gate ,gate))))))))
-
-(define-server-test (a-stop-waits-for-the-last-lines :needs (:our-engine :calls-by-name))
-  (with-log-held-up (gate file messages)
-    (let ((stop (in-background ("stop") (hunchentoot:stop *server*))))
-      (is (not (poll (lambda () (task-done-p stop)) 1/10)))
-      (open-gate gate)
-      (task-result stop)
-      (is (= 1 (length (lines-of file))))
-      (is (not (search "last lines" (get-output-stream-string messages)))))))
-
-(define-server-test (a-stop-that-leaves-lines-to-their-thread-tells-so
-                     :needs (:our-engine :calls-by-name))
-  (with-globals ((server::*log-patience* 1/100))
-    (with-log-held-up (gate file messages)
-      (hunchentoot:stop *server*)
-      (is (search "still takes the last lines" (get-output-stream-string messages)))
-      (is (null (lines-of file)))
-      (open-gate gate)
-      (eventually ("the line to be written") (= 1 (length (lines-of file)))))))
+;;; Which requests have lines
 
 (define-server-test (a-request-that-takes-the-destination-away-has-no-line :needs :our-engine)
   (dolist (format '(:combined :json))
@@ -327,18 +161,6 @@ string stream, after a request whose line is written when GATE is opened."
       (is (string= "" (get-output-stream-string stream)))
       (is (zerop (getf (recycling:stats acceptor) :log-dropped))))))
 
-(define-server-test (a-destination-that-is-taken-away-amid-a-reply-gets-no-line-at-its-end
-                     :needs :our-engine)
-  (let ((stream (make-string-output-stream)) (acceptor nil))
-    (serving (:access-log-destination stream :access-log-format :json)
-        (("/" (let ((client (hunchentoot:send-headers)))
-                (setf (hunchentoot:acceptor-access-log-destination hunchentoot:*acceptor*) nil)
-                (write-part client "part"))))
-      (setf acceptor *server*)
-      (is (string= "part" (ask-text "/"))))
-    (is (string= "" (get-output-stream-string stream)))
-    (is (zerop (getf (recycling:stats acceptor) :log-dropped)))))
-
 (define-server-test (a-combined-line-is-there-when-the-reply-begins :needs :our-engine)
   (let ((stream (make-string-output-stream)) (log nil))
     (serving (:access-log-destination stream)
@@ -347,24 +169,6 @@ string stream, after a request whose line is written when GATE is opened."
                 (write-part client "part"))))
       (is (string= "part" (ask-text "/"))))
     (is (search "GET / HTTP/1.1\" 200 -" log))))
-
-(define-server-test (a-connection-without-a-further-request-has-no-further-line :needs :our-engine)
-  (dolist (mixin '(nil called-once))
-    (let ((stream (make-string-output-stream)) (acceptor nil))
-      (serving (:access-log-destination stream :access-log-format :json :mixin mixin)
-          (("/" "body"))
-        (setf acceptor *server*)
-        (with-connection (connection)
-          (is (string= "body" (exchange-text connection "/")))))
-      (is (= 1 (length (log-lines (get-output-stream-string stream)))))
-      (is (zerop (getf (recycling:stats acceptor) :log-dropped))))))
-
-(define-server-test (a-stock-acceptor-on-our-threads-writes-its-own-log :needs :our-engine)
-  (let* ((*acceptor-class* 'hunchentoot:easy-acceptor)
-         (log (logged (:access-log-destination :taskmaster (taskmaster)) (("/" "body"))
-                (is (string= "body" (ask-text "/")))
-                (is (null (getf (recycling:stats *server*) :log-dropped)) "Nobody counts."))))
-    (is (= 1 (length (log-lines log))))))
 
 (defclass counting-accesses ()
   ((accesses :initform (make-recorder) :reader counted-accesses)))
@@ -395,9 +199,6 @@ string stream, after a request whose line is written when GATE is opened."
              (log-lines (logged (:access-log-destination :access-log-format :json ,@initargs)
                             ,routes ,@body)))))
 
-(defun fact (name object)
-  (cdr (assoc name object :test #'string=)))
-
 (define-server-test (json-tells-all-that-is-known :needs :our-engine)
   (destructuring-bind (object)
       (logged-json () (("/page" "Grüße"))
@@ -417,6 +218,11 @@ string stream, after a request whose line is written when GATE is opened."
           do (is (equal value (fact name object)) "~A is ~S." name (fact name object)))
     (is (typep (fact "duration_us" object) '(integer 0)))))
 
+(define-server-test (a-connection-without-a-further-request-has-no-further-line :needs :our-engine)
+  (is (= 1 (length (logged-json () (("/" "body"))
+                     (with-connection (connection)
+                       (is (string= "body" (exchange-text connection "/")))))))))
+
 (define-server-test (json-has-a-line-for-each-request-of-a-connection :needs :our-engine)
   (let ((objects (logged-json () (("/" "body") ("/fails" (error "It fails."))
                                   ("/streams" (write-part (hunchentoot:send-headers) "part")))
@@ -432,20 +238,6 @@ string stream, after a request whose line is written when GATE is opened."
     (is (null (fact "bytes" (third objects))))
     (is (eql 0 (fact "bytes" (fourth objects))))
     (is (null (fact "user" (first objects))))))
-
-(define-server-test (durations-last-until-the-reply-is-sent :needs :our-engine)
-  (let ((gate (make-gate)) (entered (make-latch 1)) (start (platform:microseconds)))
-    (destructuring-bind (object)
-        (logged-json () (("/" (let ((stream (hunchentoot:send-headers)))
-                                (count-down entered)
-                                (await gate)
-                                (write-part stream "part"))))
-          (let ((client (as-client ("a client") (ask "/"))))
-            (await entered)
-            (poll (constantly nil) 1/20)
-            (open-gate gate)
-            (task-result client)))
-      (is (<= 50000 (fact "duration_us" object) (- (platform:microseconds) start))))))
 
 (define-server-test (a-function-may-make-the-lines :needs :our-engine)
   ;; Such a line is made after the reply was sent, so two clients' lines come in any order.
@@ -463,15 +255,6 @@ string stream, after a request whose line is written when GATE is opened."
                       (ask "/two")))
                    #'string<))))
 
-(define-server-test (our-log-works-on-hunchentoots-taskmaster :needs :our-engine)
-  (with-log-file (file)
-    (serving (:taskmaster (make-instance 'hunchentoot:one-thread-per-connection-taskmaster)
-              :access-log-destination file :access-log-format :json)
-        (("/" "body"))
-      (ask "/"))
-    (eventually ("the line to be written") (= 1 (length (lines-of file))))
-    (is (equal 200 (fact "status" (parse-json (first (lines-of file))))))))
-
 ;;; Requests that are to have no line
 
 (define-server-test (a-test-leaves-requests-out-of-the-access-log :needs :our-engine)
@@ -487,12 +270,6 @@ string stream, after a request whose line is written when GATE is opened."
       (is (= 2 (length lines)))
       (is (search "/page" (first lines)))
       (is (search "/nowhere" (second lines))))))
-
-(test milliseconds-are-those-of-the-current-second
-  (let ((before (get-universal-time))
-        (now (floor (platform:universal-milliseconds) 1000))
-        (after (get-universal-time)))
-    (is (<= before now after))))
 
 (define-server-test (a-refusal-is-logged-with-what-the-client-says-it-is :needs :our-http)
   (flet ((line (format &aux (gate (make-gate)))

@@ -214,7 +214,7 @@ websocket-driver does."
                   (lambda ()
                     (let ((*websocket-options* sockets))
                       (handle :hunchentoot request)))))
-           (let* ((*clack-log* (make-string-output-stream))
+           (let* ((*clack-log* (or *clack-stream* (make-string-output-stream)))
                   (*acceptor-class* (if (getf arguments :ssl-cert-file)
                                         'recycling:parallel-easy-ssl-acceptor
                                         *acceptor-class*)))
