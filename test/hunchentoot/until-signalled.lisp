@@ -112,6 +112,20 @@
     (send-signals program "TERM")
     (is (eql 0 (program-exit program)))))
 
+(define-server-test (a-standard-error-that-nobody-reads-holds-up-neither-requests-nor-the-exit
+                     :needs :parking)
+  (with-serving-program (program "(require :sb-posix)"
+                                 "(sb-posix:dup2 (nth-value 1 (sb-posix:pipe)) 2)"
+                                 (page-form "/hello" "\"hello\"")
+                                 (signalled-acceptor ":access-log-destination *error-output*"))
+    (with-connection (connection)
+      ;; More than a pipe takes.
+      (let ((headers `(("User-Agent" . ,(make-string 1000 :initial-element #\u)))))
+        (is (loop repeat 300
+                  always (equal "hello" (exchange-text connection "/hello" :headers headers))))))
+    (send-signals program "TERM")
+    (is (eql 0 (program-exit program :patience (* 3 *patience*))))))
+
 (defun failed-start (&rest forms)
   "The code of the exit of a program of FORMS that does not start, and what it says, on one line."
   (apply #'call-with-lisp-program

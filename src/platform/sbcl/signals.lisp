@@ -30,8 +30,19 @@ FUNCTION should only leave a note."
   (when (and (eq name :terminate) (exit-begun-p))
     (funcall function)))
 
+(defun flush-or-drop-output (seconds)
+  "Writes what the standard streams keep, for up to SECONDS.  What takes longer, since the reader of
+a pipe has stopped, is lost: SBCL's exit would wait for it without limit."
+  (let ((writer (ignore-errors (sb-thread:make-thread #'sb-impl::flush-standard-output-streams))))
+    (unless (or (null writer) (join-thread writer seconds))
+      (let ((nowhere (make-broadcast-stream)))
+        (setf sb-sys:*stdout* nowhere
+              sb-sys:*stderr* nowhere
+              sb-sys:*tty* (make-two-way-stream sb-sys:*stdin* nowhere))))))
+
 (defun exit-process (code seconds)
-  "Ends the process with CODE, an integer.  Runs exit hooks and unwinds the other threads, and waits
-up to SECONDS, a real, for the ends of these; but not where a thread has begun that, and failed.
-Call it in the main thread."
+  "Ends the process with CODE, an integer.  Writes what the standard streams keep, runs exit hooks
+and unwinds the other threads, and waits up to SECONDS, a real, for the first, and for the ends of
+these; but not where a thread has begun that, and failed.  Call it in the main thread."
+  (flush-or-drop-output seconds)
   (sb-ext:exit :code code :timeout seconds :abort (exit-begun-p)))
