@@ -128,6 +128,11 @@ HEADERS, an alist, are NIL where they are not known.")
                       "requests were refused"
                       "Forwarded and X-Forwarded-For contradict each other"))))))
 
+(defun note-rejected-head (application http refusal head)
+  "Calls NOTE-REJECTED for the request to APPLICATION over HTTP that has HEAD, because of REFUSAL."
+  (note-rejected application http refusal
+                 (head-method head) (head-uri head) (head-protocol head) (head-headers head)))
+
 (defgeneric turn-away (application connection reason)
   (:documentation "Tells the client of CONNECTION, which was just accepted, that APPLICATION has no
 room for it, because of REASON: :THREADS when all serve, :ADDRESS when the client has as many

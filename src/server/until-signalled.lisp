@@ -95,9 +95,19 @@ current one does that, and NIL is returned."
     (tell-operator server :info
                    (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
 
+(defun note-cut-requests (server)
+  "Notes the requests of SERVER, which was stopped, whose handlers still run, and get no further."
+  (dolist (worker (workers-of server))
+    (let ((exchange (getf worker :task)))
+      (when (and (being-served-p worker) (null (exchange-status exchange)))
+        (ignore-errors                  ; its thread may go on meanwhile
+          (note-rejected-head (exchange-application exchange) (exchange-http exchange)
+                              (make-refusal :handler-timeout) (exchange-head exchange)))))))
+
 (defun end-and-tell (server soft-p seconds &optional (delay 0))
   "Stops SERVER like END-SERVING, whose value it returns, and tells the operator about an error."
-  (handler-case (end-serving server soft-p seconds delay)
+  (handler-case (prog1 (end-serving server soft-p seconds delay)
+                  (note-cut-requests server))
     (error (condition)
       (tell-failure server "The server could not stop in order: ~A" condition)
       '())))

@@ -216,6 +216,5 @@ keyword.  Returns :END."
   "Counts and logs the request whose content has come in part over HTTP.  Returns REFUSAL, the
 reason."
   (let ((head (body-prefetch-head (http-body-prefetch http))))
-    (note-rejected application http refusal
-                    (head-method head) (head-uri head) (head-protocol head) (head-headers head))
+    (note-rejected-head application http refusal head)
     refusal))

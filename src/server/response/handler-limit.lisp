@@ -114,8 +114,7 @@ connection, since a client may wait for that."
   (let* ((head (exchange-head exchange))
          (http (exchange-http exchange))
          (refusal (make-refusal :handler-timeout)))
-    (note-rejected application http refusal
-                   (head-method head) (head-uri head) (head-protocol head) (head-headers head))
+    (note-rejected-head application http refusal head)
     (setf (exchange-status exchange) (protocol-error-status refusal))
     (handler-case (send-refusal-at-once (http-io http) refusal (eq :head (head-method head)))
       (stream-error () nil))            ; the client is gone
