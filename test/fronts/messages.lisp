@@ -79,6 +79,21 @@
             do (is (= 500 (response-status (exchange connection "/" :method :post
                                                      :content (request-octets "/inner")))))))))
 
+;;; What clients send
+
+(declaim (notinline fail-with-octets))
+(defun fail-with-octets (octets)
+  (declare (optimize (debug 3)))
+  (error "~D octets are too few." (length octets)))
+
+(define-front-test (octets-that-a-handler-passes-on-stand-in-no-backtrace :needs :our-http)
+  (dolist (format '(:text :json))
+    (with-front (request :message-log-format format) (fail-with-octets (content request))
+      (is (= 500 (response-status (ask "/" :method :post :content *secret*
+                                           :headers `(("Authorization" . ,*secret*))))))
+      (let ((told (await-log "FAIL-WITH-OCTETS")))
+        (is (equal '() (secrets-in told)))))))
+
 ;;; Identifiers that proxies tell
 
 (defparameter *good-ids*

@@ -3,55 +3,6 @@
 (def-suite* secrets :in acceptors
   :description "What clients send stands in no log, backtrace or error page of another.")
 
-;;; Structures
-
-(defparameter *our-packages*
-  '(#:hunchentoot-recycling-taskmaster #:hunchentoot-recycling-taskmaster.base
-    #:hunchentoot-recycling-taskmaster.platform #:hunchentoot-recycling-taskmaster.http
-    #:hunchentoot-recycling-taskmaster.engine #:hunchentoot-recycling-taskmaster.server))
-
-(defun our-classes (metaclass)
-  "The classes that symbols of our packages name, and that are of METACLASS."
-  (let ((classes '()))
-    (dolist (name *our-packages* classes)
-      (do-symbols (symbol name)
-        (let ((class (and (eq (symbol-package symbol) (find-package name))
-                          (find-class symbol nil))))
-          (when (and class (typep class metaclass))
-            (pushnew class classes)))))))
-
-(defparameter *printed-otherwise* '("IO" "ENGINE" "WORKER")
-  "The names of structures with printers of their own, which tell numbers.")
-
-(test structures-do-not-print-their-contents
-  (let ((classes (our-classes 'structure-class)))
-    (is (< 25 (length classes)))
-    (dolist (class classes)
-      (is (subtypep class 'base:opaque) "~A" class)
-      (is (or (eq class (find-class 'base:opaque))
-              (member (symbol-name (class-name class)) *printed-otherwise* :test #'string=)
-              (null (find-method #'print-object '() (list class (find-class t)) nil)))
-          "~A" class))))
-
-(test objects-do-not-print-their-contents
-  ;; Conditions print what they report; their classes are standard classes on ABCL.
-  (dolist (class (remove-if (lambda (class) (subtypep class 'condition))
-                            (our-classes 'standard-class)))
-    (is (null (find-method #'print-object '() (list class (find-class t)) nil)) "~A" class)))
-
-(test heads-and-buffers-do-not-print-what-they-have
-  (let* ((parser (http:make-parser))
-         (octets (octets "GET /?secret=1 HTTP/1.1" :crlf "Host: localhost" :crlf
-                         "Authorization: Bearer secret" :crlf :crlf))
-         (head (http:parse-head parser octets 0 (length octets)))
-         (output (http:make-output)))
-    (http:encode-octets output octets)
-    (dolist (object (list head parser output))
-      (let ((text (with-standard-io-syntax
-                    (let ((*print-readably* nil)) (prin1-to-string object)))))
-        (is (not (search "secret" text :test #'char-equal)))
-        (is (not (search "115 101 99" text)))))))
-
 ;;; Requests that fail
 
 (defparameter *secret* "xyzzy")
@@ -98,21 +49,6 @@
               "There is no backtrace.")
           (is (equal '() (secrets-in text))))))))
 
-(define-server-test (octets-that-a-handler-passes-on-stand-in-no-backtrace :needs :our-http)
-  (with-directory (directory)
-    (let ((log (merge-pathnames "messages" directory)))
-      (with-globals ((hunchentoot:*log-lisp-backtraces-p* t))
-        (serving (:message-log-destination log)
-            (("/" (fail-with-octets (hunchentoot:raw-post-data :force-binary t))))
-          (is (= 500 (response-status (ask "/" :method :post :content *secret*))))))
-      (let ((text (uiop:read-file-string log)))
-        (is (search "FAIL-WITH-OCTETS" text))
-        (is (equal '() (secrets-in text)))))))
-
-(declaim (notinline fail-with-octets))
-(defun fail-with-octets (octets)
-  (declare (optimize (debug 3)))
-  (error "~D octets are too few." (length octets)))
 
 ;;; The session's cookie
 
