@@ -139,7 +139,6 @@
                  (:file "detached-tls"
                   :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))
                  (:file "connection-methods")
-                 (:file "mixins")
                  (:file "defects")
                  (:file "confidence")))
    (:module "logs"                      ; these use tools of the conformance tests

@@ -78,45 +78,6 @@ protocol."))
                             (response-text (read-response connection))))))
     (is (equal (list *proxy-line*) (recorded *proxy-lines*)))))
 
-(define-server-test such-a-line-may-come-in-pieces
-  (serving-behind-a-proxy
-    (with-connection (connection)
-      (send-in-pieces connection 7 *proxy-line* :crlf (numbered-request 1))
-      (is (string= (numbered-answer 1) (response-text (read-response connection)))))
-    (is (equal (list *proxy-line*) (recorded *proxy-lines*)))))
-
-(define-server-test (a-connection-that-was-read-before-ends-with-its-time :needs :our-http)
-  (with-globals ((*proxy-lines* (make-recorder)))
-    (with-growing-limit (seconds)
-      (serving (:mixin 'behind-a-proxy :read-timeout seconds :write-timeout seconds) (("/" "body"))
-        (with-prompt-connection (connection)
-          (promptly (send connection *proxy-line* :crlf (request-octets "/")))
-          (is (string= "body" (response-text (read-response connection))))
-          (is (closed-by-server-p connection)))
-        (with-connection (connection)
-          (try-to-send connection *proxy-line* :crlf "GET / HT")
-          (let ((answer (decode (receive-rest connection))))
-            (is-true (or (string= "" answer)
-                         (search " 408 " answer)))))))))
-
-(define-server-test (a-client-that-stalls-amid-such-a-line-holds-no-thread-for-ever
-                     :needs :our-engine)
-  (with-globals ((*proxy-lines* (make-recorder)))
-    (serving (:mixin 'behind-a-proxy :read-timeout 1/2 :write-timeout 1/2) (("/" "body"))
-      (with-connection (connection)
-        (try-to-send connection "PROXY TC")
-        (receive-rest connection)
-        (eventually ("the thread to be free") (zerop (figure :busy)))))))
-
-(define-server-test (a-soft-stop-does-not-wait-for-such-a-connection :needs :our-engine)
-  (serving-behind-a-proxy
-    (with-connection (connection)
-      (send connection *proxy-line* :crlf (numbered-request 0))
-      (is (string= (numbered-answer 0) (response-text (read-response connection))))
-      (is (eq *server* (task-result (in-background ("a soft stop")
-                                      (hunchentoot:stop *server* :soft t)))))
-      (is (closed-by-server-p connection)))))
-
 ;;; One that takes the place of Hunchentoot's
 
 (defclass answering-lines () ()
@@ -129,14 +90,6 @@ protocol."))
          (write-sequence (octets "You said " line) stream)
          (finish-output stream))
     (ignore-errors (usocket:socket-close socket))))
-
-(define-server-test (a-client-that-stalls-in-another-protocol-holds-no-thread-for-ever
-                     :needs :our-engine)
-  (serving (:mixin 'answering-lines :read-timeout 1/2 :write-timeout 1/2) ()
-    (with-connection (connection)
-      (try-to-send connection "hel")
-      (is (closed-by-server-p connection))
-      (eventually ("the thread to be free") (zerop (figure :busy))))))
 
 (define-server-test an-acceptor-may-speak-another-protocol
   (serving (:mixin 'answering-lines) ()
@@ -213,43 +166,6 @@ connections."
 (define-server-test a-method-that-only-calls-the-next-is-called-once-for-a-connection
   (serving-numbers ('passing-on) (check-conversation)))
 
-(defclass defined-later () ())
-
-(define-server-test (what-is-defined-later-counts-at-once :needs :our-engine)
-  (serving-numbers ('defined-later)
-    (with-connection (connection)
-      (is (string= (numbered-answer 2)
-                   (exchange-text connection "/?n=2" :headers '(("Connection" . "close")))))
-      (is (closed-by-server-p connection)))
-    (let ((method (defmethod hunchentoot:process-connection ((acceptor defined-later) socket)
-                    (declare (ignore socket))
-                    (note :connection)
-                    (call-next-method))))
-      (unwind-protect
-           ;; Elsewhere it counts from the next start on.
-           (progn (unless (uiop:featurep :sbcl)
-                    (hunchentoot:stop *server*)
-                    (hunchentoot:start *server*))
-                  (check-conversation))
-        (remove-method #'hunchentoot:process-connection method)))))
-
-(defclass mixed-later () ())
-
-(define-server-test (what-is-mixed-in-later-counts-at-once :needs (:our-engine :redefinition))
-  (serving-numbers ('mixed-later)
-    (with-connection (connection)
-      (is (string= (numbered-answer 2)
-                   (exchange-text connection "/?n=2" :headers '(("Connection" . "close")))))
-      (is (closed-by-server-p connection)))
-    (unwind-protect
-         ;; Elsewhere it counts from the next start on.
-         (progn (eval '(defclass mixed-later (passing-on) ()))
-                (unless (uiop:featurep :sbcl)
-                  (hunchentoot:stop *server*)
-                  (hunchentoot:start *server*))
-                (check-conversation))
-      (eval '(defclass mixed-later () ())))))
-
 ;;; One that keeps the connection
 
 (defclass keeping-connections () ((kept :initform (make-recorder) :reader kept))
@@ -270,23 +186,6 @@ connections."
         (is (eql 120 (read-byte stream)))
         (close stream)
         (is (closed-by-server-p connection))))))
-
-(define-server-test (a-connection-that-a-method-keeps-stays-open-whatever-fails-then
-                     :needs (:our-engine :calls-by-name))
-  (with-function (server::settled-outcome (original connection outcome)
-                   (error "This fails."))
-    (serving (:mixin 'keeping-connections) ()
-      (with-connection (connection)
-        (send connection "x" :crlf)
-        (let ((stream (eventually ("the connection to be kept")
-                        (first (recorded (kept *server*))))))
-          (eventually ("that to fail") (= 1 (figure :failed)))
-          (write-part stream "one")
-          (finish-output stream)
-          (is (string= "one" (read-text connection 3)))
-          (is (eql 120 (read-byte stream)))
-          (close stream)
-          (is (closed-by-server-p connection)))))))
 
 ;;; One that is left
 

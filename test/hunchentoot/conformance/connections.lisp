@@ -15,29 +15,6 @@
 
 ;;; Keep-alive and close
 
-(define-server-test http-1.1-connections-are-kept
-  (serving-number
-    (with-connection (connection)
-      (dotimes (number 20)
-        (let ((response (exchange connection (format nil "/?~D" number))))
-          (is (string= (princ-to-string number) (response-text response)))
-          (is (null (connection-header response))))))))
-
-(define-server-test http-1.1-connections-are-closed-on-request
-  (serving-number
-    (dolist (value '("close" "Close" "x-other, close"))
-      (with-connection (connection)
-        (let ((response (exchange connection "/" :headers `(("Connection" . ,value)))))
-          (is (string= "close" (connection-header response)))
-          (is (closed-by-server-p connection)))))))
-
-(define-server-test http-1.0-connections-are-closed
-  (serving-number
-    (with-connection (connection)
-      (let ((response (exchange connection "/" :version "HTTP/1.0")))
-        (is (string= "close" (connection-header response)))
-        (is (closed-by-server-p connection))))))
-
 (define-server-test http-1.0-connections-are-kept-on-request
   (serving-number
     (with-connection (connection)
@@ -59,12 +36,6 @@
 (define-server-test a-handler-may-close-the-connection-of-http-1.0
   (serving () (("/" (setf (hunchentoot:header-out :connection) "Close")
                     nil))
-    (with-connection (connection)
-      (is (string= "close" (connection-header (exchange connection "/"))))
-      (is (closed-by-server-p connection)))))
-
-(define-server-test persistent-connections-can-be-switched-off
-  (serving (:persistent-connections-p nil) (("/" "only one"))
     (with-connection (connection)
       (is (string= "close" (connection-header (exchange connection "/"))))
       (is (closed-by-server-p connection)))))
@@ -125,44 +96,7 @@ reply."))
         (is (string= (princ-to-string number)
                      (response-text (read-response connection))))))))
 
-(define-server-test pipelined-requests-with-bodies-are-answered-in-order
-  (serving () (("/" (hunchentoot:raw-post-data :force-text t)))
-    (with-connection (connection)
-      (send connection
-            (request-octets "/" :method :post :content "one")
-            (request-octets "/" :method :post :chunks '("t" "wo"))
-            (request-octets "/" :method :post :content "three"))
-      (dolist (text '("one" "two" "three"))
-        (is (string= text (response-text (read-response connection))))))))
-
-(define-server-test a-pipelined-request-after-close-is-not-answered
-  (let ((runs (make-recorder)))
-    (serving () (("/" (record runs (hunchentoot:query-string*))))
-      (with-connection (connection)
-        (send connection
-              (request-octets "/?1" :headers '(("Connection" . "close")))
-              (request-octets "/?2"))
-        (is (string= "1" (response-text (read-response connection))))
-        (is (closed-by-server-p connection))
-        (is (equal '("1") (recorded runs)))))))
-
 ;;; Requests that come in pieces
-
-(define-server-test a-request-may-come-octet-by-octet
-  (serving () (("/" (hunchentoot:post-parameter "a")))
-    (with-connection (connection)
-      (loop repeat 2
-            do (send-in-pieces connection 1
-                               (request-octets "/" :method :post :form '(("a" . "b"))))
-               (is (string= "b" (response-text (read-response connection))))))))
-
-(define-server-test a-client-may-close-its-half-after-the-request
-  (serving () (("/" (hunchentoot:raw-post-data :force-text t)))
-    (with-connection (connection)
-      (send-request connection "/" :method :post :content "the last")
-      (end-sending connection)
-      (is (string= "the last" (response-text (read-response connection))))
-      (is (closed-by-server-p connection)))))
 
 (define-server-test expect-100-continue-is-answered-before-the-body-is-sent
   (serving () (("/" (hunchentoot:raw-post-data :force-text t)))
@@ -172,34 +106,6 @@ reply."))
       (is (= 100 (response-status (read-response connection))))
       (send connection "body")
       (is (string= "body" (response-text (read-response connection)))))))
-
-;;; Clients that misbehave
-
-(define-server-test a-client-may-connect-and-say-nothing
-  (serving-number
-    (with-connection (connection)
-      (end-sending connection)
-      (is (closed-by-server-p connection)))
-    (is (string= "1" (ask-text "/?1")))))
-
-(define-server-test a-client-may-leave-within-a-request
-  (serving-number
-    (dolist (part (list "G" "GET / HTT" "GET / HTTP/1.1"
-                        (octets "GET / HTTP/1.1" :crlf "Host: localh")))
-      (with-connection (connection)
-        (send connection part)))
-    (is (string= "1" (ask-text "/?1")))))
-
-(define-server-test nonsense-is-a-bad-request
-  (serving-number
-    (dolist (line '("nonsense" "GET"))
-      (let ((answer (decode (ask-raw line :crlf :crlf) :latin-1)))
-        (is (search " 400 " answer) "~S is not answered 400." line)))
-    (is (string= "1" (ask-text "/?1")))))
-
-(define-server-test a-request-line-beyond-ascii-is-a-bad-request
-  (serving-number
-    (is (search " 400 " (decode (ask-raw "GET /ä HTTP/1.1" :crlf :crlf) :latin-1)))))
 
 ;;; Many clients
 
@@ -212,12 +118,3 @@ reply."))
                            collect (in-background ("a client") (ask-text "/")))))
         (is (equal (make-list 10 :initial-element "met")
                    (mapcar #'task-result clients)))))))
-
-(define-server-test open-connections-do-not-hinder-new-ones
-  (serving-number
-    (let ((connections '()))
-      (unwind-protect
-           (dotimes (number 30)
-             (push (connect) connections)
-             (is (string= "1" (exchange-text (first connections) "/?1"))))
-        (mapc #'disconnect connections)))))

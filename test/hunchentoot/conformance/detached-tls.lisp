@@ -76,44 +76,6 @@ returns.  Reads may take SECONDS, unless the program says otherwise."
     (eventually ("the connection to be given away") (zerop (figure :open)))
     (is (zerop (figure :failed)))))
 
-(define-server-test
-    (a-program-over-tls-reads-for-as-long-as-it-likes :needs (:our-http :tls-client))
-  (with-growing-limit (seconds)
-    (serving-detached (talker (progn (hunchentoot::set-timeouts <socket> 600 600)
-                                     (echo-messages <stream>))
-                       :seconds seconds)
-      (with-prompt-connection (connection)
-        (let ((stream (promptly (begin-talk connection))) (task (talker)))
-          (write-message (octets "before") stream)
-          (is (equalp (octets "before") (read-message stream)))
-          (poll (constantly nil) (+ seconds 1/2))
-          (write-message (octets "after") stream)
-          (is (equalp (octets "after") (read-message stream)))
-          (close stream)
-          (task-result task))))))
-
-(define-server-test (a-program-over-tls-that-says-nothing-reads-for-the-read-time-out
-                     :needs (:our-http :tls-client))
-  (with-growing-limit (seconds)
-    (serving-detached (talker (unwind-protect (handler-case (progn (read-message <stream>) :end)
-                                                (error () :late))
-                                (close <stream> :abort t))
-                       :seconds seconds)
-      (with-prompt-connection (connection)
-        (let ((stream (promptly (begin-talk connection))))
-          (is (eq :late (task-result (talker) (* 4 *patience*))))
-          (is (null (next-clear-octet stream))))))))
-
-(define-server-test (a-client-that-has-said-all-over-tls-hears-a-program-out
-                     :needs (:our-http :tls-client))
-  (serving-detached (talker (echo-messages <stream>))
-    (with-connection (connection)
-      (let ((stream (begin-talk connection)) (task (talker)))
-        (cl+ssl::ssl-shutdown (cl+ssl::ssl-stream-handle stream)) ; which only tells the server
-        (is (equalp (octets "BYE") (read-message stream)))
-        (is (null (next-clear-octet stream)))
-        (task-result task)))))
-
 (define-server-test (a-program-that-closes-its-tls-stream-ends-the-connection
                      :needs (:our-http :tls-client))
   (let ((before (platform:tls-session-count)))

@@ -3,7 +3,6 @@
 (def-suite* conformance/libraries :in conformance
   :description "What WebSocket libraries and the like do with sockets and streams.")
 
-;;; A library that talks on after a 101, as those for WebSockets do: it keeps the socket in a
 ;;; variable, sets time limits on that, and has each client's thread read from its content stream,
 ;;; and write to the streams of all.  A message is an octet for its length, and the text.
 
@@ -223,24 +222,6 @@ the connection."
       (loop repeat 3
             do (is (string= (shown '(t)) (exchange-text connection "/")))))))
 
-(define-server-test (characters-can-be-read-from-it :needs :our-engine)
-  (let ((stream nil))
-    (serving (:mixin 'talkative)
-        (("/" (hunchentoot:detach-socket hunchentoot:*acceptor*)
-              (setf stream (usocket:socket-stream *talk-socket*))
-              "detached"))
-      (when (and (uiop:featurep :sbcl) *parking-p*)
-        (with-connection (connection)
-          (is (string= "detached" (exchange-text connection "/")))
-          (is (null (read-char-no-hang stream)))
-          (send connection "line" #(10) "rest")
-          (is (string= "line" (read-line stream)))
-          (is (eql #\r (peek-char nil stream)))
-          (is (eql 114 (read-byte stream)))
-          (is (eql #\e (read-char-no-hang stream)))
-          (close stream)
-          (is (closed-by-server-p connection)))))))
-
 (define-server-test time-limits-may-be-set-in-any-handler
   (serving (:mixin 'talkative)
       (("/" (hunchentoot::set-timeouts *talk-socket* 600 600)
@@ -265,146 +246,3 @@ the connection."
       (with-connection (connection)
         (send-request connection "/")
         (is (closed-by-server-p connection))))))
-
-;; Where each connection had a thread, that may hold the last one it served until it serves another.
-(define-server-test (a-detached-stream-that-is-dropped-is-closed-one-day :needs :parking)
-  (let ((pointers (make-recorder)))
-    (serving (:mixin 'talkative)
-        (("/" (hunchentoot:detach-socket hunchentoot:*acceptor*)
-              (record pointers (uiop:symbol-call '#:sb-ext '#:make-weak-pointer
-                                                 (usocket:socket-stream *talk-socket*)))
-              "detached"))
-      (with-connections (connections 8)
-        (dolist (connection connections)
-          (is (string= "detached" (exchange-text connection "/"))))
-        (unwind-protect
-             ;; The collector may take a word on some stack for one of them.
-             (eventually ("most of them to be closed")
-               (uiop:symbol-call '#:sb-ext '#:gc :full t)
-               (<= 6 (count-if #'readable-p connections)))
-          (dolist (pointer (recorded pointers))
-            (let ((stream (uiop:symbol-call '#:sb-ext '#:weak-pointer-value pointer)))
-              (when stream (close stream :abort t)))))))))
-
-;;; A library that hands requests over to another acceptor, which need not be started, or ours: a
-;;; method for its class of requests makes a second request, and has one of the two processed while
-;;; *ACCEPTOR* and *REQUEST* are the other's.
-
-(defvar *handed-to* nil
-  "The acceptor that requests are handed to, and true when the second request is processed; set by
-each test.")
-
-(defclass handed-request (hunchentoot:request) ())
-
-(defun request-to (acceptor request)
-  "A request to ACCEPTOR that is as REQUEST."
-  (make-instance (hunchentoot:acceptor-request-class acceptor)
-                 :acceptor acceptor
-                 :local-addr (hunchentoot:local-addr request)
-                 :local-port (hunchentoot:local-port request)
-                 :remote-addr (hunchentoot:remote-addr request)
-                 :remote-port (hunchentoot:remote-port request)
-                 :headers-in (hunchentoot:headers-in request)
-                 :method (hunchentoot:request-method request)
-                 :uri (hunchentoot:request-uri request)
-                 :server-protocol (hunchentoot:server-protocol request)
-                 :content-stream (hunchentoot::content-stream request)))
-
-(defmethod hunchentoot:process-request ((request handed-request))
-  (destructuring-bind (acceptor second-p) *handed-to*
-    (let* ((hunchentoot:*acceptor* acceptor)
-           (hunchentoot:*request* (request-to acceptor request)))
-      (if second-p
-          (hunchentoot:process-request hunchentoot:*request*)
-          (call-next-method)))))
-
-(define-server-test requests-are-handed-over-to-another-acceptor
-  (dolist (second-p '(nil t))
-    (with-globals ((*handed-to* (list (make-instance 'hunchentoot:easy-acceptor
-                                                     :port 1 :access-log-destination nil
-                                                     :message-log-destination nil)
-                                      second-p)))
-      (serving (:request-class 'handed-request)
-          (("/form" (hunchentoot:post-parameter "a"))
-           ("/raw" (hunchentoot:raw-post-data :force-text t))
-           ("/file" (alexandria:read-file-into-string (first (hunchentoot:post-parameter "file"))))
-           ("/unread" "unread")
-           ("/error" (error "It fails."))
-           ("/stream" (let ((stream (hunchentoot:send-headers)))
-                        (write-sequence (encode "streamed") stream)
-                        (values)))
-           ("/redirect" (hunchentoot:redirect "/unread"))
-           ("/name" (princ-to-string (eq hunchentoot:*acceptor* (first *handed-to*)))))
-        (with-connection (connection)
-          (loop repeat 2
-                do (flet ((ask-it (text path &rest keys)
-                            (apply #'send-request connection path keys)
-                            (is (string= text (response-text (read-response connection))) "~A"
-                                path)))
-                     (ask-it "T" "/name")
-                     (ask-it "hello" "/form" :method :post :content "a=hello"
-                                             :content-type "application/x-www-form-urlencoded")
-                     (ask-it "hello" "/form"
-                             :method :post :content (multipart (form-part "a" "hello"))
-                                             :content-type (multipart-type))
-                     (ask-it "hello" "/file" :method :post :content-type (multipart-type)
-                                             :content
-                             (multipart (file-part :contents (encode "hello"))))
-                     (ask-it "hello" "/raw" :method :post :content "hello")
-                     (ask-it "hello" "/raw" :method :post :chunks '("he" "llo"))
-                     (ask-it "unread" "/unread" :method :post :content "hello")
-                     (ask-it "streamed" "/stream"))))
-        (is (= 500 (response-status (ask "/error"))))
-        (is (= 302 (response-status (ask "/redirect"))))))))
-
-(define-server-test (a-request-that-was-handed-over-is-answered-later :needs :our-content)
-  (dolist (second-p '(nil t))
-    (with-globals ((*handed-to* (list (make-instance 'hunchentoot:easy-acceptor
-                                                     :port 1 :access-log-destination nil
-                                                     :message-log-destination nil)
-                                      second-p)))
-      (serving (:request-class 'handed-request)
-          (("/" (recycling:defer-reply (reply)
-                  (in-background ("completing")
-                    (recycling:complete-reply reply
-                                              (recycling:with-reply-context (reply)
-                                                (hunchentoot:post-parameter "a")))))))
-        (with-connection (connection)
-          (loop repeat 3
-                do (send-request connection "/" :method :post :content "a=hello"
-                                                :content-type "application/x-www-form-urlencoded")
-                   (is (string= "hello" (response-text (read-response connection))))))))))
-
-;;; A library that traces requests: it writes what was sent to its own log, when the reply is
-;;; logged.
-
-(defvar *traced* nil
-  "A recorder of what was traced; set by each test.")
-
-(defclass tracing-content () ()
-  (:documentation "A mixin for an acceptor that traces."))
-
-(defmethod hunchentoot:acceptor-log-access ((acceptor tracing-content) &key return-code)
-  (call-next-method)
-  (record *traced* (list return-code (hunchentoot:post-parameters*)
-                         (hunchentoot:raw-post-data :force-text t))))
-
-(define-server-test content-is-traced-while-the-reply-is-sent
-  (with-globals ((*traced* (make-recorder)))
-    (flet ((traced (path &rest keys)
-             (setf (recorder-entries *traced*) '())
-             (is (= 200 (response-status (apply #'ask path :method :post keys))) "~A" path)
-             (first (recorded *traced*))))
-      (serving (:mixin 'tracing-content)
-          (("/unread" "unread")
-           ("/raw" (hunchentoot:raw-post-data :force-text t))
-           ("/stream" (write-sequence (encode "streamed") (hunchentoot:send-headers)) (values)))
-        (dolist (path '("/unread" "/raw" "/stream"))
-          (is (equal '(200 () "abc") (traced path :content "abc")) "~A" path)
-          (is (equal '(200 () "abc") (traced path :chunks '("a" "bc"))) "~A" path))
-        (is (equal '(200 (("a" . "b")) "a=b")
-                   (traced "/unread" :content "a=b"
-                           :content-type "application/x-www-form-urlencoded")))
-        (is (equal '(200 (("a" . "b")) nil)
-                   (traced "/unread" :content (multipart (form-part "a" "b"))
-                                     :content-type (multipart-type))))))))

@@ -88,16 +88,6 @@ DESTINATION while BODY is evaluated."
     (is (search "[ERROR]] The reason." log))
     (is (< 1 (length (log-lines log))))))
 
-(define-server-test (an-error-is-logged-with-its-request :needs :our-engine)
-  (let* ((id nil)
-         (log (logged (:message-log-destination)
-                  (("/" (setf id (recycling:request-id))
-                        (error "The reason.")))
-                (ask "/?secret=1"))))
-    (is (search (format nil "[ERROR]] The reason. [GET / HTTP/1.1 from 127.0.0.1, request ~A]~%"
-                        id)
-                log))))
-
 (defun fail-with (octets few)
   "Signals an error; a backtrace shows the arguments."
   (declare (notinline fail-with))

@@ -75,39 +75,12 @@ is in order."
       (is (string= "read" (post "/" octets)))
       (is (null (octet-difference octets received))))))
 
-(define-server-test a-large-body-in-pieces-is-read-whole-and-nothing-behind-it
-  (let ((octets (test-octets 100000))
-        (received nil))
-    (serving-bodies (("/" (setf received (hunchentoot:raw-post-data :force-binary t))
-                          "read"))
-      (with-connection (connection)
-        (send-in-pieces connection 17000
-                        (request-octets "/" :method :post :content octets)
-                        (request-octets "/" :method :post :content "next"))
-        (is (string= "read" (response-text (read-response connection))))
-        (is (string= "read" (response-text (read-response connection))))
-        (is (equalp (octets "next") received))
-        (exchange connection "/" :method :post :content octets)
-        (is (null (octet-difference octets received)))))))
-
 ;;; Chunked
 
 (define-server-test a-chunked-body-is-joined
   (serving-bodies (("/" (hunchentoot:raw-post-data :force-text t)))
     (is (string= "one two three"
                  (ask-text "/" :method :post :chunks '("one" " two " "three"))))))
-
-(define-server-test a-large-chunked-body-is-read-whole
-  (let ((octets (test-octets 50000))
-        (received nil))
-    (serving-bodies (("/" (setf received (hunchentoot:raw-post-data :force-binary t))
-                          "read"))
-      (with-connection (connection)
-        (exchange connection "/" :method :post :chunks (list (subseq octets 0 1)
-                                                             (subseq octets 1 33333)
-                                                             (subseq octets 33333)))
-        (is (null (octet-difference octets received)))
-        (is (next-is-served-p connection))))))
 
 (defun chunga-warns-p ()
   "False where Chunga can't warn of an extension of a chunk: it gives its warning arguments that
@@ -120,19 +93,6 @@ this Lisp refuses, since the class of the warning has none."
 (defun extensions-read-p ()
   "False where Hunchentoot's own code reads, and Chunga can't warn of what it ignores."
   (or (ours-p) (chunga-warns-p)))
-
-(define-server-test chunks-may-have-extensions
-  (quietly
-    (serving-bodies (("/" (hunchentoot:raw-post-data :force-text t)))
-      (with-connection (connection)
-        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf
-              "Transfer-Encoding: chunked" :crlf :crlf
-              "3;name=value" :crlf "abc" :crlf "0" :crlf :crlf)
-        (cond ((extensions-read-p)
-               (is (string= "abc" (response-text (read-response connection))))
-               (is (next-is-served-p connection)))
-              (t
-               (signals broken-response (read-response connection))))))))
 
 (define-server-test chunks-are-not-taken-when-input-chunking-is-off
   (let ((runs (make-recorder)))
@@ -152,61 +112,6 @@ this Lisp refuses, since the class of the warning has none."
       (is (string= "ignored" (exchange-text connection "/" :method :post
                                                            :chunks '("one" "two"))))
       (is (next-is-served-p connection)))))
-
-(define-server-test a-body-is-skipped-when-the-handler-fails
-  (serving-bodies (("/" (error "The handler fails.")))
-    (with-connection (connection)
-      (is (= 500 (response-status (exchange connection "/" :method :post
-                                                           :content "GET /next"))))
-      (is (next-is-served-p connection)))))
-
-(defclass recorded-request (hunchentoot:request) ()
-  (:documentation "A request that tells *RECORDED* what is left of its content after the reply."))
-
-(defvar *recorded* nil
-  "A recorder, for recorded requests.")
-
-(defmethod hunchentoot:process-request :after ((request recorded-request))
-  (let ((data (hunchentoot:raw-post-data :request request :force-binary t)))
-    (record *recorded* (and data (length data)))))
-
-(define-server-test (a-large-body-that-nobody-reads-is-not-kept :needs :our-http)
-  (with-globals ((*recorded* (make-recorder)))
-    (serving (:request-class 'recorded-request) (("/" "ignored") ("/next" "next"))
-      (with-connection (connection)
-        (dolist (size (list 1000 server:*unread-limit* (1+ server:*unread-limit*)
-                            3000000))
-          (is (string= "ignored" (exchange-text connection "/" :method :post
-                                                              :content (test-octets size))))
-          (is (next-is-served-p connection)))
-        (is (string= "ignored" (exchange-text connection "/" :method :post
-                                                            :chunks '("one" "two"))))
-        (is (next-is-served-p connection))
-        (eventually ("what comes after the last reply")
-          (= 10 (recorded-count *recorded*)))
-        (is (equal (list 1000 nil server:*unread-limit* nil nil nil nil nil nil nil)
-                   (recorded *recorded*)))))))
-
-(define-server-test (a-huge-body-that-nobody-reads-ends-the-connection :needs :our-http)
-  (with-globals ((server:*unasked-limit* 300000))
-    (serving (:max-early-octets 0) (("/next" "next") ("/" "ignored"))
-      (with-connection (connection)
-        (let ((response (exchange connection "/" :method :post :content (test-octets 300001))))
-          (is (string= "ignored" (response-text response)))
-          (is (string= "Close" (response-header response "connection"))))
-        (is (closed-by-server-p connection)))
-      (with-connection (connection)
-        (is (string= "ignored" (exchange-text connection "/" :method :post
-                                                            :content (test-octets 300000))))
-        (is (next-is-served-p connection))))))
-
-(define-server-test a-large-body-in-chunks-comes-whole
-  (serving-bodies (("/" (let ((octets (hunchentoot:raw-post-data :force-binary t)))
-                          (shown (length octets) (reduce #'logxor octets)))))
-    (dolist (size '(8191 8192 8193 100000))
-      (let ((piece (test-octets size)))
-        (is (string= (shown (* 3 size) (reduce #'logxor piece))
-                     (ask-text "/" :method :post :chunks (list piece piece piece))))))))
 
 ;;; The stream
 
