@@ -188,19 +188,13 @@ stands for a back quote."
 
 ;;; Figures
 
-(defun report-that-is-shown ()
-  "The name of the report of the benchmark to which the guide's page of figures leads."
-  (linked-document "docs/guide/performance.md"
-                   (find-if (lambda (target) (uiop:string-suffix-p target "/report.md"))
-                            (links "docs/guide/performance.md"))))
-
-(test figures-of-documents-are-those-of-the-report
-  (let ((rows (table-rows (report-that-is-shown) "")))
-    (dolist (page '("docs/guide/performance.md" "README.md"))
-      (let ((shown (table-rows page "")))
-        (is (<= 5 (length shown)))
-        (is (null (set-difference shown rows :test #'equal)) "~A: ~S" page
-            (set-difference shown rows :test #'equal))))))
+(test the-figures-of-the-readme-are-those-of-the-guide
+  (flet ((figures (page)
+           (loop for (nil . cells) in (table-rows page "")
+                 append (mapcar (lambda (cell) (remove #\* cell)) cells))))
+    (let ((shown (figures "README.md")))
+      (is (< 20 (length shown)))
+      (is (null (set-difference shown (figures "docs/guide/performance.md") :test #'equal))))))
 
 ;;; Promises
 
