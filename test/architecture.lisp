@@ -321,7 +321,7 @@ type, and (:TEST NAME) for a test; those of methods are not."
   (when (consp form)
     (case (first form)
       ((defun defmacro defgeneric) (list (second form)))
-      ((test define-source-test define-server-test)
+      ((test define-source-test define-server-test define-front-test)
        (list (list :test (first (uiop:ensure-list (second form))))))
       ((deftype) (list (list :type (second form))))
       ((defstruct base:define-record) (accessor-names (second form) (cddr form))))))

@@ -297,7 +297,7 @@ after the other."
         (is (equal "told" (ask-text "/")))
         (is (equal "told" (ask-text "/later")))
         (is (equal "news" (hear-text talk))))
-      (eventually ("the connection to end") (zerop (server-figure :open)))
+      (eventually ("the connection to end") (zerop (figure :open)))
       (is (= 500 (response-status (ask "/"))))
       (is (= 500 (response-status (ask "/later"))))
       (is-true (await-log "The client gets no more octets")))))
@@ -639,7 +639,7 @@ after the other."
       (is-true (await-log "It fails."))
       (tell other "fine")
       (is (string= "fine" (hear-text other))))
-    (eventually ("the failure to be counted") (= 1 (server-figure :failed)))))
+    (eventually ("the failure to be counted") (= 1 (figure :failed)))))
 
 (define-server-test an-error-of-a-callback-ends-its-connection-only
   (with-speaker (environment frame (write-frame (io-of environment) :text "echo"
@@ -706,7 +706,7 @@ after the other."
         (eventually ("all to wait")
           (= 100 (getf (handler:stats *server*) :deferred)))
         ;; Each handshake held a worker for a moment: on a busy machine others were made meanwhile.
-        (eventually ("their threads to end") (>= 10 (server-figure :threads)))
+        (eventually ("their threads to end") (>= 10 (figure :threads)))
         (dolist (talk talks)
           (tell talk "still there")
           (is (string= "still there" (hear-text talk))))))))

@@ -63,21 +63,6 @@ subscribes the event streams that ask for /?number=0, 1 and so on."
                                 (in-lines "data: 1:0" ""))
                             (decode (read-chunk connection))))))))
 
-(define-server-test (a-broker-refers-to-channels-with-subscribers-only :needs :our-engine)
-  (let ((broker (first (make-fellows 1))))
-    (flet ((known-channels ()
-             (hash-table-count (recycling::broker-channels broker))))
-      (serving-channels (channels (loop repeat 2
-                                        collect (recycling:make-channel :name "x" :broker broker)))
-        (with-connections (connections 2)
-          (is (zerop (known-channels)))
-          (subscribe-to (first connections) channels 0)
-          (subscribe-to (second connections) channels 1)
-          (is (= 2 (length (recycling::channels-named broker "x")))))
-        (eventually ("those that left to be forgotten")
-          (recycling:publish (first channels) "anybody?")
-          (zerop (known-channels)))))))
-
 (define-server-test (a-message-that-a-broker-does-not-take-is-refused-visibly :needs :our-engine)
   (let* ((broker (first (make-fellows 1)))
          (channel (recycling:make-channel :name "x" :broker broker)))

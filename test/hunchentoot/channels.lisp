@@ -55,47 +55,6 @@ of events."
         (is (null (read-chunk connection))))
       (is (string= "word" (exchange-text connection "/word"))))))
 
-(define-server-test (a-client-that-is-unsubscribed-while-it-subscribes-leaves-nothing
-                     :needs :our-engine)
-  (serving-events (streams channel) ()
-    (with-connection (connection)
-      (send-request connection "/plain")
-      (let* ((stream (nth-reply streams))
-             (shared-queue (recycling::outgoing-stream-shared-queue stream))
-             (before (length (server::shared-queue-on-end shared-queue))))
-        (read-head connection)
-        (with-function (server:call-when-over (original shared-queue function)
-                         (recycling:unsubscribe channel stream)
-                         (funcall original shared-queue function)
-                         (recycling:unsubscribe channel stream))
-          (recycling:subscribe channel stream))
-        (is (= (recycling:channel-size channel)
-               (- (length (server::shared-queue-on-end shared-queue)) before)))
-        (recycling:unsubscribe channel stream)
-        (loop repeat 2 do (recycling:subscribe channel stream))
-        (is (= 1 (recycling:channel-size channel)
-               (- (length (server::shared-queue-on-end shared-queue)) before)))
-        (server:end-shared-queue shared-queue)
-        (is (zerop (recycling:channel-size channel)))
-        (recycling:subscribe channel stream)
-        (is (zerop (recycling:channel-size channel)) "It is over.")))))
-
-(define-server-test
-    (a-stream-that-is-closed-amid-a-publication-ends-after-what-was-published :needs :parking)
-  (serving-events (streams channel) ()
-    (with-connections (connections 3)
-      (subscribe-each connections channel)
-      (let ((stream (second (recorded streams))))
-        (with-function (recycling::put-in-all (original channel encoder wanted-p)
-                         (multiple-value-prog1 (funcall original channel encoder wanted-p)
-                           (server:close-shared-queue
-                            (recycling::outgoing-stream-shared-queue stream))))
-          (is (= 3 (recycling:publish channel "x"))))
-        (recycling::go-on-with stream)) ; as CLOSE-OUTGOING does after that
-      (dolist (connection connections)
-        (is (equal "x" (next-event connection))))
-      (is (null (read-chunk (second connections)))))))
-
 (define-server-test (a-client-tells-the-last-event-that-it-got :needs :our-engine)
   (serving () (("/" (prin1-to-string (recycling:last-event-id))))
     (is (string= "\"41\"" (ask-text "/" :headers '(("Last-Event-ID" . "41")))))
@@ -147,12 +106,6 @@ of events."
       (eventually ("all to have left") (zerop (recycling:channel-size channel)))
       (is (zerop (recycling:publish channel "nobody"))))))
 
-(defun fill-up (channel text)
-  "Publishes TEXT on CHANNEL, whose subscribers do not read, until one is not reached."
-  (loop with size = (recycling:channel-size channel)
-        repeat 5000
-        while (= size (recycling:publish channel text))))
-
 (define-server-test (slow-subscribers-are-dropped :needs :parking)
   (let ((told (make-recorder)) (channel (recycling:make-channel)))
     (serving (:write-timeout 600)       ; which would end it, too
@@ -161,10 +114,9 @@ of events."
                                      (recycling:start-event-stream reply :high-water-mark 20000)))))
       (with-connection (quick)
         (is-true (subscribed-p quick channel 1))
-        (with-open-connection
-            (slow (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+        (with-open-connection (slow (small-connection))
           (is-true (subscribed-p slow channel 2))
-          (await-deferred 2)            ; until then nobody sends to the quick one either
+          (await-pending 2)            ; until then nobody sends to the quick one either
           (let* ((text (make-string 2000 :initial-element #\x))
                  (heard 0)
                  (reading (as-client ("reading")
@@ -184,9 +136,10 @@ of events."
 
 (define-server-test (slow-subscribers-may-miss-events :needs :parking)
   (serving-events (streams channel :when-full :skip) ()
-    (with-open-connection (slow (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+    (with-open-connection (slow (small-connection))
       (is-true (subscribed-p slow channel 1))
-      (fill-up channel (make-string 2000 :initial-element #\x))
+      (loop repeat 5000
+            while (= 1 (recycling:publish channel (make-string 2000 :initial-element #\x))))
       (is (= 1 (recycling:channel-size channel)))
       (is (zerop (recycling:publish channel "missed")))
       (is (<= 2 (recycling:channel-skipped channel)))
@@ -210,26 +163,6 @@ of events."
         (recycling:send-event first "alone")
         (is (string= "alone" (next-event (first connections))))))))
 
-(define-server-test (a-client-that-comes-and-goes-leaves-nothing-behind :needs :our-engine)
-  (serving-events (streams channel) ()
-    (with-connection (connection)
-      (is-true (subscribed-p connection channel 1))
-      (let ((stream (nth-reply streams)))
-        (recycling:publish channel "x")   ; when that has come, so has all that the handler did
-        (next-event connection)
-        (loop repeat 100
-              do (recycling:unsubscribe channel stream)
-                 (recycling:subscribe channel stream)
-                 (recycling:subscribe channel stream))
-        (is (= 1 (recycling:channel-size channel)))
-        (is (= 2 (length
-                  (server::shared-queue-on-end (recycling::outgoing-stream-shared-queue stream))))
-            "One is for CHANNEL, one for comments.")))))
-
-(defun current-heart ()
-  "What sends comments to the streams of *SERVER*."
-  (recycling::taskmaster-heart (recycling::acceptor-taskmaster* *server*)))
-
 (defun next-comment-p (connection)
   "True when what comes next on CONNECTION, a stream of events, is a comment."
   (string= (in-lines ":" "") (decode (read-chunk connection))))
@@ -237,65 +170,12 @@ of events."
 (define-server-test (a-client-that-is-silent-for-long-gets-comments :needs :our-engine)
   (with-globals ((recycling:*heartbeat-seconds* 1/20))
     (serving-events (streams channel) ()
-      (with-connection (connection)
-        (is-true (subscribed-p connection channel 1))
-        (loop repeat 3
-              do (is-true (next-comment-p connection)))))))
-
-;; The timer does not come amid the test: the test is the timer.
-(define-server-test (a-client-that-got-something-gets-no-comment-until-it-is-silent
-                     :needs :our-engine)
-  (with-globals ((recycling:*heartbeat-seconds* 1000))
-    (serving-events (streams channel) ()
-      (with-connections (connections 2)
-        (subscribe-each connections channel)
-        (let ((heart (current-heart)))
-          (flet ((comments () (recycling::send-heartbeats heart)))
-            (is (= 0 (comments)) "The streams have just begun.")
-            (recycling:send-event (nth-reply streams 1) "x")
-            (is (= 1 (comments)) "One has an event, the other nothing.")
-            (is (= 1 (comments)) "One has a comment, the other nothing.")
-            (recycling:publish channel "y")
-            (is (= 0 (comments)))
-            (is (= 2 (comments)))))))))
-
-(define-server-test
-    (whatever-befalls-who-sends-comments-there-are-others :needs (:our-engine :calls-by-name))
-  (with-globals ((recycling:*heartbeat-seconds* 1/20))
-    (serving-events (streams channel) ()
-      (with-connection (connection)
-        (is-true (subscribed-p connection channel 1))
-        (is-true (next-comment-p connection))
-        (let ((failures (make-recorder)))
-          (with-function (recycling::send-heartbeats (original heart)
-                           (record failures t)
-                           (error "It has failed."))
-            (eventually ("two failures") (<= 2 (recorded-count failures)))))
-        (is-true (next-comment-p connection))))))
-
-(define-server-test
-    (comments-begin-anew-with-the-next-stream-where-their-time-made-no-sense :needs :our-engine)
-  (with-globals ((recycling:*heartbeat-seconds* 1/20))
-    (serving-events (streams channel) ()
-      (let ((heart (current-heart)))
-        (with-connections (connections 2)
-          (is-true (subscribed-p (first connections) channel 1))
-          (with-globals ((recycling:*heartbeat-seconds* :often))
-            (eventually ("nobody to have comments sent") (null (recycling::heart-engine heart))))
-          (is-true (subscribed-p (second connections) channel 2))
-          (loop repeat 2
-                do (is (every #'next-comment-p connections))))))))
-
-(define-server-test (comments-end-with-the-last-stream-and-begin-with-the-next
-                     :needs (:our-engine :noticed-leaving))
-  (with-globals ((recycling:*heartbeat-seconds* 1/20))
-    (serving-events (streams channel) ()
-      (loop repeat 2
+      (loop repeat 2                    ; after the last stream has ended, too
             do (with-connection (connection)
                  (is-true (subscribed-p connection channel 1))
-                 (is-true (next-comment-p connection)))
-               (eventually ("the stream to leave") (zerop (recycling:channel-size channel)))
-               (eventually ("comments to end") (null (recycling::heart-engine (current-heart))))))))
+                 (loop repeat 3 do (is-true (next-comment-p connection)))
+                 (recycling:close-outgoing (await-answer streams))
+                 (eventually ("the stream to end") (zerop (recycling:channel-size channel))))))))
 
 (define-server-test (subscribers-may-change-while-others-publish :needs :our-engine)
   (serving-events (streams channel :when-full :skip) ()
@@ -336,8 +216,6 @@ of events."
         (is-true (subscribed-p connection channel 1))
         (is (= 1 (recycling:publish channel "1234")))
         (is (zerop (recycling:publish channel "5")))
-        (is (zerop (recycling:channel-size (recycling::heart-channel (current-heart))))
-            "Comments would take what is left.")
         (is (string= "data: 1234"
                      (string-right-trim '(#\Newline) (decode (read-octets connection 12)))))
         (is (not (readable-p connection 1/20)))))))
@@ -349,31 +227,10 @@ of events."
       (loop for connection in connections
             for count from 1
             do (subscribed-p connection channel count))
-      (await-deferred 150)
+      (await-pending 150)
       (is (>= 2 (figure :threads)))
       (loop repeat 5 do (is (= 150 (recycling:publish channel "tick"))))
       (is (loop for connection in connections
                 always (loop repeat 5 always (equal "tick" (next-event connection)))))
       (is (string= "word" (ask-text "/word"))))))
 
-(define-server-test (a-client-that-is-dropped-by-several-publishers-counts-once :needs :parking)
-  (let ((channel (recycling:make-channel)))
-    (serving (:write-timeout 600)
-        (("/" (recycling:defer-reply (reply)
-                (recycling:subscribe channel
-                                     (recycling:start-event-stream reply :high-water-mark 1000)))))
-      (with-open-connection (slow (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
-        (is-true (subscribed-p slow channel 1))
-        (await-deferred 1)
-        (let ((subscriber
-               (first (alexandria:hash-table-keys (recycling::channel-subscribers channel)))))
-          ;; Each of them has found it full before the other drops it.
-          (with-function (recycling::put-in-all (original &rest arguments)
-                           (declare (ignore original arguments))
-                           (values '() (list subscriber)))
-            (recycling:publish channel "x")
-            (recycling:publish channel "x"))
-          (is (= 1 (recycling:channel-dropped channel)))
-          (eventually ("the connection to end") (zerop (figure :open)))
-          (recycling:subscribe channel subscriber)
-          (is (zerop (recycling:channel-size channel)) "Who was dropped is not taken again."))))))

@@ -17,9 +17,6 @@
   "What / answers to OCTETS."
   (shown (length octets) (reduce #'logxor octets :initial-value 0)))
 
-(defun post-head (target framing)
-  (octets (format nil "POST ~A HTTP/1.1" target) :crlf "Host: localhost" :crlf framing :crlf :crlf))
-
 (defun length-framing (octets)
   (format nil "Content-Length: ~D" (length octets)))
 

@@ -169,11 +169,6 @@ records requests that were none."
       (is (= 1 (count-of "HTTP/1.1 " text)) "~A" text)
       (is (uiop:string-suffix-p text "body")))))
 
-(defun count-of (part text)
-  "How often PART is in TEXT."
-  (loop for start = (search part text) then (search part text :start2 (1+ start))
-        while start count t))
-
 (define-server-test (an-error-amid-a-reply-of-known-length-ends-the-connection :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) 10)
                     (let ((reply (hunchentoot:send-headers)))

@@ -5,36 +5,11 @@
 
 (in-suite own-output)
 
-(defun last-chunk-p (text)
-  "Whether TEXT, of a reply, ends with the last chunk."
-  (uiop:string-suffix-p text (format nil "~C~C0~2:*~C~C~2:*~C~C" #\Return #\Linefeed)))
-
 (defun write-words (&rest words)
   "A handler that streams WORDS and does not flush them."
   (loop with stream = (hunchentoot:send-headers)
         for word in words
         do (write-sequence (octets word) stream)))
-
-;;; Content-Length
-
-(define-server-test (a-handler-that-writes-more-than-it-announced-fails :needs :our-http)
-  (let ((failures (make-recorder)))
-    (serving () (("/" (setf (hunchentoot:content-length*) 4)
-                      (handler-bind ((error (lambda (condition)
-                                              (record failures (type-of condition)))))
-                        (write-words "bo" "dy and more"))))
-      (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
-        (is (uiop:string-suffix-p text "body"))
-        (is (= 1 (count-of "HTTP/1.1 " text)) "What is too much is not taken for another reply."))
-      (is (equal '(recycling:content-too-long) (recorded failures))))))
-
-(define-server-test
-    (a-handler-that-writes-less-than-it-announced-ends-the-connection :needs :our-http)
-  (serving () (("/" (setf (hunchentoot:content-length*) 10)
-                    (write-words "half")))
-    (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
-      (is (uiop:string-suffix-p text "half"))
-      (is (= 1 (count-of "HTTP/1.1 " text)) "What is missing is not taken from another reply."))))
 
 (define-server-test (a-length-that-nothing-has-is-not-announced :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) -1)
@@ -43,37 +18,7 @@
       (loop repeat 2
             do (is (= 500 (response-status (exchange connection "/"))))))))
 
-(define-server-test (a-reply-of-known-length-keeps-connections-of-http-1.0 :needs :our-http)
-  (serving () (("/" (setf (hunchentoot:content-length*) 4)
-                    (write-words "body")))
-    (with-connection (connection)
-      (loop repeat 2
-            do (is (string= "body" (exchange-text connection "/" :version "HTTP/1.0"
-                                                  :headers '(("Connection" . "keep-alive")))))))))
-
 ;;; Replies without content
-
-(define-server-test (what-is-written-where-there-is-no-content-is-not-sent :needs :our-http)
-  (dolist (status '(204 304))
-    (dolist (length '(nil 8))
-      (serving () (("/" (setf (hunchentoot:return-code*) status)
-                        (when length
-                          (setf (hunchentoot:content-length*) length))
-                        (write-words "not sent")))
-        (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
-          (is (= 2 (count-of "HTTP/1.1 " text)))
-          (dolist (part '("not sent" "content-length" "transfer-encoding"))
-            (is (not (search part text :test #'char-equal)) "~A ~A" status part)))))))
-
-(define-server-test (head-gets-the-headers-of-a-streamed-reply :needs :our-http)
-  (serving () (("/" (write-words "body"))
-               ("/known" (setf (hunchentoot:content-length*) 4)
-                         (write-words "body")))
-    (with-connection (connection)
-      (loop repeat 2
-            do (is (chunked-p (exchange connection "/" :method :head)))
-               (is (= 4 (content-length (exchange connection "/known" :method :head))))
-               (is (string= "body" (exchange-text connection "/")))))))
 
 (define-server-test (what-is-written-after-a-switch-of-protocols-leaves-as-it-is :needs :our-http)
   (serving () (("/" (setf (hunchentoot:return-code*) 101
@@ -110,31 +55,6 @@
           (is (string= "Close" (response-header response "connection"))))
         (is (closed-by-server-p connection))))))
 
-;;; Heads
-
-(define-server-test (a-head-that-was-sent-is-not-changed-by-sending-it-again :needs :our-http)
-  (let ((unchanged (make-recorder)))
-    (serving () (("/" (hunchentoot:send-headers)
-                      (let ((before (copy-tree (hunchentoot:headers-out*))))
-                        (hunchentoot:send-headers)
-                        (record unchanged (equal before (hunchentoot:headers-out*))))))
-      (with-connection (connection)
-        (loop repeat 2
-              do (is (= 200 (response-status (exchange connection "/")))))))
-    (is (equal '(t t) (recorded unchanged)))))
-
-(define-server-test (the-head-of-a-chunked-reply-leaves-at-once :needs :our-http)
-  (let ((seen (make-gate "the client to see the head")))
-    (serving () (("/" (let ((stream (hunchentoot:send-headers)))
-                        (await seen)
-                        (write-sequence (octets "body") stream))))
-      (with-connection (connection)
-        (send-request connection "/")
-        (is (chunked-p (read-head connection)))
-        (open-gate seen)
-        (is (string= "body" (decode (read-chunk connection))))
-        (is (null (read-chunk connection)))))))
-
 (define-server-test (the-page-about-a-header-that-cannot-be-sent-has-one-framing :needs :our-http)
   (serving () (("/" (setf (hunchentoot:header-out :x-bad) (format nil "a~Cb" (code-char 0)))
                     (write-words "body")))
@@ -166,20 +86,7 @@
     (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
       (is (= 2 (count-of "HTTP/1.1 " text)))
       (is (= 2 (count-of "NIL" text)))
-      (is (not (search "late" text)))
-      (is (last-chunk-p text)))))
-
-(define-server-test (a-handler-that-asks-twice-for-a-head-keeps-no-connection-that-is-to-be-closed
-                     :needs :our-http)
-  (serving () (("/" (setf (hunchentoot:content-length*) 0)
-                    (hunchentoot:send-headers)
-                    (hunchentoot:send-headers)))
-    (with-connection (connection)
-      ;; Hunchentoot would keep it.
-      (let ((response (exchange connection "/" :version "HTTP/1.0"
-                                               :headers '(("Connection" . "close, keep-alive")))))
-        (is (string-equal "close" (response-header response "connection"))))
-      (is (closed-by-server-p connection)))))
+      (is (not (search "late" text))))))
 
 ;;; The streams of a connection
 
@@ -197,28 +104,11 @@
       (is (string= "x" (decode (read-chunk connection))))
       (is (null (read-chunk connection))))))
 
-(define-server-test
-    (programs-can-ask-whether-content-comes-in-chunks-after-the-head-was-sent :needs :our-http)
-  (serving () (("/" (let ((stream (hunchentoot:send-headers)))
-                      (write-sequence (octets (shown (and (hunchentoot::input-chunking-p) t)
-                                                     (hunchentoot:raw-post-data :force-text t)))
-                                      stream))))
-    (with-connection (connection)
-      (loop repeat 2
-            do (is (string= (shown t "abc")
-                            (exchange-text connection "/" :method :post :chunks '("a" "bc"))))
-               (is (string= (shown nil "abc")
-                            (exchange-text connection "/" :method :post :content "abc")))))))
-
 (define-server-test (a-stream-that-a-program-puts-in-between-gets-what-is-written :needs :our-http)
-  (let ((ours (make-recorder)))
-    (serving () (("/" (setf hunchentoot::*hunchentoot-stream*
-                            (flexi-streams:make-flexi-stream hunchentoot::*hunchentoot-stream*))
-                      (let ((stream (hunchentoot:send-headers)))
-                        (record ours (typep stream 'server:reply-stream))
-                        (write-sequence (octets "body") stream))))
-      (is (string= "body" (ask-text "/" :headers '(("Connection" . "close")))))
-      (is (equal '(nil) (recorded ours))))))
+  (serving () (("/" (setf hunchentoot::*hunchentoot-stream*
+                          (flexi-streams:make-flexi-stream hunchentoot::*hunchentoot-stream*))
+                    (write-words "body")))
+    (is (string= "body" (ask-text "/" :headers '(("Connection" . "close")))))))
 
 (defclass counting-resets () ((resets :initform (make-recorder) :reader resets))
   (:documentation "A mixin for an acceptor that notes when a connection's stream is reset."))
@@ -241,7 +131,6 @@
                     (error "amid the reply")))
     (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
       (is (search (format nil "7~C~Cone two" #\Return #\Linefeed) text))
-      (is (not (last-chunk-p text)))
       (is (= 1 (count-of "HTTP/1.1 " text))))))
 
 ;;; What a program says of the framing

@@ -107,7 +107,7 @@ record, however what carries both is cut."
           (is (equal "word" (exchange-text connection "/word")))
           (is (= 12000 (ask-for-keys connection 12000)))
           (send-request connection "/word")
-          (wait-until-held-up 1)
+          (await-held-up 1)
           (is (equal "word" (response-text (read-response connection))))
           (is (equal "word" (exchange-text connection "/word"))))
         (is (zerop (figure :failed)))

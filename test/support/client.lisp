@@ -38,3 +38,32 @@ thread."
     `(let ((,server *server*) (,make-connection *make-connection*))
        (in-background (,name)
          (let ((*server* ,server) (*make-connection* ,make-connection)) ,@body)))))
+
+;;; Connections that are refused
+
+(defun check-refused (connection)
+  "Checks that CONNECTION, over which no request was sent, is answered 503 and closed."
+  (let ((response (read-response connection)))
+    (is (= 503 (response-status response)))
+    (is (equal "1" (response-header response "retry-after"))))
+  (is-true (closed-by-server-p connection)))
+
+(defun refused-for-address ()
+  (getf (figure :refused-by) :address))
+
+(defun admitted ()
+  "A connection over which a request was served; opened as soon as the server lets one in."
+  (eventually ("a connection to be let in")
+    (let ((connection (handler-case (connect) ; a handshake, perhaps
+                        (error () nil))))
+      (cond ((null connection) nil)
+            ((equal "word" (handler-case (exchange-text connection "/word")
+                             (error () nil)))
+             connection)
+            (t
+             (disconnect connection)
+             nil)))))
+
+(defmacro with-admitted ((connection) &body body)
+  "Evaluates BODY with CONNECTION bound to the value of ADMITTED."
+  `(with-open-connection (,connection (admitted)) ,@body))

@@ -8,7 +8,7 @@
 ;;;       (is (equal "abc" (ask-text "/" :method :post :content "abc")))))
 ;;;
 ;;; The first form is the handler, with REQUEST bound to what the front gives; its value must be
-;;; that of REPLY, LATER or WEBSOCKET.  Any server answers /word by "word" besides.  ARGUMENTS are
+;;; that of REPLY, LATER, STREAMED or WEBSOCKET.  Any server answers /word by "word".  ARGUMENTS are
 ;;; those of CLACK.HANDLER.RECYCLING:RUN, for both fronts.  The test is a suite, with a test for
 ;;; each front and mode: A-WORD-COMES-BACK/CLACK-TLS.  Modes are :PLAIN, :UNPARKED, where each
 ;;; connection has a thread, and :TLS; by default the first two.  The client's words, like EXCHANGE,
@@ -110,6 +110,25 @@ it returns a writer.  That is a function of data, a string, octets or NIL, and p
                    (recycling:write-outgoing stream data :start start :end end :wait t)))
             (when (and close stream)
               (recycling:close-outgoing stream)))))))
+
+(defmacro streamed ((write status &optional headers) &body body)
+  "Sends a reply with STATUS and HEADERS that BODY, in the handler's thread, writes piece by piece
+by (FUNCALL WRITE DATA), and that ends with BODY."
+  `(call-streaming ,status ,headers (lambda (,write) ,@body)))
+
+(defun call-streaming (status headers function)
+  (ecase *front*
+    (:clack (lambda (responder)
+              (let ((writer (funcall responder (list status headers))))
+                (funcall function writer)
+                (funcall writer nil :close t))))
+    (:hunchentoot
+     (reply status headers nil)
+     (let ((stream (hunchentoot:send-headers)))
+       (funcall function (lambda (data &key (start 0) end)
+                           (write-sequence (if (stringp data) (octets data) data) stream
+                                           :start start :end end)
+                           (finish-output stream)))))))
 
 ;;; WebSockets
 
@@ -235,19 +254,15 @@ websocket-driver does."
                              function))))
       (call-with-front handler arguments function)))
 
+(defmacro with-front* ((request arguments) handler &body body)
+  "Like WITH-FRONT; ARGUMENTS is a form whose value is the plist."
+  `(call-with-front-in-mode (lambda (,request) (declare (ignorable ,request)) ,handler)
+                            ,arguments (lambda () ,@body)))
+
 (defmacro with-front ((request &rest arguments) handler &body body)
   "Evaluates BODY with *SERVER* bound to a server that is made with ARGUMENTS, a plist, and answers
 by the value of HANDLER, a form, with REQUEST bound."
-  `(call-with-front-in-mode (lambda (,request) (declare (ignorable ,request)) ,handler)
-                            (list ,@arguments) (lambda () ,@body)))
-
-(defun await-answer (answers)
-  "The first of ANSWERS, a recorder of what LATER has bound, when it is there; takes it out."
-  (eventually ("a reply to be left to others")
-    (bt:with-lock-held ((recorder-lock answers))
-      (let ((answer (first (last (recorder-entries answers)))))
-        (setf (recorder-entries answers) (butlast (recorder-entries answers)))
-        answer))))
+  `(with-front* (,request (list ,@arguments)) ,handler ,@body))
 
 (defun figure (name)
   "The statistic NAME of *SERVER*."
@@ -263,6 +278,44 @@ by the value of HANDLER, a form, with REQUEST bound."
   (if (typep *server* 'hunchentoot:acceptor)
       (apply #'hunchentoot:stop *server* arguments)
       (apply #'handler:stop *server* arguments)))
+
+;;; Tests of what comes later
+
+(defun await-answer (answers)
+  "The first of ANSWERS, a recorder of what LATER has bound, when it is there; takes it out."
+  (eventually ("a reply to be left to others")
+    (bt:with-lock-held ((recorder-lock answers))
+      (let ((answer (first (last (recorder-entries answers)))))
+        (setf (recorder-entries answers) (butlast (recorder-entries answers)))
+        answer))))
+
+(defun await-pending (count)
+  "Waits until COUNT replies are to come, and the handlers have returned."
+  (eventually ("replies to be left to others")
+    (= count (figure (if *parking-p* :deferred :busy)))))
+
+(defmacro with-answers ((answers &rest arguments) &body body)
+  "Evaluates BODY while a server, made with ARGUMENTS, leaves the replies to others, and records in
+ANSWERS, a variable, the functions that give them."
+  `(let ((,answers (make-recorder)))
+     (with-front (request ,@arguments) (later (answer) (record ,answers answer))
+       ,@body)))
+
+(defmacro with-pending ((answer connection request &rest arguments) &body body)
+  "Evaluates BODY with ANSWER bound to the function that answers a request of REQUEST, octets, over
+CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
+  `(with-answers (answers ,@arguments)
+     (with-connection (,connection)
+       (send ,connection ,request)
+       (let ((,answer (await-answer answers)))
+         (await-pending 1)
+         ,@body))))
+
+(defun outcome (function &rest arguments)
+  "What FUNCTION returns in another thread; or the name of the error that it signals."
+  (task-result (in-background ("elsewhere")
+                 (handler-case (apply function arguments)
+                   (error (condition) (type-of condition))))))
 
 ;;; Tests
 

@@ -78,3 +78,8 @@ differ, so that a check that fails does not print them."
           while (< filled (length result))
           do (copy-octets result filled result filled))
     result))
+
+(defun count-of (part text)
+  "How often PART is in TEXT."
+  (loop for start = (search part text) then (search part text :start2 (1+ start))
+        while start count t))

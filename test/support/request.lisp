@@ -60,3 +60,6 @@ alist FORM urlencoded, or the list CHUNKS of parts in the chunked coding."
             (header-lines `(("Host" . ,host) ("Content-Type" . ,content-type)
                             ,@framing ,@headers))
             :crlf body)))
+
+(defun post-head (target framing)
+  (octets (format nil "POST ~A HTTP/1.1" target) :crlf "Host: localhost" :crlf framing :crlf :crlf))

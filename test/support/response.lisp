@@ -127,3 +127,17 @@ whose trailer is read too."
   (let ((response (read-head connection)))
     (setf (response-body response) (read-body connection response head))
     response))
+
+(defun chunk-text (connection)
+  "The text of the next chunk; NIL for the last."
+  (let ((chunk (read-chunk connection)))
+    (and chunk (decode chunk))))
+
+(defun chunked-p (response)
+  "Whether RESPONSE says that its body is chunked."
+  (equalp "chunked" (response-header response "transfer-encoding")))
+
+(defun content-length (response)
+  "The Content-Length of RESPONSE as an integer, or NIL."
+  (let ((header (response-header response "content-length")))
+    (and header (parse-integer header))))

@@ -7,6 +7,12 @@
 
 (defparameter *large-answer* (test-octets *large-size*))
 
+(defun write-large (write &optional (written (make-recorder)))
+  "Writes *LARGE-ANSWER* piece by piece by WRITE, and records in WRITTEN that each was taken."
+  (loop for start from 0 below *large-size* by 50000
+        do (funcall write *large-answer* :start start :end (min *large-size* (+ start 50000)))
+           (record written start)))
+
 (defun whole-answer-p (connection)
   "Whether what CONNECTION reads next is *LARGE-ANSWER*."
   (null (octet-difference *large-answer* (receive-many connection *large-size*))))
@@ -30,3 +36,30 @@ the first pieces: for twice the time for which the server waits, its socket take
                always (progn (funcall pause)
                              (all-p *paced-octets*)))
          (all-p (- *large-size* (* 48 *paced-octets*))))))
+
+(defun large-reply-p (connection)
+  "Whether the next reply that CONNECTION reads is *LARGE-ANSWER*."
+  (let ((head (read-head connection)))
+    (and (= 200 (response-status head))
+         (= *large-size* (content-length head))
+         (whole-answer-p connection))))
+
+(defun large-stream-p (connection &optional (pause (constantly nil)))
+  "True when the next reply over CONNECTION is *LARGE-ANSWER* in chunks; calls PAUSE before each."
+  (and (chunked-p (read-head connection))
+       (loop for start = 0 then end
+             for chunk = (progn (funcall pause) (read-chunk connection))
+             for end = (+ start (length chunk))
+             while (and chunk
+                        (<= end *large-size*)
+                        (null (mismatch *large-answer* chunk :start1 start :end1 end)))
+             finally (return (and (null chunk) (= start *large-size*))))))
+
+(defun small-connection ()
+  "A connection to *SERVER* that takes little before it is read."
+  (connect-with-small-buffer (port-of *server*)))
+
+(defun await-held-up (count)
+  "Waits until COUNT clients hold up their replies, and no thread."
+  (eventually ("clients to hold up their replies")
+    (and (= count (figure :writing)) (zerop (figure :busy)))))

@@ -7,11 +7,6 @@
   "The Content-Type of RESPONSE."
   (response-header response "content-type"))
 
-(defun content-length (response)
-  "The Content-Length of RESPONSE as an integer, or NIL."
-  (let ((header (response-header response "content-length")))
-    (and header (parse-integer header))))
-
 ;;; Bodies
 
 (define-server-test a-string-is-sent-in-utf-8-by-default

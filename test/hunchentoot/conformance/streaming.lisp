@@ -3,10 +3,6 @@
 (def-suite* conformance/streaming :in conformance
   :description "Replies that the handler writes itself, after send-headers.")
 
-(defun chunked-p (response)
-  "Whether RESPONSE says that its body is chunked."
-  (equalp "chunked" (response-header response "transfer-encoding")))
-
 (defun write-part (stream string)
   "Writes STRING in UTF-8 to STREAM, the handler's, and sends it off."
   (write-sequence (encode string) stream)

@@ -1,0 +1,367 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* fronts/limits-of-time :in fronts
+  :description "Limits on time and on connections that each mean one thing.")
+
+(defun ended-by (kind)
+  (getf (figure :expired-by) kind))
+
+(defun await-ended-by (kind)
+  "Waits until a connection was ended for KIND, and checks that it was only one."
+  (eventually ("the end of a connection to be counted") (plusp (ended-by kind)))
+  (is (= 1 (ended-by kind))))
+
+(defun await-next ()
+  "Waits until a request for /word is answered as it should be."
+  (is-true (eventually ("the next request to be served")
+             (equal "word" (ignore-errors (ask-text "/word"))))))
+
+;;; A client
+
+(define-front-test (a-handshake-has-a-limit-of-its-own :modes (:tls) :needs :parking)
+  (with-growing-limit (seconds)
+    (with-front (request :handshake-timeout seconds :read-timeout 60) (reply 200 '() "Hey!")
+      (let ((*make-connection* '%make-connection))
+        (with-connection (connection)
+          (send connection (as-octets '(22 3 1)))
+          (is-true (closed-by-server-p connection))
+          (await-ended-by :handshake)))
+      (is (equal "Hey!" (promptly (ask-text "/")))))))
+
+(define-front-test (a-head-has-a-limit-of-its-own :modes (:plain :unparked :tls))
+  (with-front (request :head-timeout 1/2 :read-timeout 60) (reply 200 '() "Hey!")
+    (with-connection (connection)
+      (send connection "GET / HT")
+      (is (= 408 (response-status (read-response connection))))
+      (is-true (closed-by-server-p connection))
+      (await-ended-by :head))))
+
+(define-front-test a-connection-that-idles-has-a-limit-of-its-own
+  (with-growing-limit (seconds)
+    (with-front (request :idle-timeout seconds :read-timeout 60) (reply 200 '() "Hey!")
+      (with-connection (idle)
+        (with-prompt-connection (connection)
+          (is (equal "Hey!" (promptly (exchange-text connection "/"))))
+          (is-true (closed-by-server-p connection)))
+        (is-true (closed-by-server-p idle))))))
+
+(define-front-test a-client-that-sends-nothing-more-has-the-read-timeout
+  (with-growing-limit (seconds)
+    (with-front (request :read-timeout seconds) (reply 200 '() (content request))
+      (loop for (octets status) in `(("GET / HT" 408) ("" nil)
+                                     (,(post-head "/" "Content-Length: 3") 408))
+            do (with-prompt-connection (connection)
+                 (is (equal "word" (promptly (prog1 (exchange-text connection "/word")
+                                               (send connection octets)))))
+                 (when status
+                   (is (= status (response-status (read-response connection)))))
+                 (is-true (closed-by-server-p connection)))))))
+
+(define-front-test a-soft-stop-has-a-limit-of-its-own
+  (let ((gate (make-gate)))
+    (with-front (request) (progn (await gate) (reply 200 '() "Hey!"))
+      (with-connection (connection)
+        (send-request connection "/")
+        (eventually ("the handler to begin") (= 1 (figure :busy)))
+        (is (plusp (length (nth-value 1 (stop-front :soft t :timeout 1/2)))))
+        (open-gate gate)
+        (is (equal "Hey!" (response-text (read-response connection))))))))
+
+;;; Connections
+
+(define-front-test a-connection-ends-with-the-last-request-that-it-may-serve
+  (with-front (request :max-connection-requests 2) (reply 200 '() "Hey!")
+    (loop repeat 2
+          do (with-connection (connection)
+               (is (null (response-header (exchange connection "/") "connection")))
+               (is (string-equal "close" (response-header (exchange connection "/") "connection")))
+               (is-true (closed-by-server-p connection))))))
+
+(define-front-test an-address-has-no-more-connections-than-it-may
+  (with-front (request :max-address-connections 2 :defer-accept nil) (reply 200 '() "Hey!")
+    (with-admitted (first)
+      (with-admitted (second)
+        (loop for count from (1+ (refused-for-address))
+              repeat 2
+              do (with-connection (third)
+                   (check-refused third)
+                   (eventually ("the refusal to be counted") (= count (refused-for-address)))))
+        (is (equal "Hey!" (exchange-text second "/"))))
+      (with-admitted (another)
+        (is (equal "Hey!" (exchange-text first "/")))
+        (is (equal "Hey!" (exchange-text another "/")))))))
+
+(define-front-test a-connection-counts-for-its-address-until-it-ends
+  (with-front (request :max-address-connections 1 :defer-accept nil
+                       :read-timeout 1/2 :idle-timeout 60)
+      (error "Broken.")
+    (dolist (end (list #'disconnect
+                       (lambda (connection)
+                         (exchange connection "/word" :headers '(("Connection" . "close"))))
+                       (lambda (connection)
+                         (send-request connection "/")
+                         (disconnect connection))
+                       (lambda (connection)
+                         (send connection "no HTTP" :crlf :crlf))
+                       (lambda (connection)
+                         (send connection "GET / HT"))))
+      (with-admitted (connection)
+        (with-connection (refused)
+          (check-refused refused))
+        (funcall end connection)
+        (with-admitted (next)
+          (with-connection (refused)
+            (check-refused refused)))))))
+
+(define-front-test a-trusted-proxy-has-as-many-connections-as-it-opens
+  (with-front (request :max-address-connections 1 :trusted-proxies '("127.0.0.0/8"))
+      (reply 200 '() "Hey!")
+    (with-connections (connections 3)
+      (dolist (connection connections)
+        (is (equal "Hey!" (exchange-text connection "/"
+                                         :headers '(("X-Forwarded-For" . "192.0.2.1")))))))
+    (is (zerop (refused-for-address)))))
+
+(defun proxied (address)
+  "A connection that begins with a PROXY header, which tells that the client has ADDRESS."
+  (let ((connection (connect)))
+    (send connection
+          (format nil "PROXY TCP~D ~A ~:*~A 1 2" (if (find #\: address) 6 4) address) :crlf)
+    connection))
+
+(define-front-test with-the-proxy-protocol-connections-count-for-their-clients
+  (with-front (request :max-address-connections 1 :proxy-protocol t
+                       :trusted-proxies '("127.0.0.1" "10.0.0.1"))
+      (reply 200 '() "Hey!")
+    (let ((served '()))
+      (unwind-protect
+           (progn
+             (dolist (address '("192.0.2.1" "192.0.2.2" "2001:db8::1" "2001:db8:0:1::1"
+                                "10.0.0.1" "10.0.0.1"))
+               (push (proxied address) served)
+               (is (equal "Hey!" (exchange-text (first served) "/"))))
+             ;; The same in other words, and in the same network of 64 bits
+             (dolist (address '("192.0.2.1" "::ffff:192.0.2.2" "2001:db8::ffff:1"))
+               (with-open-connection (refused (proxied address))
+                 (check-refused refused)))
+             (eventually ("the refusals to be counted") (= 3 (refused-for-address))))
+        (mapc #'disconnect served))
+      (eventually ("a client to be let in again")
+        (with-open-connection (connection (proxied "192.0.2.1"))
+          (equal "Hey!" (handler-case (exchange-text connection "/")
+                          (error () nil))))))))
+
+;;; A handler
+
+(define-front-test (a-handler-beyond-its-limit-is-answered-503-in-its-place
+                    :modes (:plain :unparked :tls))
+  (let ((gate (make-gate)) (seen (make-recorder)))
+    (with-front (request :handler-timeout 1/2 :worker-num 1 :max-thread-count 1)
+        (progn (await gate (* 3 *patience*))
+               (record seen (recycling:request-timed-out-p))
+               (reply 200 '() "too late"))
+      (with-connection (connection)
+        (send connection (request-octets "/") (request-octets "/word"))
+        (let ((response (read-response connection)))
+          (is (= 503 (response-status response)))
+          (is (string-equal "close" (response-header response "connection"))))
+        (is-true (closed-by-server-p connection) "The handler runs on, but our side has ended.")
+        (is (null (recorded seen)))
+        (is (= 1 (ended-by :handler)))
+        (open-gate gate)
+        (eventually ("the handler to end") (recorded seen)))
+      (is (equal '(t) (recorded seen)))
+      (is (= 1 (ended-by :handler)))
+      (await-next))))
+
+(define-front-test a-handler-within-its-limit-is-not-disturbed
+  (let ((seen (make-recorder)))
+    (with-front (request :handler-timeout 60)
+        (progn (record seen (recycling:request-timed-out-p))
+               (recycling:call-when-timed-out (lambda () (record seen :called)))
+               (reply 200 '() "in time"))
+      (with-connection (connection)
+        (loop repeat 3 do (is (equal "in time" (exchange-text connection "/")))))
+      (is (zerop (ended-by :handler))))
+    (is (equal '(nil nil nil) (recorded seen)))))
+
+(define-front-test a-late-handler-is-told-by-a-function-that-may-free-it
+  (let ((called (make-recorder)))
+    (with-front (request :handler-timeout 1/2 :worker-num 1 :max-thread-count 1)
+        (let ((gate (make-gate)))
+          (recycling:call-when-timed-out (lambda () (error "On purpose.")))
+          (recycling:call-when-timed-out (lambda () (open-gate gate)))
+          (await gate)
+          ;; It has passed: called at once.
+          (recycling:call-when-timed-out (lambda () (record called t)))
+          (reply 200 '() "too late"))
+      (is (= 503 (response-status (ask "/"))))
+      (await-next)
+      (is (equal '(t) (recorded called))))))
+
+(define-front-test nothing-that-a-late-handler-does-reaches-its-client
+  (with-directory (directory)
+    (let ((file (pathname (write-file directory "file.txt" "in the file"))) (gate (make-gate)))
+      (with-front (request :handler-timeout 1/2)
+          (let ((path (path request)))
+            (await gate)
+            (cond ((equal "/error" path) (error "Too late, on purpose."))
+                  ((equal "/file" path) (reply 200 '() file))
+                  ((equal "/later" path) (later (answer) (funcall answer 200 '() "later")))
+                  ((equal "/write" path) (streamed (write 200) (funcall write "late")))
+                  (t (reply 101 '(:upgrade "talk") "late"))))
+        (let ((connections (loop for path in '("/error" "/file" "/later" "/write" "/switch" "/head")
+                                 for connection = (connect)
+                                 do (send-request connection path
+                                                  :method (if (equal "/head" path) :head :get))
+                                 collect connection)))
+          (dolist (connection connections)
+            (is (= 503 (response-status
+                        (read-response connection
+                                       :head (eq connection (first (last connections))))))))
+          (open-gate gate)
+          (dolist (connection connections)
+            (is-true (closed-by-server-p connection))
+            (disconnect connection)))
+        (eventually ("the handlers to end") (zerop (figure :busy)))
+        (is (zerop (figure :failed)))
+        (await-next)))))
+
+(define-front-test a-streamed-reply-beyond-the-limit-is-cut
+  (with-growing-limit (seconds)
+    (let ((gate (make-gate)))
+      (with-front (request :handler-timeout seconds)
+          (streamed (write 200)
+            (funcall write "begun")
+            (await gate (* 3 *patience*))
+            (ignore-errors (funcall write "more")))
+        (with-connection (connection)
+          (send-request connection "/")
+          (unwind-protect
+               (progn
+                 (promptly (read-head connection)
+                           (next-octet connection))
+                 (let ((text (decode (receive-rest connection))))
+                   (is (search "begun" text))
+                   (is (not (search (format nil "~C~C0~2:*~C~C" #\Return #\Newline) text))))
+                 (is (= 1 (ended-by :handler))))
+            (open-gate gate)))
+        (await-next)
+        (eventually ("the handler to end") (zerop (figure :busy)))
+        (is (zerop (figure :failed)))))))
+
+(defun await-timeout ()
+  "Waits in a handler until that is late."
+  (let ((gate (make-gate)))
+    (recycling:call-when-timed-out (lambda () (open-gate gate)))
+    (await gate (* 4 *patience*))))
+
+(defun let-limit-pass ()
+  "Returns when each handler that runs has run for longer than it may."
+  (is (= 503 (response-status (ask "/late")))))
+
+(defun text-in-time (connection)
+  "The text of the next response over CONNECTION.  Ends the try where that is 503: then the handler
+was late before it waited for something else."
+  (let ((response (read-response connection)))
+    (when (= 503 (response-status response))
+      (come-too-late))
+    (response-text response)))
+
+(define-front-test a-handler-that-waits-for-content-or-has-deferred-its-reply-is-not-late
+  (with-growing-limit (seconds)
+    (let ((answers (make-recorder)))
+      (with-front (request :handler-timeout seconds :max-early-octets 0)
+          (let ((path (path request)))
+            (cond ((equal "/late" path) (await-timeout) (reply 200 '() "late"))
+                  ((equal "/later" path) (later (answer) (record answers answer)))
+                  (t (record answers t) (reply 200 '() (content request)))))
+        (with-connections (connections 2)
+          (destructuring-bind (content later) connections
+            (send content (post-head "/" "Content-Length: 3") "a")
+            (await-answer answers)
+            (send-request later "/later")
+            (let ((answer (await-answer answers)))
+              (let-limit-pass)
+              (try-to-send content "bc")
+              (funcall answer 200 '() "later"))
+            (is (equal "abc" (text-in-time content)))
+            (is (equal "later" (text-in-time later)))))))))
+
+(define-front-test a-deferred-reply-of-a-late-handler-is-dropped
+  (let ((gate (make-gate)) (answers (make-recorder)))
+    (with-front (request :handler-timeout 1/2 :reply-timeout 60)
+        (later (answer)
+          (record answers answer)
+          (await gate))
+      (with-connection (connection)
+        (send-request connection "/")
+        (is (= 503 (response-status (read-response connection))))
+        (open-gate gate)
+        (is-true (closed-by-server-p connection))
+        (eventually ("the handler to end") (zerop (figure :busy)))
+        (is (null (funcall (await-answer answers) 200 '() "later")))))))
+
+;;; A request that waits for a thread
+
+(defmacro with-late-request ((arguments gate served connection) &body body)
+  "Evaluates BODY with a server that is made with ARGUMENTS, when a request over CONNECTION has
+waited for longer than a second, and than *LIMIT*, for its one thread, which waits for GATE.  HOLDER
+is the connection that has it, and SERVED a recorder of the calls of the handler."
+  `(let ((,gate (make-gate)) (,served (make-recorder)))
+     (with-front (request :worker-num 1 :max-thread-count 1 ,@arguments)
+         (progn (record ,served t)
+                (await ,gate (* 4 *patience*))
+                (reply 200 '() "Hey!"))
+       (unwind-protect
+            (with-connection (holder)
+              (send-request holder "/")
+              (eventually ("the thread to be held, or an answer in its place")
+                (or (recorded ,served) (readable-p holder)))
+              (unless (recorded ,served)
+                (come-too-late))
+              (with-connection (,connection)
+                (send-request ,connection "/")
+                (poll (constantly nil) (+ *limit* 9/10))
+                ,@body))
+         (open-gate ,gate)))))
+
+(define-front-test (a-request-that-waits-too-long-for-a-thread-is-answered-503
+                    :needs :noticed-leaving)
+  (with-growing-limit (seconds)
+    (with-late-request ((:queue-timeout seconds) gate served late)
+      (open-gate gate)
+      (is (equal "Hey!" (response-text (read-response holder))))
+      (let ((response (read-response late)))
+        (when (= 200 (response-status response))
+          (come-too-late))              ; the server, which learns how long requests wait
+        (is (= 503 (response-status response)))
+        (is (equal "1" (response-header response "retry-after"))))
+      (is-true (closed-by-server-p late))
+      (is (= 1 (recorded-count served)))
+      (await-ended-by :queue)
+      (await-next))))
+
+(define-front-test a-request-waits-for-a-thread-without-a-limit-by-default
+  (with-growing-limit (seconds)
+    (with-late-request (() gate served late)
+      (open-gate gate)
+      (is (equal "Hey!" (response-text (read-response holder))))
+      (disconnect holder)               ; unparked it has the thread
+      (is (equal "Hey!" (response-text (read-response late))))
+      (is (= 2 (recorded-count served)))
+      (is (zerop (ended-by :queue))))))
+
+(define-front-test (a-request-whose-client-left-while-it-waited-is-not-served
+                    :needs :noticed-leaving)
+  (with-growing-limit (seconds)
+    (with-late-request (() gate served left)
+      (disconnect left)
+      (open-gate gate)
+      (is (equal "Hey!" (response-text (read-response holder))))
+      (eventually ("the request to be dropped, or served")
+        (or (= 2 (recorded-count served)) (plusp (ended-by :left))))
+      (when (= 2 (recorded-count served))
+        (come-too-late))                ; the server, likewise
+      (await-ended-by :left)
+      (await-next))))

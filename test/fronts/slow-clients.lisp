@@ -1,0 +1,160 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* fronts/slow-clients :in fronts
+  :description "Clients that take their time to take a reply, or to send content.")
+
+(define-front-test (slow-clients-hold-no-thread :modes (:plain :tls) :needs :parking)
+  (with-front (request :worker-num 1 :max-thread-count 1) (reply 200 '() *large-answer*)
+    (with-connections (connections 2)
+      (dolist (connection connections)
+        (send connection (request-octets "/") (request-octets "/word")))
+      (await-held-up 2)
+      (is (equal "word" (ask-text "/word")))
+      (is (= 2 (count :writing (recycling:list-connections *server*)
+                      :key (lambda (plist) (getf plist :state)))))
+      (send (first connections) (request-octets "/word"))
+      (dolist (connection connections)
+        (is-true (large-reply-p connection))
+        (is (equal "word" (response-text (read-response connection)))))
+      (is (equal "word" (response-text (read-response (first connections))))))))
+
+(define-front-test (a-large-last-reply-arrives-whole :modes (:plain :unparked :tls))
+  (with-front (request) (reply 200 '() (make-string 6000000 :initial-element #\ä))
+    (with-connection (connection)
+      (send-request connection "/" :headers '(("Connection" . "close")))
+      (end-sending connection)
+      (when *parking-p*
+        (await-held-up 1))
+      (is (= 12000000 (content-length (read-head connection))))
+      (is (null (octet-difference (encode (make-string 6000000 :initial-element #\ä))
+                                  (receive-many connection 12000000))))
+      (is-true (closed-by-server-p connection)))))
+
+(define-front-test (a-client-that-is-slow-and-steady-gets-all :modes (:plain))
+  (dolist (path '("/whole" "/streamed"))
+    (is-true (call-at-pace
+              (lambda (seconds pause)   ; four times the write timeout, in all
+                (with-front (request :write-timeout seconds :read-timeout seconds)
+                    (if (equal "/whole" (path request))
+                        (reply 200 '() *large-answer*)
+                        (streamed (write 200) (write-large write)))
+                  (with-open-connection (connection (small-connection))
+                    (send-request connection path)
+                    (if (equal "/whole" path)
+                        (and (= 200 (response-status (read-head connection)))
+                             (large-answer-slowly-p connection pause))
+                        (large-stream-p connection pause)))))))))
+
+(define-front-test (a-client-that-takes-a-reply-too-slowly-is-given-up :modes (:plain :tls)
+                    :needs :parking)
+  (loop for arguments in '((:write-timeout 1/4)
+                           (:write-timeout 60 :min-reply-rate 1000000000 :reply-grace 1))
+        do (dolist (path '("/whole" "/streamed"))
+             (with-front* (request arguments)
+                 (if (equal "/whole" (path request))
+                     (reply 200 '() *large-answer*)
+                     (streamed (write 200) (write-large write)))
+               (with-open-connection (connection (small-connection))
+                 (send-request connection path)
+                 (eventually ("the reply to begin") (readable-p connection))
+                 (eventually ("the client to be given up") (zerop (figure :open)))
+                 (is-true (cut-answer-p connection)))))))
+
+(define-front-test (a-soft-stop-lets-slow-clients-have-their-replies :modes (:plain :tls)
+                    :needs :parking)
+  (with-front (request) (reply 200 '() *large-answer*)
+    (with-connection (connection)
+      (send-request connection "/")
+      (await-held-up 1)
+      (let ((stop (as-client ("stopping") (stop-front :soft t))))
+        (is-true (large-reply-p connection))
+        (is-true (closed-by-server-p connection))
+        (task-result stop)))))
+
+(define-front-test (what-a-handler-wrote-leaves-without-its-thread :needs :parking)
+  (with-globals ((recycling:*high-water-mark* (* 2 *large-size*)))
+    (with-front (request :worker-num 1 :max-thread-count 1)
+        (streamed (write 200)
+          (write-large write)
+          (when (equal "/error" (path request))
+            (error "At the end.")))
+      (with-connections (connections 2)
+        (destructuring-bind (whole cut) connections
+          (send whole (request-octets "/") (request-octets "/word"))
+          (send-request cut "/error")
+          (await-held-up 2)
+          (is (equal "word" (ask-text "/word")))
+          (is-true (large-stream-p whole))
+          (is (equal "word" (response-text (read-response whole))))
+          (read-head cut)
+          (loop with left = *large-size*
+                while (plusp left)
+                do (decf left (length (read-chunk cut)))
+                finally (is (zerop left)))
+          (is-true (closed-by-server-p cut) "The last chunk is missing."))))))
+
+;;; Clients for which threads wait
+
+(defparameter *waits*
+  '(:worker-num 6 :max-thread-count 6 :max-waiting-count 3 :max-early-octets 0
+    :read-timeout 60 :write-timeout 60)
+  "Arguments of a server half of whose threads may wait for clients.")
+
+(define-front-test (slow-clients-hold-a-share-of-the-threads :modes (:plain :unparked :tls))
+  (with-front* (request *waits*)
+      (if (equal "/content" (path request))
+          (reply 200 '() (content request))
+          (streamed (write 200) (write-large write)))
+    (loop for (kind . octets)
+            in (list (cons :body (post-head "/content" "Content-Length: 50000"))
+                     (cons :write (request-octets "/large")))
+          do (let ((connections '()))
+               (unwind-protect
+                    (progn
+                      (loop repeat 8
+                            do (push (connect) connections)
+                               (send (first connections) octets))
+                      (eventually ("those that are too many to be given up")
+                        (<= 5 (getf (figure :expired-by) kind)))
+                      (loop repeat 5 do (is (equal "word" (ask-text "/word")))))
+                 (mapc #'disconnect connections))))))
+
+(define-front-test the-slowest-client-is-given-up-and-no-other
+  (with-front* (request (list* :max-waiting-count 1 *waits*))
+      (reply 200 '() (content request))
+    (with-connections (connections 2)
+      (destructuring-bind (slow fast) connections
+        (send slow (post-head "/" "Content-Length: 500000") "a")
+        (eventually ("a thread to wait") (= 1 (figure :busy)))
+        (send fast (post-head "/" "Content-Length: 500000") (test-octets 400000))
+        (is (= 408 (response-status (read-response slow))))
+        (send fast (test-octets 100000))
+        (is (= 500000 (length (response-body (read-response fast)))))))))
+
+;;; Clients that send more while their last reply is on its way
+
+(define-front-test (who-sends-more-than-is-read-is-not-reset :modes (:plain :unparked :tls))
+  (with-front (request :max-body-octets 10) (reply 200 '() "last")
+    (loop for (status . octets)
+            in (list (cons 413 (octets "POST / HTTP/1.1" :crlf "Host: localhost" :crlf
+                                       "Content-Length: 1000000" :crlf :crlf))
+                     (cons 400 (octets "nonsense" :crlf))
+                     (cons 200 (request-octets "/" :headers '(("Connection" . "close")))))
+          do (with-connection (connection)
+               (send connection octets)
+               (dotimes (number 20)
+                 (try-to-send connection (make-string 10000 :initial-element #\x)))
+               (is (= status (response-status (read-response connection))))
+               (is-true (closed-by-server-p connection))))))
+
+(define-front-test who-sends-no-more-is-closed-at-once
+  (with-front (request) (reply 200 '() (content request))
+    (dolist (keys '((:headers (("Connection" . "close")))
+                    (:version "HTTP/1.0")
+                    (:method :post :content "content" :headers (("Connection" . "x, Close")))
+                    (:method :post :chunks ("content") :headers (("Connection" . "close")))))
+      (with-connection (connection)
+        (is (= 200 (response-status (apply #'exchange connection "/" keys))))
+        (is-true (closed-by-server-p connection))
+        (eventually ((format nil "the connection of ~S to be closed" keys))
+          (and (zerop (figure :open)) (zerop (figure :busy))))))))

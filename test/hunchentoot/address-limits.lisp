@@ -1,0 +1,61 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* address-limits :in acceptors
+  :description "Which connections of an acceptor count for an address.")
+
+(define-server-test (a-connection-that-a-program-has-detached-counts-no-more :needs :our-http)
+  (let ((stream nil))
+    (serving (:max-address-connections 1 :defer-accept nil)
+        (("/word" "word")
+         ("/take" (hunchentoot:detach-socket hunchentoot:*acceptor*)
+                  (setf stream hunchentoot::*hunchentoot-stream*)
+                  "taken"))
+      (with-admitted (connection)
+        (is (string= "taken" (exchange-text connection "/take")))
+        (with-admitted (next)
+          (with-connection (refused)
+            (check-refused refused)))
+        (close stream)
+        (is (closed-by-server-p connection))))))
+
+(define-server-test (a-failed-handshake-counts-no-more :needs (:our-engine :tls-client))
+  (over-tls
+    (serving (:max-address-connections 1 :defer-accept nil) (("/word" "word"))
+      (let ((*make-connection* '%make-connection))
+        (with-connection (connection)
+          (send connection (as-octets '(22 9 9 0 1 0)))
+          (receive-rest connection)))
+      (with-admitted (connection)       ; perhaps refused at first
+        (let ((*make-connection* '%make-connection)
+              (before (refused-for-address)))
+          (with-connection (refused)
+            (is (closed-by-server-p refused)))
+          (eventually ("the refusal to be counted") (< before (refused-for-address))))))))
+
+(define-server-test (connections-to-a-path-count-for-no-address :needs :systemd)
+  (with-directory (directory)
+    (let ((path (merge-pathnames "socket" directory)))
+      (with-routes (("/word" "word"))
+        (let ((acceptor (make-instance *acceptor-class* :listen-path path :max-address-connections 1
+                                                        :access-log-destination nil
+                                                        :message-log-destination nil)))
+          (hunchentoot:start acceptor)
+          (unwind-protect
+               (with-open-connection (first (connect-to-path path))
+                 (is (string= "word" (exchange-text first "/word")))
+                 (with-open-connection (second (connect-to-path path))
+                   (is (string= "word" (exchange-text second "/word")))))
+            (stop-if-started acceptor)))))))
+
+(define-server-test (the-limit-of-an-address-can-be-changed-for-new-connections :needs :our-engine)
+  (serving (:defer-accept nil) (("/word" "word"))
+    (with-admitted (first)
+      (reinitialize-instance *server* :max-address-connections 1)
+      (with-admitted (second)
+        (with-connection (refused)
+          (check-refused refused)))
+      (is (string= "word" (exchange-text first "/word")))
+      (reinitialize-instance *server* :max-address-connections nil)
+      (with-admitted (second)
+        (with-admitted (third)
+          (is (string= "word" (exchange-text second "/word"))))))))
