@@ -37,13 +37,49 @@
     (is (equal "text/plain" (gethash "content-type" headers)))
     (is (equal "1" (gethash "content-length" headers)))))
 
-(define-server-test the-length-of-content-is-an-integer-where-it-is-known
-  (flet ((length-of (&rest keys)
-           (getf (environment-of (apply #'request-octets "/" :method :post keys)) :content-length)))
-    (is (eql 3 (length-of :content "abc")))
-    (is (eql 0 (length-of :headers '(("Content-Length" . "0")))))
-    (is (null (length-of :chunks '("abc"))))
-    (is (null (length-of)))))
+(defparameter *environments*
+  (let ((letter (string (code-char #x3042))))
+    `((("/" :method :post :content "abc") :content-length 3)
+      (("/" :method :post :headers (("Content-Length" . "0"))) :content-length 0)
+      (("/" :method :post :chunks ("abc")) :content-length nil)
+      (("/" :method :post) :content-length nil)
+      ;; Paths are decoded once, leniently, as UTF-8
+      (("/foo/bar%2cbaz") :path-info "/foo/bar,baz")
+      (("/foo/bar%252cbaz") :path-info "/foo/bar%2cbaz")
+      (("/foo%E3%81%82") :path-info ,(format nil "/foo~A" letter))
+      (("/%E3%81%82%BF%27%22%28") :path-info ,(format nil "/~A~C'\"(" letter (code-char #xFFFD)))
+      (("/%zz") :path-info "/%zz")
+      (("/a+b") :path-info "/a+b")
+      (("/foo///bar/baz") :path-info "/foo///bar/baz")
+      (("///") :path-info "///")
+      ;; Targets of every form
+      (("http://other.org:81/p?x=/y" :host "a")
+       :path-info "/p" :query-string "x=/y" :server-name "other.org" :server-port 81
+       :request-uri "http://other.org:81/p?x=/y")
+      (("http://other.org") :path-info "/" :query-string nil)
+      (("http://other.org?q") :path-info "/" :query-string "q")
+      (("*" :method :options) :path-info "*")
+      (("/p?") :path-info "/p" :query-string "")
+      (("/p") :path-info "/p" :query-string nil)
+      ;; The server that the client has asked for
+      (("/" :host "localhost") :server-name "localhost" :server-port 80)
+      (("/" :host "localhost:") :server-name "localhost" :server-port 80)
+      (("/" :host "localhost:5000") :server-name "localhost" :server-port 5000)
+      (("/" :host "[::1]") :server-name "[::1]" :server-port 80)
+      (("/" :host "[::1]:5000") :server-name "[::1]" :server-port 5000)
+      (("/" :method :put) :request-method :put)
+      (("/" :method :propfind) :request-method :propfind)))
+  "Lists of a request, and some of its environment.")
+
+(define-server-test environments-tell-what-requests-say
+  (let ((seen nil))
+    (with-clack (environment (progn (setf seen environment) (text-response "seen")))
+      (with-connection (connection)
+        (loop for (request . facts) in *environments*
+              do (is (= 200 (response-status (apply #'exchange connection request))))
+                 (loop for (name value) on facts by #'cddr
+                       do (is (equal value (getf seen name '#:missing)) "~S: ~A" request name)))
+        (is (= 501 (response-status (exchange connection "/" :method "NEVER-HEARD-OF-THIS"))))))))
 
 (define-server-test each-request-has-an-environment-of-its-own
   (let ((seen '()))
@@ -61,42 +97,6 @@
       (is (not (eq (getf first :headers) (getf second :headers))))
       (is (= 1 (count :mine second))))))
 
-(defun path-info (target)
-  (getf (environment-of (request-octets target)) :path-info))
-
-(define-server-test paths-are-decoded-once-leniently-as-utf-8
-  (is (equal "/foo/bar,baz" (path-info "/foo/bar%2cbaz")))
-  (is (equal "/foo/bar%2cbaz" (path-info "/foo/bar%252cbaz")))
-  (is (equal (format nil "/foo~C" (code-char #x3042)) (path-info "/foo%E3%81%82")))
-  (is (equal (format nil "/~C~C'\"(" (code-char #x3042) (code-char #xFFFD))
-             (path-info "/%E3%81%82%BF%27%22%28")))
-  (is (equal "/%zz" (path-info "/%zz")))
-  (is (equal "/a+b" (path-info "/a+b")))
-  (is (equal "/foo///bar/baz" (path-info "/foo///bar/baz")))
-  (is (equal "///" (path-info "///"))))
-
-(define-server-test targets-of-every-form-have-a-path
-  (let ((environment (environment-of (request-octets "http://other.org:81/p?x=/y" :host "a"))))
-    (is (equal '("/p" "x=/y" "other.org" 81 "http://other.org:81/p?x=/y")
-               (known environment
-                      :path-info :query-string :server-name :server-port :request-uri))))
-  (is (equal "/" (path-info "http://other.org")))
-  (is (equal '("/" "q") (known (environment-of (request-octets "http://other.org?q"))
-                               :path-info :query-string)))
-  (is (equal "*" (getf (environment-of (request-octets "*" :method :options)) :path-info)))
-  (is (equal '("/p" "") (known (environment-of (request-octets "/p?")) :path-info :query-string)))
-  (is (equal '("/p" nil) (known (environment-of (request-octets "/p")) :path-info :query-string))))
-
-(defun host-of (host &rest keys)
-  (known (environment-of (apply #'request-octets "/" :host host keys)) :server-name :server-port))
-
-(define-server-test the-server-is-the-one-that-the-client-has-asked-for
-  (is (equal '("localhost" 80) (host-of "localhost")))
-  (is (equal '("localhost" 80) (host-of "localhost:")))
-  (is (equal '("localhost" 5000) (host-of "localhost:5000")))
-  (is (equal '("[::1]" 80) (host-of "[::1]")))
-  (is (equal '("[::1]" 5000) (host-of "[::1]:5000"))))
-
 (define-server-test a-client-that-names-no-server-has-asked-for-our-end
   (let ((seen nil))
     (with-clack (environment (progn (setf seen environment)
@@ -104,20 +104,6 @@
       (ask-raw (request-octets "/" :host nil :version "HTTP/1.0"))
       (is (equal (list "127.0.0.1" (port-of *server*) :http/1.0)
                  (known seen :server-name :server-port :server-protocol))))))
-
-(define-server-test two-hosts-in-turn-are-told-apart
-  (with-clack (environment (text-response (format nil "~A:~A" (getf environment :server-name)
-                                                  (getf environment :server-port))))
-    (with-connection (connection)
-      (loop for host in '("a:1" "b:2" "a:1" "a:3" "b")
-            for name in '("a:1" "b:2" "a:1" "a:3" "b:80")
-            do (is (equal name (exchange-text connection "/" :host host)))))))
-
-(define-server-test methods-are-keywords-and-others-are-not-implemented
-  (with-clack (environment (text-response (prin1-to-string (getf environment :request-method))))
-    (is (equal ":PUT" (ask-text "/" :method :put)))
-    (is (equal ":PROPFIND" (ask-text "/" :method :propfind)))
-    (is (= 501 (response-status (ask "/" :method "NEVER-HEARD-OF-THIS"))))))
 
 (define-server-test a-long-header-comes-whole-within-the-limit
   (let ((value (make-string (* 96 1024) :initial-element #\a)))

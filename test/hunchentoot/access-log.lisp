@@ -120,34 +120,6 @@
       (is (= 1 (length (lines-of file))))
       (is (= 2 (length (lines-of other)))))))
 
-(define-server-test (lost-lines-are-in-the-figures :needs :our-engine)
-  (serving (:access-log-format (lambda (facts) (error "No line for ~A." (getf facts :uri)))
-            :access-log-destination (make-string-output-stream))
-      (("/" "body"))
-    (is (zerop (getf (recycling:stats *server*) :log-dropped)))
-    (is (string= "body" (ask-text "/")))
-    (eventually ("the line to be missed")
-      (= 1 (getf (recycling:stats *server*) :log-dropped)))))
-
-(define-server-test (lines-of-a-log-that-cannot-be-written-at-the-stop-are-counted
-                     :needs :our-engine)
-  (with-log-file (file)
-    (let* ((hidden (merge-pathnames "later/lines.log" file))
-           (acceptor (make-test-acceptor :access-log-destination hidden))
-           (*server* acceptor))
-      (with-routes (("/yo" "Hey!"))
-        (hunchentoot:start acceptor)
-        (loop repeat 3 do (ask-text "/yo"))
-        (hunchentoot:stop acceptor :soft t)
-        (is (= 3 (getf (recycling:stats acceptor) :log-dropped)))
-        (ensure-directories-exist hidden)
-        (hunchentoot:start acceptor)
-        (eventually ("the lines to be written, although there is no other")
-          (and (probe-file hidden) (= 3 (length (lines-of hidden)))))
-        (hunchentoot:stop acceptor :soft t)
-        (is (= 3 (length (lines-of hidden))) "They are written after all.")
-        (is (zerop (getf (recycling:stats acceptor) :log-dropped)))))))
-
 ;;; Which requests have lines
 
 (define-server-test (a-request-that-takes-the-destination-away-has-no-line :needs :our-engine)
@@ -217,11 +189,6 @@
                                 ("referer" "http://there/") ("user_agent" "Tester \"1\" \\"))
           do (is (equal value (fact name object)) "~A is ~S." name (fact name object)))
     (is (typep (fact "duration_us" object) '(integer 0)))))
-
-(define-server-test (a-connection-without-a-further-request-has-no-further-line :needs :our-engine)
-  (is (= 1 (length (logged-json () (("/" "body"))
-                     (with-connection (connection)
-                       (is (string= "body" (exchange-text connection "/")))))))))
 
 (define-server-test (json-has-a-line-for-each-request-of-a-connection :needs :our-engine)
   (let ((objects (logged-json () (("/" "body") ("/fails" (error "It fails."))

@@ -256,25 +256,6 @@ name and type.")
         (is (null (octet-difference *file-contents* contents)))
         (is (string= "another's" (uiop:read-file-string others)))))))
 
-;;; PROBE-FILE of SBCL signals an error when a file goes just while it looks
-
-(define-server-test (a-file-that-cannot-be-looked-for-keeps-no-other :needs :our-engine)
-  (let ((paths (make-recorder)))
-    (serving-uploads (("/" (let ((path (first (hunchentoot:post-parameter "file"))))
-                             (record paths path)
-                             ;; Of this one, PROBE-FILE always signals an error.
-                             (push (make-pathname :name :wild :defaults path)
-                                   hunchentoot::*tmp-files*)
-                             "taken")))
-      (with-connection (connection)
-        (loop repeat 2
-              do (is (string= "taken" (exchange-text connection "/" :method :post
-                                                                    :content-type (multipart-type)
-                                                                    :content
-                                                     (multipart (file-part))))))
-        (is (= 2 (recorded-count paths)))
-        (eventually ("the files to be deleted") (every #'file-gone-p (recorded paths)))))))
-
 (define-server-test (a-hook-for-uploads-that-fails-is-called-once :needs :our-content)
   (let ((calls 0))
     (with-globals ((hunchentoot:*file-upload-hook* (lambda (path)
