@@ -24,8 +24,8 @@ MAKE-PROGRAM-SOCKET.")
           :documentation "The arguments of RUN that say where to listen, a plist.")
    (threads :initarg :threads :reader server-threads
             :documentation "The limits on the number of threads, a plist; see THREAD-COUNTS.")
-   (address :initform nil :accessor %server-address)
-   (port :initform nil :accessor %server-port)
+   (address :initform nil :reader server-address)
+   (port :initform nil :reader server-port)
    (sole-name :initform nil :accessor server-sole-name
               :documentation "A list of the address and port of our end of every connection, where
 all connections have the same; else NIL.")
@@ -58,15 +58,11 @@ in it.  Replaced as a whole."))
 
 (defgeneric server-address (server)
   (:documentation "The address on which SERVER, a CLACK-SERVER, listens: a string, or NIL before it
-listens.  For a Unix-domain socket, it is \"unix:\" followed by the path.")
-  (:method ((server clack-server))
-    (%server-address server)))
+listens.  For a Unix-domain socket, it is \"unix:\" followed by the path."))
 
 (defgeneric server-port (server)
   (:documentation "The port on which SERVER, a CLACK-SERVER, listens: an integer, or NIL before it
-listens.  For a Unix-domain socket, it is 0.")
-  (:method ((server clack-server))
-    (%server-port server)))
+listens.  For a Unix-domain socket, it is 0."))
 
 (defmethod server-engine ((server clack-server))
   (application-engine server))

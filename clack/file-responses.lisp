@@ -47,13 +47,6 @@ PATHNAME."
         when (member (header-name name) '(:vary :etag :last-modified))
           collect name and collect value))
 
-(defun send-part-of-file (exchange status headers part)
-  "Sends PART of a file as the content of the response to EXCHANGE, with STATUS and HEADERS."
-  (flet ((append-it (reply)
-           (append-file reply part)))
-    (declare (dynamic-extent #'append-it))
-    (send-whole exchange status headers (- (part-end part) (part-position part)) #'append-it)))
-
 (defun send-version (exchange status headers part version coding)
   "Sends the octets of PART, the VERSION of a file with CODING or NIL, for which the client has
 asked; see RFC 9110, sections 13 and 14."
@@ -72,12 +65,10 @@ asked; see RFC 9110, sections 13 and 14."
          (if (and range (= 416 status))
              (send-text exchange status "The range lies beyond the end of the file."
                         (list* :content-range range (version-headers-of headers)))
-             (send-part-of-file exchange status
-                                (with-headers (if range
-                                                  (list* :content-range range headers)
-                                                  headers)
-                                  :content-encoding (coding-name coding))
-                                part)))))))
+             (send-whole exchange status
+                         (with-headers (if range (list* :content-range range headers) headers)
+                           :content-encoding (coding-name coding))
+                         (- (part-end part) (part-position part)) part)))))))
 
 (defun sent-from-descriptor-p (exchange status headers pathname sibling coding)
   "Does what SENT-FILE-P does, through a descriptor."

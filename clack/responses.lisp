@@ -104,37 +104,6 @@ since some clients look for a response only after they have sent everything."
 
 ;;; Whole responses
 
-(defun send-whole (exchange status headers length append)
-  "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content.
-APPEND is a function of an OUTPUT: it appends the content to that, or returns the content, which is
-sent after it."
-  (begin-limited-reply exchange)
-  (drop-unread exchange)
-  (let ((head (exchange-head exchange))
-        (event (reply-event exchange status (kept-p exchange headers))))
-    (with-reply (reply)
-      (encode-response-head reply exchange status headers event length)
-      (let ((body (and (content-wanted-p (head-method head) status) (funcall append reply))))
-        (note-event exchange event)
-        (send-reply (http-io (exchange-http exchange)) reply body)
-        (note-event exchange :reply-end)))))
-
-(defun announced-length (headers)
-  "The Content-Length in HEADERS, an integer, or NIL where there is no valid one."
-  (let ((value (header :content-length headers)))
-    (typecase value
-      (content-size value)
-      (string (let ((length (parse-integer value :junk-allowed t)))
-                (and (typep length 'content-size) length))))))
-
-(defun send-nothing (exchange status headers)
-  ;; In a response to HEAD, the application may announce the length that GET would have.
-  (send-whole exchange status headers
-              (or (and (eq :head (head-method (exchange-head exchange)))
-                       (announced-length headers))
-                  0)
-              (constantly nil)))
-
 (defun element-length (element)
   (etypecase element
     (string (encoded-length element :utf-8))
@@ -145,27 +114,76 @@ sent after it."
   (etypecase element
     (string (encode-string reply element :utf-8))
     (null)
-    (octets (encode-octets reply element))
     ((vector octet) (encode-octets reply (coerce element 'octets)))))
+
+(defparameter *whole-list-octets* (* 1024 1024)
+  "A longer list is sent element by element, in a worker, which waits for its client.  Otherwise
+slow clients could fill the heap with copies of what they do not take.")
+
+(defun send-elements (io elements)
+  "Sends ELEMENTS, a list, to IO, one after the other.  Waits for the peer where it is slow."
+  (whole-or-broken (io)
+    (dolist (element elements)
+      (with-line (line)
+        (encode-element line element)
+        (write-with-backpressure io (output-octets line) 0 (output-fill line))))
+    (leave-output-to-engine io)))
+
+(defun append-body (reply body at-once-p)
+  "Appends BODY, as SEND-WHOLE takes it, to REPLY; or returns it, if it is to be sent after that.  A
+list is appended if AT-ONCE-P."
+  (etypecase body
+    (list (if at-once-p
+              (dolist (element body)
+                (encode-element reply element))
+              body))
+    (octets (if (encode-body reply body) nil body))
+    (part (append-file reply body))))
+
+(defun send-whole (exchange status headers length body)
+  "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content:
+BODY, octets, a part of a file, or a list of elements."
+  (begin-limited-reply exchange)
+  (drop-unread exchange)
+  (let ((io (http-io (exchange-http exchange)))
+        (event (reply-event exchange status (kept-p exchange headers))))
+    (with-reply (reply)
+      (encode-response-head reply exchange status headers event length)
+      (let ((rest (and (content-wanted-p (head-method (exchange-head exchange)) status)
+                       (append-body reply body
+                                    (or (<= length *whole-list-octets*)
+                                        ;; The thread that gives it later must not wait.
+                                        (exchange-deferred-response exchange))))))
+        (note-event exchange event)
+        (send-reply io reply (if (listp rest) nil rest))
+        (when (consp rest)
+          (send-elements io rest))
+        (note-event exchange :reply-end)))))
+
+(defun announced-length (headers)
+  "The Content-Length in HEADERS, an integer, or NIL where there is no valid one."
+  (let* ((value (header :content-length headers))
+         (length (if (stringp value) (parse-integer value :junk-allowed t) value)))
+    (and (typep length 'content-size) length)))
+
+(defun send-nothing (exchange status headers)
+  ;; In a response to HEAD, the application may announce the length that GET would have.
+  (send-whole exchange status headers
+              (or (and (eq :head (head-method (exchange-head exchange)))
+                       (announced-length headers))
+                  0)
+              '()))
 
 (defun send-list (exchange status headers elements)
   (if (and (eq :head (head-method (exchange-head exchange))) (every #'null elements))
       (send-nothing exchange status headers)
-      (flet ((append-them (reply)
-               (dolist (element elements nil)
-                 (encode-element reply element))))
-        (declare (dynamic-extent #'append-them))
-        (send-whole exchange status
-                    (if (some #'stringp elements) (with-content-type headers *text-type*) headers)
-                    (loop for element in elements sum (element-length element) of-type index)
-                    #'append-them))))
+      (send-whole exchange status
+                  (if (some #'stringp elements) (with-content-type headers *text-type*) headers)
+                  (loop for element in elements sum (element-length element) of-type index)
+                  elements)))
 
 (defun send-octet-vector (exchange status headers octets)
-  (let ((octets (coerce octets 'octets)))
-    (flet ((append-them (reply)
-             (if (encode-body reply octets) nil octets)))
-      (declare (dynamic-extent #'append-them))
-      (send-whole exchange status headers (length octets) #'append-them))))
+  (send-whole exchange status headers (length octets) (coerce octets 'octets)))
 
 (define-condition unfit-response (recycling-error)
   ((response :initarg :response :reader unfit-response-response))

@@ -26,7 +26,7 @@
   (fill-standard-descriptors)
   (let* ((arguments (server-place server))
          (listener (set-acquired (server-listener server) (open-clack-listener arguments))))
-    (setf (values (%server-address server) (%server-port server)) (local-name listener)
+    (setf (values (slot-value server 'address) (slot-value server 'port)) (local-name listener)
           (server-sole-name server) (sole-name listener))
     (unless (or (getf arguments :listen) (getf arguments :fd))
       (defer-accepts listener (or (getf arguments :defer-accept 1) 0)))

@@ -33,6 +33,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
    #:flushed-p #:flush-io #:send-unsent
    #:engine-sends-p #:*high-water-mark* #:io-talked-on-p #:leave-output-to-engine
+   #:write-with-backpressure
    ;; streams of the Lisp's own beside buffered connections
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
