@@ -201,19 +201,15 @@
                  (:file "messages")
                  (:file "verdicts")
                  (:file "files")
+                 (:file "proxies")
                  (:file "lifecycle")
                  (:file "crowds")))
    (:module "proxies"                   ; in front of servers
     :pathname "hunchentoot/"
     :serial t
-    :components ((:file "behind-proxies")
-                 (:file "proxied-connections")
-                 (:file "real-proxies")
+    :components ((:file "real-proxies")
                  (:file "restarts")
                  (:file "service-manager"))) ; its units, and what is told to systemd
-   (:module "clack-proxies"
-    :pathname "clack/"
-    :components ((:file "proxied-environments")))
    (:module "clack-sockets"             ; by the client of WebSockets
     :pathname "clack/"
     :serial t

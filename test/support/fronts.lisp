@@ -272,9 +272,9 @@ by the value of HANDLER, a form, with REQUEST bound."
   "All messages of *SERVER* since this was called last; AWAIT-LOG waits for one."
   (clack-log))
 
-(defun stop-front (&rest arguments &key soft timeout)
+(defun stop-front (&rest arguments &key soft timeout delay)
   "Stops *SERVER* with ARGUMENTS."
-  (declare (ignore soft timeout))
+  (declare (ignore soft timeout delay))
   (if (typep *server* 'hunchentoot:acceptor)
       (apply #'hunchentoot:stop *server* arguments)
       (apply #'handler:stop *server* arguments)))
