@@ -84,9 +84,7 @@
     :components ((:file "tables")))
    (:module "server"
     :serial t
-    :components ((:file "journal")
-                 (:file "prometheus")
-                 (:file "live-html")))
+    :components ((:file "journal")))
    (:module "hunchentoot"
     :serial t
     :components ((:file "taskmaster")
@@ -156,10 +154,7 @@
                  (:file "shared-content")
                  (:file "outgoing-streams")
                  (:file "channels")
-                 (:file "brokers")
-                 (:file "monitoring")
-                 (:file "live-page")
-                 (:file "live-page-in-browser")))
+                 (:file "brokers")))
    (:module "sockets"
     :pathname "platform/"
     :components ((:file "sockets")))
@@ -170,8 +165,6 @@
                  (:file "responses")
                  (:file "responders")
                  (:file "running")
-                 (:file "monitoring-middlewares")
-                 (:file "live-page-middleware")
                  (:file "loading")
                  (:static-file "rival-application.lisp")
                  (:static-file "differences.sexp")
@@ -203,7 +196,9 @@
                  (:file "files")
                  (:file "proxies")
                  (:file "lifecycle")
-                 (:file "crowds")))
+                 (:file "crowds")
+                 (:file "monitoring")
+                 (:file "live-page-in-browser")))
    (:module "proxies"                   ; in front of servers
     :pathname "hunchentoot/"
     :serial t

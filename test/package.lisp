@@ -2,16 +2,13 @@
   (:documentation "The tests.  RUN-ALL runs them.")
   (:use #:common-lisp #:fiveam)
   (:shadow #:test)
-  ;; What the tests in engine/ and server/ use of the inside: tables and models.
+  ;; What the tests in engine/ use of the inside: tables and models.
   (:import-from #:hunchentoot-recycling-taskmaster.engine
                 #:*alarm-microseconds* #:*ownership-bits* #:*ownership-rules* #:add-timer
                 #:alarm-moment #:close-timers #:delay-microseconds #:grow-heap #:make-timer
-                #:make-timers
-                #:ownership-changes #:ownership-word #:size-pool #:take-due-timer #:timer-function
-                #:timer-number #:timer-place #:timer-statistics #:timers-count #:timers-entries
-                #:timers-setting)
-  (:import-from #:hunchentoot-recycling-taskmaster.server
-                #:prometheus-text)
+                #:make-timers #:ownership-changes #:ownership-word #:size-pool #:take-due-timer
+                #:timer-function #:timer-number #:timer-place #:timer-statistics #:timers-count
+                #:timers-entries #:timers-setting)
   ;; What the operators of Clack's package clack.socket call, which need not be there.
   (:import-from #:clack.handler.recycling
                 #:buffer-for-clack-socket #:close-clack-socket #:flush-clack-socket

@@ -59,7 +59,7 @@
                     (loop for suite in suites append (run suite))))))
 
 (defparameter *suites-of-one-mode*
-  '(guide demo deployment live-page-in-a-browser restarts secrets tls-contexts
+  '(guide demo deployment restarts secrets tls-contexts
     tls-facts tls-reload
     postgresql)
   "Suites that test nothing which depends on the mode.")
