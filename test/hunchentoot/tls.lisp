@@ -143,10 +143,6 @@
         (eventually ("the refusal to be counted")
           (= 1 (getf (recycling:stats *server*) :refused)))))))
 
-(defun fake-ssl-acceptor (&rest initargs)
-  "A TLS acceptor of INITARGS, never to be started."
-  (apply #'make-instance 'recycling:parallel-ssl-acceptor :port 0 initargs))
-
 (test the-default-port-of-tls-is-no-other-place-than-a-path
   (with-path (path)
     (let* ((directory (uiop:pathname-directory-pathname path))

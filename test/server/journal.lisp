@@ -3,9 +3,6 @@
 (def-suite* journal :in all
   :description "Lines of logs: how their text is escaped, and destinations that fail.")
 
-(defparameter *no-flush-seconds* 1000
-  "For *FLUSH-SECONDS*: few lines are written only when the server stops.")
-
 (defun lines-of (file)
   (if (file-gone-p file)
       '()

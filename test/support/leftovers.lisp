@@ -2,24 +2,6 @@
 
 ;;; What single test files use, and is to go with them.
 
-(defun states-left (left)
-  "The states of what STOP-ENGINE had to leave, LEFT, sorted."
-  (sort (loop for plist in left collect (getf plist :state)) #'string<))
-
-(define-condition unprintable (error)
-  ()
-  (:report (lambda (condition stream)
-             (declare (ignore stream))
-             (error "Nobody can tell what ~S is." (type-of condition)))))
-
-(defun some-connection-p (predicate engine)
-  (block nil
-    (engine::map-connections (lambda (connection)
-                       (when (funcall predicate connection)
-                         (return t)))
-                     (engine::engine-table engine))
-    nil))
-
 (defun destroy-here (thread)
   "Has THREAD, the current one, destroyed by another, and gives it the time to die here."
   (task-result (in-background ("destroyer") (platform:destroy-thread thread))))

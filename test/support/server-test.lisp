@@ -4,9 +4,8 @@
 
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.  NEED is :OUR-ENGINE,
-:OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD, :TLS, :TLS-CLIENT,
-:FULL-DUPLEX-CLIENT, :REDEFINITION, :DEFERRED-ENDS,
-:DESTROYED-ACCEPTS, :NOTICED-LEAVING, :COUNTED-WAITS, :KNOWN-READ-AHEAD or
+:OUR-HTTP, :OUR-CONTENT, :OUR-READER, :PARKING, :OCTETS-IN-FORMS, :SYSTEMD, :TLS, :TLS-CLIENT,
+:FULL-DUPLEX-CLIENT, :DEFERRED-ENDS, :DESTROYED-ACCEPTS, :NOTICED-LEAVING, :COUNTED-WAITS or
 :CALLS-BY-NAME."
   (ecase need
     (:our-content
@@ -28,10 +27,6 @@
     (:octets-in-forms
      (when (and (not (ours-p)) (files-of-forms-changed-p))
        "rfc2388 writes files as characters of the default encoding of this Lisp."))
-    (:quiet-waits
-     ;; See WAIT-ON in src/platform/ecl/basics.lisp.
-     (when (uiop:featurep :ecl)
-       "A thread of ECL that waits looks again every few milliseconds."))
     (:systemd
      (unless (platform:special-listeners-supported-p)
        "On this Lisp nobody accepts on a socket that systemd hands over."))
@@ -44,8 +39,6 @@
     (:full-duplex-client
      (when (uiop:featurep :abcl)
        "On ABCL nobody can write to a channel while another thread waits for its input."))
-    (:redefinition
-     (why-redefined-classes-crash))
     (:deferred-ends
      ;; ECL ends a thread wherever a handler is left, and ABCL where something is evaluated.
      (unless (uiop:featurep :sbcl)
@@ -59,9 +52,6 @@ sends."))
     (:counted-waits
      (unless (uiop:featurep :sbcl)
        "On this Lisp streams wait by themselves, and do not count among the waits for clients."))
-    (:known-read-ahead
-     (unless (uiop:featurep :sbcl)
-       "On this Lisp the stream of a socket has what it has read ahead, and does not tell."))
     (:calls-by-name
      (when (uiop:featurep :ecl)
        "On this Lisp a function that its own file calls cannot be replaced."))))

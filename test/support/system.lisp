@@ -1,6 +1,5 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; The tests' own door to the operating system and to the Lisp below, and their only
 ;;; reader conditionals.
 ;;; CFFI comes with Hunchentoot, save where Hunchentoot is built without TLS.
 
@@ -137,31 +136,6 @@ possible."
   #-sbcl
   (error "This Lisp cannot listen on ~A." path))
 
-#+(and cffi linux)
-(defun set-descriptor-limit (limit)
-  "Lets this process have no descriptor from LIMIT on; returns the limit so far."
-  (let ((rlimit-nofile 7))
-    (cffi:with-foreign-object (limits :uint64 2) ; struct rlimit: the soft, and the hard one
-      (cffi:foreign-funcall "getrlimit" :int rlimit-nofile :pointer limits :int)
-      (prog1 (cffi:mem-aref limits :uint64 0)
-        (setf (cffi:mem-aref limits :uint64 0) limit)
-        (cffi:foreign-funcall "setrlimit" :int rlimit-nofile :pointer limits :int)))))
-
-(defun call-without-descriptors (function)
-  "Calls FUNCTION while this process can open no descriptor, with a function that ends that."
-  #+(and cffi linux)
-  (let* ((limit (set-descriptor-limit 600))
-         (taken (loop for descriptor = (cffi:foreign-funcall "dup" :int 0 :int)
-                      while (>= descriptor 0) collect descriptor)))
-    (flet ((give-back ()
-             (loop while taken
-                   do (cffi:foreign-funcall "close" :int (pop taken) :int))
-             (set-descriptor-limit limit)))
-      (unwind-protect (funcall function #'give-back)
-        (give-back))))
-  #-(and cffi linux)
-  (error "Nobody knows how to take all descriptors here, for ~A." function))
-
 (defun file-sizes-limited-p ()
   "True when CALL-WITH-FILE-SIZE-LIMIT works here."
   #+(and sbcl linux) t
@@ -246,12 +220,6 @@ where the Lisp would enter its debugger."
   "Why here nobody can destroy a thread that waits in accept, as a sentence; NIL when one can."
   #+abcl "ABCL can end a thread that waits in accept only by closing the listener for all."
   #-abcl nil)
-
-(defun why-redefined-classes-crash ()
-  "Why nobody can redefine the class of an acceptor here, as a sentence; NIL when one can."
-  (when (or (uiop:featurep :ecl) (uiop:featurep :abcl))
-    (format nil "~A goes on to call methods of the superclasses that a class had before it was ~
-                 redefined." (lisp-implementation-type))))
 
 (defun function-parameters (symbol)
   "The lambda list of the function that SYMBOL names; NIL where the Lisp doesn't tell."
@@ -338,6 +306,3 @@ namespace; where this Lisp can make one."
 
 (defun closed-on-exec-p (descriptor)
   (logtest #o2000000 (descriptor-flags descriptor)))
-
-(defun blocking-p (descriptor)
-  (not (logtest #o4000 (descriptor-flags descriptor))))
