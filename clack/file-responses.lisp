@@ -70,42 +70,29 @@ asked; see RFC 9110, sections 13 and 14."
                            :content-encoding (coding-name coding))
                          (- (part-end part) (part-position part)) part)))))))
 
-(defun sent-from-descriptor-p (exchange status headers pathname sibling coding)
-  "Does what SENT-FILE-P does, through a descriptor."
-  (call-with-file sibling (exchange-http exchange)
-                  (lambda (part version)
-                    (send-version exchange status
-                                  (caching-headers exchange status headers pathname)
-                                  part version coding))))
-
-;;; On Lisps without descriptors
-
 (defun file-octets (pathname)
-  "All octets of the file PATHNAME; NIL where there is none."
+  "All octets of the file PATHNAME, on Lisps without descriptors; NIL where there is none."
   (with-open-file (stream pathname :element-type 'octet :if-does-not-exist nil)
     (when stream
       (let ((octets (make-octets (file-length stream))))
         (read-sequence octets stream)
         octets))))
 
-(defun sent-from-memory-p (exchange status headers pathname sibling coding)
-  "Does what SENT-FILE-P does, by way of memory."
-  (let ((octets (and (pathname-name sibling) (file-octets sibling))))
-    (when octets
-      (send-octet-vector exchange status
-                         (with-headers (caching-headers exchange status headers pathname)
-                           :content-encoding (coding-name coding))
-                         octets)
-      t)))
-
-;;; On all
-
 (defun sent-file-p (exchange status headers pathname sibling coding)
   "Sends the file SIBLING, which has PATHNAME with CODING, or is PATHNAME if that is NIL, as the
 response to EXCHANGE with STATUS and HEADERS; NIL where it is no readable regular file."
-  (if (readiness-supported-p)
-      (sent-from-descriptor-p exchange status headers pathname sibling coding)
-      (sent-from-memory-p exchange status headers pathname sibling coding)))
+  (flet ((headers ()
+           (caching-headers exchange status headers pathname)))
+    (if (readiness-supported-p)
+        (call-with-file sibling (exchange-http exchange)
+                        (lambda (part version)
+                          (send-version exchange status (headers) part version coding)))
+        (let ((octets (and (pathname-name sibling) (file-octets sibling))))
+          (when octets
+            (send-octet-vector exchange status
+                               (with-headers (headers) :content-encoding (coding-name coding))
+                               octets)
+            t)))))
 
 (defun sibling-wanted-p (exchange headers)
   "True when a compressed sibling may be sent in place of a file, as the response to EXCHANGE with

@@ -107,8 +107,9 @@ thread serves.  Host may be any name.  Signals UNFIT-ARGUMENT."
 SERVERS at work: workers, connections, rates, latency, collections of garbage and memory.  It gets
 its figures each second, by server-sent events of PATH/events.  A click on a worker that serves a
 request POSTs to PATH/worker, which interrupts the worker for a moment to learn in which functions
-it is, where the Lisp can tell.  While no page is open, nothing is done.  A server of ours must
-serve the application; the requests of others all go to the application.  Signals UNFIT-ARGUMENT."
+it is, where the Lisp can tell.  From the first request on, a snapshot is taken each second, and
+kept for two minutes.  A server of ours must serve the application; the requests of others all go to
+the application.  Signals UNFIT-ARGUMENT."
   (let* ((feeds (make-live-feeds))
          (middleware (make-tested-middleware
                       (make-live-test path allow) servers
@@ -121,4 +122,8 @@ serve the application; the requests of others all go to the application.  Signal
     (lambda (app)
       (let ((with-page (funcall middleware app)))
         (lambda (environment)
-          (funcall (if (exchange-of environment) with-page app) environment))))))
+          (let ((exchange (exchange-of environment)))
+            (when exchange
+              (watch-servers feeds (exchange-engine exchange)
+                             (or servers (list (exchange-application exchange)))))
+            (funcall (if exchange with-page app) environment)))))))

@@ -95,11 +95,14 @@ thread serves.  Host may be any name.  Signals HUNCHENTOOT:PARAMETER-ERROR."
 SERVERS at work: workers, connections, rates, latency, collections of garbage and memory.  It gets
 its figures each second, by server-sent events of PATH/events.  A click on a worker that serves a
 request POSTs to PATH/worker, which interrupts the worker for a moment to learn in which functions
-it is, where the Lisp can tell.  While no page is open, nothing is done.  The acceptor that serves
-the page must be one of ours.  Signals HUNCHENTOOT:PARAMETER-ERROR."
+it is, where the Lisp can tell.  From the first request on, a snapshot is taken each second, and
+kept for two minutes.  The acceptor that serves the page must be one of ours.  Signals
+HUNCHENTOOT:PARAMETER-ERROR."
   (let ((test (with-parameter-errors (make-live-test path allow)))
         (feeds (make-live-feeds)))
     (lambda (request)
+      (when *exchange*
+        (watch-servers feeds (exchange-engine *exchange*) (servers-watched servers)))
       (let ((part (call-page-test test request)))
         (and part
              (lambda ()

@@ -49,7 +49,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:place-of #:place-text #:ready-p #:engine-ready-p #:*loopback*
    #:make-page-test #:passed-on-p #:hosts-asked-for
    #:metrics-page #:stats-page #:connections-page #:readiness-page #:liveness-page
-   #:live-page #:make-live-test #:make-live-feeds #:add-viewer #:answer-about-worker
+   #:live-page #:make-live-test #:make-live-feeds #:watch-servers #:add-viewer
+   #:answer-about-worker
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
    #:port-number #:seconds #:address #:proxies #:*proxies-in-words* #:check-proxy-protocol

@@ -1,18 +1,22 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The events of live pages.  All pages that were opened through one engine share a snapshot each
-;;;; second, which a timer of that engine makes.  While no page is open there is no timer.
+;;;; The events of live pages.  A feed for each engine takes a snapshot each second, by a timer of
+;;;; that engine, and keeps those of the last two minutes, so that a page that somebody opens when
+;;;; something is wrong shows how it came to that.  All pages that were opened through one engine
+;;;; share its feed.
 ;;;;
-;;;;   event                      the feed of the engine
-;;;;   the first page is opened   is made, with a timer
-;;;;   another page is opened     gets another viewer
-;;;;   the timer rings            sends a snapshot to its viewers, and sets the timer again
-;;;;   a page is closed           loses its viewer
-;;;;   the last page is closed    is forgotten; its timer rings once more, finds no viewer, and ends
-;;;;   the engine stops           loses all viewers, since their streams end
+;;;;   event                       the feed of the engine
+;;;;   the engine's first request  is made, with a timer
+;;;;   the timer rings             keeps a snapshot, sends it to its viewers, sets the timer again
+;;;;   a page is opened            gets a viewer, to which it sends what it has kept
+;;;;   a page is closed            loses its viewer
+;;;;   the engine stops            loses its timer and all viewers, since their streams end
 
 (defparameter *snapshot-seconds* 1
   "Seconds between two snapshots, a real above 0.")
+
+(defparameter *snapshots-kept* 119
+  "How many snapshots a feed keeps.  With the one of the moment, a page shows two minutes.")
 
 (defstruct (viewer (:include opaque) (:constructor make-viewer (answer framing)))
   "A page that is open.  ANSWER, a STREAMED-ANSWER, is its stream of events, with FRAMING."
@@ -23,6 +27,7 @@
   "What the pages that were opened through ENGINE get: snapshots of SERVERS."
   (engine nil :read-only t)
   (servers '() :read-only t)
+  (history '())                         ; SNAPSHOT-OCTETS without workers, the last first
   (viewers '()))
 
 (defstruct (live-feeds (:include opaque) (:constructor make-live-feeds ()))
@@ -47,49 +52,55 @@
                     '(:room :full))
         (resume (streamed-answer-deferred-response answer))))))
 
-(defun remove-viewer (feeds feed viewer)
-  "Removes VIEWER from FEED, and FEED from FEEDS if it was the last."
-  (with-live-feeds (feeds)
-    (unless (setf (live-feed-viewers feed) (remove viewer (live-feed-viewers feed)))
-      (setf (live-feeds-all feeds) (remove feed (live-feeds-all feeds))))))
-
-(defun enter-viewer (feeds viewer engine servers)
-  "Enters VIEWER into the feed of ENGINE in FEEDS, which is made for SERVERS if there is none.
-Returns the feed, and whether it is new."
-  (with-live-feeds (feeds)
-    (let* ((known (find engine (live-feeds-all feeds) :key #'live-feed-engine))
-           (feed (or known (make-live-feed engine servers))))
-      (unless known
-        (push feed (live-feeds-all feeds)))
-      (push viewer (live-feed-viewers feed))
-      (values feed (null known)))))
+(defun watch-servers (feeds engine servers)
+  "The feed of ENGINE in FEEDS.  The first call makes one for SERVERS, a list, which may be called
+for each request."
+  (symbol-macrolet ((all (live-feeds-all feeds)))
+    (flet ((known ()
+             (find engine all :key #'live-feed-engine)))
+      (or (known)
+          (uninterruptibly              ; or the feed could be left without a timer
+            (let ((feed (make-live-feed engine servers)))
+              (with-live-feeds (feeds)
+                (unless (known)
+                  (setf all (cons feed (remove-if #'engine-stopped-p all
+                                                  :key #'live-feed-engine)))))
+              (when (eq feed (known))
+                (await-snapshot feeds feed))
+              (known)))))))
 
 (defun add-viewer (feeds servers answer framing)
   "Sends snapshots of SERVERS, a list, to ANSWER, a STREAMED-ANSWER with FRAMING, as FRAMED takes
-it: one now, and then one each second, which it shares with the other viewers of its engine in
-FEEDS.  Ends when the client leaves or the server stops.  The result has no meaning."
+it: those of the last two minutes, then one each second, which it shares with the other viewers of
+its engine in FEEDS.  Ends when the client leaves or the server stops.  The result has no meaning."
   (let ((viewer (make-viewer answer framing))
-        (engine (suspended-exchange-engine (streamed-answer-deferred-response answer))))
-    (uninterruptibly                    ; or the feed could be left without a timer
-      (multiple-value-bind (feed new-p) (enter-viewer feeds viewer engine servers)
-        (when new-p
-          (await-snapshot feeds feed))
-        (call-when-over (streamed-answer-shared-queue answer)
-                        (lambda () (remove-viewer feeds feed viewer)))))
-    (send-to-viewer viewer (snapshot-event servers))))
+        (feed (watch-servers feeds (suspended-exchange-engine
+                                    (streamed-answer-deferred-response answer))
+                             servers)))
+    (uninterruptibly
+      (with-live-feeds (feeds)
+        (push viewer (live-feed-viewers feed)))
+      (call-when-over (streamed-answer-shared-queue answer)
+                      (lambda ()
+                        (with-live-feeds (feeds)
+                          (setf (live-feed-viewers feed)
+                                (remove viewer (live-feed-viewers feed)))))))
+    (send-to-viewer viewer (snapshots-event (reverse (cons (snapshot-octets servers t)
+                                                           (live-feed-history feed)))))))
 
 (defun await-snapshot (feeds feed)
   "Schedules the next snapshot of FEED, one of FEEDS."
   (schedule (live-feed-engine feed) *snapshot-seconds*
-            (lambda () (send-snapshot feeds feed))))
+            (lambda () (take-snapshot feeds feed))))
 
-(defun send-snapshot (feeds feed)
-  "Sends a snapshot to the viewers of FEED, one of FEEDS, and schedules the next.  Does nothing if
-there are no viewers."
-  (let ((viewers (with-live-feeds (feeds) (live-feed-viewers feed))))
+(defun take-snapshot (feeds feed)
+  "Keeps a snapshot of FEED, one of FEEDS, sends it to the viewers, and schedules the next."
+  (await-snapshot feeds feed)           ; first, so that a failure here does not end the feed
+  (let ((viewers (with-live-feeds (feeds) (live-feed-viewers feed)))
+        (kept (cons (snapshot-octets (live-feed-servers feed) nil) (live-feed-history feed))))
+    (setf (live-feed-history feed) (subseq kept 0 (min *snapshots-kept* (length kept))))
     (when viewers
-      (await-snapshot feeds feed)       ; first, so that a failure here does not end the feed
-      (let ((octets (snapshot-event (live-feed-servers feed))))
+      (let ((event (snapshots-event (list (snapshot-octets (live-feed-servers feed) t)))))
         (call-with-spare-worker-buffers
          (lambda ()
-           (call-for-all (lambda (viewer) (send-to-viewer viewer octets)) viewers)))))))
+           (call-for-all (lambda (viewer) (send-to-viewer viewer event)) viewers)))))))

@@ -70,13 +70,13 @@ page it would."
         collect state
         collect (count state workers :key (lambda (worker) (getf worker :activity)))))
 
-(defun server-snapshot (server)
-  "A plist about SERVER."
+(defun server-snapshot (server workers-p)
+  "A plist about SERVER, with its workers one by one if WORKERS-P."
   (let ((workers (mapcar #'as-waiting (workers-of server))))
     (list* :server (place-of server)
            :ready (if (ready-p server) 1 0)
            :states (count-states workers)
-           :workers (map 'vector #'worker-row (workers-shown workers))
+           :workers (map 'vector #'worker-row (and workers-p (workers-shown workers)))
            (stats server))))
 
 (defun process-snapshot ()
@@ -89,15 +89,24 @@ page it would."
         :collected (collection-seconds)
         :backtraces *backtraces*))
 
-(defun snapshot-event (servers)
-  "An event (HTML Living Standard, section 9.2) with a snapshot of SERVERS, a list, as JSON
-(RFC 8259), which has no line ends."
+(defun snapshot-octets (servers workers-p)
+  "A snapshot of SERVERS, a list, and of this process, as JSON (RFC 8259), which has no line ends;
+with the workers if WORKERS-P."
+  (nth-value 2 (json-page (list :at (milliseconds)
+                                :process (process-snapshot)
+                                :servers (map 'vector
+                                              (lambda (server) (server-snapshot server workers-p))
+                                              servers)))))
+
+(defun snapshots-event (snapshots)
+  "An event (HTML Living Standard, section 9.2) with SNAPSHOTS, a list of results of
+SNAPSHOT-OCTETS, as a JSON array."
   (let ((output (make-output)))
-    (encode-string output (format nil "retry: 1000~%event: snapshot~%data: ") :utf-8)
-    (encode-json output (list :at (milliseconds)
-                              :process (process-snapshot)
-                              :servers (map 'vector #'server-snapshot servers)))
-    (encode-string output (format nil "~2%") :utf-8)
+    (encode-string output (format nil "retry: 1000~%event: snapshots~%data: [") :utf-8)
+    (loop for (octets . more) on snapshots
+          do (encode-octets output octets)
+             (encode-string output (if more "," "") :utf-8))
+    (encode-string output (format nil "]~2%") :utf-8)
     (subseq (output-octets output) 0 (output-fill output))))
 
 ;;; Where a worker is
