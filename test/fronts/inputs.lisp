@@ -76,9 +76,9 @@
       (("GET /a HTTP/1.1" (:raw "Ho") :end) nil nil nil)
       ((:end) nil nil nil)
       ;; Too late
-      (("GET /a HTTP/1.1" :late) 408 "GET /a HTTP/1.1" nil :head-timeout 1/4)
+      (("GET /a HTTP/1.1" :late) 408 "GET /a HTTP/1.1" nil :head-timeout 1)
       (("POST /read HTTP/1.1" "Host: a" "Content-Length: 5" "" (:raw "a") :late)
-       408 "POST /read HTTP/1.1" nil :needs :our-http :read-timeout 1/2)
+       408 "POST /read HTTP/1.1" nil :needs :our-http :read-timeout 1)
       ;; TLS where plain HTTP is spoken, and what only looks like it
       (((:raw "^V^C^A^@^E^A^@^@^A^C")) (400) "-" nil
        :told "[INFO]] A client speaks TLS where plain HTTP is spoken.")

@@ -46,15 +46,6 @@
       (with-globals ((hunchentoot:*header-stream* (make-broadcast-stream)))
         (check-one-answer)))))
 
-(define-server-test (a-refusal-says-close-also-where-heads-are-traced :needs :our-http)
-  (with-globals ((hunchentoot:*header-stream* (make-broadcast-stream)))
-    (serving (:max-body-octets 10) (("/" (hunchentoot:raw-post-data) "body"))
-      (with-connection (connection)
-        (let ((response (exchange connection "/" :method :post :chunks '("more than ten octets"))))
-          (is (= 413 (response-status response)))
-          (is (string= "Close" (response-header response "connection"))))
-        (is (closed-by-server-p connection))))))
-
 (define-server-test (the-page-about-a-header-that-cannot-be-sent-has-one-framing :needs :our-http)
   (serving () (("/" (setf (hunchentoot:header-out :x-bad) (format nil "a~Cb" (code-char 0)))
                     (write-words "body")))
@@ -79,22 +70,14 @@
       (is (search "connection: close" text :test #'char-equal))
       (is (= 1 (count-of "HTTP/1.1 " text))))))
 
-(define-server-test (headers-are-sent-once :needs :our-http)
-  (serving () (("/" (let ((stream (hunchentoot:send-headers)))
-                      (setf (hunchentoot:header-out :x-late) "late")
-                      (write-sequence (octets (shown (hunchentoot:send-headers))) stream))))
-    (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
-      (is (= 2 (count-of "HTTP/1.1 " text)))
-      (is (= 2 (count-of "NIL" text)))
-      (is (not (search "late" text))))))
-
 ;;; The streams of a connection
 
 (define-server-test (what-was-written-in-chunks-is-sent-before-more-is-read :needs :our-http)
-  (serving () (("/" (let* ((content (hunchentoot:raw-post-data :want-stream t))
-                           (stream (hunchentoot:send-headers)))
-                      (write-sequence (octets "early ") stream) ; and not flushed
-                      (write-byte (read-byte content) stream))))
+  (serving (:max-early-octets 0)
+      (("/" (let* ((content (hunchentoot:raw-post-data :want-stream t))
+                   (stream (hunchentoot:send-headers)))
+              (write-sequence (octets "early ") stream) ; and not flushed
+              (write-byte (read-byte content) stream))))
     (with-connection (connection)
       (send connection (octets "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 1"
                                :crlf :crlf))
@@ -109,29 +92,6 @@
                           (flexi-streams:make-flexi-stream hunchentoot::*hunchentoot-stream*))
                     (write-words "body")))
     (is (string= "body" (ask-text "/" :headers '(("Connection" . "close")))))))
-
-(defclass counting-resets () ((resets :initform (make-recorder) :reader resets))
-  (:documentation "A mixin for an acceptor that notes when a connection's stream is reset."))
-
-(defmethod hunchentoot:reset-connection-stream :before ((acceptor counting-resets) stream)
-  (record (resets acceptor) (and (streamp stream) :stream)))
-
-(define-server-test (the-stream-of-a-connection-is-reset-after-a-streamed-reply :needs :our-engine)
-  (serving (:mixin 'counting-resets) (("/" (write-words "body")))
-    (with-connection (connection)
-      (loop repeat 3 do (is (string= "body" (exchange-text connection "/")))))
-    (eventually ("the stream to be reset")
-      (equal '(:stream :stream :stream) (recorded (resets *server*))))))
-
-;;; Failures
-
-(define-server-test
-    (what-was-written-and-not-flushed-arrives-though-the-handler-failed :needs :our-http)
-  (serving () (("/" (write-words "one " "two")
-                    (error "amid the reply")))
-    (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
-      (is (search (format nil "7~C~Cone two" #\Return #\Linefeed) text))
-      (is (= 1 (count-of "HTTP/1.1 " text))))))
 
 ;;; What a program says of the framing
 

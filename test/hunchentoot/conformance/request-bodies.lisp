@@ -149,16 +149,3 @@ this Lisp refuses, since the class of the warning has none."
       (is (string= "one two" (exchange-text connection "/" :method :post
                                                            :chunks '("one" " two"))))
       (is (next-is-served-p connection)))))
-
-(define-server-test a-handler-sees-the-start-of-a-body-before-its-end-is-sent
-  (let ((seen (make-gate "the handler to see the start of the body")))
-    (serving-bodies (("/" (let ((stream (hunchentoot:raw-post-data :want-stream t)))
-                            (let ((first (read-byte stream)))
-                              (open-gate seen)
-                              (shown first (read-byte stream))))))
-      (with-connection (connection)
-        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf
-              "Content-Length: 2" :crlf :crlf #(65))
-        (await seen)
-        (send connection #(66))
-        (is (string= (shown 65 66) (response-text (read-response connection))))))))
