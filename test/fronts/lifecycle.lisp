@@ -125,11 +125,13 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
       (task-result greedy))))
 
 (define-front-test (a-last-reply-arrives-though-more-was-sent :modes (:plain :unparked :tls))
-  (with-front (request) nil
+  (with-front (request) (reply 200 '(:content-type "text/plain") *large-answer*)
     (with-connection (connection)
-      (send connection "NO REQUEST" :crlf :crlf (test-octets 100000))
-      (is (= 400 (response-status (read-response connection))))
-      (is (equalp #() (receive-rest connection))))
+      (send connection (request-octets "/large" :headers '(("Connection" . "close")))
+            (test-octets 100000))
+      (is (= 200 (response-status (read-head connection))))
+      (is-true (whole-answer-p connection))
+      (is-true (closed-by-server-p connection)))
     (with-connection (connection)
       (send connection "NO REQUEST" :crlf :crlf)
       (is (= 400 (response-status (read-response connection))))
