@@ -86,7 +86,11 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
       (open-gate release)
       (expect-replies slow "/slow")
       (expect-replies (list waiting) "word"))
-    (is (equal "word" (ask-text "/word")))))
+    (is (equal "word" (ask-text "/word"))))
+  (with-held-requests (1 :worker-num 1 :max-thread-count 1 :max-accept-count nil)
+    (is (= 503 (response-status (ask "/word"))))
+    (open-gate release)
+    (expect-replies slow "/slow")))
 
 ;;; What comes while a connection is served
 
@@ -106,6 +110,42 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
         (is (equal "/slow" (response-text (read-response ended))))
         (is (equal "/last" (response-text (read-response ended))))
         (is (closed-by-server-p ended))))))
+
+(define-front-test (what-comes-behind-a-later-reply-does-not-wait :modes (:plain :tls))
+  (let ((answers (make-recorder)))
+    (with-front (request) (later (answer) (record answers answer))
+      ;; If each round had to wait for anything but the others, all would last for too long.
+      (is-true
+       (task-result
+        (as-client ("client")
+          (with-connection (connection)
+            (loop repeat (* 10 *patience*)
+                  do (send connection (request-octets "/") (request-octets "/word"))
+                     (funcall (await-answer answers) 200 '(:content-type "text/plain") "later")
+                  always (loop for text in '("later" "word")
+                               always (equal text
+                                             (response-text (read-response connection))))))))))))
+
+(define-front-test (a-request-that-came-in-time-waits-for-a-thread :modes (:plain :tls))
+  (with-growing-limit (seconds)
+    (let ((entered (make-gate)) (release (make-gate)) (*limit-began* (platform:microseconds)))
+      (with-front (request :worker-num 1 :max-thread-count 1 :idle-timeout seconds)
+          (progn
+            (open-gate entered)
+            (await release (* 3 *patience*))
+            (reply 200 '() "slow"))
+        (unwind-protect
+             (with-connections (connections 3)
+               (destructuring-bind (asking idle slow) connections
+                 (promptly (exchange-text asking "/word")
+                           (exchange-text idle "/word")
+                           (send-request slow "/slow")
+                           (await entered)
+                           (send-request asking "/word"))
+                 (is (closed-by-server-p idle) "Its time is over, and that of the other one.")
+                 (open-gate release)
+                 (is (equal "word" (response-text (read-response asking))))))
+          (open-gate release))))))
 
 (define-front-test (a-client-that-never-pauses-leaves-others-their-turn :modes (:plain :tls))
   (with-front (request :worker-num 1 :max-thread-count 1)
