@@ -8,10 +8,6 @@
 
 (in-suite clack/environments)
 
-(defun known (environment &rest keys)
-  "What ENVIRONMENT has under KEYS, a list."
-  (loop for key in keys collect (getf environment key '#:missing)))
-
 (define-server-test a-request-is-told-in-full
   (let ((environment (environment-of (request-octets "/a%20b/?q=1&r=%20" :host "example.org:8080"
                                                      :headers '(("X-Foo" . "bar"))))))

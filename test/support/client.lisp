@@ -67,3 +67,10 @@ thread."
 (defmacro with-admitted ((connection) &body body)
   "Evaluates BODY with CONNECTION bound to the value of ADMITTED."
   `(with-open-connection (,connection (admitted)) ,@body))
+
+(defun ask-parts (&rest parts)
+  "The text of all that *SERVER* sends in answer to PARTS, after which the client sends no more."
+  (with-connection (connection)
+    (apply #'send connection parts)
+    (end-sending connection)
+    (map 'string #'code-char (receive-rest connection))))

@@ -28,12 +28,6 @@ digits and hyphens escaped."
   (let ((octets (octets part)))
     (octets (format nil "~X" (length octets)) :crlf octets :crlf)))
 
-(defun chunks-of (octets size)
-  "OCTETS in chunks of up to SIZE, with the last one."
-  (octets (loop for start from 0 below (length octets) by size
-                collect (chunk (subseq octets start (min (length octets) (+ start size)))))
-          "0" :crlf :crlf))
-
 (defun header-lines (headers)
   "The alist HEADERS of names and values as a list of parts; a value of NIL is left out."
   (loop for (name . value) in headers
@@ -62,4 +56,5 @@ alist FORM urlencoded, or the list CHUNKS of parts in the chunked coding."
             :crlf body)))
 
 (defun post-head (target framing)
+  "The head of a request for TARGET with content, of which the header lines FRAMING tell."
   (octets (format nil "POST ~A HTTP/1.1" target) :crlf "Host: localhost" :crlf framing :crlf :crlf))

@@ -1,0 +1,398 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* fronts/content :in fronts
+  :description "The content of requests, whole or in pieces, read or not.")
+
+(defgeneric stream-of (request)
+  (:documentation "The content of REQUEST as a stream of octets.")
+  (:method ((request list)) (getf request :raw-body))
+  (:method ((request hunchentoot:request))
+    (hunchentoot:raw-post-data :request request :want-stream t)))
+
+(defun counted (octets)
+  "A text that tells how many OCTETS there are, and which."
+  (shown (length octets) (reduce #'logxor octets :initial-value 0)))
+
+(defun framings-of (octets)
+  "OCTETS as the content of requests by their length and in chunks: keyword arguments."
+  (list (list :content octets)
+        (list :chunks (loop for start from 0 below (length octets) by 10000
+                            collect (subseq octets start (min (length octets) (+ start 10000)))))))
+
+(defun post-octets (target keys)
+  (apply #'request-octets target :method :post keys))
+
+(defun response-status-if-any (connection)
+  "The status of the next response of CONNECTION; NIL where that ends."
+  (ignore-errors (response-status (read-response connection))))
+
+;;; All that comes
+
+(define-front-test (content-comes-whole :modes (:plain :unparked :tls) :needs :our-content)
+  (with-front (request) (reply 200 '() (counted (content request)))
+    (with-connection (connection)
+      (dolist (size '(0 1 3 1900 2048 5000 100000))
+        (dolist (keys (framings-of (test-octets size)))
+          (let ((octets (octets (post-octets "/" keys) (request-octets "/word"))))
+            (dolist (pieces '(1 2 7))
+              (send-in-pieces connection (ceiling (length octets) pieces) octets)
+              (is (equal (counted (test-octets size)) (response-text (read-response connection)))
+                  "~D octets in ~D pieces" size pieces)
+              (is (equal "word" (response-text (read-response connection)))))))))))
+
+(define-front-test (chunks-may-be-cut-anywhere :needs :our-content)
+  (with-front (request) (reply 200 '() (counted (content request)))
+    (let ((body (octets "2;x=y" :crlf "ab" :crlf "3" :crlf "cde" :crlf "0" :crlf "T: v"
+                        :crlf :crlf)))
+      (with-connection (connection)
+        (loop for split from 1 below (length body)
+              do (send connection (post-head "/" "Transfer-Encoding: chunked")
+                       (subseq body 0 split))
+                 (when (eq :plain *mode*)
+                   (eventually ("a worker to have looked at it") (zerop (figure :busy))))
+                 (send connection (subseq body split) (request-octets "/word"))
+                 (is (equal (counted (octets "abcde"))
+                            (response-text (read-response connection))))
+                 (is (equal "word" (response-text (read-response connection)))))))))
+
+(define-front-test (content-of-any-size-holds-no-thread-while-it-comes :modes (:plain :tls)
+                                                                       :needs :parking)
+  (with-front (request) (reply 200 '() (counted (content request)))
+    (let ((requests (loop for size in '(3 300 100000 6000000) ; the last one needs a file
+                          append (loop for keys in (framings-of (test-octets size))
+                                       collect (cons size (post-octets "/" keys)))))
+          (before (figure :memory)))
+      (with-connections (connections (length requests))
+        (loop for connection in connections
+              for (nil . octets) in requests
+              do (send connection (subseq octets 0 (- (length octets) 3)))
+                 (eventually ("no thread to serve it") (zerop (figure :busy))))
+        (is (equal "word" (ask-text "/word")))
+        (loop for connection in connections
+              for (size . octets) in requests
+              do (send connection (subseq octets (- (length octets) 3)))
+                 (is (equal (counted (test-octets size))
+                            (response-text (read-response connection))))))
+      (eventually ("memory to be given back") (>= before (figure :memory))))))
+
+(define-front-test (a-client-that-announces-much-and-sends-little-takes-little-memory
+                    :modes (:plain) :needs :parking)
+  (with-front (request) (reply 200 '() (counted (content request)))
+    (let ((before (figure :memory)))
+      (with-connections (connections 20)
+        (dolist (connection connections)
+          (send connection (post-head "/" "Content-Length: 50000000") "some octets"))
+        (eventually ("all to be looked at") (and (= 20 (figure :parked)) (zerop (figure :busy))))
+        (is (> 200000 (- (figure :memory) before)))))))
+
+;;; Any thread
+
+(define-front-test (any-thread-reads-content-after-the-handler :modes (:plain :unparked :tls)
+                                                               :needs :our-content)
+  (with-front (request)
+      (later (answer)
+        (in-background ("reading")
+          (funcall answer 200 '() (handler-case (counted (content request))
+                                    (error (condition) (princ-to-string condition))))))
+    (with-connection (connection)
+      (loop repeat 20
+            do (dolist (octets (list (octets "hello") (test-octets 100000)))
+                 (dolist (keys (framings-of octets))
+                   (is (equal (counted octets) (apply #'exchange-text connection "/" :method :post
+                                                      keys)))))))))
+
+(define-front-test (content-is-gone-with-its-request :needs :our-content)
+  (let ((streams (make-recorder)) (octets (make-array 300000 :element-type '(unsigned-byte 8))))
+    (with-front (request)
+        (let ((stream (stream-of request)))
+          (record streams stream)
+          (reply 200 '() (princ-to-string (read-sequence octets stream))))
+      (flet ((content-of (value)
+               (make-array 300000 :element-type '(unsigned-byte 8) :initial-element value)))
+        (with-connection (connection)
+          (loop for value from 1 to 3
+                do (is (equal "300000" (exchange-text connection "/" :method :post
+                                                      :content (content-of value))))))
+        (loop for stream in (recorded streams)
+              for value from 1
+              do (fill octets value)
+                 (ignore-errors
+                  (file-position stream 0))
+                 (ignore-errors
+                  (read-sequence octets stream))
+                 (is (equalp (content-of value) octets) "It is not that of a later one."))))))
+
+;;; What is left of it
+
+(defun smuggling-content (size)
+  "About SIZE octets of requests, which must not be taken for some where they are content."
+  (let ((request (request-octets "/smuggled")))
+    (octets "x" (loop repeat (ceiling size (length request)) collect request))))
+
+(defmacro with-partial-readers ((smuggled &rest arguments) &body body)
+  "Evaluates BODY while /one reads the first octet of its content, /fails does and fails, and others
+read nothing; SMUGGLED records requests that were none."
+  `(let ((,smuggled (make-recorder)))
+     (with-front (request ,@arguments)
+         (let ((path (path request)))
+           (cond ((equal "/smuggled" path) (record ,smuggled path))
+                 ((member path '("/one" "/fails") :test #'equal) (read-byte (stream-of request))))
+           (when (equal "/fails" path)
+             (error "It fails."))
+           (reply 200 '() path))
+       ,@body)
+     (is (null (recorded ,smuggled)))))
+
+(defun check-one-of-several (connection target status keys size)
+  "Checks that a request for TARGET with KEYS gets STATUS, and whether the next one is answered;
+true when it is.  Where much of the SIZE of its content is left, CONNECTION may end."
+  (let ((sender (in-background ("sender") (try-to-send connection (post-octets target keys)))))
+    (is (eql status (response-status (read-response connection))) "~A ~D" target size)
+    (task-result sender)
+    (or (equal "word" (ignore-errors (exchange-text connection "/word")))
+        (progn (is-true (< 1000000 size) "~A ~D" target size)
+               nil))))
+
+(define-front-test (what-a-handler-leaves-of-its-content-is-no-request :needs :our-content)
+  (loop for (early . sizes) in '((10000000 1000 100000 3000000) (0 1000 100000))
+        do (with-partial-readers (smuggled :max-early-octets early)
+             (dolist (size sizes)
+               (dolist (keys (framings-of (smuggling-content size)))
+                 (with-connection (connection)
+                   (loop for (target status) in '(("/one" 200) ("/none" 200) ("/fails" 500)
+                                                  ("/one" 200))
+                         always (check-one-of-several connection target status keys size))))))))
+
+(define-front-test (too-much-content-that-nobody-reads-ends-the-connection :needs :our-content)
+  (with-partial-readers (smuggled :max-early-octets 0)
+    (dolist (target '("/one" "/none"))
+      (with-connection (connection)
+        (let ((sender (in-background ("sender")
+                        (try-to-send connection
+                                     (post-head target "Content-Length: 70000000")
+                                     (smuggling-content 100000)))))
+          (is (= 200 (response-status (read-response connection))))
+          (task-result sender)
+          (ignore-errors (end-sending connection))
+          (is-true (closed-by-server-p connection)))))))
+
+;;; Content that breaks off, or is not acceptable
+
+(defun read-in-a-way (request)
+  "Reads all content of REQUEST in the way that its path says."
+  (let ((path (path request)))
+    (cond ((equal "/octets" path)
+           (loop with stream = (stream-of request)
+                 while (read-byte stream nil nil)))
+          ((equal "/sequence" path)
+           (loop with stream = (stream-of request)
+                 with octets = (make-array 5000 :element-type '(unsigned-byte 8))
+                 while (= 5000 (read-sequence octets stream))))
+          (t
+           (content request)))))
+
+(define-front-test (content-that-breaks-off-is-never-taken-for-whole :needs :our-content)
+  (let ((whole (make-recorder)))
+    (loop for early in '(10000000 0)
+          do (with-front (request :max-early-octets early)
+                 (progn (read-in-a-way request)
+                        (record whole (path request))
+                        (reply 200 '() "whole"))
+               (loop for target in '("/all" "/octets" "/sequence")
+                     do (loop for (framing . part)
+                                in `(("Content-Length: 10" "good")
+                                     ("Content-Length: 6000000" ,(test-octets 5000000))
+                                     ("Transfer-Encoding: chunked" ,(chunk "good"))
+                                     ("Transfer-Encoding: chunked" "5" :crlf "goo"))
+                              do (dolist (leave (list #'end-sending #'reset))
+                                   (with-connection (connection)
+                                     (send connection (post-head target framing) part)
+                                     (funcall leave connection)
+                                     (let ((status (response-status-if-any connection)))
+                                       (is-true (or (null status) (<= 400 status)))))
+                                   (eventually ("it to be closed") (zerop (figure :open))))))
+               (is (equal "word" (ask-text "/word")))
+               (is (not (search "[ERROR]" (front-log))) "No error of the program.")))
+    (is (null (recorded whole)))))
+
+(define-front-test (content-that-is-not-acceptable-is-refused :needs :our-content)
+  (let ((whole (make-recorder)))
+    (with-front (request :max-body-octets 1000)
+        (progn (read-in-a-way request)
+               (record whole (path request))
+               (reply 200 '() "whole"))
+      (loop for (status framing . body)
+              in `((413 "Content-Length: 1001" ,(test-octets 1001))
+                   (413 "Transfer-Encoding: chunked" ,(chunk (test-octets 600))
+                        ,(chunk (test-octets 600)))
+                   (400 "Transfer-Encoding: chunked" ,(chunk "good") "zz" :crlf)
+                   (400 "Transfer-Encoding: chunked" "4" :crlf "goodzz" :crlf))
+            do (dolist (target '("/all" "/octets" "/sequence"))
+                 (with-connection (connection)
+                   (send connection (post-head target framing) body)
+                   (let ((response (read-response connection)))
+                     (is (= status (response-status response)) "~A ~A" target body)
+                     (is (equalp "close" (response-header response "connection"))))
+                   (ignore-errors (end-sending connection))
+                   (is-true (closed-by-server-p connection)))))
+      (is (equal "word" (ask-text "/word"))))
+    (is (null (recorded whole)))))
+
+(define-front-test (memory-for-content-is-given-back-however-a-request-ends :needs :our-content)
+  (let ((answers (make-recorder)))
+    (with-front (request)
+        (let ((path (path request)))
+          (unless (equal "/unread" path)
+            (content request))
+          (cond ((equal "/fails" path) (error "It fails."))
+                ((equal "/later" path) (later (answer) (record answers answer)))
+                (t (reply 200 '() "read"))))
+      (let ((before (figure :memory)))
+        (dolist (target '("/all" "/unread" "/fails"))
+          (ask target :method :post :content (test-octets 200000)))
+        (with-connection (connection)
+          (send-request connection "/later" :method :post :content (test-octets 200000))
+          (funcall (await-answer answers) 200 '() "later")
+          (is (equal "later" (response-text (read-response connection)))))
+        (let ((connection (connect)))
+          (send-request connection "/later" :method :post :content (test-octets 200000))
+          (let ((answer (await-answer answers)))
+            (reset connection)
+            (ignore-errors (funcall answer 200 '() "too late"))))
+        (let ((connection (connect)))
+          (send connection (post-head "/all" "Content-Length: 6000000") (test-octets 5500000))
+          (reset connection))
+        (eventually ("memory to be given back")
+          (and (zerop (figure :open)) (>= before (figure :memory))))
+        (pass)))))
+
+;;; A client that waits to be asked for it
+
+(defun final-response (connection &rest parts)
+  "The next response of CONNECTION that is final; sends PARTS after an interim one.  The second
+value is the number of interim ones."
+  (loop for response = (read-response connection)
+        for count from 0
+        while (= 100 (response-status response))
+        do (send connection parts)
+        finally (return (values response count))))
+
+(define-front-test (content-is-asked-for-once-and-comes-then :needs :our-content)
+  (with-front (request)
+      (cond ((equal "/unread" (path request)) (reply 200 '() "unread"))
+            (t (loop repeat (if (equal "/octets" (path request)) 1 2)
+                     do (read-in-a-way request))
+               (reply 200 '() "read")))
+    (loop for (framing . body) in `(("Content-Length: 4" "late")
+                                    ("Transfer-Encoding: chunked" ,(chunk "late") "0" :crlf :crlf))
+          do (dolist (target '("/all" "/octets"))
+               (with-connection (connection)
+                 (begin-to-expect connection target framing)
+                 (multiple-value-bind (response count) (final-response connection body)
+                   (is (= 1 count))
+                   (is (equal "read" (response-text response))))
+                 (is (equal "word" (exchange-text connection "/word")))))
+             (with-connection (connection) ; one that does not wait
+               (begin-to-expect connection "/all" framing)
+               (send connection body)
+               (is (equal "read" (response-text (final-response connection))))
+               (is (equal "word" (exchange-text connection "/word"))))
+             (with-connection (connection) ; a handler that does not want it
+               (begin-to-expect connection "/unread" framing)
+               (multiple-value-bind (response count) (final-response connection body)
+                 (is (equal "unread" (response-text response)))
+                 (if (equalp "close" (response-header response "connection"))
+                     (is (zerop count))
+                     (is (equal "word" (exchange-text connection "/word")))))))
+    (with-connection (connection)
+      (send connection "POST /all HTTP/1.0" :crlf "Expect: 100-continue" :crlf "Content-Length: 4"
+            :crlf :crlf "body")
+      (is (= 200 (response-status (read-response connection))) "HTTP/1.0 has no interim ones."))))
+
+(define-front-test (a-refusal-comes-in-place-of-100 :needs :our-content)
+  (with-front (request :max-body-octets 3) (reply 200 '() (content request))
+    (with-connection (connection)
+      (begin-to-expect connection "/")
+      (is (= 413 (response-status (read-response connection)))))))
+
+;;; Content that does not come
+
+(defun begin-post (connection target framing &rest body)
+  "Sends a request for TARGET with the header line FRAMING, and BODY, which may be a part."
+  (send connection (post-head target (octets "Content-Type: application/x-www-form-urlencoded"
+                                             :crlf framing))
+        body))
+
+(defparameter *stalling*
+  '(("Content-Length: 10" "a=1") ("Transfer-Encoding: chunked" "5" :crlf "a=1"))
+  "Header lines and parts of content that announce more than they send.")
+
+(defun check-stalling-clients (counted-p)
+  "Checks that *SERVER* tells clients so that stall, and, if COUNTED-P, counts them."
+  (with-connections (connections (length *stalling*))
+    (loop for connection in connections
+          for part in *stalling*
+          do (apply #'begin-post connection "/" part))
+    (dolist (connection connections)
+      (let ((response (read-response connection)))
+        (is (= 408 (response-status response)))
+        (is (equalp "close" (response-header response "connection"))))
+      (end-sending connection)
+      (is-true (closed-by-server-p connection)))
+    (when counted-p
+      (eventually ("both to be counted") (= 2 (getf (figure :expired-by) :body))))
+    (is (equal "word" (ask-text "/word")))))
+
+(define-front-test (a-client-that-stalls-amid-content-is-told-so :needs :our-content)
+  (let ((whole (make-recorder)))
+    (flet ((check (counted-p &rest arguments)
+             (call-with-front (lambda (request)
+                                (content request)
+                                (record whole :read)
+                                (reply 200 '() "read"))
+                              (list* :idle-timeout 60 arguments)
+                              (lambda () (check-stalling-clients counted-p)))))
+      (check nil :read-timeout 1)
+      (check nil :read-timeout 1 :max-early-octets 0)
+      (check *parking-p* :read-timeout 60 :content-grace 1)
+      (when *parking-p*
+        (check t :read-timeout 60 :content-timeout 1 :min-content-rate nil)))
+    (is (null (recorded whole)))))
+
+(define-front-test (the-least-rate-can-be-left-off :modes (:plain) :needs :our-content)
+  (with-front (request :content-grace 0 :min-content-rate nil :read-timeout 60)
+      (reply 200 '() (content request))
+    (with-connection (connection)
+      (send connection (post-head "/" "Content-Length: 2") "a")
+      (is (not (readable-p connection 1/2)))
+      (send connection "b")
+      (is (equal "ab" (response-text (read-response connection)))))))
+
+(define-front-test (a-soft-stop-does-not-wait-for-content-that-does-not-come
+                    :modes (:plain) :needs :parking)
+  (with-front (request) (reply 200 '() (content request))
+    (with-connection (connection)
+      (send connection (post-head "/" "Content-Length: 5") "a")
+      (eventually ("it to be looked at") (and (= 1 (figure :open)) (zerop (figure :busy))))
+      (stop-front :soft t)
+      (is (member (response-status-if-any connection) '(nil 408 503))))))
+
+;;; Handlers that are called before it has come, since the server is told so
+
+(define-front-test (content-may-be-read-as-it-comes :modes (:plain :unparked :tls)
+                                                    :needs :our-content)
+  (let ((seen (make-recorder)))
+    (with-front (request :max-early-octets 0)
+        (let* ((stream (stream-of request))
+               (first (record seen (read-byte stream))))
+          (reply 200 '() (shown first (read-byte stream) (read-byte stream nil))))
+      (loop for (framing first second) in '(("Content-Length: 2" ("a") ("b"))
+                                            ("Transfer-Encoding: chunked" ("1" :crlf "a" :crlf)
+                                             ("1" :crlf "b" :crlf "0" :crlf :crlf)))
+            for count from 1
+            do (with-connection (connection)
+                 (send connection (post-head "/" framing) first)
+                 (eventually ("the handler to see an octet") (= count (recorded-count seen)))
+                 (send connection second (request-octets "/word"))
+                 (is (equal (shown 97 98 nil) (response-text (read-response connection))))
+                 (is (equal "word" (response-text (read-response connection)))))))))
