@@ -16,8 +16,6 @@ that come later, streams, server-sent events and WebSockets, without a thread fo
   :components ((:file "package")
                (:file "clack-server")   ; answers to the server and its engine
                (:file "clack-tls" :if-feature (:not :hunchentoot-no-ssl))
-               (:file "raw-body")       ; content that can be read again
-               (:file "raw-body-stream")
                (:file "environment")    ; of a request
                (:file "responses")      ; as octets
                (:file "file-responses")

@@ -252,17 +252,11 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:module "request"                 ; head and content
       :serial t
       :components ((:file "head-input") ; heads of requests
-                   (:file "body-buffer")      ; octets in memory or a temporary file
-                   (:file "content")    ; of a request, whole or in pieces
-                   (:file "content-stream") ; with a length
-                   (:file "chunks")
-                   (:file "body-prefetch")  ; of content before its request is served
-                   (:file "shared-content") ; of a deferred reply
                    (:file "exchange")   ; one request and its reply
                    (:file "request-id") ; by which logs name a request
                    (:file "request-reading")
                    (:file "queued-requests") ; that have waited for long
-                   (:file "request-content")))
+                   (:file "content")))  ; of requests, in memory or a file
      (:module "response"                ; whole, streamed, of a file, or later
       :serial t
       :components ((:file "replies")

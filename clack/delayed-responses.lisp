@@ -31,19 +31,13 @@
 ;;;; A response for which the responder is not called in time is 504.  socket.lisp tells what
 ;;;; happens when the application takes the connection over.
 
-(defstruct (delayed (:include opaque) (:constructor make-delayed (exchange body deferred-response)))
-  "The response to EXCHANGE.  The application has the content of the request as BODY."
+(defstruct (delayed (:include opaque) (:constructor make-delayed (exchange deferred-response)))
+  "The response to EXCHANGE."
   (exchange nil :read-only t)
-  (body nil)                            ; *EMPTY-BODY* when the response is over
   (deferred-response nil :read-only t)
   (thread (bt:current-thread))          ; it calls the function; NIL when this has returned
   (written nil)                         ; a WRITTEN-RESPONSE that was begun, in any thread
   (elsewhere-p nil))                    ; true when anything else than the function's call answered
-
-(defun forget-body (delayed)
-  "Removes and returns the body of DELAYED, whose response is over, since the application may keep a
-responder for as long as it likes."
-  (shiftf (delayed-body delayed) *empty-body*))
 
 (defun delayed-side (delayed)
   (our-side (exchange-protocol (delayed-exchange delayed))))
@@ -58,12 +52,12 @@ responder for as long as it likes."
   "True when the current thread is in the call of the function that is to answer DELAYED."
   (eq (bt:current-thread) (delayed-thread delayed)))
 
-(defun begin-delayed (exchange body)
-  "Makes the response to EXCHANGE, whose content is BODY, a delayed one, and returns it."
+(defun begin-delayed (exchange)
+  "Makes the response to EXCHANGE a delayed one, and returns it."
   (let* ((seconds (server-reply-timeout (exchange-application exchange)))
          (deferred-response (make-deferred-response exchange (end-after seconds) nil)))
     (prog1 (setf (deferred-response-context deferred-response)
-                 (make-delayed exchange body deferred-response))
+                 (make-delayed exchange deferred-response))
       ;; Last, since the end of the exchange uses the context.
       (setf (exchange-deferred-response exchange) deferred-response))))
 
@@ -83,12 +77,7 @@ it.  Signals REPLY-ALREADY-SENT."
   "Sends the answer to DELAYED, in the call of its function."
   (multiple-value-bind (answer come-p) (take-answer (delayed-deferred-response delayed))
     (when come-p
-      (cond ((typep answer 'streamed-answer)
-             (with-reading-turn ((delayed-body delayed)) ; other threads may read it
-               (send-answer delayed answer)))
-            (t
-             (end-reading (delayed-body delayed))
-             (send-answer delayed answer)))
+      (send-answer delayed answer)
       ;; The function may run on for long.
       (setf (deferred-response-answer (delayed-deferred-response delayed)) nil))))
 
@@ -112,8 +101,7 @@ A client that is gone is not a failure here: the writer signals it."
     (unwind-protect
          (handler-case (progn (send-taken delayed)
                               (setf over-p t))
-           ;; END-OF-FILE: the request's content ended too early.
-           ((or descriptor-broken stream-timeout end-of-file) ()
+           ((or descriptor-broken stream-timeout) ()
              (cut-delayed delayed written)
              (setf over-p t)))
       (cond (over-p)
@@ -149,30 +137,8 @@ A client that is gone is not a failure here: the writer signals it."
 
 ;;; When the function has returned
 
-(defun takable-p (exchange)
-  "True when the rest of the content of EXCHANGE can be taken: none of it is lost, it is not too
-much, and the client will send it."
-  (let ((protocol (exchange-protocol exchange))
-        (content (exchange-content exchange)))
-    (and (content-readable-p content)
-         (not (too-much-to-come-p content))
-         ;; A client that waits for 100 (Continue) can be asked only before the response begins.
-         (or (eq :idle (our-side protocol))
-             (not (eq :held (client-side protocol)))))))
-
-(defun take-rest-of-content (delayed)
-  "Takes the rest of the content of DELAYED's request, so that any thread can read the body while
-only the connection's owner reads the connection."
-  (let ((body (delayed-body delayed))
-        (exchange (delayed-exchange delayed)))
-    (when (and (raw-body-content body) (takable-p exchange))
-      (take-rest body *unasked-limit*))
-    (end-reading body)
-    (end-content (delayed-server delayed) exchange nil)))
-
 (defun leave-response (delayed)
   "Leaves DELAYED to the threads that will answer or write it."
-  (take-rest-of-content delayed)
   (limit-unused-writer delayed)
   (setf (http-suspended-exchange (exchange-http (delayed-exchange delayed)))
         (delayed-deferred-response delayed)))
@@ -204,10 +170,10 @@ only the connection's owner reads the connection."
     (drop-written (delayed-written delayed))
     (end-turns (delayed-written delayed))))
 
-(defun respond-later (exchange body function)
-  "Calls FUNCTION, which the application has returned for the request of EXCHANGE with BODY, with a
-responder.  The response may come later."
-  (let ((delayed (begin-delayed exchange body)))
+(defun respond-later (exchange function)
+  "Calls FUNCTION, which the application has returned for the request of EXCHANGE, with a responder.
+The response may come later."
+  (let ((delayed (begin-delayed exchange)))
     (unless-returned (progn
                        (funcall function (make-responder delayed))
                        (setf (delayed-thread delayed) nil)
@@ -215,9 +181,6 @@ responder.  The response may come later."
                          (end-turns (delayed-written delayed)))
                        (if (lift-handler-limit exchange)
                            (settle-delayed delayed)
-                           (give-up-delayed delayed))
-                       (unless (deferred-p exchange)
-                         (forget-body delayed)))
+                           (give-up-delayed delayed)))
       (setf (delayed-thread delayed) nil)
-      (give-up-delayed delayed)
-      (forget-body delayed))))
+      (give-up-delayed delayed))))

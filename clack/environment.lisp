@@ -44,8 +44,8 @@ the request does not."
     (cond ((integerp framing) framing)
           ((and (eq :none framing) (head-header head :content-length)) 0))))
 
-(defun environment (exchange body)
-  "The environment of the request of EXCHANGE, a plist, with BODY, a stream, as its :RAW-BODY."
+(defun environment (exchange)
+  "The environment of the request of EXCHANGE, a plist."
   (let* ((server (exchange-application exchange))
          (http (exchange-http exchange))
          (head (exchange-head exchange))
@@ -70,7 +70,7 @@ the request does not."
               :headers (header-table head)
               :content-type (head-header head :content-type)
               :content-length (content-length-of head)
-              :raw-body body
+              :raw-body (exchange-content exchange)
               :clack.streaming t
               :clack.io exchange))))) ; see socket.lisp
 

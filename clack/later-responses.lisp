@@ -39,12 +39,10 @@
 
 (defmethod drop-deferred ((server clack-server) deferred-response)
   (let ((delayed (deferred-response-context deferred-response)))
-    (release-body (forget-body delayed))
     (release-request (delayed-exchange delayed))))
 
 (defun conclude-delayed (delayed)
   "Ends the request of DELAYED, whose response is over.  Returns the connection's outcome."
-  (release-body (forget-body delayed))
   (conclude-request (delayed-exchange delayed)))
 
 ;;; Writers that the function has not closed

@@ -9,7 +9,7 @@
         #:hunchentoot-recycling-taskmaster.server)
   (:export #:run #:stop #:run-until-signalled
            #:clack-server #:server-address #:server-port #:stats #:list-connections
-           #:*raw-body-memory* #:request-id
+           #:request-id
            #:run-after #:cancel-timer
            #:request-timed-out-p #:call-when-timed-out
            ;; conditions

@@ -11,38 +11,23 @@
 ;;;; application has taken the connection over (socket.lisp), the connection ends.  An application
 ;;;; that has a limit of time, and takes longer, was answered for: its response is dropped.
 
-(defun body-of (exchange)
-  "The content of the request of EXCHANGE, as the stream that the application gets."
-  (if (eq :none (head-framing (exchange-head exchange)))
-      *empty-body*
-      (let* ((content (exchange-content exchange))
-             (size (content-size content)))
-        (if (and size
-                 (<= size *raw-body-memory*)
-                 (<= size (content-at-hand content)))
-            (whole-body (read-all-content content nil :body-too-large))
-            (partial-body content)))))
-
 ;;; Failures
 
-(defun client-gone-p (condition exchange body)
-  "True when CONDITION tells that the client of EXCHANGE is gone or too slow, while it sends BODY or
-takes the response."
+(defun client-gone-p (condition exchange)
+  "True when CONDITION tells that the client of EXCHANGE is gone, or takes the response too slowly."
   (typecase condition
     ((or descriptor-broken stream-timeout) t)
     (client-left
      (let ((source (client-left-source condition))) ; may belong to another request
        (and source
             (or (eq source (exchange-upgrade exchange))
-                (eq source (exchange-deferred-response exchange))))))
-    (end-of-file (and (raw-body-source body)
-                      (eq (stream-error-stream condition) (raw-body-source body))))))
+                (eq source (exchange-deferred-response exchange))))))))
 
-(defun client-fault-p (condition exchange body)
-  "True when CONDITION, signalled while the application handled EXCHANGE with BODY, is the client's
-fault and not the application's."
+(defun client-fault-p (condition exchange)
+  "True when CONDITION, signalled while the application handled EXCHANGE, is the client's fault and
+not the application's."
   (or (typep condition 'protocol-error)
-      (client-gone-p condition exchange body)))
+      (client-gone-p condition exchange)))
 
 (defun cut-response (exchange)
   "Ends the connection of EXCHANGE in the middle of the response."
@@ -63,16 +48,16 @@ fault and not the application's."
     (tell (exchange-application exchange) :error *error-control* condition backtrace))
   (send-failure exchange 500 "Internal Server Error"))
 
-(defun answer-failure (exchange body condition backtrace)
-  "Ends the request of EXCHANGE with BODY after CONDITION, which has BACKTRACE, a string or NIL."
+(defun answer-failure (exchange condition backtrace)
+  "Ends the request of EXCHANGE after CONDITION, which has BACKTRACE, a string or NIL."
   (cond ((taken-over-p exchange)
-         (unless (client-gone-p condition exchange body)
+         (unless (client-gone-p condition exchange)
            (fail-program-socket (exchange-upgrade exchange) condition backtrace)))
         ((typep condition 'protocol-error)
          (note-event exchange :request-fault)
          (send-failure exchange
                        (protocol-error-status condition) (protocol-error-reason condition)))
-        ((client-gone-p condition exchange body)
+        ((client-gone-p condition exchange)
          (note-event exchange :reply-cut))
         (t
          (report-failure exchange condition backtrace))))
@@ -86,19 +71,18 @@ application knows nothing there, one that says that the server is alive."
       '(204 () ())
       response))
 
-(defun answer (exchange body)
-  "Calls the application for the request of EXCHANGE with BODY, and sends its response."
+(defun answer (exchange)
+  "Calls the application for the request of EXCHANGE, and sends its response."
   (let* ((*answered* exchange)
          (response (funcall (server-app (exchange-application exchange))
-                            (environment exchange body))))
+                            (environment exchange))))
     (cond ((functionp response)
-           (respond-later exchange body
+           (respond-later exchange
                           (lambda (responder)
                             (funcall response responder)
                             (take-over-if-listened-to exchange))))
           ((or (taken-over-p exchange) (not (lift-handler-limit exchange))))
           (t
-           (end-reading body)
            (check-response response)
            (send-response exchange (settle-options (exchange-head exchange) response))))))
 
@@ -107,74 +91,57 @@ application knows nothing there, one that says that the server is alive."
   (:report "The debugger was left.")
   (:documentation "Signalled when the restart ABORT is chosen for an error of an application."))
 
-(defun call-debugging (function exchange body)
-  "Calls FUNCTION, which calls the application for EXCHANGE with BODY.  Errors of the application
-enter the debugger in this thread, with a restart ABORT that answers 500."
+(defun call-debugging (function exchange)
+  "Calls FUNCTION, which calls the application for EXCHANGE.  Errors of the application enter the
+debugger in this thread, with a restart ABORT that answers 500."
   (restart-case
       (handler-bind ((error (lambda (condition)
-                              (unless (client-fault-p condition exchange body)
+                              (unless (client-fault-p condition exchange)
                                 (invoke-debugger condition)))))
         (funcall function))
     (abort ()
       :report "Answer 500 (Internal Server Error)."
       (error 'debugger-left))))
 
-(defun failure-of (exchange body)
-  "Calls ANSWER with EXCHANGE and BODY, under the limit of time of applications.  Returns the
-condition that ended the call, or NIL, and its backtrace."
+(defun failure-of (exchange)
+  "Calls ANSWER with EXCHANGE, under the limit of time of applications.  Returns the condition that
+ended the call, or NIL, and its backtrace."
   (flet ((answer-it ()
            (if (server-debug-p (exchange-application exchange))
-               (call-debugging (lambda () (answer exchange body)) exchange body)
-               (answer exchange body))))
+               (call-debugging (lambda () (answer exchange)) exchange)
+               (answer exchange))))
     (declare (dynamic-extent #'answer-it))
     (call-catching (lambda () (call-with-handler-limit exchange #'answer-it))
-                   (lambda (condition) (client-fault-p condition exchange body)))))
+                   (lambda (condition) (client-fault-p condition exchange)))))
 
 ;;; The request
 
 (defun answer-request (exchange)
   "Answers the request of EXCHANGE, also where the application fails.  NIL where the client is
 gone."
-  (let ((body *empty-body*) (backtrace nil))
-    (unwind-protect
-         (let ((failure (handler-case (progn (setf body (body-of exchange))
-                                             nil)
-                          (protocol-error (condition) condition))))
-           (unless failure
-             (setf (values failure backtrace) (failure-of exchange body)))
-           (unless (deferred-p exchange)
-             (end-reading body))
-           (or (null failure)
-               (handler-case (progn (answer-failure exchange body failure backtrace)
-                                    (not (client-gone-p failure exchange body)))
-                 ((or descriptor-broken stream-timeout) () nil))))
-      (unless (deferred-p exchange)
-        (release-body body)))))
+  (multiple-value-bind (failure backtrace) (failure-of exchange)
+    (or (null failure)
+        (handler-case (progn (answer-failure exchange failure backtrace)
+                             (not (client-gone-p failure exchange)))
+          ((or descriptor-broken stream-timeout) () nil)))))
 
 (defun release-request (exchange)
   "Counts the request of EXCHANGE, which is over, and releases the memory and files of its content."
   (note-served exchange)
-  (unless (eq :none (head-framing (exchange-head exchange)))
-    (release-octets (exchange-content exchange)))
-  (abandon-body-prefetch (exchange-http exchange)))
+  (abandon-content (exchange-http exchange))
+  (setf (exchange-content exchange) nil)) ; a program may keep a responder for ever
 
 (defun conclude-request (exchange)
   "Ends the request of EXCHANGE, whose response was sent or cut.  Returns the connection's outcome,
 :PARK or :CLOSE."
   (when (eq :done (our-side (exchange-protocol exchange)))
-    (end-content (exchange-application exchange) exchange nil))
+    (end-content exchange))
   (release-request exchange)
   (if (reusable-p (exchange-protocol exchange)) :park :close))
 
 (defun serve-request (exchange)
   "Serves the request of EXCHANGE, whose head was read.  Returns the connection's outcome."
-  (let ((content (take-content (exchange-application exchange) exchange)))
-    (unless (eq *no-content* content)
-      ;; So the release of the HTTP connection gives the memory back, even if the application ends
-      ;; this thread.
-      (setf (http-content (exchange-http exchange)) content)))
-  (setf (exchange-protocol exchange)
-        (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
+  (take-content exchange)
   (let ((answered-p (answer-request exchange)))
     (cond ((handler-timed-out-p exchange)
            (settle-takeover exchange)   ; in vain

@@ -91,17 +91,6 @@ content, :CHUNKED, or NIL for no header about it.  Signals INVALID-HEADER."
        (not (last-of-connection-p exchange))
        (not (says-close-p (header :connection headers)))))
 
-(defun drop-unread (exchange)
-  "Reads and drops the rest of the content of the request of EXCHANGE before the response is sent,
-since some clients look for a response only after they have sent everything."
-  (when (eq :body (client-side (exchange-protocol exchange)))
-    (let ((content (exchange-content exchange)))
-      (note-event exchange
-                  (if (and (not (too-much-to-come-p content))
-                           (drop-content content *unasked-limit*))
-                      :request-end
-                      :request-fault)))))
-
 ;;; Whole responses
 
 (defun element-length (element)
@@ -144,7 +133,6 @@ list is appended if AT-ONCE-P."
   "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content:
 BODY, octets, a part of a file, or a list of elements."
   (begin-limited-reply exchange)
-  (drop-unread exchange)
   (let ((io (http-io (exchange-http exchange)))
         (event (reply-event exchange status (kept-p exchange headers))))
     (with-reply (reply)

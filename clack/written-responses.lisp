@@ -17,12 +17,10 @@
 ;;;;   over otherwise       signals CLIENT-LEFT
 ;;;;
 ;;;; Invariants:
-;;;; - Only the thread that has the turn touches the buffered connection, except that a thread in
-;;;;   the body's turn may read the request's content.  While not all content has come, the sending
-;;;;   thread takes the body's turn too, since TLS couples the two directions of a connection.
-;;;; - A thread that is interrupted in its own turn, or in the body's, and writes in the interrupt
-;;;;   does not send, however full the queue is.  The piece leaves at the end of the turn, with the
-;;;;   next piece, or when the function has returned.
+;;;; - Only the thread that has the turn touches the buffered connection.
+;;;; - A thread that is interrupted in its turn, and writes in the interrupt, does not send, however
+;;;;   full the queue is.  The piece leaves at the end of the turn, with the next piece, or when the
+;;;;   function has returned.
 
 (defstruct (written-response (:include streamed-answer) (:conc-name written-)
                              (:constructor make-written-response
@@ -133,11 +131,9 @@ it, and :OVER if the function has returned."
     (bt:condition-notify (written-ended written))))
 
 (defun within-turn-p (written)
-  "True when the current thread has the turn, or the body's turn: it writes in an interrupt, or in
-the handler of a condition that was signalled during the turn."
-  (let ((thread (bt:current-thread)))
-    (or (eq thread (written-turn written))
-        (eq thread (raw-body-turn (delayed-body (written-delayed written)))))))
+  "True when the current thread has the turn: it writes in an interrupt, or in the handler of a
+condition that was signalled during the turn."
+  (eq (bt:current-thread) (written-turn written)))
 
 (defun end-turns (written)
   "Waits until no thread has the turn, and lets no thread take it any more."
@@ -151,13 +147,6 @@ the handler of a condition that was signalled during the turn."
   "Sends the shared send queue of WRITTEN.  The thread of the function waits for the client only
 while the queue is full, since it sends again when it writes or returns.  Any other thread waits
 until the client has taken everything."
-  (let ((body (delayed-body (written-delayed written))))
-    (if (raw-body-content body)
-        (with-reading-turn (body)
-          (send-queued-in-turn written))
-        (send-queued-in-turn written))))
-
-(defun send-queued-in-turn (written)
   (let* ((delayed (written-delayed written))
          (shared-queue (written-shared-queue written))
          (io (delayed-io delayed))

@@ -98,8 +98,7 @@
 packages.")
 
 (defparameter *allowed-risks*
-  '(("src/base/records.lisp" "(intern" "names of accessors, where records are defined")
-    ("src/http/words.lisp" "(intern"
+  '(("src/http/words.lisp" "(intern"
      "names of methods and fields that this library knows, when it is loaded")
     ("src/http/names.lisp" "(find-symbol" "makes no symbol")
     ("src/platform/sbcl/service-manager.lisp" "(parse-integer"

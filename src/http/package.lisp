@@ -14,7 +14,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets
    #:limits-trailer-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
    #:limits-file-count
-   #:limits-early-octets #:limits-content-rate #:limits-content-grace #:limits-content-seconds
+   #:limits-content-rate #:limits-content-grace #:limits-content-seconds
    #:limits-reply-rate #:limits-reply-grace #:limits-reply-seconds
    #:limits-handler-seconds #:limits-queue-seconds #:limits-handshake-seconds
    #:limits-head-seconds #:limits-idle-seconds

@@ -42,9 +42,6 @@ these LIMITS; NIL for no bound.  The server refuses more with 413 (RFC 9110, sec
    :documentation "The maximum number of octets of a form that the server keeps, without its files,
 in these LIMITS; NIL for no bound.  The server refuses more with 413 (RFC 9110, section
 15.5.14).")
-  (early-octets (* 1024 1024 1024) :type content-size :read-only t
-   :documentation "The maximum number of octets of content that the server receives before the
-handler runs, in these LIMITS; 0 for none.")
   (content-rate 1024 :type (or null (and index (integer 1))) :read-only t
    :documentation "The minimum average rate, in octets per second, at which a client has to send
 content, in these LIMITS; NIL for no bound.  The server refuses a slower client with 408 (RFC 9110,

@@ -165,19 +165,14 @@ the status in parentheses, and closes the connection:
                                NIL for no limit (413)
   :MAX-FILE-COUNT              the number of files in a form; default 100, NIL for no limit (413)
 
-Reception of content:
+Reception of content, which comes before the request is served; see CONTENT-RECEIVED-EARLY-P:
 
-  :MAX-EARLY-OCTETS   how many octets of content are received before the request is served, where
-                      connections are parked, so that a slow client holds no thread; default 1 GiB;
-                      0 for none.  They are kept in memory or, beyond 4 MiB or where many requests
-                      wait, in a temporary file.  See CONTENT-RECEIVED-EARLY-P
   :MIN-CONTENT-RATE   how many octets a second a client has to send on average; default 1024, NIL
-                      for no limit (408).  Where a thread reads content, only its waiting time
-                      counts.  Does not hold where a handler has asked for a stream, and on other
-                      platforms than SBCL under Linux
+                      for no limit (408).  Where a thread waits for content, only its waiting time
+                      counts.  Does not hold on other platforms than SBCL under Linux
   :CONTENT-GRACE      after how many seconds that rate counts; default 10
-  :CONTENT-TIMEOUT    how many seconds all content that is received early may take; default NIL,
-                      for no limit (408)
+  :CONTENT-TIMEOUT    how many seconds all content may take where no thread waits for it; default
+                      NIL, for no limit (408)
 
 Time, in seconds, a real, NIL for no limit, or :READ-TIMEOUT, the default, for as long as
 Hunchentoot's :READ-TIMEOUT says.  Without parking, no single wait is longer than that:

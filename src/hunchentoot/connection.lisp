@@ -44,13 +44,22 @@ above tells.  Returns the connection's outcome."
            (:wrapped (socket-asked-p socket))
            (:foreign t))
          (serve-to-the-end acceptor socket exchange))
-        ((exchange-head exchange)
-         (when (eq :wrapped (exchange-kind exchange))
-           (drop-head (http-io (exchange-http exchange))))
-         (serve-request acceptor exchange))
-        (t
+        ((null (exchange-head exchange))
          (serve-next acceptor socket exchange
-                     (not (connection-parkable-p (exchange-connection exchange)))))))
+                     (not (connection-parkable-p (exchange-connection exchange)))))
+        ((and (eq :wrapped (exchange-kind exchange))
+              (eq :end (content-behind-head acceptor exchange)))
+         :close)
+        (t
+         (serve-request acceptor exchange))))
+
+(defun content-behind-head (acceptor exchange)
+  "Receives the content of EXCHANGE, whose head the server has left to a program.  :END as in
+REQUEST-WITH-CONTENT."
+  (let ((http (exchange-http exchange)))
+    (drop-head (http-io http))
+    (request-with-content (application-of acceptor exchange) (exchange-connection exchange)
+                          http (exchange-head exchange) t)))
 
 (defun serve-next (acceptor socket exchange wait-p)
   "Serves the next request of the connection of EXCHANGE; waits for it if WAIT-P.  Returns the

@@ -41,10 +41,9 @@ arguments.  It is called once, in any thread, when the client leaves before its 
 must not wait, and must not take a lock that another thread holds while it waits for room in a
 stream.
 
-The rest of the request's content is received before BODY is evaluated, so that any thread can read
-it in the context of REPLY.  Only the handler can read content of more than :MAX-RAW-OCTETS, or
-content that the client holds back until it is asked (RFC 9110, section 10.1.1); other threads get
-an error.
+Any thread can read the request's content in the context of REPLY, unless the acceptor has its
+handlers read content as it comes, see CONTENT-RECEIVED-EARLY-P: then only the handler can, and other
+threads get an error.
 
 When the handler is left by an error or a throw before REPLY is complete, the client gets status
 500.  A forgotten REPLY ends by its TIMEOUT.  Returns the values of BODY.  Signals CANNOT-DEFER."
@@ -68,9 +67,6 @@ When the handler is left by an error or a throw before REPLY is complete, the cl
 
 (defun begin-deferred-response (timeout on-abandon)
   (check-deferrable)
-  (let ((content (own-content hunchentoot:*request*)))
-    (when content
-      (share-content content (limits-raw-octets (content-limits content)))))
   (setf (exchange-deferred-response *exchange*)
         (let* ((seconds (if (eq :default timeout)
                             (limits-reply-seconds

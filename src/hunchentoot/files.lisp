@@ -113,7 +113,7 @@ client has asked.  For a range beyond the end, leaves the handler with Hunchento
   (when (member (hunchentoot:return-code*) '(200 206))
     (settle-cache-control pathname))
   (begin-limited-reply *exchange*)      ; the handler may go on
-  (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* (current-head)
+  (send-reply-with hunchentoot:*acceptor* hunchentoot:*request*
                    (hunchentoot:return-code*) nil (- (part-end part) (part-position part))
                    (lambda (reply)
                      (append-file reply part)))

@@ -379,7 +379,7 @@ sent, but no last chunk."
 
 (defmethod chunga:chunked-stream-input-chunking-p ((stream content))
   "The answer to HUNCHENTOOT:INPUT-CHUNKING-P."
-  (null (content-size stream)))
+  (not (content-known-p stream)))
 
 (defun call-with-content-as-stream (content thunk)
   "Calls THUNK.  In a thread that runs no handler, CONTENT stands for the stream of the connection,
@@ -413,21 +413,15 @@ returns STREAM."
         (t stream)))
 
 (defun copy-head (head)
-  "Copies HEAD to Hunchentoot's *HEADER-STREAM*, if there is one."
+  "Copies HEAD, and the interim reply to it, to Hunchentoot's *HEADER-STREAM*, if there is one."
   (let ((stream hunchentoot:*header-stream*))
     (when stream
       (format stream "~A ~A ~A~%~:{~A: ~A~%~}~%" (head-method head) (head-uri head)
               (head-protocol head)
               (loop for (name . value) in (head-headers head)
-                    collect (list (string-capitalize name) value))))))
-
-(defun announce-continue ()
-  "Called before 100 (Continue) is sent: copies that to Hunchentoot's *HEADER-STREAM*, if there is
-one.  NIL where the reply has begun, so that it must not be sent."
-  (unless (headers-sent-p)
-    (when hunchentoot:*header-stream*
-      (format hunchentoot:*header-stream* "HTTP/1.1 100 Continue~%"))
-    t))
+                    collect (list (string-capitalize name) value)))
+      (when (head-expect-100-continue-p head)
+        (format stream "HTTP/1.1 100 Continue~%")))))
 
 (defun rewrite-urls (content)
   "The string CONTENT, with the session in its URLs where Hunchentoot would add it."

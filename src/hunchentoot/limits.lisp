@@ -7,14 +7,14 @@
      &rest initargs &key max-request-line-octets max-header-octets max-header-count
                       max-body-octets max-chunk-extension-octets max-trailer-octets
                       max-raw-octets max-form-octets max-field-count max-file-count
-                      max-early-octets min-content-rate content-grace content-timeout
+                      min-content-rate content-grace content-timeout
                       min-reply-rate reply-grace reply-timeout handler-timeout
                       queue-timeout handshake-timeout head-timeout idle-timeout
                       max-connection-requests max-address-connections)
   (declare (ignore slot-names max-request-line-octets max-header-octets max-header-count
                    max-body-octets max-chunk-extension-octets max-trailer-octets
                    max-raw-octets max-form-octets max-field-count max-file-count
-                   max-early-octets min-content-rate content-grace content-timeout
+                   min-content-rate content-grace content-timeout
                    min-reply-rate reply-grace reply-timeout handler-timeout
                    queue-timeout handshake-timeout head-timeout idle-timeout
                    max-connection-requests max-address-connections))

@@ -84,21 +84,20 @@ MARK octets may wait.  NIL when the reply is over."
 (defun begin-outgoing (deferred-response context stream)
   "Sends the head of STREAM, the answer to DEFERRED-RESPONSE, in CONTEXT."
   (let ((acceptor (deferred-reply-acceptor context))
-        (request (deferred-reply-request context))
-        (head (current-head)))
+        (request (deferred-reply-request context)))
     (setf (deferred-response-shared-queue deferred-response) (outgoing-stream-shared-queue stream)
           (deferred-response-answer deferred-response) nil) ; the answer has begun
     (handler-case
         (progn
           (settle-start stream)
           (unwind-protect               ; HEAD requests are left by a throw
-               (start-streaming acceptor request head (hunchentoot:return-code*))
+               (start-streaming acceptor request (hunchentoot:return-code*))
             (when (eq :none (outgoing-stream-framing stream))
               (end-with-head deferred-response stream)))
           (leave-output-to-engine (http-io (current-http-connection))))
       ((or invalid-header reply-failed) (condition)
         (end-with-head deferred-response stream)
-        (report-error acceptor request head condition nil)))))
+        (report-error acceptor request condition nil)))))
 
 ;;; Octets
 

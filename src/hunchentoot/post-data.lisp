@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; The whole content of a request: read into a vector or a form, or dropped.  uploads.lisp reads
-;;;; forms with files.
+;;;; The whole content of a request: read into a vector or a form.  uploads.lisp reads forms with
+;;;; files.
 ;;;;
 ;;;; Hunchentoot reads content of any size into memory, copies it for each few octets that come in
 ;;;; chunks, and takes parameters apart a character at a time.  We wrap its functions: where the
@@ -13,11 +13,6 @@
     (and (not (eq content *no-content*))
          (typep content 'content)
          content)))
-
-(defun content-of (request head)
-  "OWN-CONTENT of REQUEST; fast for most requests, whose HEAD tells that they have no content."
-  (and (not (eq :none (head-framing head)))
-       (own-content request)))
 
 (defun content-asked-for-p (request)
   "True when a program has read the content of REQUEST, or has its stream."
@@ -41,17 +36,12 @@ where the content is not ours, or where only its stream is wanted."
            (pace-io (content-io content) nil nil)
            (invite-content content)
            (apply hunchentoots arguments))
-          ((and (headers-sent-p)        ; called during the reply, by Hunchentoot or a log function
-                (not (content-shared-p content)))
-           (take-unasked request content (limits-raw-octets (content-limits content)))
-           (content-asked-for-p request))
           (t
-           (with-content-turn (content)
+           (with-content (content)
              (or (content-asked-for-p request) ; another thread has just read it
-                 (keeping-content (content)
-                   (setf (raw-post-data* request)
-                         (read-all-content content (limits-raw-octets (content-limits content))
-                                           :body-too-large)))))))))
+                 (setf (raw-post-data* request)
+                       (read-all-content content (limits-raw-octets (content-limits content))
+                                         :body-too-large))))))))
 
 (wrap-content-reader 'read-content)
 
@@ -96,9 +86,8 @@ REQUEST, too."
          (judge (field-counter content (limits-field-count limits)))
          (read (content-asked-for-p request)))
     (cond ((null read)
-           (keeping-content (content)
-             (setf (raw-post-data* request)
-                   (read-all-content content most :form-too-large judge))))
+           (setf (raw-post-data* request)
+                 (read-all-content content most :form-too-large judge)))
           ((and most (> (length read) most))
            (refuse-content content :form-too-large))
           (t
@@ -136,7 +125,7 @@ of ARGUMENTS, where that is none of ours."
 (defun form-read-p (request content &optional force external-format)
   "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT
 or, if that is NIL, in Hunchentoot's default; NIL where it has none, or, unless FORCE, it was read."
-  (with-content-turn (content)
+  (with-content (content)
     (if (form-wanted-p request force)
         (progn (or-bad-request (read-form request content external-format))
                t)
@@ -146,68 +135,3 @@ or, if that is NIL, in Hunchentoot's default; NIL where it has none, or, unless 
             t)))))
 
 (wrap-form-reader 'read-parameters)
-
-;;; Content that is received before the handler is called
-
-(defun early-octets-of-type (limits type)
-  "How many octets of content with TYPE, the text of a Content-Type or NIL, are received before the
-handler is called, under LIMITS.  No more than the handler could read as a whole, since more is
-refused or read as a stream.  The files of a form have no limit of their own."
-  (let ((most (limits-early-octets limits))
-        (whole (cond ((null type) (limits-raw-octets limits))
-                     ((media-type-p "multipart/form-data" type) nil)
-                     ((media-type-p *form-type* type) (limits-form-octets limits))
-                     (t (limits-raw-octets limits)))))
-    (if whole (min most whole) most)))
-
-;;; Content that the program has not read
-
-(defun unshared-content-of (request head)
-  "CONTENT-OF of REQUEST, with HEAD; NIL where other threads may read it, since all of it has come
-then."
-  (let ((content (content-of request head)))
-    (and content
-         (not (content-shared-p content))
-         content)))
-
-(defun too-much-unasked-p (request head)
-  "True when the program has not read the content of REQUEST, with HEAD, and too much of it is still
-to come to wait for."
-  (let ((content (unshared-content-of request head)))
-    (and content
-         (not (content-asked-for-p request))
-         (too-much-to-come-p content))))
-
-(defun drop-unasked (request content)
-  ;; For Hunchentoot, T means that it must not be read again.
-  (setf (raw-post-data* request) t)
-  (drop-content content *unasked-limit*))
-
-(defun take-unasked (request content most)
-  "Takes the CONTENT of REQUEST, which the program has not read, before the reply is sent.  Up to
-MOST octets, an integer or NIL for no limit, are kept as raw post data; more is dropped.  If some of
-it cannot be taken, this is the last request of its connection."
-  (let ((size (content-size content)))
-    (unless (handler-case
-                (if (or (not (content-readable-p content))
-                        (content-invite content)
-                        (and size most (> size most)))
-                    (drop-unasked request content)
-                    (setf (raw-post-data* request)
-                          (read-all-content content most :body-too-large)))
-              ;; The handler did not need it, so its reply is sent.
-              (protocol-error () nil))
-      (setf (raw-post-data* request) t)
-      (note-event *exchange* :request-fault))))
-
-(defun take-what-was-not-read (request head)
-  "Takes the content of REQUEST, with HEAD, that the program has not read, before the reply is sent:
-as with Hunchentoot, since some clients look for a reply only after they have sent everything.
-Small content is kept for later methods, as there; large content is dropped, so that no client can
-fill the memory."
-  (let ((content (unshared-content-of request head)))
-    (cond ((or (null content) (content-asked-for-p request)))
-          ((content-size content)
-           (take-unasked request content *unread-limit*))
-          (t
-           (drop-unasked request content)))))

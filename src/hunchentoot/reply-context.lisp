@@ -96,4 +96,4 @@ request from it.  Returns the content of the request, or NIL."
   "Calls END-CONTEXT, and releases the memory of the request's content."
   (let ((content (end-context context)))
     (when (typep content 'content)
-      (release-octets content))))
+      (release-content content))))

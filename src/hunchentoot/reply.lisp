@@ -38,8 +38,8 @@ sets the status to 204 and returns the content; else NIL."
     (setf (hunchentoot:return-code*) hunchentoot:+http-no-content+)
     ""))
 
-(defun send-result (acceptor request head content condition backtrace)
-  "Answers REQUEST, with HEAD, with CONTENT, or with an error page if CONDITION is not NIL.  Does
+(defun send-result (acceptor request content condition backtrace)
+  "Answers REQUEST with CONTENT, or with an error page if CONDITION is not NIL.  Does
 nothing if the reply has begun.  A refusal of the request's content keeps its status, also where it
 was signalled again by a later read."
   (when condition
@@ -48,19 +48,19 @@ was signalled again by a later read."
              (eq :error (client-side (exchange-protocol *exchange*)))
              (not (headers-sent-p)))
         (settle-refusal condition)
-        (report-error acceptor request head condition backtrace)))
+        (report-error acceptor request condition backtrace)))
   (unless (headers-sent-p)
     (handler-case
         (with-debugger
-          (setf content (or content (settle-options head)))
-          (send-content acceptor request head (hunchentoot:return-code*)
+          (setf content (or content (settle-options (current-head))))
+          (send-content acceptor request (hunchentoot:return-code*)
                         (or content
                             (hunchentoot:acceptor-status-message
                              acceptor (hunchentoot:return-code*)))))
       (error (condition)
-        (report-error acceptor request head condition nil)))))
+        (report-error acceptor request condition nil)))))
 
-(defun report-error (acceptor request head condition backtrace)
+(defun report-error (acceptor request condition backtrace)
   "Logs CONDITION with BACKTRACE.  Sends the error page, or cuts a reply that has begun."
   (log-handler-error condition backtrace)
   (when (typep condition 'invalid-header)
@@ -68,17 +68,17 @@ was signalled again by a later read."
   (if (headers-sent-p)
       (note-event *exchange* :reply-cut)  ; so that the client sees that the rest is missing
       (let ((status hunchentoot:+http-internal-server-error+))
-        (send-content acceptor request head status
+        (send-content acceptor request status
                       (hunchentoot:acceptor-status-message
                        acceptor status
                        :error (message-text "~A" (list condition) #'condition-text)
                        :backtrace (princ-to-string backtrace))))))
 
-(defun send-content (acceptor request head status content)
+(defun send-content (acceptor request status content)
   "Sends the reply with STATUS and CONTENT, a string or octets, or NIL for none."
   (if (or hunchentoot:*header-stream* (not (typep content '(or string octets))))
       (start-output status content)
-      (send-whole-reply acceptor request head status content)))
+      (send-whole-reply acceptor request status content)))
 
 ;;; The head of the reply
 
@@ -90,11 +90,10 @@ known: it would be a second framing (RFC 9112, section 6.1)."
       (drop-header :transfer-encoding) ; or the error page would have it too
       (error 'invalid-header :name :transfer-encoding :value coding))))
 
-(defun kept-p (acceptor request head)
-  "True when ACCEPTOR and the program are willing to keep the connection of REQUEST, with HEAD."
+(defun kept-p (acceptor)
+  "True when ACCEPTOR and the program are willing to keep the connection of the current request."
   (and (hunchentoot:acceptor-persistent-connections-p acceptor)
-       (not (says-close-p (hunchentoot:header-out :connection)))
-       (not (too-much-unasked-p request head))))
+       (not (says-close-p (hunchentoot:header-out :connection)))))
 
 (defgeneric settle-headers
     (reply coding server connection keep-alive content-type content-length)
@@ -231,22 +230,22 @@ the same as white space."
             do (setf (cdr header) (unfolded (cdr header))))
       (encode-with-cookies reply status (mapcar #'unfolded (cookie-texts))))))
 
-(defun send-whole-reply (acceptor request head status content)
+(defun send-whole-reply (acceptor request status content)
   "Sends the reply with STATUS and CONTENT, a string or octets, at once."
   (multiple-value-bind (content encoding length content-type) (settle-content content)
     (flet ((append-it (reply)
              (append-content reply content encoding length)))
       (declare (dynamic-extent #'append-it))
-      (send-reply-with acceptor request head status content-type length #'append-it))))
+      (send-reply-with acceptor request status content-type length #'append-it))))
 
-(defun settle-head (acceptor request head status framed-p said content-type)
-  "Sets the headers of the reply with STATUS to REQUEST, with HEAD.  FRAMED-P is true if the client
+(defun settle-head (acceptor status framed-p said content-type)
+  "Sets the headers of the reply with STATUS.  FRAMED-P is true if the client
 will know where the content ends.  SAID is the second value of FRAMING-OF-STREAM.  CONTENT-TYPE is
 the header, or NIL to leave that as it is.  Returns the protocol event that sending the head will
 be."
   (unless (body-allowed-p status)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
-  (let ((event (reply-event *exchange* status (and framed-p (kept-p acceptor request head)))))
+  (let ((event (reply-event *exchange* status (and framed-p (kept-p acceptor)))))
     (multiple-value-bind (connection keep-alive)
         (connection-headers *exchange* event
                             (seconds-for (exchange-application *exchange*) :idle))
@@ -265,17 +264,16 @@ be."
     (keep-connection))
   (hunchentoot:acceptor-log-access acceptor :return-code status))
 
-(defun send-reply-with (acceptor request head status content-type length append)
+(defun send-reply-with (acceptor request status content-type length append)
   "Sends the reply with STATUS and LENGTH octets of content.  CONTENT-TYPE is as in SETTLE-HEAD.
 APPEND is a function of an OUTPUT: it appends the content to that, or returns the content, which is
 sent after it."
-  (let ((event (settle-head acceptor request head status t length content-type)))
+  (let ((event (settle-head acceptor status t length content-type)))
     (with-reply (reply)
       (encode-reply-head reply status)  ; may signal INVALID-HEADER
       (let ((body (and (content-wanted-p (hunchentoot:request-method request) status)
                        (funcall append reply))))
         (begin-reply acceptor status event)
-        (take-what-was-not-read request head)
         (send-reply (http-io (current-http-connection)) reply body)
         (note-event *exchange* :reply-end)))))
 

@@ -17,32 +17,22 @@ the connection from another acceptor."
         other
         own)))
 
-(defun call-with-content (http content thunk)
-  "Calls THUNK, which processes the request over HTTP with CONTENT, and releases the memory of
-CONTENT afterwards.  A program that has taken the connection away may read on."
-  (if (and (not (eq content *no-content*)) (typep content 'content))
-      (unwind-protect (funcall thunk)
-        (cond ((http-suspended-exchange http)) ; other threads may still read CONTENT
-              ((connection-taken-p)
-               (leave-content content)
-               (setf (http-content http) nil))
-              (t
-               (release-octets content))))
-      (funcall thunk)))
-
 (defun call-processing (exchange http content thunk)
-  "Calls THUNK, which processes the request of EXCHANGE, by CALL-WITH-CONTENT.  A non-local exit
-ends an upgrade of the connection."
-  (unless-returned (call-with-content http content thunk)
-    (drop-upgrade exchange)))
+  "Calls THUNK, which processes the request of EXCHANGE over HTTP with CONTENT, and releases that
+afterwards, unless other threads may still read it.  A non-local exit ends an upgrade of the
+connection."
+  (unwind-protect
+       (unless-returned (funcall thunk)
+         (drop-upgrade exchange))
+    (unless (http-suspended-exchange http)
+      (release-content content))))
 
 (defun process-head (acceptor exchange http)
   "Processes the request of EXCHANGE, which came over HTTP, in the context of
 CALL-WITH-CONNECTION-STREAM.  Returns true when the connection may be used again, or :DEFERRED when
 the reply comes later."
   (let* ((head (exchange-head exchange))
-         (content (take-content (application-of acceptor exchange) exchange #'announce-continue)))
-    (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
+         (content (take-content exchange)))
     ;; They may be left from an earlier request, where one call serves all requests.
     (setf (exchange-deferred-response exchange) nil
           (exchange-upgrade exchange) nil
@@ -62,10 +52,10 @@ the reply comes later."
         (declare (dynamic-extent #'process-it))
         (call-processing exchange http content #'process-it)))
     (cond ((deferred-p exchange)
-           (finish-content acceptor exchange)
+           (end-content exchange)
            :deferred)
           ((switch-protocols exchange http)
-           (abandon-body-prefetch http)
+           (abandon-content http)
            :deferred)
           (t
            (drop-upgrade exchange)
@@ -78,13 +68,9 @@ again."
          (abandon-reply (http-stream http) (http-io http)))
         (t
          (finish-request acceptor exchange (http-io http))
-         (finish-content acceptor exchange))) ; waits for the rest
-  (abandon-body-prefetch http)          ; until here, the release of HTTP would give it back
+         (end-content exchange))) ; waits for the rest
+  (abandon-content http)          ; until here, the release of HTTP would give it back
   (reusable-p (exchange-protocol exchange)))
-
-(defun finish-content (acceptor exchange)
-  "Drops the rest of the content of the request of EXCHANGE."
-  (end-content (application-of acceptor exchange) exchange (connection-taken-p)))
 
 ;;; The handler, and its reply
 
@@ -95,21 +81,23 @@ the head."
          (call-next-method))
         (t
          (call-as-request request (lambda ()
-                                    (answer hunchentoot:*acceptor* request (current-head))))
+                                    (answer hunchentoot:*acceptor* request)))
+         (when (own-content request)    ; methods that read it now have no reply to give
+           (keep-reply-from (own-content request)))
          ;; After this method, methods of WebSocket libraries go on with the stream.
          (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
                     (null (exchange-upgrade *exchange*)))
            (note-event *exchange* :switch)
            (open-content-stream request (stream-for-program *exchange*))))))
 
-(defun answer (acceptor request head)
+(defun answer (acceptor request)
   (flet ((handle ()
            ;; Making the request may have found it bad.
            (if (eql (hunchentoot:return-code hunchentoot:*reply*) hunchentoot:+http-ok+)
                (call-handler-in-time acceptor request)
                (values nil nil nil nil))))
     (declare (dynamic-extent #'handle))
-    (unwind-protect (answer-by #'handle acceptor request head)
+    (unwind-protect (answer-by #'handle acceptor request)
       (let ((deferred-response (exchange-deferred-response *exchange*)))
         ;; An answer that is still unsent is abandoned next, which ends the context.
         (when (and deferred-response
@@ -142,8 +130,8 @@ are those of the handler's failure, or NIL."
   (setf (hunchentoot:return-code*) hunchentoot:+http-service-unavailable+)
   (note-event *exchange* :reply-cut))
 
-(defun answer-by (handler acceptor request head)
-  "Calls HANDLER, and answers REQUEST, with HEAD, unless the reply comes later.  HANDLER returns
+(defun answer-by (handler acceptor request)
+  "Calls HANDLER, and answers REQUEST unless the reply comes later.  HANDLER returns
 content, or NIL, a condition and a backtrace; and as fourth value true if it was left by a throw."
   (multiple-value-bind (content condition backtrace left-p) (funcall handler)
     (when (exchange-upgrade *exchange*)
@@ -152,11 +140,11 @@ content, or NIL, a condition and a backtrace; and as fourth value true if it was
       (cond ((handler-timed-out-p *exchange*)
              (drop-late-result condition backtrace))
             ((exchange-upgrade *exchange*) ; a head without content
-             (send-result acceptor request head "" condition backtrace))
+             (send-result acceptor request "" condition backtrace))
             ((and deferred-response (deferred-response-waits-p deferred-response))
              (multiple-value-bind (content condition backtrace)
                  (deferred-result deferred-response left-p condition backtrace)
                (unless (eq :later content)
-                 (send-result acceptor request head content condition backtrace))))
+                 (send-result acceptor request content condition backtrace))))
             (t
-             (send-result acceptor request head content condition backtrace))))))
+             (send-result acceptor request content condition backtrace))))))

@@ -52,7 +52,7 @@ Returns the connection's outcome."
               (t answer)))))
     (declare (dynamic-extent #'late-content))
     (answer-by #'late-content
-               (deferred-reply-acceptor context) (deferred-reply-request context) (current-head))))
+               (deferred-reply-acceptor context) (deferred-reply-request context))))
 
 (defmethod end-stream ((taskmaster recycling-taskmaster) deferred-response shared-queue)
   (let ((exchange (deferred-response-exchange deferred-response))

@@ -35,19 +35,17 @@
 
 (defgeneric content-received-early-p (acceptor method uri)
   (:documentation "True, the default, when the content of a request to ACCEPTOR is to be received
-before the request is served, up to :MAX-EARLY-OCTETS.  METHOD is a keyword or a string, and URI an
-undecoded string.  Define a method that returns NIL for handlers that answer before they have read
-all content: then the request is served at once, and its handler reads content as it comes.  A
-worker calls it where connections are parked, before there is a request object.")
+before the request is served.  METHOD is a keyword or a string, and URI an undecoded string.  Define
+a method that returns NIL for handlers that answer before they have read all content: then the
+request is served at once, and its handler, in its own thread, reads content as it comes.  A worker
+calls it before there is a request object.")
   (:method (acceptor method uri)
     (declare (ignore acceptor method uri))
     t))
 
-(defmethod early-octets ((taskmaster recycling-taskmaster) head)
-  (if (content-received-early-p (hunchentoot:taskmaster-acceptor taskmaster)
-                                (head-method head) (head-uri head))
-      (early-octets-of-type (application-limits taskmaster) (head-header head :content-type))
-      0))
+(defmethod content-as-it-comes-p ((taskmaster recycling-taskmaster) head)
+  (not (content-received-early-p (hunchentoot:taskmaster-acceptor taskmaster)
+                                 (head-method head) (head-uri head))))
 
 (defmethod content-refused ((taskmaster recycling-taskmaster) refusal)
   (answer-refusal refusal))

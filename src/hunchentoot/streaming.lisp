@@ -17,7 +17,7 @@ function of the same arguments, where our own code does not make the reply."
   (cond ((and (current-head) (headers-sent-p))
          nil)                           ; as Hunchentoot does, but without a change
         ((and (null content) (ours-to-stream-p))
-         (start-streaming hunchentoot:*acceptor* hunchentoot:*request* (current-head) status))
+         (start-streaming hunchentoot:*acceptor* hunchentoot:*request* status))
         (t
          (when (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
                     (not (headers-sent-p))
@@ -50,17 +50,16 @@ FRAMING-OF-STREAM.  Signals INVALID-HEADER for an impossible Content-Length."
                                    (drop-header :transfer-encoding))))
     (encode-reply-head reply status)))
 
-(defun start-streaming (acceptor request head status)
-  "Sends the head of the reply with STATUS to REQUEST, with HEAD, and returns the stream for the
+(defun start-streaming (acceptor request status)
+  "Sends the head of the reply with STATUS to REQUEST and returns the stream for the
 content.  Leaves the handler by a throw if the method is HEAD."
   (multiple-value-bind (framing said) (current-framing)
     (let ((io (http-io (current-http-connection)))
-          (event (settle-head acceptor request head status (not (eq :plain framing)) said nil)))
+          (event (settle-head acceptor status (not (eq :plain framing)) said nil)))
       (with-reply (reply)
         (encode-streamed-head reply status)
         (whole-or-broken (io)
           (begin-reply acceptor status event)
-          (take-before-streaming request)
           (write-encoded io reply)))
       (setf (current-stream) (make-reply-stream io (current-stream) framing))
       (when (eql status hunchentoot:+http-switching-protocols+)
@@ -121,12 +120,3 @@ then on the stream of the connection, which speaks another protocol."))
 
 (defmethod trivial-gray-streams:stream-listen ((stream upgrade-stream))
   (and (opened-stream stream) (listen (opened-stream stream))))
-
-(defun take-before-streaming (request)
-  "Takes the content of REQUEST that the program has not read, as Hunchentoot does before it sends a
-head.  Keeps it for the handler within the limits."
-  (let ((content (own-content request)))
-    (when (and content
-               (not (content-shared-p content))
-               (not (content-asked-for-p request)))
-      (take-unasked request content (limits-raw-octets (content-limits content))))))

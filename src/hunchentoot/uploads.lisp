@@ -265,11 +265,9 @@ charset does not make the form malformed."
   "The alist of the parameters of the form with BOUNDARY in CONTENT, which is ours, in
 EXTERNAL-FORMAT.  A malformed form gives NIL and a line in the log.  Signals UPLOAD-NOT-STORED where
 a file of a well-formed form cannot be made or written."
-  (with-content-turn (content)
-    (check-content content)
-    (keeping-content (content)          ; a malformed form does not lose the content
-      (or-log-form-error
-        (form-parameters content boundary external-format (content-limits content))))))
+  (rewind content)                      ; it may have failed before
+  (or-log-form-error
+    (form-parameters content boundary external-format (content-limits content))))
 
 (defun unread-boundary (request)
   "The boundary of an unread form with files in REQUEST, which has content of ours; else NIL."

@@ -43,7 +43,7 @@ engine calls on top of them.")
    #:lisp-stream-descriptor #:lisp-stream-milliseconds
    #:take-read-ahead #:put-read-ahead #:set-blocking
    #:first-octet #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
-   #:unread-octets #:unsent-octets #:quiet-milliseconds
+   #:unsent-octets #:quiet-milliseconds
    #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all #:send-probe
    #:wake-one #:await-ready #:token-hangup-p #:plain-token
    #:make-timer-descriptor #:arm-timer-descriptor
@@ -70,7 +70,7 @@ engine calls on top of them.")
    ;; files as descriptors
    #:fill-standard-descriptors #:native-name #:open-file #:file-facts #:read-file-octets
    #:write-file-octets #:send-file
-   #:open-temporary-file #:private-folder
+   #:open-temporary-file #:close-temporary-file #:private-folder
    ;; threads as the system schedules them, and the sentinel's tick
    #:thread-identity #:thread-state #:thread-run-time #:processor-stall #:processor-idle-time
    #:online-processors

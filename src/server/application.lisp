@@ -89,12 +89,12 @@ protocol, before TLS.")
   (:documentation "Signals PROTOCOL-ERROR when APPLICATION cannot answer a request with HEAD.  Not
 called for GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
 
-(defgeneric early-octets (application head)
-  (:documentation "How many octets, an integer, of the content of the request HEAD are received at
-most before APPLICATION responds; 0 for none.")
+(defgeneric content-as-it-comes-p (application head)
+  (:documentation "True when APPLICATION responds to the request HEAD at once, and receives its
+content as it reads.")
   (:method (application head)
-    (declare (ignore head))
-    (limits-early-octets (application-limits application))))
+    (declare (ignore application head))
+    nil))
 
 (defgeneric content-refused (application refusal)
   (:documentation "Ends the current request to APPLICATION because of REFUSAL, a PROTOCOL-ERROR

@@ -2,7 +2,7 @@
 
 ;;;; The life of a connection that speaks HTTP, between the engine and an application.
 ;;;;
-;;;;   the engine calls SERVE   WAITING-INPUT reads a head, and content that is received early;
+;;;;   the engine calls SERVE   WAITING-INPUT reads a head, and spools content;
 ;;;;                            RESPOND has the application answer, to the buffered connection;
 ;;;;                            octets that the socket did not accept stay in the send queue
 ;;;;   SERVE returns            :CLOSE, :PARK, :DEFERRED, :DETACHED or :BROKEN
@@ -132,8 +132,8 @@ handshake, too."
 
 (defun next-request-missing (application socket exchange wait-p)
   "Reads the head of the next request to APPLICATION of the connection of EXCHANGE, with SOCKET.
-Waits for it if WAIT-P.  Stores it in EXCHANGE and returns NIL; if there is none, returns the
-outcome for the connection, as RESPOND does."
+Waits for it if WAIT-P, and for its content.  Stores it in EXCHANGE and returns NIL; if there is
+none, returns the outcome for the connection, as RESPOND does."
   (let* ((connection (exchange-connection exchange))
          (http (handler-case (http-connection-of application socket connection)
                  ;; The client may leave before its address is read.
@@ -141,6 +141,8 @@ outcome for the connection, as RESPOND does."
          (head (if (http-waits-p http)
                    (read-next-request application socket connection http)
                    (await-request application socket connection http wait-p))))
+    (when (typep head 'head)
+      (setf head (request-with-content application connection http head t)))
     (case head
       (:end :close)
       (:none :park)
@@ -163,7 +165,7 @@ outcome for the connection, as RESPOND does."
            :some)
           ((and http (http-handshaking-p http))
            (input-after-handshake application connection http kind))
-          ((and http (http-body-prefetch http) (not (eq :own kind)))
+          ((and http (content-pending-p http) (not (eq :own kind)))
            :end)                        ; a reader would take the rest of the content for a request
           ((eq :foreign kind)
            (octets-waiting connection))
@@ -227,7 +229,7 @@ will not report them.  Otherwise returns the empty buffers."
     (cond ((null http) nil)
           ((http-handshaking-p http) nil)   ; OpenSSL has read all
           ;; A part of a request is no input to serve, and its reader has read all.
-          ((and (null (http-parser http)) (null (http-body-prefetch http))
+          ((and (null (http-parser http)) (not (content-pending-p http))
                 (or (input-waiting-p io)
                     (io-awaits-output-p io)))     ; SERVE leaves this to the engine
            t)
@@ -271,8 +273,8 @@ Returns its refusal, or NIL when there is no unfinished request."
         (refusal (make-refusal (if (eq :evicted (connection-deadline-kind connection))
                                    :no-memory
                                    :request-timeout))))
-    (cond ((http-body-prefetch http)
-           (reject-body-prefetch application http refusal))
+    (cond ((content-pending-p http)
+           (reject-content application http refusal))
           ((and parser (parser-begun-p parser))
            (multiple-value-call #'note-rejected application http refusal
              (request-line-so-far http parser))
@@ -324,7 +326,7 @@ has the engine continue when the peer takes octets."
                (when http
                  (release-input (http-io http))
                  (abandon-suspended-exchange http)
-                 (abandon-body-prefetch http))
+                 (abandon-content http))
                (when (connection-parkable-p connection) ; the engine has sent the output
                  (clear-queue (connection-queue connection)))
                (when (and http (not (eq (http-stream http) socket-stream)))

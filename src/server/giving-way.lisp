@@ -38,11 +38,10 @@ SUSPENDED-EXCHANGE, or NIL, over IO; NIL when none is reserved.")
 
 (defmethod input-kept-since ((application http-service) connection)
   (let* ((http (connection-data connection))
-         (io (and http (http-io http)))
-         (body-prefetch (and http (http-body-prefetch http))))
+         (io (and http (http-io http))))
     (cond ((null io) nil)
-          ((and body-prefetch (plusp (memory-received body-prefetch)))
-           (body-prefetch-began body-prefetch))
+          ((and (content-pending-p http) (plusp (content-reserved (http-content http))))
+           (content-began (http-content http)))
           (t
            (suspended-exchange-keeps-since (http-suspended-exchange http) io)))))
 
@@ -77,10 +76,9 @@ same as RELEASE-KEPT-INPUT.")
            :broken))))
 
 (defmethod release-kept-input ((application http-service) connection)
-  (let* ((http (connection-data connection))
-         (body-prefetch (http-body-prefetch http)))
-    (if (and body-prefetch
-             (>= (memory-received body-prefetch) (io-reserved (http-io http)))
-             (move-received-to-file body-prefetch))
+  (let ((http (connection-data connection)))
+    (if (and (content-pending-p http)
+             (>= (content-reserved (http-content http)) (io-reserved (http-io http)))
+             (move-to-file (http-content http)))
         :park
         (give-input-up (http-suspended-exchange http) (http-io http)))))

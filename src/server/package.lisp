@@ -41,7 +41,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine
    #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:trusted-proxies #:proxy-protocol-p
-   #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
+   #:name-of-our-end #:note-failed-handshake #:check-head #:content-as-it-comes-p #:content-refused
    #:note-rejected #:turn-away
    #:stats #:engine-stats #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
@@ -70,7 +70,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:request-remote #:request-encrypted-p #:http-address #:socket-io #:connection-usocket
    #:exchange-http #:current-head #:current-http-connection
    ;; a connection's life
-   #:take-content #:*unread-limit* #:*unasked-limit* #:too-much-to-come-p
+   #:take-content #:request-with-content
    #:give-away #:leave-to-program
    #:next-request-missing #:end-content
    ;; exchanges
@@ -113,13 +113,10 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:call-when-room #:await-room #:send-queued
    ;; requests
    #:take-parser #:return-parser #:read-head #:drop-head
-   #:content #:content-io #:content-size #:content-invite #:content-readable-p #:content-left
-   #:check-content #:keeping-content #:lose-rest #:invite-content #:drop-content
-   #:refuse-content #:keep-reply-from #:read-all-content
-   #:reserve-memory #:reserve-plentiful-memory #:release-memory
-   #:content-limits #:share-content #:content-shared-p #:end-taking #:with-content-turn
-   #:release-octets #:leave-content #:abandon-body-prefetch #:content-awaited #:content-at-hand
-   #:make-content-stream #:*no-content* #:make-chunked-content
+   #:content #:content-io #:content-size #:content-known-p #:content-left #:invite-content
+   #:refuse-content #:keep-reply-from #:read-all-content #:reserve-memory
+   #:content-limits #:end-taking #:with-content #:rewind
+   #:release-content #:abandon-content #:*no-content*
    ;; replies
    #:with-reply #:send-reply #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second

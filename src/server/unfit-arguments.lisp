@@ -36,7 +36,6 @@ the text after the name, as for FORMAT."
     (:max-form-octets :form-octets limits-form-octets)
     (:max-field-count :field-count limits-field-count)
     (:max-file-count :file-count limits-file-count)
-    (:max-early-octets :early-octets limits-early-octets)
     (:min-content-rate :content-rate limits-content-rate)
     (:content-grace :content-grace limits-content-grace)
     (:content-timeout :content-seconds limits-content-seconds)
@@ -73,8 +72,7 @@ reader.")
   "The type OWN-TIMEOUT in words, a string.")
 
 (defparameter *limits-of-time*
-  `((:max-early-octets content-size "an integer of octets, not negative")
-    (:min-content-rate (or null (and index (integer 1)))
+  `((:min-content-rate (or null (and index (integer 1)))
      "an integer of octets a second above 0, or NIL for no limit")
     (:content-grace whole-seconds "an integer of seconds, not negative, and within reason")
     (:content-timeout (or null whole-seconds)

@@ -75,18 +75,3 @@ content of a REQUEST that is sent in pieces."
                                                    (file-position body) (file-position body 0)
                                                    (close body) (read-octets-of body 3))))))
     (loop repeat 2 do (is (equal "(:EOF :EOF 0 T T #())" (ask-text "/"))))))
-
-(define-server-test an-application-may-answer-before-all-content-has-come
-  (with-clack (environment (lambda (responder)
-                             (let ((writer (funcall responder '(200 ()))))
-                               (funcall writer
-                                        (octets (vector (read-byte (getf environment :raw-body)))))
-                               (funcall writer
-                                        (octets (vector (read-byte (getf environment :raw-body))))
-                                        :close t)))
-                           :max-early-octets 0)
-    (with-connection (connection)
-      (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 2" :crlf :crlf "a")
-      (is-true (received-p connection (format nil "a~C~C" #\Return #\Newline)))
-      (send connection "b")
-      (is-true (received-p connection (format nil "b~C~C" #\Return #\Newline))))))

@@ -154,27 +154,17 @@ true when it is.  Where much of the SIZE of its content is left, CONNECTION may 
                nil))))
 
 (define-front-test (what-a-handler-leaves-of-its-content-is-no-request :needs :our-content)
-  (loop for (early . sizes) in '((10000000 1000 100000 3000000) (0 1000 100000))
-        do (with-partial-readers (smuggled :max-early-octets early)
-             (dolist (size sizes)
-               (dolist (keys (framings-of (smuggling-content size)))
-                 (with-connection (connection)
-                   (loop for (target status) in '(("/one" 200) ("/none" 200) ("/fails" 500)
-                                                  ("/one" 200))
-                         always (check-one-of-several connection target status keys size))))))))
-
-(define-front-test (too-much-content-that-nobody-reads-ends-the-connection :needs :our-content)
-  (with-partial-readers (smuggled :max-early-octets 0)
-    (dolist (target '("/one" "/none"))
-      (with-connection (connection)
-        (let ((sender (in-background ("sender")
-                        (try-to-send connection
-                                     (post-head target "Content-Length: 70000000")
-                                     (smuggling-content 100000)))))
-          (is (= 200 (response-status (read-response connection))))
-          (task-result sender)
-          (ignore-errors (end-sending connection))
-          (is-true (closed-by-server-p connection)))))))
+  (with-partial-readers (smuggled)
+    (dolist (size '(1000 100000 3000000))
+      (dolist (keys (framings-of (smuggling-content size)))
+        (with-connection (connection)
+          (loop for (target status) in '(("/one" 200) ("/none" 200) ("/fails" 500) ("/one" 200))
+                for sender = (in-background ("sender")
+                               (send connection (post-octets target keys)))
+                do (is (eql status (response-status (read-response connection)))
+                       "~A ~D" target size)
+                   (task-result sender)
+                   (is (equal "word" (exchange-text connection "/word")))))))))
 
 ;;; Content that breaks off, or is not acceptable
 
@@ -193,8 +183,8 @@ true when it is.  Where much of the SIZE of its content is left, CONNECTION may 
 
 (define-front-test (content-that-breaks-off-is-never-taken-for-whole :needs :our-content)
   (let ((whole (make-recorder)))
-    (loop for early in '(10000000 0)
-          do (with-front (request :max-early-octets early)
+    (progn
+             (with-front (request)
                  (progn (read-in-a-way request)
                         (record whole (path request))
                         (reply 200 '() "whole"))
@@ -267,6 +257,9 @@ true when it is.  Where much of the SIZE of its content is left, CONNECTION may 
         (pass)))))
 
 ;;; A client that waits to be asked for it
+
+(defun begin-to-expect (connection target &optional (framing "Content-Length: 4"))
+  (send connection (post-head target (octets "Expect: 100-continue" :crlf framing))))
 
 (defun final-response (connection &rest parts)
   "The next response of CONNECTION that is final; sends PARTS after an interim one.  The second
@@ -353,7 +346,6 @@ value is the number of interim ones."
                               (list* :idle-timeout 60 arguments)
                               (lambda () (check-stalling-clients counted-p)))))
       (check nil :read-timeout 1)
-      (check nil :read-timeout 1 :max-early-octets 0)
       (check *parking-p* :read-timeout 60 :content-grace 1)
       (when *parking-p*
         (check t :read-timeout 60 :content-timeout 1 :min-content-rate nil)))
@@ -377,15 +369,24 @@ value is the number of interim ones."
       (stop-front :soft t)
       (is (member (response-status-if-any connection) '(nil 408 503))))))
 
-;;; Handlers that are called before it has come, since the server is told so
+;;; Handlers that are called before it has come, since their acceptor says so
 
-(define-front-test (content-may-be-read-as-it-comes :modes (:plain :unparked :tls)
-                                                    :needs :our-content)
+(defclass live () ()
+  (:documentation "A mixin for an acceptor whose handlers read content as it comes."))
+
+(defmethod recycling:content-received-early-p ((acceptor live) method uri)
+  (declare (ignore method uri))
+  nil)
+
+(define-server-test (content-may-be-read-as-it-comes :needs :our-content)
   (let ((seen (make-recorder)))
-    (with-front (request :max-early-octets 0)
-        (let* ((stream (stream-of request))
-               (first (record seen (read-byte stream))))
-          (reply 200 '() (shown first (read-byte stream) (read-byte stream nil))))
+    (serving (:mixin 'live)
+        (("/" (let* ((stream (hunchentoot:raw-post-data :want-stream t))
+                     (first (record seen (read-byte stream))))
+                (shown first (read-byte stream) (read-byte stream nil))))
+         ("/all" (hunchentoot:raw-post-data :force-text t))
+         ("/unread" "unread")
+         ("/word" "word"))
       (loop for (framing first second) in '(("Content-Length: 2" ("a") ("b"))
                                             ("Transfer-Encoding: chunked" ("1" :crlf "a" :crlf)
                                              ("1" :crlf "b" :crlf "0" :crlf :crlf)))
@@ -395,4 +396,15 @@ value is the number of interim ones."
                  (eventually ("the handler to see an octet") (= count (recorded-count seen)))
                  (send connection second (request-octets "/word"))
                  (is (equal (shown 97 98 nil) (response-text (read-response connection))))
-                 (is (equal "word" (response-text (read-response connection)))))))))
+                 (is (equal "word" (response-text (read-response connection)))))
+               (with-connection (connection)
+                 (send connection (post-head "/all" framing) first second)
+                 (is (equal "ab" (response-text (read-response connection)))))
+               (with-connection (connection) ; before the client has sent it
+                 (send connection (post-head "/unread" framing))
+                 (is (equal "unread" (response-text (read-response connection))))
+                 (end-sending connection)
+                 (is-true (closed-by-server-p connection))))
+      (with-connection (connection)
+        (begin-to-expect connection "/all")
+        (is (equal "late" (response-text (final-response connection "late"))))))))

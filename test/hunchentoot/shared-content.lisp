@@ -149,7 +149,7 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
           (send-request connection "/" :method :post :content-type (multipart-type)
                                        :content (multipart (file-part)))
           (destructuring-bind (file . reply) (nth-reply replies)
-            (await-deferred 1)
+            (eventually ("the handler to return") (or (not *parking-p*) (zerop (figure :busy))))
             (is-true (probe-file file))
             (when leave-p
               (disconnect connection))
@@ -158,27 +158,12 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
               (is (string= "later" (response-text (read-response connection)))))
             (eventually ("the file to be deleted") (file-gone-p file))))))))
 
-;;; In a program's own way
-
-(defclass reads-as-it-comes () ())
-
-(defmethod recycling:content-received-early-p ((acceptor reads-as-it-comes) method uri)
-  (not (and (eq :post method) (string= "/early" uri))))
-
-(define-server-test (a-program-may-have-its-handlers-called-before-content-comes :needs :parking)
-  (let ((entered (make-gate "the handler to be called")))
-    (serving (:mixin 'reads-as-it-comes)
-        (("/early" (open-gate entered) (hunchentoot:raw-post-data :force-binary t)))
-      (with-connection (connection)
-        (send connection (post-head "/early" "Content-Length: 2"))
-        (await entered)
-        (send connection "ab")
-        (is (string= "ab" (response-text (read-response connection))))))))
+;;; As it comes, see fronts/content.lisp
 
 (define-server-test (a-handler-may-read-the-stream-of-content-after-the-head-of-its-reply
                      :needs :our-http)
   (let ((begun (make-gate "the head of the reply")))
-    (serving (:max-early-octets 0)
+    (serving (:mixin 'live)
         (("/" (let ((content (hunchentoot:raw-post-data :want-stream t))
                     (reply (hunchentoot:send-headers)))
                 (open-gate begun)
@@ -190,26 +175,3 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
           (send connection octets)
           (is (equalp octets (response-body (read-response connection)))))
         (is (= 404 (response-status (exchange connection "/other"))))))))
-
-(define-server-test (a-handler-that-takes-the-connection-away-may-read-content-later
-                     :needs :our-http)
-  (let ((kept nil))
-    (serving ()
-        (("/" (setf kept (list (hunchentoot:raw-post-data :want-stream t)
-                               hunchentoot::*hunchentoot-stream*))
-              (hunchentoot:detach-socket hunchentoot:*acceptor*)
-              "taken"))
-      (let ((before (figure :memory)))
-        (dolist (octets (list (test-octets 300) (test-octets 100000)))
-          (dolist (keys (framings-of octets))
-            (with-connection (connection)
-              (send-request connection "/" :method :post :chunks (getf keys :chunks)
-                                           :content (getf keys :content))
-              (is (string= "taken" (response-text (read-response connection))))
-              (eventually ("the connection to be given away") (zerop (figure :open)))
-              (unwind-protect
-                   (let ((copy (make-array (length octets) :element-type '(unsigned-byte 8))))
-                     (is (= (length octets) (read-sequence copy (first kept))))
-                     (is (null (octet-difference octets copy))))
-                (close (second kept))))))
-        (is (>= before (figure :memory)))))))

@@ -12,6 +12,9 @@
 (defconstant +would-block+ -11
   "The value, an integer, of a read or write that would have to wait.")
 
+(defvar *file-names* (make-random-state t)
+  "From which temporary files get their names.")
+
 (defun readiness-supported-p ()
   "NIL: this platform has no pollers."
   nil)
@@ -26,8 +29,33 @@
   nil)
 
 (defun open-temporary-file ()
-  "Minus an error number, ENOSYS: this platform has no files as descriptors."
-  -38)
+  "A stream of a new, empty file without a name, which CLOSE-TEMPORARY-FILE deletes, for
+READ-FILE-OCTETS and WRITE-FILE-OCTETS; NIL where none can be made."
+  (ignore-errors
+    (loop for name = (merge-pathnames (format nil "hunchentoot-~36R" (random (expt 36 12)
+                                                                             *file-names*))
+                                      (uiop:temporary-directory))
+          for file = (open name :direction :io :element-type 'octet
+                                :if-exists nil :if-does-not-exist :create)
+          when file do (delete-file name) (return file))))
+
+(defun close-temporary-file (file)
+  "Closes FILE, which OPEN-TEMPORARY-FILE has made."
+  (close file))
+
+(defun read-file-octets (file position octets start end)
+  "Reads FILE from POSITION into OCTETS from START to END.  True if FILE had that many octets."
+  (finish-output file)
+  (file-position file position)
+  (= end (read-sequence octets file :start start :end end)))
+
+(defun write-file-octets (file position octets start end)
+  "Writes OCTETS from START to END to FILE at POSITION.  True if all were written."
+  (ignore-errors
+    (file-position file position)
+    (write-sequence octets file :start start :end end)
+    (finish-output file)
+    t))
 
 (defun fill-standard-descriptors ()
   "Has no effect: the Lisp manages the descriptors."
@@ -72,12 +100,12 @@
                send-octets send-octets-before-more send-held-octets
                accept-descriptor close-descriptor shut-descriptor
                set-no-delay set-non-blocking set-blocking #-sbcl await-descriptor
-               unread-octets unsent-octets
+               unsent-octets
                lisp-stream-descriptor lisp-stream-milliseconds
                (setf lisp-stream-milliseconds) take-read-ahead put-read-ahead
                process-number send-notification inherited-descriptor
                open-path-listener open-inherited-listener open-shared-port-listener
-               native-name open-file file-facts read-file-octets write-file-octets send-file
+               native-name open-file file-facts send-file
                make-poller close-poller watch rearm unwatch wake-all send-probe wake-one
                await-ready make-timer-descriptor arm-timer-descriptor
                thread-identity thread-state thread-run-time processor-stall processor-idle-time

@@ -147,27 +147,17 @@ or for about SECONDS, an integer; 0 for not at all.  Returns 0 or minus an error
 Unix-domain socket it fails."
   (set-socket-option (listener-descriptor listener) +tcp-defer-accept+ seconds +ipproto-tcp+))
 
-(defconstant +siocinq+ #x541B)
 (defconstant +siocoutq+ #x5411)
-
-(declaim (inline queued-octets))
-(defun queued-octets (descriptor queue)
-  (declare (type descriptor descriptor))
-  (sb-alien:with-alien ((count sb-alien:int 0))
-    (let ((result (system-call "ioctl" sb-alien:int (sb-alien:int descriptor)
-                               (sb-alien:unsigned-long queue)
-                               ((* sb-alien:int) (sb-alien:addr count)))))
-      (if (minusp result) result count))))
-
-(defun unread-octets (descriptor)
-  "The number of octets that can be read from the socket DESCRIPTOR without a wait; or minus an
-error number."
-  (queued-octets descriptor +siocinq+))
 
 (defun unsent-octets (descriptor)
   "The number of octets written to the socket DESCRIPTOR that its peer has not acknowledged; or
 minus an error number."
-  (queued-octets descriptor +siocoutq+))
+  (declare (type descriptor descriptor))
+  (sb-alien:with-alien ((count sb-alien:int 0))
+    (let ((result (system-call "ioctl" sb-alien:int (sb-alien:int descriptor)
+                               (sb-alien:unsigned-long +siocoutq+)
+                               ((* sb-alien:int) (sb-alien:addr count)))))
+      (if (minusp result) result count))))
 
 (defconstant +tcp-info+ 11)
 

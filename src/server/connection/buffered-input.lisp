@@ -25,13 +25,6 @@ Returns :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
         ((would-block-p count) :none)
         (t (fail-as-broken io (- count)))))
 
-(defun input-of-descriptor (io)
-  "How many octets the descriptor of IO can deliver without waiting; 0 where a transport carries IO,
-or a Lisp stream reads the descriptor too."
-  (if (or (null (io-descriptor io)) (io-transport io) (io-lent io))
-      0
-      (max 0 (unread-octets (io-descriptor io)))))
-
 (defun fill-input (io)
   "Receives octets for IO unless it has some.  Returns :SOME when there is input, :NONE when nothing
 has come, :END when nothing will come.  Does not block.  Signals DESCRIPTOR-BROKEN."
@@ -169,18 +162,3 @@ first.  Returns how many, 0 at the end."
   (check-range octets start end)
   (await-octets (io (- end start))
     (receive io octets start end (- end start))))
-
-(defun drop-input (io count)
-  "Drops at most COUNT octets that IO has or receives; waits for the first.  Returns how many, 0 at
-the end."
-  (let ((buffered (min count (- (io-end io) (io-start io))))
-        (room (min count +most-dropped+)))
-    (cond ((plusp buffered)
-           (incf (io-start io) buffered)
-           buffered)
-          ((or (io-lent io) (io-transport io))
-           (if (await-input-of io (min count +input-size+)) (drop-input io count) 0))
-          ((io-descriptor io)
-           (await-octets (io room)
-             (drop-octets (open-descriptor io) room)))
-          (t 0))))

@@ -16,10 +16,9 @@ has made.")
   (parser nil)                          ; of a head, or of empty lines before one, that came in part
   (head-deadline nil)                   ; the deadline for the whole of that
   (awaited :idle :type keyword)         ; the kind of that deadline, see AWAITED-OF
-  (body-prefetch nil)                   ; a request whose content is received before it is served
   (content nil
-   :documentation "Content of the next request over HTTP that was received early, a stream; NIL
-where there is none, or the request was answered.")
+   :documentation "The content of the next or current request over HTTP, a stream; NIL where there is
+none, or the request was answered.")
   (suspended-exchange nil
    :documentation "The SUSPENDED-EXCHANGE of HTTP; NIL while requests are read.")
   (watch nil)                           ; the HANDLER-WATCH of the handler that runs, or NIL
@@ -130,14 +129,3 @@ made of SOCKET-STREAM."
           (connection-queue connection) (io-queue (io-base io))       ; not that of the socket
           (http-io http) io
           (http-stream http) (if (io-waits-p io) stream (io-stream io)))))
-
-(defun abandon-body-prefetch (http)
-  "Releases content that was received early over HTTP, for a request that was answered, or will not
-be."
-  (when (or (http-body-prefetch http) (http-content http))
-    (uninterruptibly                    ; if the thread were destroyed halfway, the rest would leak
-      (when (http-body-prefetch http)
-        (drop-body-prefetch (shiftf (http-body-prefetch http) nil))
-        (release-input (http-io http)))
-      (when (http-content http)
-        (release-content (shiftf (http-content http) nil))))))

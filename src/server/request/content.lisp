@@ -1,81 +1,312 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The content of a request: the part that all its kinds share, and reading all of it into memory.
+;;;; The content of a request.  It is spooled before the request is served: in memory, and in a file
+;;;; without a name when there is much of it.  So no handler waits for a client, and any thread may
+;;;; read at any position until the reply has ended.
 ;;;;
-;;;; If content is not acceptable, or does not come in time, the function TURN-DOWN of the layer
-;;;; above is called with the PROTOCOL-ERROR.  It may answer and leave by a throw.  If it returns,
-;;;; the reader gets the error.  From then on there is no more content:
+;;;;   the content                                        its request
+;;;;   has come whole                                     is served
+;;;;   is to come, and is not late                        waits: parked, or with its worker
+;;;;   is malformed, too large or late; or neither        is answered 400, 413, 408 or 503, and its
+;;;;   memory nor a file has room for it                  connection is closed
+;;;;   ends too early                                     is dropped with its connection
 ;;;;
-;;;;   reason of the end                                    the next read signals
-;;;;   a refusal                                            that PROTOCOL-ERROR
-;;;;   the connection has ended, or is broken               that END-OF-FILE or DESCRIPTOR-BROKEN
-;;;;   a reader has left a read by a non-local exit, for    CONTENT-LEFT
-;;;;   example by a time limit of its own
+;;;; An application may want the content of a request as it comes.  Then it is served at once, and
+;;;; the thread of its handler, and no other, receives the content as it reads, each octet once.
 ;;;;
-;;;; If a reader exits non-locally after it has consumed octets, those octets are lost, and the next
-;;;; read signals CONTENT-LEFT, too.  But the rest can be dropped, so that the next request is found
-;;;; behind it.
-;;;;
-;;;; Octets that came before the request was served are in the BODY-BUFFER, and are read first; see
-;;;; body-prefetch.lisp.  If several threads may read, they take turns, and not all of them may
-;;;; receive from the connection; see shared-content.lisp.
+;;;; Invariants:
+;;;; - SIZE octets have come.  The next read returns the one at POSITION.
+;;;; - The window, OCTETS from 0 to COUNT, has the content from BASE on: all of it while there is no
+;;;;   FILE; then a part that was read there; or the last piece of content that is read as it comes.
+;;;; - From the moment at which its request is served, threads use it under its LOCK.
+
+(defvar *no-octets* (make-octets 0)
+  "The vector of an empty window.")
 
 (defclass content (trivial-gray-streams:fundamental-binary-input-stream
+                   trivial-gray-streams:fundamental-character-input-stream
                    trivial-gray-streams:trivial-gray-stream-mixin)
-  ((source :initarg :source :reader content-source)
+  ((head :initarg :head :initform nil :reader content-head)
+   (io :initarg :io :initform nil :reader content-io)
+   (limits :initarg :limits :initform nil :reader content-limits)
+   (decoder :initarg :decoder :initform nil :reader content-decoder)
    (turn-down :initarg :turn-down :initform (constantly nil) :accessor content-turn-down
-              :documentation "A function of a PROTOCOL-ERROR.")
-   (invite :initarg :invite :initform nil :accessor content-invite
-           :documentation "A function that asks the peer for content that it holds back; NIL when it
-holds none back, or was asked.")
+              :documentation "A function of the PROTOCOL-ERROR for which a reader refuses it: it may
+answer, and leave by a throw.")
+   (reader :initform nil :initarg :reader :accessor content-reader
+           :documentation "The one thread that receives it as it comes, T until there is one; NIL
+where it is spooled.")
+   (invite :initform nil :accessor content-invite
+           :documentation "A function that asks the client for it; NIL where it was asked.")
+   (lock :initform (bt:make-recursive-lock "content") :reader content-lock)
+   (octets :initform *no-octets* :accessor content-octets)
+   (base :initform 0 :accessor content-base)
+   (count :initform 0 :accessor content-count)
+   (file :initform nil :accessor content-file :documentation "See OPEN-TEMPORARY-FILE; or NIL.")
+   (size :initform 0 :accessor content-size)
+   (position :initform 0 :accessor content-position)
+   (last-size :initform 0 :accessor content-last-size
+              :documentation "How many octets the last character that was read had.")
+   (given-p :initform nil :accessor content-given-p :documentation "True when a program has OCTETS.")
+   (reserved :initform 0 :accessor content-reserved
+             :documentation "How many octets of memory are reserved for it.")
+   (began :initform (milliseconds) :reader content-began)
+   (touched :initform (milliseconds) :accessor content-touched
+            :documentation "When the last octets came.")
    (failure :initform nil :accessor content-failure
-            :documentation "The condition that has ended it before all was read, and that each
-further read signals; or NIL.")
-   (lost-p :initform nil :accessor content-lost-p
-           :documentation "True when octets were consumed and lost.")
-   (body-buffer :initform nil :accessor content-body-buffer)
-   (limits :initform nil :accessor content-limits)
-   (sharing :initform nil :accessor content-sharing
-            :documentation "A SHARING where several threads may read it, or NIL.")
-   (refusal :initform nil :accessor content-refusal
-            :documentation "The condition that follows the octets in BODY-BUFFER, most often a
-PROTOCOL-ERROR; or NIL.")
-   (place-p :initform nil :accessor content-place-p
-            :documentation "True while it has one of the places for unfinished content: from the
-service of its request until all has come.")
-   (memory :initform 0 :accessor content-memory
-           :documentation "How many octets are reserved for it; see RESERVE-MEMORY."))
-  (:documentation "The content of one request as a stream of octets, which ends where the content
-ends."))
-
-(setf (documentation 'content-invite 'function)
-      "A function without arguments that asks the client for CONTENT, which it holds back; NIL when
-it holds none back, or was asked.")
-
-(setf (documentation 'content-limits 'function)
-      "The LIMITS of the request of CONTENT.")
+            :documentation "The condition that each further read signals, or NIL."))
+  (:documentation "The content of one request: octets, and characters in UTF-8, which can be read at
+any position."))
 
 (define-condition content-left (recycling-error stream-error)
   ()
-  (:report "Not all of the content was read, and the rest of it is not to be had any more.")
-  (:documentation "Signalled to a reader of content that is not available any more: after a read was
-left by a non-local exit, as by a time limit; after the end of the request; in a thread other than
-the handler's, where not all content of a deferred reply was received; and, for the body that
-Clack's handler gives, after the rest was given up."))
+  (:report "The content of the request is not to be had any more.")
+  (:documentation "Signalled to a reader of a request's content after the reply has ended, and to
+another thread than the handler's where the content is received as it comes."))
 
-(defgeneric content-io (content)
-  (:documentation "The buffered connection from which CONTENT is read.")
-  (:method ((content content))
-    (content-source content)))
+(defvar *no-content* (make-instance 'content)
+  "The content of every request without content.  Nothing changes it.")
 
-(defmethod stream-element-type ((stream content))
-  '(unsigned-byte 8))
+(defmacro with-content ((content) &body body)
+  "Evaluates BODY while no other thread reads CONTENT.  Uses may be nested."
+  `(bt:with-recursive-lock-held ((content-lock ,content))
+     ,@body))
+
+(defun content-known-p (content)
+  "True when the client has announced the length of CONTENT, or there is none."
+  (or (null (content-head content))
+      (integerp (head-framing (content-head content)))))
+
+(defun content-over-p (content)
+  "True when all of CONTENT has come."
+  (or (null (content-decoder content))
+      (body-done-p (content-decoder content))))
+
+;;; Memory and files
+
+(defparameter *content-memory* (* 64 1024)
+  "More octets of content than this go to a file, unless memory is plentiful.")
+
+(defparameter *most-content-memory* (* 4 1024 1024)
+  "More octets of content than this go to a file.")
+
+(defparameter *plenty* 1/2
+  "Memory is plentiful while less than this share of what waiting requests may have is reserved.  A
+file costs several times the processor time.")
+
+(defparameter *most-octets-in-files* (* 4 1024 1024 1024)
+  "How many octets of content may be in files, of all requests of this process together, or as many
+as one request may have.")
+
+(defvar *octets-in-files* (make-counter)
+  "The number of octets in files now.")
+
+(defun octets-if-room (size)
+  "A vector of SIZE octets; NIL when the heap has no room for it."
+  (handler-case (make-octets size)
+    (storage-condition () nil)))
+
+(defun plenty-p (octets)
+  "True when memory would be plentiful with OCTETS more in use, garbage included, or nothing is
+known about it."
+  (let ((budget (client-memory-budget)))
+    (or (null budget)
+        (and (< (+ octets (client-memory-reserved)) (* *plenty* *waiting-share* budget))
+             (fits-in-heap-p octets)))))
+
+(defun vector-size (content total)
+  "How long a vector for TOTAL octets of CONTENT is to be: of the announced size if that is small, or
+if enough has come."
+  (let ((size (and (content-known-p content) (head-framing (content-head content)))))
+    (if (and size (<= total size (if (>= total +input-size+) *most-content-memory* *content-memory*)))
+        size
+        (max 256 (if (<= total *content-memory*) (min *content-memory* (* 2 total)) (* 2 total))))))
+
+(defvar *content-vectors* (make-free-list 8)
+  "Large vectors that no content uses: a new one, with its pages, costs more than all other work.")
+
+(defun content-vector (size)
+  "A vector for SIZE octets or more; NIL when the heap has no room for it."
+  (let ((free (and (> size *content-memory*) (take-from-free-list *content-vectors*))))
+    (if (and free (<= size (length (the octets free))))
+        free
+        (octets-if-room size))))
+
+(defun room-in-memory-p (content total)
+  "Gives the window of CONTENT room for TOTAL octets; NIL where they are to go to a file."
+  (or (<= total (length (the octets (content-octets content))))
+      (let* ((size (vector-size content total))
+             (octets (and (<= total *most-content-memory*)
+                          (or (<= size *content-memory*)
+                              (and (plenty-p size)
+                                   (change-reservation (content-reserved content) size
+                                                       :share *waiting-share*)))
+                          (content-vector size))))
+        (when octets
+          (setf (content-octets content)
+                (replace (the octets octets) (the octets (content-octets content))
+                         :end2 (content-count content)))))))
+
+(defun most-octets-in-files (limits)
+  "How many octets of content may be in files, as far as requests under LIMITS use them."
+  (max *most-octets-in-files* (or (limits-body-octets limits) 0)))
+
+(defun file-written-p (content position octets start end)
+  "Writes OCTETS from START to END to the file of CONTENT at POSITION; NIL when there is no room."
+  (let ((count (- end start)))
+    (uninterruptibly                    ; RELEASE-CONTENT gives back what is counted
+      (when (counter-add-up-to *octets-in-files* count
+                               (most-octets-in-files (content-limits content)))
+        (or (write-file-octets (content-file content) position octets start end)
+            (progn (counter-add *octets-in-files* (- count))
+                   nil))))))
+
+(defun move-to-file (content)
+  "Moves CONTENT from memory to a new file; NIL when that fails."
+  (uninterruptibly                      ; or nobody would close the file
+    (let ((file (open-temporary-file)))
+      (when file
+        (setf (content-file content) file)
+        (cond ((file-written-p content 0 (content-octets content) 0 (content-count content))
+               (setf (content-octets content) *no-octets*
+                     (content-count content) 0)
+               (change-reservation (content-reserved content) 0))
+              (t
+               (close-temporary-file (shiftf (content-file content) nil))
+               nil))))))
+
+(defun spool (content octets start end)
+  "Appends OCTETS from START to END to CONTENT.  Signals PROTOCOL-ERROR where there is no room."
+  (let ((total (+ (content-count content) (- end start))))
+    (cond ((and (null (content-file content)) (room-in-memory-p content total))
+           (replace (the octets (content-octets content)) (the octets octets)
+                    :start1 (content-count content) :start2 start :end2 end)
+           (setf (content-count content) total))
+          ((not (and (or (content-file content) (move-to-file content))
+                     (file-written-p content (content-size content) octets start end)))
+           (error (make-refusal :no-memory))))
+    (incf (content-size content) (- end start))))
+
+(defun reserve-memory (content octets)
+  "Reserves memory for OCTETS more that a reader makes of CONTENT; refuses CONTENT when there is
+none."
+  (let ((budget (and (> octets *content-memory*) (client-memory-budget))))
+    (when budget
+      (when (> (+ octets (content-reserved content)) budget)
+        (refuse-content content :body-too-large))
+      (unless (and (change-reservation (content-reserved content)
+                                       (+ octets (content-reserved content)))
+                   (make-room-in-heap octets))
+        (refuse-content content :no-memory)))))
+
+(defun release-content (content &optional (failure (make-condition 'content-left :stream content)))
+  "Releases the memory and the file of CONTENT, whose reply has ended; a reader gets FAILURE from
+now on.  Waits for a thread that is reading."
+  (unless (eq content *no-content*)
+    (with-content (content)
+      (uninterruptibly
+        (unless (content-failure content)
+          (setf (content-failure content) failure))
+        (when (content-file content)
+          (counter-add *octets-in-files* (- (content-size content)))
+          (close-temporary-file (shiftf (content-file content) nil)))
+        (let ((octets (shiftf (content-octets content) *no-octets*)))
+          (unless (or (content-given-p content) (<= (length (the octets octets)) *content-memory*))
+            (put-on-free-list *content-vectors* octets)))
+        (setf (content-count content) 0)
+        (change-reservation (content-reserved content) 0)))))
+
+;;; Receiving
+
+(defun receive-to-window (content)
+  "Receives octets of CONTENT to its window, which has room for all that was announced.  The input
+buffer is empty.  Returns the same as FILL-INPUT."
+  (let* ((io (content-io content))
+         (octets (content-octets content))
+         (fill (content-count content))
+         (room (- (head-framing (content-head content)) fill))
+         (count (receive io octets fill (+ fill room) room))
+         (outcome (note-received io count room)))
+    (when (eq :some outcome)
+      (decode-body (content-decoder content) octets fill (+ fill count))
+      (incf (content-count content) count)
+      (incf (content-size content) count))
+    outcome))
+
+(defun take-input (content)
+  "Takes what the input buffer has of CONTENT."
+  (let ((io (content-io content)))
+    (multiple-value-bind (start end next)
+        (decode-body (content-decoder content) (io-input io) (io-start io) (io-end io))
+      (when (< start end)
+        (spool content (io-input io) start end))
+      (setf (io-start io) next))))
+
+(defun direct-p (content)
+  "True when octets of CONTENT can be received to its window."
+  (let ((io (content-io content)))
+    (and (content-known-p content)
+         (= (io-start io) (io-end io))
+         (null (content-file content))
+         (null (content-reader content))
+         (io-open-p io)
+         (not (io-waits-p io))
+         (<= (head-framing (content-head content)) (length (the octets (content-octets content)))))))
+
+(defun receive-content (content wait-p)
+  "Receives CONTENT, if WAIT-P waiting for it.  Returns :ALL; :NONE where more is to come; :END where
+it will not come; or :SOME, for a reader that takes it as it comes.  Signals PROTOCOL-ERROR,
+STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
+  (let ((io (content-io content))
+        (decoder (content-decoder content)))
+    (loop
+      (when (body-done-p decoder)
+        (return :all))
+      (ecase (if (direct-p content)
+                 (receive-to-window content)
+                 (let ((outcome (fill-input io)))
+                   (when (eq :some outcome)
+                     (take-input content))
+                   outcome))
+        (:some
+         (setf (content-touched content) (milliseconds))
+         (when (and (content-reader content) (plusp (content-count content)))
+           (return :some)))
+        (:none
+         (unless wait-p
+           (return :none))
+         (unless (await-input-of io (body-octets-due decoder))
+           (return :end)))
+        (:end (return :end))))))
+
+(defun content-deadline (content idle)
+  "The time, in MILLISECONDS, from which CONTENT is late; NIL for never.  IDLE is for how many
+milliseconds no octets may come, or NIL."
+  (let* ((limits (content-limits content))
+         (began (content-began content))
+         (rate (limits-content-rate limits))
+         (seconds (limits-content-seconds limits))
+         (times (remove nil (list (and idle (+ (content-touched content) idle))
+                                  (and seconds (+ began (* 1000 seconds)))
+                                  (and rate
+                                       (+ began (* 1000 (limits-content-grace limits))
+                                          (floor (* 1000 (content-size content)) rate)))))))
+    (and times (reduce #'min times))))
+
+(defun memory-left-p (content)
+  "Reserves the memory of CONTENT, which waits, or moves it to a file; NIL where neither has room."
+  (or (change-reservation (content-reserved content) (length (the octets (content-octets content)))
+                          :share *waiting-share*)
+      (and (null (content-file content))
+           (move-to-file content))))
+
+;;; Refusing, for a reader
 
 (defun refuse-content (content refusal)
-  "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword of one."
+  "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword of one: calls its function
+TURN-DOWN, and if that returns, signals REFUSAL."
   (let ((refusal (if (keywordp refusal) (make-refusal refusal) refusal)))
-    (setf (content-failure content) refusal)
-    (release-content content)
+    (release-content content refusal)
     (funcall (content-turn-down content) refusal)
     (error refusal)))
 
@@ -83,320 +314,389 @@ Clack's handler gives, after the rest was given up."))
   "Makes later refusals of CONTENT errors of its reader only: the reply to its request is decided."
   (setf (content-turn-down content) (constantly nil)))
 
+(defun end-taking (content)
+  "Lets no thread receive more of CONTENT, whose handler has returned."
+  (unless (or (null (content-reader content)) (content-over-p content))
+    (release-content content)))
+
+(defun invite-content (content)
+  "Asks the client for CONTENT, if it waits for that (RFC 9110, section 10.1.1)."
+  (let ((invite (shiftf (content-invite content) nil)))
+    (when invite
+      (funcall invite))))
+
 (defun call-with-io (content function)
-  "Calls FUNCTION, which uses the buffered connection of CONTENT: nobody answers meanwhile in place
-of the handler."
-  (let* ((io (content-io content))      ; NIL where there is no content
-         (watch (and io (watch-of-io io))))
+  "Calls FUNCTION, which uses the connection of CONTENT: nobody answers meanwhile in place of the
+handler."
+  (let ((watch (watch-of-io (content-io content))))
     (if watch
         (call-reading-under-watch watch function)
         (funcall function))))
 
-(defun invite-content (content)
-  "Asks the peer for CONTENT, if it waits for that (RFC 9110, section 10.1.1)."
-  (let ((invite (content-invite content)))
-    (when invite
-      (setf (content-invite content) nil)
-      (call-with-io content invite))))
+(defun receive-for-reader (content)
+  "Receives more of CONTENT, which the current thread reads as it comes, or all of it where it is to
+be spooled now.  NIL at its end."
+  (unless (or (null (content-reader content))
+              (eq (bt:current-thread) (content-reader content)))
+    (error 'content-left :stream content))
+  (let ((outcome (handler-case
+                     (call-with-io content (lambda ()
+                                             (invite-content content)
+                                             (receive-content content t)))
+                   (stream-timeout () (refuse-content content :request-timeout))
+                   (protocol-error (refusal) (refuse-content content refusal)))))
+    (when (eq :end outcome)
+      (error (setf (content-failure content) (make-condition 'end-of-file :stream content))))
+    (eq :some outcome)))
 
-(defun fail-behind-body-buffer (content)
-  "Signals the condition that follows the octets in the body buffer of CONTENT, if there is one."
-  (let ((condition (content-refusal content)))
-    (typecase condition
-      (null)
-      (protocol-error (refuse-content content condition))
-      (t (setf (content-failure content) condition)
-         (error condition)))))
+;;; Reading
 
-(defmacro reading-content ((content) &body body)
-  "Evaluates BODY, which reads CONTENT from its source.  A peer that takes too long is refused, so
-that no later read waits for it."
-  (let ((stream (gensym "CONTENT")))
-    `(let ((,stream ,content))
-       (fail-behind-body-buffer ,stream)
-       (invite-content ,stream)
-       (handler-case (progn ,@body)
-         (stream-timeout () (refuse-content ,stream :request-timeout))))))
+(defun load-window (content)
+  "Makes the octet at the position of CONTENT, which is in its file, the first of its window."
+  (let ((count (min *content-memory* (- (content-size content) (content-position content)))))
+    (when (< (length (the octets (content-octets content))) count)
+      (setf (content-octets content) (make-octets count)))
+    (setf (content-count content) 0)    ; until all are there
+    (unless (and (content-file content)
+                 (read-file-octets (content-file content) (content-position content)
+                                   (content-octets content) 0 count))
+      (error "A temporary file cannot be read."))
+    (setf (content-base content) (content-position content)
+          (content-count content) count)))
 
-(defun about-content-p (condition content)
-  "True when CONDITION, a STREAM-ERROR, is about CONTENT.  A CONDITION of a program may have no
-stream."
-  (eq content (ignore-errors (stream-error-stream condition))))
+(defun octets-there (content)
+  "How many octets the window of CONTENT has from its position on; 0 at the end.  The caller has the
+lock."
+  (when (content-failure content)
+    (error (content-failure content)))
+  (let ((position (content-position content)))
+    (cond ((< position (content-size content))
+           (unless (< -1 (- position (content-base content)) (content-count content))
+             (load-window content))
+           (- (+ (content-base content) (content-count content)) position))
+          ((and (content-reader content) (not (content-over-p content)))
+           (setf (content-base content) position
+                 (content-count content) 0)
+           (receive-for-reader content)
+           (content-count content))
+          (t 0))))
 
-(defun call-taking-content (content function)
-  "Calls FUNCTION, which consumes octets of CONTENT.  A non-local exit out of it (by a time limit of
-a handler, for example) may have consumed octets that were not counted, and the next request would
-be looked for in the wrong place.  So it ends the content, and this request is the last one."
-  (unless-returned (handler-bind ((end-of-file (lambda (condition)
-                                                 (when (about-content-p condition content)
-                                                   (setf (content-failure content) condition))))
-                                  (descriptor-broken (lambda (condition)
-                                                       (setf (content-failure content) condition))))
-                     (call-with-io content function))
-    (unless (content-failure content)
-      (setf (content-failure content) (make-condition 'content-left :stream content)))))
+(declaim (inline window-index))
+(defun window-index (content)
+  "The index in the window of CONTENT of the octet at its position."
+  (- (content-position content) (content-base content)))
 
-(defmacro keeping-content ((content) &body body)
-  "Evaluates BODY, which reads octets of CONTENT and stores them.  A non-local exit out of BODY
-marks octets of CONTENT as lost."
-  (let ((it (gensym "CONTENT")))
-    `(let ((,it ,content))
-       (unless-returned (progn ,@body)
-         (setf (content-lost-p ,it) t)))))
+(defun read-octets-of-content (content sequence start end)
+  "Reads octets of CONTENT into SEQUENCE from START up to END.  Returns the index after the last."
+  (with-content (content)
+    (loop while (< start end)
+          do (let ((count (min (- end start) (octets-there content)))
+                   (index (window-index content))
+                   (octets (content-octets content)))
+               (declare (type octets octets))
+               (when (zerop count)
+                 (return))
+               (if (typep sequence 'octets)
+                   (replace sequence octets :start1 start :start2 index :end2 (+ index count))
+                   (replace sequence octets :start1 start :start2 index :end2 (+ index count)))
+               (incf (content-position content) count)
+               (incf start count)))
+    start))
 
-(defun lose-rest (content)
-  "Makes later reads of CONTENT signal that the rest of it is not available.  The caller has read
-some or none of it."
-  (unless (eql 0 (content-size content))
-    (setf (content-lost-p content) t)))
-
-(defun content-intact-p (content)
-  "True when CONTENT has not failed, and no octets of it were lost."
-  (not (or (content-failure content) (content-lost-p content))))
-
-(defun content-readable-p (content)
-  "True when the next read of CONTENT returns the octets that follow those that were read; see
-CHECK-CONTENT."
-  (and (content-intact-p content)
-       (not (closed-to-thread-p content))))
-
-(defun check-content (content)
-  "Signals the reason why a read of CONTENT would not return the next octets, if there is one."
-  (cond ((content-failure content)
-         (error (content-failure content)))
-        ((or (content-lost-p content) (closed-to-thread-p content))
-         (error 'content-left :stream content))))
-
-(defmacro with-content-turn ((content) &body body)
-  "Evaluates BODY, which reads CONTENT, while no other thread reads it."
-  (let ((it (gensym "CONTENT")) (function (gensym "READ")))
-    `(let ((,it ,content))
-       (flet ((,function () ,@body))
-         (declare (dynamic-extent #',function))
-         (if (content-sharing ,it)
-             (call-in-content-turn ,it #',function)
-             (,function))))))
-
-(defun call-reading-content (content function)
-  "Like CALL-TAKING-CONTENT, for a program.  Signals the failure of CONTENT."
-  (with-content-turn (content)
-    (check-content content)
-    (prog1 (call-taking-content content function)
-      (when (and (content-place-p content) (all-received-p content))
-        (give-up-place content)))))
-
-(defmethod trivial-gray-streams:stream-read-byte :around ((stream content))
-  (call-reading-content stream #'call-next-method))
-
-(defmethod trivial-gray-streams:stream-read-sequence :around
-    ((stream content) sequence start end &key)
-  (declare (ignore sequence start end))
-  (call-reading-content stream #'call-next-method))
-
-(defmethod trivial-gray-streams:stream-listen :around ((stream content))
-  (with-content-turn (stream)
-    (and (content-readable-p stream)
-         (call-taking-content stream #'call-next-method))))
-
-(defgeneric note-all-read (content)
-  (:documentation "Notes that all of CONTENT, of known length, was read."))
-
-(defgeneric content-size (content)
-  (:documentation "How many octets of CONTENT were not read; NIL when the length is unknown."))
-
-(defgeneric all-received-p (content)
-  (:documentation "True when all of CONTENT was received from its source."))
-
-(defgeneric content-at-hand (content)
-  (:documentation "How many octets of CONTENT, an integer, can be read without waiting, as far as
-that is known."))
-
-(defun content-awaited (content)
-  "How many octets of CONTENT, an integer, have yet to come; NIL when the length is unknown."
-  (let ((size (content-size content)))
-    (and size (- size (prefetched-octets content)))))
-
-(defgeneric drop-content (content limit)
-  (:documentation "Drops the rest of CONTENT after it has come.  NIL when that is more than LIMIT
-octets, not acceptable, held back by the peer, or late.  Signals END-OF-FILE where the connection
-ends before.")
-  (:method :around ((content content) limit)
-    (declare (ignore limit))
-    (with-content-turn (content)
-      (when (typep (content-failure content) 'end-of-file)
-        (error (content-failure content)))
-      (and (null (content-failure content))
-           (null (content-invite content))
-           (handler-case (call-taking-content content #'call-next-method)
-             (protocol-error () nil))))))
-
-;;; Prefetched octets
-
-(defun prefetched-octets (content)
-  "How many octets of CONTENT are in its body buffer: they came before its request was served, and
-were not read."
-  (let ((body-buffer (content-body-buffer content)))
-    (if body-buffer (body-buffer-left body-buffer) 0)))
-
-(defun read-prefetched (content sequence start end)
-  "Moves octets of the body buffer of CONTENT to SEQUENCE from START, up to END.  Returns the
-position after the last one."
-  (let ((body-buffer (content-body-buffer content)))
-    (if body-buffer
-        (prog1 (read-body-buffer body-buffer sequence start end)
-          (when (zerop (body-buffer-left body-buffer))
-            (clear-body-buffer body-buffer)))
-        start)))
-
-(defun read-prefetched-octet (content)
-  "The next octet of the body buffer of CONTENT, which has some."
-  (let ((octets (make-octets 1)))
-    (read-prefetched content octets 0 1)
-    (aref octets 0)))
-
-(defgeneric drop-prefetched (content)
-  (:documentation "Drops the octets in the body buffer of CONTENT.  CONTENT-SIZE is correct
-afterwards.")
-  (:method ((content content))
-    (when (content-body-buffer content)
-      (clear-body-buffer (content-body-buffer content)))))
-
-;;; Memory, from the client memory budget (see memory-budget.lisp of the engine)
-
-(defparameter *uncounted-octets* (* 64 1024)
-  "Content of at most so many octets needs no reservation.  Most content is smaller, a thread takes
-more memory, and all threads write to the same counter.")
-
-(defun reserve-memory (content octets)
-  "Reserves memory for OCTETS more of CONTENT; refuses CONTENT when there is none."
-  (let ((budget (and (> octets *uncounted-octets*)
-                     (client-memory-budget))))
-    (when budget
-      (when (> (+ octets (content-memory content)) budget)
-        (refuse-content content :body-too-large))
-      (unless (and (change-reservation (content-memory content)
-                                       (+ octets (content-memory content)))
-                   (make-room-in-heap octets))
-        (refuse-content content :no-memory)))))
-
-(defun reserve-plentiful-memory (content octets)
-  "Reserves memory for OCTETS, an integer, more of CONTENT.  True while memory is plentiful;
-otherwise NIL, and the caller uses a file."
-  (or (null (client-memory-budget))
-      (and (plenty-p octets)
-           (change-reservation (content-memory content) (+ octets (content-memory content))))))
-
-(defun release-memory (content)
-  "Releases the reservation of CONTENT."
-  (change-reservation (content-memory content) 0))
-
-(defun release-octets (content)
-  "Releases the memory and the file of CONTENT; if another thread is reading it, when that read has
-ended."
-  (if (content-sharing content)
-      (release-shared content)
-      (uninterruptibly
-        (drop-prefetched content)
-        (release-memory content))))
-
-(defun release-content (content)
-  "Like RELEASE-OCTETS, at the end of the request of CONTENT; also releases its place."
-  (release-octets content)
-  (give-up-place content))
-
-(defun leave-content (content)
-  "Leaves the unread octets of CONTENT to a program that has taken its connection away.  A finalizer
-on CONTENT releases its memory and file."
-  (uninterruptibly
-    (give-up-place content)
-    (release-memory content)
-    (let ((body-buffer (content-body-buffer content)))
-      (when body-buffer
-        (call-when-forgotten content (lambda () (clear-body-buffer body-buffer)))))))
-
-(defun make-content-octets (content size)
-  "A vector for SIZE octets of CONTENT, which is refused when there is no memory for them."
-  (reserve-memory content size)
-  (or (octets-if-room size)
-      (refuse-content content :no-memory)))
-
-;;; Reading all
-
-(defun prefetched-whole (content size)
-  "All SIZE octets of CONTENT, which count as read then, if they fill the memory of its body buffer:
-that vector, which belongs to the caller from now on.  Otherwise NIL."
-  (let ((body-buffer (content-body-buffer content)))
-    (and body-buffer
-         (null (body-buffer-file body-buffer))
-         (zerop (body-buffer-start body-buffer))
-         (= size (body-buffer-fill body-buffer) (length (body-buffer-memory body-buffer)))
-         (let ((octets (body-buffer-memory body-buffer)))
-           (uninterruptibly ; otherwise so many octets of the next request could be dropped
-             (note-all-read content)
-             (clear-body-buffer body-buffer))
-           (reserve-memory content size) ; not earlier: the octets would count twice
-           octets))))
-
-(defun buffered-whole (content size)
-  "All SIZE octets of CONTENT, which count as read then, in a new vector, if they are in the input
-buffer of its connection, and the client need not be asked for them.  Otherwise NIL."
-  (let ((io (content-io content)))
-    (and (plusp size)
-         (zerop (prefetched-octets content))
-         (<= size (- (io-end io) (io-start io)))
-         (null (content-invite content))
-         (let ((octets (make-content-octets content size)))
-           (uninterruptibly
-             (copy-input io octets 0 size)
-             (note-all-read content))
-           octets))))
-
-(defun read-known-content (content size judge)
-  "The SIZE octets that are left of CONTENT, in a vector, after a call of JUDGE on them."
-  (let ((octets (or (prefetched-whole content size)
-                    (buffered-whole content size)
-                    (read-octets-of-content content size))))
-    (funcall judge octets 0 size)
-    octets))
-
-(defun read-octets-of-content (content size)
-  "The SIZE octets that are left of CONTENT, in a new vector."
-  (let ((octets (make-content-octets content size)))
-    (read-sequence octets content)      ; signals an error when not all come
-    octets))
-
-(defun first-octets (content octets count)
-  "A vector of the first COUNT of OCTETS, which belong to CONTENT and become garbage."
-  (replace (or (octets-if-room count)
-               (refuse-content content :no-memory))
-           octets))
-
-(defun read-unknown-content (content limit refusal judge)
-  ;; Reads one octet beyond LIMIT, if there is one.
-  (loop with most = (and limit (1+ limit))
-        with octets = (make-content-octets content (if most (min most 8192) 8192))
-        for fill = 0 then position
-        for position = (read-sequence octets content :start fill)
-        do (funcall judge octets fill position)
-           (when (and limit (> position limit))
-             (refuse-content content refusal))
-        when (< position (length octets))
-          do (return (first-octets content octets position))
-        do (let ((size (* 2 (length octets))))
-             (setf octets (replace (make-content-octets content (if most (min most size) size))
-                                   octets)))))
+(defun rewind (content)
+  "Has the next read of CONTENT begin at its start.  Signals CONTENT-LEFT where it was received as
+it was read."
+  (unless (setf (trivial-gray-streams:stream-file-position content) 0)
+    (error 'content-left :stream content)))
 
 (defun read-all-content (content limit refusal &optional (judge (constantly nil)))
-  "The octets that are left of CONTENT, in a new vector.  If there are more than LIMIT, an integer
-or NIL, refuses CONTENT with REFUSAL, a keyword; if the length is known, before any is read.  Calls
-JUDGE with a vector, a start and an end for the octets as they come; JUDGE may refuse CONTENT, too."
-  (with-content-turn (content)
-    (let ((size (content-size content)))
-      (when (and limit (content-intact-p content)
-                 (> (or size (content-at-hand content)) limit))
-        (refuse-content content refusal))
-      (check-content content)
-      (keeping-content (content)
-        (if size
-            (read-known-content content size judge)
-            (read-unknown-content content limit refusal judge))))))
+  "The octets of CONTENT, in a vector that the caller may keep.  If there are more than LIMIT, an
+integer or NIL, refuses CONTENT with REFUSAL, a keyword.  Calls JUDGE, which may refuse it too, with
+the octets, a start and an end."
+  (with-content (content)
+    (when (content-failure content)
+      (error (content-failure content)))
+    (flet ((check-size (size)
+             (when (and limit (> size limit))
+               (refuse-content content refusal))))
+      (when (content-reader content)
+        (rewind content)                ; nothing was read so far
+        (when (content-known-p content)
+          (check-size (head-framing (content-head content))))
+        (setf (content-reader content) nil) ; from now on it is spooled
+        (receive-for-reader content))
+      (let ((size (content-size content))
+            (octets (content-octets content)))
+        (check-size size)
+        (cond ((= size (content-count content) (length (the octets octets)))
+               (setf (content-given-p content) t))
+              (t
+               (reserve-memory content size)
+               (setf octets (or (octets-if-room size) (refuse-content content :no-memory)))
+               (rewind content)
+               (read-octets-of-content content octets 0 size)))
+        (funcall judge octets 0 size)
+        octets))))
+
+;;; As a stream
+
+(defmethod stream-element-type ((stream content))
+  '(unsigned-byte 8))
+
+(defmethod close ((stream content) &key abort)
+  "Does nothing, since another part of the program may read STREAM again."
+  (declare (ignore abort))
+  t)
+
+(defun next-octet (content)
+  (if (zerop (octets-there content))
+      :eof
+      (prog1 (aref (the octets (content-octets content)) (window-index content))
+        (incf (content-position content)))))
+
+(defmethod trivial-gray-streams:stream-read-byte ((stream content))
+  (with-content (stream)
+    (next-octet stream)))
+
+(defmethod trivial-gray-streams:stream-listen ((stream content))
+  (with-content (stream)
+    (and (null (content-failure stream))
+         (or (< (content-position stream) (content-size stream))
+             (and (content-reader stream)
+                  (not (content-over-p stream))
+                  (progn (invite-content stream)
+                         (eq :some (fill-input (content-io stream)))))))))
+
+(defmethod trivial-gray-streams:stream-file-position ((stream content))
+  (content-position stream))
+
+(defmethod (setf trivial-gray-streams:stream-file-position) (position (stream content))
+  (with-content (stream)
+    (let ((position (case position
+                      (:start 0)
+                      (:end (content-size stream))
+                      (t position))))
+      (when (<= (if (content-reader stream) (content-base stream) 0)
+                position (content-size stream))
+        (unless (= position (content-position stream)) ; nothing changes *NO-CONTENT*
+          (setf (content-position stream) position))
+        t))))
+
+;;; Characters
+
+(defun next-character (content)
+  (if (zerop (octets-there content))
+      :eof
+      (let* ((octets (content-octets content))
+             (index (window-index content))
+             (size (utf-8-size-by-first (aref (the octets octets) index)))
+             (end (+ index size)))
+        (when (> end (content-count content)) ; it goes on behind the window
+          (let ((position (content-position content))
+                (character (make-octets size)))
+            (setf octets character
+                  index 0
+                  end (read-octets-of-content content character 0 size)
+                  (content-position content) position)))
+        (multiple-value-bind (code next) (utf-8-code octets index end)
+          (setf (content-last-size content) (- next index))
+          (incf (content-position content) (- next index))
+          (if (< code char-code-limit) (code-char code) (code-char #xFFFD))))))
+
+(defmethod trivial-gray-streams:stream-read-char ((stream content))
+  (with-content (stream)
+    (next-character stream)))
+
+(defmethod trivial-gray-streams:stream-unread-char ((stream content) character)
+  (declare (ignore character))
+  (decf (content-position stream) (shiftf (content-last-size stream) 0))
+  nil)
+
+(defmethod trivial-gray-streams:stream-line-column ((stream content))
+  nil)
+
+(defmethod trivial-gray-streams:stream-read-line ((stream content))
+  (with-content (stream)
+    (loop with line = (make-string-output-stream)
+          for character = (next-character stream)
+          until (member character '(:eof #\Newline))
+          do (write-char character line)
+          finally (return (values (get-output-stream-string line) (eq :eof character))))))
+
+(defmethod trivial-gray-streams:stream-read-sequence ((stream content) sequence start end &key)
+  (let ((start (or start 0))
+        (end (or end (length sequence))))
+    (if (stringp sequence)
+        (with-content (stream)
+          (loop for position from start below end
+                for character = (next-character stream)
+                until (eq :eof character)
+                do (setf (char sequence position) character)
+                finally (return position)))
+        (read-octets-of-content stream sequence start end))))
+
+;;; The content of the next request
+
+(defun content-of-head (application http head)
+  "The content, a stream, of the request HEAD to APPLICATION, which follows over HTTP."
+  (let* ((limits (application-limits application))
+         (io (http-io http))
+         (content (make-instance 'content
+                                 :head head :io io :limits limits
+                                 :decoder (make-body-decoder (head-framing head) limits)
+                                 :reader (content-as-it-comes-p application head)
+                                 :turn-down (lambda (refusal)
+                                              ;; Another thread has no handler to be left.
+                                              (when (and *exchange*
+                                                         (eq http (exchange-http *exchange*)))
+                                                (content-refused application refusal))))))
+    (pace-io io (limits-content-rate limits) (limits-content-grace limits))
+    content))
+
+(defun request-with-content (application connection http head wait-p)
+  "HEAD of the request of CONNECTION to APPLICATION over HTTP, once its content has come, which is
+that of HTTP then; :NONE when it is to come, unless WAIT-P; or :END where the request was refused,
+or its client has left."
+  (cond ((member (head-framing head) '(:none 0))
+         (pace-io (http-io http) nil nil)
+         head)
+        (t
+         (let ((content (content-of-head application http head))
+               (io (http-io http)))
+           (setf (http-content http) content)
+           (cond ((content-reader content) head)
+                 ((and (integerp (head-framing head))
+                       (> (head-framing head) (most-octets-in-files (content-limits content))))
+                  (refuse-spooled application http (make-refusal :body-too-large)))
+                 (t
+                  (when (head-expect-100-continue-p head)
+                    (send-continue io))
+                  (received-request application connection http wait-p)))))))
+
+(defun refuse-spooled (application http refusal)
+  "Answers the request whose content is received over HTTP with REFUSAL.  Returns :END."
+  (send-refusal (http-io http) (reject-content application http refusal))
+  (abandon-content http)
+  :end)
+
+(defun received-request (application connection http wait-p)
+  "Receives the content of HTTP; returns the same as REQUEST-WITH-CONTENT."
+  (let ((content (http-content http)))
+    (flet ((refuse (refusal)
+             (refuse-spooled application http refusal)))
+      (handler-case
+          (ecase (receive-content content wait-p)
+            (:all
+             (pace-io (http-io http) nil nil)
+             (release-input (http-io http))
+             (content-head content))
+            (:end
+             (abandon-content http)
+             :end)
+            (:none
+             (let ((deadline (content-deadline content
+                                               (as-milliseconds (read-seconds application)))))
+               (cond ((and deadline (<= deadline (milliseconds)))
+                      (count-late (worker-engine *worker*) :body)
+                      (refuse (make-refusal :request-timeout)))
+                     ((not (and (memory-left-p content)
+                                (keep-waiting-input (worker-engine *worker*) http)))
+                      (refuse (make-refusal :no-memory)))
+                     (t
+                      (set-deadline-at connection :body deadline)
+                      :none)))))
+        (protocol-error (refusal) (refuse refusal))
+        (stream-timeout () (refuse (make-refusal :request-timeout)))
+        (descriptor-broken ()
+          (abandon-content http)
+          :end)))))
+
+(defun content-pending-p (http)
+  "True while the content of a request over HTTP is received before that is served."
+  (let ((content (http-content http)))
+    (and content
+         (null (content-reader content))
+         (not (content-over-p content)))))
+
+(defun whole-request (application connection http)
+  "Like WAITING-REQUEST, but returns :NONE until the content has come, too."
+  (if (content-pending-p http)
+      (received-request application connection http nil)
+      (let ((head (waiting-request application connection http)))
+        (if (typep head 'head)
+            (request-with-content application connection http head nil)
+            head))))
+
+(defun reject-content (application http refusal)
+  "Counts and logs the request whose content has come in part over HTTP.  Returns REFUSAL, the
+reason."
+  (note-rejected-head application http refusal (content-head (http-content http)))
+  refusal)
+
+(defun abandon-content (http)
+  "Releases the content of a request over HTTP that was answered, or will not be."
+  (when (http-content http)
+    (release-content (shiftf (http-content http) nil))))
+
+;;; The content of the current request
+
+(defun take-content (exchange)
+  "The content of the request of EXCHANGE, a stream.  The protocol state is that after its head."
+  (let* ((http (exchange-http exchange))
+         (head (exchange-head exchange))
+         (content (or (http-content http) *no-content*)))
+    (setf (exchange-content exchange) content
+          (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
+    (cond ((content-reader content)
+           (setf (content-reader content) (bt:current-thread))
+           (when (head-expect-100-continue-p head)
+             (setf (content-invite content)
+                   (lambda ()
+                     (when (eq :idle (our-side (exchange-protocol exchange)))
+                       (note-event exchange :continue)
+                       (send-continue (http-io http)))))))
+          ((not (eq :none (head-framing head)))
+           (note-event exchange :request-end)))
+    content))
+
+(defun end-content (exchange)
+  "Ends the content of the request of EXCHANGE, whose reply is over.  What its handler has not
+received of content that comes makes this request the last."
+  (let ((http (exchange-http exchange)))
+    (when (member (client-side (exchange-protocol exchange)) '(:body :held))
+      (note-event exchange (if (content-over-p (exchange-content exchange))
+                               :request-end
+                               :request-fault)))
+    (pace-io (http-io http) nil nil)
+    (setf (http-phase http)
+          (if (last-request-read-p (exchange-protocol exchange)) :over :requests))))
+
+;;; The memory that a request needs
+
+(defun head-memory (head)
+  "About how many octets of memory the strings of HEAD take."
+  (flet ((string-memory (string)
+           (if (stringp string)
+               (+ 32 (* 4 (length string)))
+               0)))
+    (loop for (name . value) in (head-headers head)
+          sum (+ 32 (string-memory name) (string-memory value)) into sum
+          finally (return (+ 256 sum (string-memory (head-uri head)))))))
+
+(defconstant +least-counted-request+ (* 6 1024)
+  "How many octets of memory a request may keep without being counted.  Most take fewer.")
+
+(defun request-memory (head)
+  "About how many octets of memory a request with HEAD keeps: its strings, and those that
+applications make of its target and its cookies, whose parts take some 80 octets each besides their
+characters.  0 where that is little."
+  (flet ((parts-memory (text delimiter)
+           (declare (type text text))
+           (+ (* 4 (length text)) (* 80 (1+ (count delimiter text))))))
+    (let* ((uri (head-uri head))
+           (cookies (cdr (assoc :cookie (head-headers head) :test #'eq)))
+           (size (+ (head-memory head)
+                    (* 4 (length uri))
+                    (parts-memory (coerce uri 'text) #\&)
+                    (if cookies (parts-memory (coerce cookies 'text) #\;) 0))))
+      (if (> size +least-counted-request+) size 0))))

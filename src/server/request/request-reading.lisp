@@ -150,13 +150,9 @@ connections that have kept some for longest give way first, so that new clients 
 (defun request-memory-kept (http)
   "How many octets of memory the request over HTTP takes while the rest of it, or its reply, is to
 come."
-  (let ((body-prefetch (http-body-prefetch http))
-        (suspended-exchange (http-suspended-exchange http)))
-    (cond (body-prefetch
-           (or (body-prefetch-memory body-prefetch)
-               (setf (body-prefetch-memory body-prefetch)
-                     (head-memory (body-prefetch-head body-prefetch)))))
-          (suspended-exchange (suspended-exchange-memory suspended-exchange))
+  (let ((suspended-exchange (http-suspended-exchange http)))
+    (cond (suspended-exchange (suspended-exchange-memory suspended-exchange))
+          ((content-pending-p http) (head-memory (content-head (http-content http))))
           (t 0))))
 
 (defun awaited-of (connection parser)

@@ -7,7 +7,7 @@
 for CONNECTION."
   (let ((base (http-base http)))
     (pace-io (http-io http) nil nil)
-    (abandon-body-prefetch http)        ; a non-local exit out of the request has not done so
+    (abandon-content http)              ; a non-local exit out of the request has not done so
     (cond ((null base)
            (setf (connection-outcome connection) :detached))
           ((null (io-descriptor base)) :close)
