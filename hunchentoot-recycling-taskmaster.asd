@@ -41,7 +41,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "policies")
                  (:file "types")
                  (:file "opaque")       ; structures that do not print their contents
-                 (:file "records")      ; structures whose slots have docstrings
                  (:file "root-condition")
                  (:file "unwinding")))
    (:module "platform"                  ; the door to the operating system and to the Lisp

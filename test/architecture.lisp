@@ -323,7 +323,7 @@ type, and (:TEST NAME) for a test; those of methods are not."
       ((test define-source-test define-server-test define-front-test)
        (list (list :test (first (uiop:ensure-list (second form))))))
       ((deftype) (list (list :type (second form))))
-      ((defstruct base:define-record) (accessor-names (second form) (cddr form))))))
+      (defstruct (accessor-names (second form) (cddr form))))))
 
 (defun check-defined-once (&rest systems)
   "Checks that no definition of SYSTEMS replaces another one of the same name."
@@ -345,16 +345,10 @@ type, and (:TEST NAME) for a test; those of methods are not."
 ;;; Docstrings
 
 (defun interface-packages ()
-  "The packages of the layers whose exported symbols are to be documented.  Only the public ones
-where the Lisp loses docstrings of accessors, or where functions of the platform stand in for those
-that it lacks."
-  (loop for layer in (list* "clack" #+sbcl "postgresql" *layers*)
-        if (string= layer "clack")
-          collect (find-package '#:clack.handler.recycling)
-        else if (string= layer "hunchentoot")
-          collect (find-package '#:hunchentoot-recycling-taskmaster)
-        else if (platform:readiness-supported-p)
-          collect (find-package (format nil "HUNCHENTOOT-RECYCLING-TASKMASTER.~:@(~A~)" layer))))
+  "The packages whose exported symbols are to be documented: the public ones."
+  (list* (find-package '#:clack.handler.recycling)
+         (find-package '#:hunchentoot-recycling-taskmaster)
+         #+sbcl (list (find-package '#:hunchentoot-recycling-taskmaster.postgresql))))
 
 (defun exported-symbols (package)
   "The symbols that PACKAGE exports and that are its own."

@@ -4,4 +4,4 @@ types, the root of our conditions, and cleanup after non-local exits.")
   (:use #:common-lisp)
   (:export #:*hot-policy* #:*plain-policy*
            #:octet #:octets #:text #:index #:make-octets
-           #:opaque #:define-record #:recycling-error #:unless-returned))
+           #:opaque #:recycling-error #:unless-returned))

@@ -10,11 +10,6 @@
                      (malformed-event-value condition) (malformed-event-field condition))))
   (:documentation "A value cannot be a field of a server-sent event."))
 
-(setf (documentation 'malformed-event-field 'function)
-      "The keyword of the field that MALFORMED-EVENT is about."
-      (documentation 'malformed-event-value 'function)
-      "The value that the field of MALFORMED-EVENT cannot have.")
-
 (defun line-end-p (char)
   (or (char= char #\Return) (char= char #\Newline)))
 

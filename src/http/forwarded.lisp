@@ -19,22 +19,20 @@
 (defconstant +most-hops+ 100
   "How many elements of a list are read at most.")
 
-(define-record (origin (:include opaque) (:copier nil))
+(defstruct (origin (:include opaque) (:copier nil))
   "The client of a request, as far as trusted proxies tell it."
-  (address nil :type (or null ip-address)
-   :documentation "The IP-ADDRESS of the client of ORIGIN; NIL where the proxy that has connected
-tells none.")
-  (port 0 :type (unsigned-byte 16)
-   :documentation "The port of the client of ORIGIN; 0 where no proxy tells it.")
-  (scheme nil :type (member nil :http :https)
-   :documentation "The scheme of the client's request of ORIGIN: :HTTP, :HTTPS, or NIL where no
-proxy tells it.")
-  (host nil :type (or null text)
-   :documentation "The host, perhaps with a port, that the client of ORIGIN has asked for, a string;
-NIL where no proxy tells it.")
-  (host-port nil :type (or null (unsigned-byte 16))
-   :documentation "The port at which the client of ORIGIN has asked, where its host names none; NIL
-where no proxy tells it."))
+  ;; The IP-ADDRESS of the client of ORIGIN; NIL where the proxy that has connected tells none.
+  (address nil :type (or null ip-address))
+  ;; The port of the client of ORIGIN; 0 where no proxy tells it.
+  (port 0 :type (unsigned-byte 16))
+  ;; The scheme of the client's request of ORIGIN: :HTTP, :HTTPS, or NIL where no proxy tells it.
+  (scheme nil :type (member nil :http :https))
+  ;; The host, perhaps with a port, that the client of ORIGIN has asked for, a string; NIL where no
+  ;; proxy tells it.
+  (host nil :type (or null text))
+  ;; The port at which the client of ORIGIN has asked, where its host names none; NIL where no
+  ;; proxy tells it.
+  (host-port nil :type (or null (unsigned-byte 16))))
 
 ;;; Elements of lists, from the right
 

@@ -49,9 +49,6 @@ it."
    (concatenate 'octets (vector +carriage-return+ +line-feed+) (ascii-octets "--")
                 (map 'list #'char-code boundary))))
 
-(setf (documentation 'multipart-closed-p 'function)
-      "True if PARSER has seen the last delimiter; its line end may be missing.")
-
 (defun multipart-done-p (parser)
   "True if PARSER has seen the line end after the last delimiter."
   (null (multipart-phase parser)))

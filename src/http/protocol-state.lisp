@@ -104,11 +104,6 @@ here.")
   (:documentation "The calling code reported an event that is illegal in the state of the
 connection.  This is a defect of that code, not of the client."))
 
-(setf (documentation 'illegal-event-event 'function)
-      "The event of ILLEGAL-EVENT, a keyword, or another object that the caller passed as one."
-      (documentation 'illegal-event-state 'function)
-      "The PROTOCOL-STATE in which the event of ILLEGAL-EVENT is illegal.")
-
 ;;; The table, looked up
 
 (defun side-after (side clauses)

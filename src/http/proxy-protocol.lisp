@@ -28,21 +28,18 @@
 (defconstant +most-address-octets+ (* 2 +path-octets+)
   "The length of the longest pair of addresses in version 2.")
 
-(define-record (proxy-header (:include opaque) (:constructor make-proxy-header ()) (:copier nil))
+(defstruct (proxy-header (:include opaque) (:constructor make-proxy-header ()) (:copier nil))
   "A header of the PROXY protocol that is being decoded."
   (octets (make-octets (+ +fixed-octets+ +most-address-octets+)) :type octets)
   (fill 0 :type index)                  ; how many octets were decoded, except TLVs
   (needed +fixed-octets+ :type index)   ; of version 2: with addresses, when that is known
   (skip 0 :type (unsigned-byte 16))     ; how many octets of TLVs follow
-  (source '() :type list
-   :documentation "Address, a string, and port of the client of PROXY-HEADER, a list; () where the
-header tells none, so that those of the connection count.")
-  (destination '() :type list
-   :documentation "Address, a string, and port to which the client of PROXY-HEADER has connected, a
-list; () where the header tells none."))
-
-(setf (documentation 'make-proxy-header 'function)
-      "A PROXY-HEADER of which no octet was decoded.")
+  ;; Address, a string, and port of the client of PROXY-HEADER, a list; () where the header tells
+  ;; none, so that those of the connection count.
+  (source '() :type list)
+  ;; Address, a string, and port to which the client of PROXY-HEADER has connected, a list; ()
+  ;; where the header tells none.
+  (destination '() :type list))
 
 (defun refuse-proxy-header ()
   (refuse :malformed-proxy-header))

@@ -173,11 +173,3 @@ client.  SECTION of an RFC has the rule."
 Never returns."
   (error (make-refusal refusal)))
 
-(setf (documentation 'protocol-error-refusal 'function)
-      "The keyword that names the rule which the client broke with the PROTOCOL-ERROR."
-      (documentation 'protocol-error-status 'function)
-      "The status code of the reply to the PROTOCOL-ERROR: an integer from 400 to 505."
-      (documentation 'protocol-error-section 'function)
-      "The section of the RFC whose rule the PROTOCOL-ERROR reports, a string."
-      (documentation 'protocol-error-reason 'function)
-      "The rule that the PROTOCOL-ERROR reports, a sentence fit for the client.")

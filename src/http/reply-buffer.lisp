@@ -5,12 +5,12 @@
 ;;; Invariant: the octets of an output before its fill are final; those after it are free.  Each
 ;;; function that appends sets the fill last, so a function that signals has appended nothing.
 
-(define-record (output (:include opaque) (:constructor %make-output (octets)) (:copier nil))
+(defstruct (output (:include opaque) (:constructor %make-output (octets)) (:copier nil))
   "A buffer of replies to send: octets in a vector that grows."
-  (octets nil :type octets
-   :documentation "The vector that holds the octets of OUTPUT.  OUTPUT replaces it when it grows.")
-  (fill 0 :type index
-   :documentation "The number of octets in OUTPUT.  The caller may reduce it to remove octets."))
+  ;; The vector that holds the octets of OUTPUT. OUTPUT replaces it when it grows.
+  (octets nil :type octets)
+  ;; The number of octets in OUTPUT. The caller may reduce it to remove octets.
+  (fill 0 :type index))
 
 (defconstant +output-size+ 4096
   "The initial size of an output, in octets.  Most heads fit into it, with a short page.")

@@ -14,11 +14,6 @@
 control character or a character beyond Latin-1.  Such a value could end the line early, so that the
 rest of it would be read as another line, or another reply (RFC 9110, section 5.5)."))
 
-(setf (documentation 'invalid-header-name 'function)
-      "The name of the field that the INVALID-HEADER reports, a keyword or string."
-      (documentation 'invalid-header-value 'function)
-      "The value of the field that the INVALID-HEADER reports, any object.")
-
 (defun encode-status-line (output status &optional reason)
   "Appends the status line for STATUS, an integer from 100 to 999, to OUTPUT.  REASON is a string,
 or NIL for the REASON-PHRASE of STATUS, or none if STATUS is unknown.  Signals INVALID-HEADER if

@@ -41,8 +41,8 @@ arguments.  It is called once, in any thread, when the client leaves before its 
 must not wait, and must not take a lock that another thread holds while it waits for room in a
 stream.
 
-Any thread can read the request's content in the context of REPLY, unless the acceptor has its
-handlers read content as it comes, see CONTENT-RECEIVED-EARLY-P: then only the handler can, and other
+Any thread can read the request's content in the context of REPLY.  But where the acceptor has its
+handlers read content as it comes, see CONTENT-RECEIVED-EARLY-P, only the handler can, and other
 threads get an error.
 
 When the handler is left by an error or a throw before REPLY is complete, the client gets status

@@ -25,32 +25,39 @@ Call it only in the thread that serves the request, since it uses the connection
   (let ((handle (current-tls-handle)))
     (and handle (tls-facts handle))))
 
-(define-record (client-certificate (:include opaque) (:copier nil)
-                                   (:constructor make-client-certificate
-                                       (octets failure subject issuer serial-number not-before
-                                        not-after fingerprint)))
+(defstruct (client-certificate (:include opaque) (:copier nil)
+                               (:constructor make-client-certificate
+                                   (octets failure subject issuer serial-number not-before
+                                    not-after fingerprint)))
   "The certificate of a client, see the function CLIENT-CERTIFICATE."
-  (octets nil :read-only t
-   :documentation "All of CERTIFICATE in DER, a vector of octets (RFC 5280).")
-  (failure nil :type (or null string) :read-only t
-   :documentation "Why CERTIFICATE is not trusted, a string in OpenSSL's words; NIL where it was
-verified.")
-  (subject "" :type string :read-only t
-   :documentation "The owner of CERTIFICATE, a string such as \"CN=anna,O=Example\" (RFC 2253).")
-  (issuer "" :type string :read-only t
-   :documentation "The issuer of CERTIFICATE, in the form of CLIENT-CERTIFICATE-SUBJECT.")
-  (serial-number 0 :type integer :read-only t
-   :documentation "The number that its issuer gave to CERTIFICATE, an integer.")
-  (not-before nil :type (or null integer) :read-only t
-   :documentation "The time from which CERTIFICATE is valid, a universal time.")
-  (not-after nil :type (or null integer) :read-only t
-   :documentation "The time until which CERTIFICATE is valid, a universal time.")
-  (fingerprint "" :type string :read-only t
-   :documentation "The SHA-256 hash of CERTIFICATE, a string of 64 hexadecimal digits in lower
-case."))
+  (octets nil :read-only t)
+  (failure nil :type (or null string) :read-only t)
+  (subject "" :type string :read-only t)
+  (issuer "" :type string :read-only t)
+  (serial-number 0 :type integer :read-only t)
+  (not-before nil :type (or null integer) :read-only t)
+  (not-after nil :type (or null integer) :read-only t)
+  (fingerprint "" :type string :read-only t))
 
-(setf (documentation 'client-certificate-p 'function)
-      "True when OBJECT is a CLIENT-CERTIFICATE, as the function CLIENT-CERTIFICATE returns it.")
+(loop for (name text)
+        in '((client-certificate-p
+              "True when OBJECT is a CLIENT-CERTIFICATE, see the function of that name.")
+             (client-certificate-octets "All of CERTIFICATE in DER, a vector of octets (RFC 5280).")
+             (client-certificate-failure
+              "Why CERTIFICATE is not trusted, a string in OpenSSL's words; NIL where it is.")
+             (client-certificate-subject
+              "The owner of CERTIFICATE, a string such as \"CN=anna,O=Example\" (RFC 2253).")
+             (client-certificate-issuer
+              "The issuer of CERTIFICATE, in the form of CLIENT-CERTIFICATE-SUBJECT.")
+             (client-certificate-serial-number
+              "The number that its issuer gave to CERTIFICATE, an integer.")
+             (client-certificate-not-before
+              "The time from which CERTIFICATE is valid, a universal time.")
+             (client-certificate-not-after
+              "The time until which CERTIFICATE is valid, a universal time.")
+             (client-certificate-fingerprint
+              "The SHA-256 hash of CERTIFICATE, a string of 64 hexadecimal digits in lower case."))
+      do (setf (documentation name 'function) text))
 
 (defun client-certificate-verified-p (certificate)
   "True when CERTIFICATE is valid and was issued by an authority in :SSL-CLIENT-CA-FILE.  Only with

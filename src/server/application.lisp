@@ -10,10 +10,6 @@
 respond to them, and looks after the connections.  An abstract class; its subclass is the
 application."))
 
-(setf (documentation 'application-engine 'function)
-      "The engine of the last start of APPLICATION; NIL before the first.  Each start makes a new
-engine, so that leftovers of an earlier one cannot disturb it.")
-
 (defgeneric respond (application exchange)
   (:documentation "Has APPLICATION answer the request of EXCHANGE, whose head was read.  If EXCHANGE
 has no head, APPLICATION reads it first.  Returns the outcome for the connection, as SERVE does:

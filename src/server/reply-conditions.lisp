@@ -15,10 +15,6 @@
 is too slow, also when the server was stopped; and to the caller that uses a reply, or writes to a
 WebSocket, that has ended."))
 
-(setf (documentation 'client-left-source 'function)
-      "The deferred response, or the WebSocket, whose client has left, as far as CLIENT-LEFT knows
-it; or NIL.")
-
 (define-condition reply-already-sent (recycling-error)
   ()
   (:report "The reply was given or closed before.")
@@ -31,9 +27,6 @@ time, or writes to one that it has closed itself, also after the client has left
              (format stream "This reply cannot be deferred: ~A." (cannot-defer-reason condition))))
   (:documentation "Signalled where a reply cannot be deferred, or its connection not be taken over,
 because there is no request, or the reply has begun or was deferred before."))
-
-(setf (documentation 'cannot-defer-reason 'function)
-      "The reason of CANNOT-DEFER, a string without a full stop.")
 
 (define-condition stream-full (recycling-error)
   ()

@@ -11,11 +11,6 @@
   (:documentation "Signalled when the value of an argument is not valid, alone or together with
 another."))
 
-(setf (documentation 'unfit-argument-name 'function)
-      "The keyword of the argument of UNFIT-ARGUMENT."
-      (documentation 'unfit-argument-words 'function)
-      "The mistake of UNFIT-ARGUMENT: a string that follows the name, without a full stop.")
-
 (defun unfit (name control &rest arguments)
   "Signals UNFIT-ARGUMENT for the argument NAME, a keyword.  CONTROL, a string, and ARGUMENTS make
 the text after the name, as for FORMAT."

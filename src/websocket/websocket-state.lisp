@@ -49,11 +49,6 @@ it.")
   (:documentation "The calling code reported a step that is illegal in the state of the WebSocket.
 This is a defect of that code, not of the client."))
 
-(setf (documentation 'misplaced-step-step 'function)
-      "The step of MISPLACED-STEP, a keyword, or another object that the caller passed as one."
-      (documentation 'misplaced-step-state 'function)
-      "The state, a keyword, in which the step of MISPLACED-STEP is illegal.")
-
 (defun next-websocket-state (state step)
   "The state, a keyword, after STEP in STATE, keywords that the head of websocket-state.lisp lists.
 Signals MISPLACED-STEP if STEP is illegal in STATE (RFC 6455, sections 5.5.1 and 7.1)."

@@ -1,52 +1,50 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-(define-record (connection (:include opaque)
-                (:constructor make-connection
-                    (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer
-                             parkable-p)))
+(defstruct (connection (:include opaque)
+            (:constructor make-connection
+                (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer
+                         parkable-p)))
   "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp
 says.  The sentinel reads DEADLINE, DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them
 all: what these see may be of different moments."
   (queued 0 :type fixnum)               ; for how many milliseconds it was in the engine's queue
-  (socket nil
-   :documentation "The socket of CONNECTION, as the platform's functions take it; NIL where it has a
-descriptor and nobody has wanted a socket yet.")
+  ;; The socket of CONNECTION, as the platform's functions take it; NIL where it has a descriptor
+  ;; and nobody has wanted a socket yet.
+  (socket nil)
   (opened 0 :type fixnum :read-only t)  ; in MILLISECONDS
-  (served 0 :type fixnum
-   :documentation "How many requests of CONNECTION were answered, an integer; see COUNT-REQUEST.")
-  (data nil
-   :documentation "What the layer above keeps for CONNECTION, any object; NIL at first.")
-  (deadline nil :type (or null fixnum)
-   :documentation "When the sentinel is to end CONNECTION, in MILLISECONDS; NIL for never.  See
-SET-DEADLINE.")
-  (deadline-kind nil :type symbol
-   :documentation "What the deadline of CONNECTION, or the last one, is for: a keyword, or NIL
-before the first.")
-  (parkable-p nil :read-only t
-   :documentation "True when CONNECTION can wait for input without a worker.")
-  (descriptor -1 :type fixnum :read-only t
-   :documentation "The descriptor of CONNECTION, an integer; -1 where there is only the socket.")
+  ;; How many requests of CONNECTION were answered, an integer; see COUNT-REQUEST.
+  (served 0 :type fixnum)
+  ;; What the layer above keeps for CONNECTION, any object; NIL at first.
+  (data nil)
+  ;; When the sentinel is to end CONNECTION, in MILLISECONDS; NIL for never. See SET-DEADLINE.
+  (deadline nil :type (or null fixnum))
+  ;; What the deadline of CONNECTION, or the last one, is for: a keyword, or NIL before the first.
+  (deadline-kind nil :type symbol)
+  ;; True when CONNECTION can wait for input without a worker.
+  (parkable-p nil :read-only t)
+  ;; The descriptor of CONNECTION, an integer; -1 where there is only the socket.
+  (descriptor -1 :type fixnum :read-only t)
   (address nil :type (or null integer)) ; for which it is counted; see address-counts.lisp
-  (queue (make-send-queue) :type send-queue
-   :documentation "The SEND-QUEUE of CONNECTION: what its socket did not take yet.  After its
-service has returned from SERVE, the engine sends that.")
+  ;; The SEND-QUEUE of CONNECTION: what its socket did not take yet. After its service has returned
+  ;; from SERVE, the engine sends that.
+  (queue (make-send-queue) :type send-queue)
   ;; In the ready engine only:
   (generation 0 :type fixnum :read-only t) ; see connection-table.lisp
-  (peer nil :type (or null fixnum) :read-only t
-   :documentation "The peer of CONNECTION as ACCEPT-DESCRIPTOR returned it, for
-DESCRIPTOR-PEER-NAME; NIL where it returned none.")
+  ;; The peer of CONNECTION as ACCEPT-DESCRIPTOR returned it, for DESCRIPTOR-PEER-NAME; NIL where
+  ;; it returned none.
+  (peer nil :type (or null fixnum) :read-only t)
   (ownership 1 :type fixnum)            ; :OWNED; see ownership.lisp
   (watched nil :type (member nil :input :both)) ; for what the poller watches it, output besides
-  (outcome nil :type symbol
-   :documentation "What is to become of CONNECTION, as SERVE returns it; NIL while SERVE has not
-decided.  It waits here until the output is sent, and for a worker where a resuming thread or the
-sentinel may not end CONNECTION.  A service that gives the socket away sets :DETACHED or :BROKEN at
-once.")
-  (input nil :type (member nil :read :missed)
-   :documentation "What is known of the input of CONNECTION between two calls of SERVE: :READ when
-its service, which sets that, has read all that had come, save what the engine may have got an event
-of since; :MISSED when the engine may have got events of input, or may get some before the next
-call, that it does not report: then the service has to look at the socket; else NIL.")
+  ;; What is to become of CONNECTION, as SERVE returns it; NIL while SERVE has not decided. It
+  ;; waits here until the output is sent, and for a worker where a resuming thread or the sentinel
+  ;; may not end CONNECTION. A service that gives the socket away sets :DETACHED or :BROKEN at
+  ;; once.
+  (outcome nil :type symbol)
+  ;; What is known of the input of CONNECTION between two calls of SERVE: :READ when its service,
+  ;; which sets that, has read all that had come, save what the engine may have got an event of
+  ;; since; :MISSED when the engine may have got events of input, or may get some before the next
+  ;; call, that it does not report: then the service has to look at the socket; else NIL.
+  (input nil :type (member nil :read :missed))
   ;; :ANSWER while it is parked, or about to be, until somebody has an answer for it; :TURN while it
   ;; is queued for a worker, with requests that may have come; else NIL.
   (awaiting nil :type (member nil :answer :turn))

@@ -65,12 +65,12 @@ the lock of the engine."
   (launch-after 0 :type fixnum)         ; none is made before that, in MILLISECONDS
   (exited '() :type list))              ; those of workers and timers that ended
 
-(define-record (client-waits (:include opaque) (:copier nil))
+(defstruct (client-waits (:include opaque) (:copier nil))
   "The workers of an engine that wait for clients: see client-waits.lisp.  Under the lock of the
 engine."
-  (limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half))
-   :documentation "How many workers may be among CLIENT-WAITS at a time, an integer above 0; :HALF
-of the engine's thread limit, or NIL for no limit.")
+  ;; How many workers may be among CLIENT-WAITS at a time, an integer above 0; :HALF of the
+  ;; engine's thread limit, or NIL for no limit.
+  (limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half)))
   (list '() :type list))                ; of CLIENT-WAITs
 
 (defstruct (address-counts (:include opaque) (:constructor make-address-counts ()) (:copier nil))
@@ -78,24 +78,21 @@ of the engine's thread limit, or NIL for no limit.")
   (lock (bt:make-lock "addresses") :read-only t)
   (table (make-hash-table) :read-only t)) ; by address, an integer; no number is 0
 
-(define-record (engine (:include opaque) (:constructor nil) (:copier nil))
+(defstruct (engine (:include opaque) (:constructor nil) (:copier nil))
   "A pool of workers over the connections of one listener."
-  (service nil :read-only t
-   :documentation "The SERVICE that ENGINE works for.")
-  (listener nil :read-only t
-   :documentation "The listener of ENGINE, as the platform's functions take it.")
-  (standby 1 :type fixnum
-   :documentation "How many workers, an integer above 0, ENGINE has at its start and keeps when
-there is nothing to do.")
-  (thread-limit nil :type (or null fixnum)
-   :documentation "How many connections of ENGINE may be served at a time, an integer, or NIL for no
-limit.")
-  (accept-limit :unlimited :type (or null fixnum (eql :unlimited))
-   :documentation "What happens to a connection of ENGINE beyond its thread limit:
-  :UNLIMITED  it waits, in the kernel, until a worker accepts it;
-  an integer  it is accepted, and waits unless that many are open already: then it is refused: see
-              GIVE-NOTICE;
-  NIL         it is accepted and refused.")
+  ;; The SERVICE that ENGINE works for.
+  (service nil :read-only t)
+  ;; The listener of ENGINE, as the platform's functions take it.
+  (listener nil :read-only t)
+  ;; How many workers, an integer above 0, ENGINE has at its start and keeps when there is nothing
+  ;; to do.
+  (standby 1 :type fixnum)
+  ;; How many connections of ENGINE may be served at a time, an integer, or NIL for no limit.
+  (thread-limit nil :type (or null fixnum))
+  ;; What happens to a connection of ENGINE beyond its thread limit: :UNLIMITED it waits, in the
+  ;; kernel, until a worker accepts it; an integer it is accepted, and waits unless that many are
+  ;; open already: then it is refused: see GIVE-NOTICE; NIL it is accepted and refused.
+  (accept-limit :unlimited :type (or null fixnum (eql :unlimited)))
   ;; Guards all slots below.  Held for a few instructions only, never while something is waited
   ;; for or the service is called.
   (lock (bt:make-lock "engine") :read-only t)
@@ -111,9 +108,8 @@ limit.")
   ;; How many workers are in each state.
   (counts (make-array (length *worker-states*) :initial-element 0) :read-only t)
   (queue '() :type list)                ; accepted connections without a worker, oldest first
-  (client-waits (make-client-waits) :type client-waits :read-only t
-   :documentation "The CLIENT-WAITS of ENGINE: how many of its workers may wait for clients, and
-those that do.")
+  ;; The CLIENT-WAITS of ENGINE: how many of its workers may wait for clients, and those that do.
+  (client-waits (make-client-waits) :type client-waits :read-only t)
   (address-counts (make-address-counts) :type address-counts :read-only t)
   (overloaded-p nil)                    ; a connection waits for a worker and none is free
   (tally (make-tally) :type tally :read-only t)

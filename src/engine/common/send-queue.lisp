@@ -9,12 +9,12 @@
 ;;;; them.  The open file of a part is that part's alone, and is closed when its last octet was
 ;;;; sent, or by DROP-PARTS.
 
-(define-record (part (:include opaque))
+(defstruct (part (:include opaque))
   "A range of something that is to be sent."
-  (position 0 :type index
-   :documentation "The position of the first unsent octet of PART.")
-  (end 0 :type index
-   :documentation "The position behind the last octet of PART."))
+  ;; The position of the first unsent octet of PART.
+  (position 0 :type index)
+  ;; The position behind the last octet of PART.
+  (end 0 :type index))
 
 (defstruct (octets-part (:include part)
                         (:constructor make-octets-part
@@ -22,31 +22,15 @@
   "Part of a vector of OCTETS."
   (octets nil :type octets :read-only t))
 
-(setf (documentation 'octets-part-p 'function)
-      "True when the argument is a part of a vector of octets."
-      (documentation 'octets-part-octets 'function)
-      "The vector that OCTETS-PART is a part of."
-      (documentation 'make-octets-part 'function)
-      "A part of OCTETS, a vector of octets that nobody changes any more, from POSITION to END,
-integers, by default all of it.")
-
-(define-record (file-part (:include part) (:constructor make-file-part (file)))
+(defstruct (file-part (:include part) (:constructor make-file-part (file)))
   "Part of FILE, a descriptor, from which nobody else reads."
-  (file nil :type (or null fixnum)
-   :documentation "The descriptor that FILE-PART is read from, an integer; NIL when it was
-closed."))
+  ;; The descriptor that FILE-PART is read from, an integer; NIL when it was closed.
+  (file nil :type (or null fixnum)))
 
 (defstruct (step-part (:include part (end 1)) (:constructor make-step-part (function)))
   "Something that has to be done when a descriptor takes octets: FUNCTION, without arguments,
 returns true when it is, and NIL when the descriptor takes no more now."
   (function nil :type function :read-only t))
-
-(setf (documentation 'make-step-part 'function)
-      "A part that FUNCTION sends, which is called when the descriptor takes octets: without
-arguments; it returns true when that is done, or NIL when the descriptor takes no more now.")
-
-(setf (documentation 'file-part-p 'function)
-      "True when the argument is a part of a file.")
 
 (defun open-file-part (name)
   "A FILE-PART, yet empty, of the file NAME, a string; NIL when that cannot be read.  The caller
@@ -174,23 +158,20 @@ none; and an error number, an integer, or NIL."
                                         recent
                                         (butlast recent))))))))
 
-(define-record (send-queue (:include opaque) (:constructor make-send-queue ()) (:copier nil))
+(defstruct (send-queue (:include opaque) (:constructor make-send-queue ()) (:copier nil))
   "The unsent octets of a connection.  Its owner alone writes the slots; other threads may read
 them."
-  (parts '() :type list
-   :documentation "The parts (see PART) of SEND-QUEUE, a list in the order in which they leave.")
-  (sender nil :type (or null function)
-   :documentation "The function by which SEND-PARTS sends SEND-QUEUE; NIL if a descriptor does.")
+  ;; The parts (see PART) of SEND-QUEUE, a list in the order in which they leave.
+  (parts '() :type list)
+  ;; The function by which SEND-PARTS sends SEND-QUEUE; NIL if a descriptor does.
+  (sender nil :type (or null function))
   (limits *no-limits* :type taking-limits)
   (watch nil :type (or null peer-watch)) ; NIL until the peer is waited for
-  (sent 0 :type fixnum
-   :documentation "How many octets of SEND-QUEUE and beside it were sent since they were counted
-last; see COUNT-REQUEST.")
+  ;; How many octets of SEND-QUEUE and beside it were sent since they were counted last; see COUNT-
+  ;; REQUEST.
+  (sent 0 :type fixnum)
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
   (reserved-since 0 :type fixnum))      ; when there were none, in MILLISECONDS
-
-(setf (documentation 'make-send-queue 'function)
-      "A new, empty SEND-QUEUE.")
 
 (defun queued-octets (queue)
   "How many octets QUEUE, a SEND-QUEUE, has, an integer."

@@ -27,18 +27,18 @@
 (deftype worker-state ()
   `(member ,@*worker-states*))
 
-(define-record (worker (:include opaque) (:constructor make-worker (engine number)))
+(defstruct (worker (:include opaque) (:constructor make-worker (engine number)))
   "One thread of the pool of ENGINE."
-  (engine nil :read-only t
-   :documentation "The engine that WORKER works for.")
+  ;; The engine that WORKER works for.
+  (engine nil :read-only t)
   (number 0 :type fixnum :read-only t)
   (thread nil)
   (state :starting :type worker-state)
   (since (milliseconds) :type integer)  ; when STATE began
   (connection nil :type (or null connection))
-  (task nil
-   :documentation "What the layer above says that the thread of WORKER is at, any object; NIL for
-nothing.  Other threads read it, so it may be out of date.")
+  ;; What the layer above says that the thread of WORKER is at, any object; NIL for nothing. Other
+  ;; threads read it, so it may be out of date.
+  (task nil)
   ;; How long its requests took; written by its own thread alone.
   (durations (make-tally-sheet) :type tally-sheet :read-only t))
 

@@ -6,18 +6,18 @@
 ;;;; thread that references the TLS-CONTEXT may use the pointers in it without a lock.  An SSL
 ;;;; object keeps only its own SSL_CTX alive in OpenSSL, not those of the other certificates.
 
-(define-record (tls-context (:include opaque)
-                            (:constructor %make-tls-context (id handles ciphers ticket-key)))
+(defstruct (tls-context (:include opaque)
+                        (:constructor %make-tls-context (id handles ciphers ticket-key)))
   "The certificates, keys and settings of TLS connections; see MAKE-TLS-CONTEXT.  A context never
 changes.  The owner of an SSL object keeps the context alive during the handshake, since the context
 has the certificates for other names."
   (id 0 :type (integer 1) :read-only t)
   (handles '() :type list :read-only t) ; pointers to SSL_CTX, the default one first
-  (ciphers "" :type string :read-only t
-              :documentation "The ciphers of a context for TLS 1.2, a string in OpenSSL's format.")
-  (ticket-key nil :read-only t
-                  :documentation "The key of a context for session tickets, octets to pass to
-MAKE-TLS-CONTEXT for the next context."))
+  ;; The ciphers of a context for TLS 1.2, a string in OpenSSL's format.
+  (ciphers "" :type string :read-only t)
+  ;; The key of a context for session tickets, octets to pass to MAKE-TLS-CONTEXT for the next
+  ;; context.
+  (ticket-key nil :read-only t))
 
 (defun tls-context-handle (context)
   "OpenSSL's SSL_CTX for a new connection under CONTEXT, a foreign pointer.  It is valid as long as

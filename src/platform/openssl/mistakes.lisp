@@ -13,17 +13,6 @@
                      (tls-mistake-value condition) (tls-mistake-reason condition))))
   (:documentation "A setting, a certificate or a key for TLS cannot be used."))
 
-(setf (documentation 'tls-mistake-subject 'function)
-      "The kind of setting that a TLS-MISTAKE is about: :CERTIFICATE, :KEY, :PASSWORD, :CIPHERS,
-:CLIENT-CA-FILE or :TICKET-KEY-FILES."
-      (documentation 'tls-mistake-index 'function)
-      "The index of the certificate that a TLS-MISTAKE is about, an integer from 0, or NIL."
-      (documentation 'tls-mistake-value 'function)
-      "The value that a TLS-MISTAKE is about, a string: a file, or names of ciphers; NIL for a
-password."
-      (documentation 'tls-mistake-reason 'function)
-      "The reason of a TLS-MISTAKE: a string that begins with a verb, without a full stop.")
-
 (defun tls-mistaken (subject index value control &rest arguments)
   "Signals a TLS-MISTAKE about SUBJECT, INDEX and VALUE.  FORMAT makes its reason from CONTROL and
 ARGUMENTS."

@@ -135,9 +135,6 @@ that here."
   "A number that many threads add to."
   (value 0))
 
-(setf (documentation 'make-counter 'function)
-      "A new counter with the value 0.")
-
 (defun counter-add (counter delta)
   "Adds DELTA, an integer, to COUNTER.  Not atomic, since no code needs that here."
   (incf (counter-value counter) delta))

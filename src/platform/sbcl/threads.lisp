@@ -157,9 +157,6 @@ the change."
   "A number that many threads add to."
   (value 0 :type sb-ext:word))
 
-(setf (documentation 'make-counter 'function)
-      "A new counter with the value 0.")
-
 (declaim (inline counter-add counter-count))
 (defun counter-add (counter delta)
   "Atomically adds DELTA, an integer, to COUNTER.  Later reads come after the change."

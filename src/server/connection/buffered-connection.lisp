@@ -47,19 +47,6 @@
   (output nil :type (or null octets))
   (fill 0 :type index))
 
-(setf (documentation 'io-descriptor 'function)
-      "The descriptor of IO; NIL when it was closed, or a transport carries IO."
-      (documentation 'io-stream 'function)
-      "The stream of octets on top of IO."
-      (documentation 'io-queue 'function)
-      "The SEND-QUEUE of IO: octets that were written to it, and that its descriptor did not
-accept."
-      (documentation 'io-talked-on-p 'function)
-      "True when a program talks another protocol over IO, so that its waits for the client have no
-share of the workers."
-      (documentation 'io-drained-p 'function)
-      "True when the last read of IO took all octets that had come.")
-
 (defmethod print-object ((io io) stream)
   (print-unreadable-object (io stream :type t :identity t)
     (princ (io-descriptor io) stream)))

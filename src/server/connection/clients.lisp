@@ -8,18 +8,16 @@
 ;;;;
 ;;;; With the PROXY protocol, the source in its header takes the place of the peer.
 
-(define-record (client (:include opaque) (:copier nil))
+(defstruct (client (:include opaque) (:copier nil))
   "The client of a request, as trusted proxies tell it."
-  (remote '() :type list :read-only t
-   :documentation "Address, a string, and port of CLIENT, a list.  The port is 0 where no proxy
-tells it.")
+  ;; Address, a string, and port of CLIENT, a list. The port is 0 where no proxy tells it.
+  (remote '() :type list :read-only t)
   (named-p nil :type boolean :read-only t) ; true if a proxy tells that address
-  (asked-host nil :type (or null text) :read-only t
-   :documentation "The text of Host with which the peer has asked, where it tells that CLIENT has
-asked for another; else NIL.")
-  (scheme nil :type (member nil :http :https) :read-only t
-   :documentation "The scheme of the request of CLIENT: :HTTP or :HTTPS, or NIL where no proxy tells
-it."))
+  ;; The text of Host with which the peer has asked, where it tells that CLIENT has asked for
+  ;; another; else NIL.
+  (asked-host nil :type (or null text) :read-only t)
+  ;; The scheme of the request of CLIENT: :HTTP or :HTTPS, or NIL where no proxy tells it.
+  (scheme nil :type (member nil :http :https) :read-only t))
 
 (defstruct (proxying (:include opaque) (:constructor make-proxying ()) (:copier nil))
   "What is known of the proxies of a connection.  Most connections have none, and no room for this."

@@ -2,39 +2,32 @@
 
 ;;;; The state of a connection that lasts from one request to the next.
 
-(define-record (http-connection (:include opaque) (:conc-name http-))
+(defstruct (http-connection (:include opaque) (:conc-name http-))
   "The state of a connection that lasts from one request to the next."
-  (base nil
-   :documentation "The buffered connection of the descriptor of the socket of HTTP; NIL where there
-is none.")
-  (io nil
-   :documentation "The buffered connection for requests and replies of HTTP: HTTP-BASE, or one that
-TLS or a stream carries.")
-  (stream nil
-   :documentation "The stream of HTTP that programs get: that of HTTP-IO, or one that PROGRAM-STREAM
-has made.")
+  ;; The buffered connection of the descriptor of the socket of HTTP; NIL where there is none.
+  (base nil)
+  ;; The buffered connection for requests and replies of HTTP: HTTP-BASE, or one that TLS or a
+  ;; stream carries.
+  (io nil)
+  ;; The stream of HTTP that programs get: that of HTTP-IO, or one that PROGRAM-STREAM has made.
+  (stream nil)
   (parser nil)                          ; of a head, or of empty lines before one, that came in part
   (head-deadline nil)                   ; the deadline for the whole of that
   (awaited :idle :type keyword)         ; the kind of that deadline, see AWAITED-OF
-  (content nil
-   :documentation "The content of the next or current request over HTTP, a stream; NIL where there is
-none, or the request was answered.")
-  (suspended-exchange nil
-   :documentation "The SUSPENDED-EXCHANGE of HTTP; NIL while requests are read.")
+  ;; The content of the next or current request over HTTP, a stream; NIL where there is none, or
+  ;; the request was answered.
+  (content nil)
+  ;; The SUSPENDED-EXCHANGE of HTTP; NIL while requests are read.
+  (suspended-exchange nil)
   (watch nil)                           ; the HANDLER-WATCH of the handler that runs, or NIL
   ;; :HANDSHAKE until that of TLS is done; :OVER when the client has announced that it sends no
   ;; further request, and the last one was read.
   (phase :requests :type (member :handshake :requests :over))
-  (remote '() :type list
-   :documentation "Address and port of the peer of HTTP, a list; with the PROXY protocol, of the
-proxy's client.")
-  (local '() :type list
-   :documentation "Address and port of our end of HTTP, a list; with the PROXY protocol, of the
-proxy's.")
+  ;; Address and port of the peer of HTTP, a list; with the PROXY protocol, of the proxy's client.
+  (remote '() :type list)
+  ;; Address and port of our end of HTTP, a list; with the PROXY protocol, of the proxy's.
+  (local '() :type list)
   (proxying nil :type (or null proxying))) ; NIL where no proxy is trusted
-
-(setf (documentation 'make-http-connection 'function)
-      "A new HTTP connection; each keyword argument sets one of its slots.")
 
 (declaim (inline http-handshaking-p http-trusted http-client))
 (defun http-handshaking-p (http)

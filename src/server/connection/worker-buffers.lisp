@@ -25,9 +25,6 @@
   (most 0 :type index :read-only t)
   (items '() :type list))
 
-(setf (documentation 'make-free-list 'function)
-      "An empty free list of at most MOST objects, an integer.")
-
 (defun take-from-free-list (free-list)
   "Removes an object from FREE-LIST and returns it; NIL when it has none."
   (loop for items = (free-list-items free-list)

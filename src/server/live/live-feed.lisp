@@ -35,9 +35,6 @@
   (lock (bt:make-lock "live page") :read-only t)
   (all '()))
 
-(setf (documentation 'make-live-feeds 'function)
-      "The LIVE-FEEDS of a live page that nobody has opened.")
-
 (defmacro with-live-feeds ((feeds) &body body)
   "Evaluates BODY, which is short and does not wait, while no other thread uses FEEDS."
   `(with-lock-briefly ((live-feeds-lock ,feeds))

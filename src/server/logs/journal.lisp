@@ -54,15 +54,6 @@ function of a level, a control string and its arguments, reports failures, and m
   (broken-p nil)                        ; the last line of the file may lack its end
   (trouble-p nil))                      ; writing fails, and that was reported
 
-(setf (documentation 'make-journal 'function)
-      "A journal for DESTINATION, a pathname designator or a stream of characters.  NAME, a string,
-is the name of its thread.  COMPLAIN, a function of a level, a control string and its arguments,
-reports failures, and must not signal."
-      (documentation 'journal-destination 'function)
-      "The destination of the lines of JOURNAL."
-      (documentation 'journal-lost 'function)
-      "How many lines JOURNAL has lost because its destination did not take them.")
-
 (defmacro with-journal ((journal) &body body)
   "Evaluates BODY, which is short and does not wait, uninterrupted and under the lock of JOURNAL."
   `(with-lock-briefly ((journal-lock ,journal))

@@ -13,13 +13,6 @@
   (burst 1 :type fixnum :read-only t)   ; messages in a row without a pause
   (silent-until nil :type (or null fixnum))) ; in MILLISECONDS, after BURST messages
 
-(setf (documentation 'make-log-throttle 'function)
-      "A log throttle for COUNT-THROTTLED, of an event that has not happened yet; each keyword
-argument sets one of its slots."
-      (documentation 'log-throttle-silent-until 'function)
-      "The time, in MILLISECONDS, until which no message about LOG-THROTTLE follows; NIL before the
-first event.")
-
 (defun count-throttled (log-throttle now)
   "Counts an event of LOG-THROTTLE at NOW, in MILLISECONDS.  Returns the number of events for a
 message now, or NIL for no message."
@@ -56,10 +49,6 @@ both strings, and the last REASON, a string or NIL."
   "Log throttles by the control string of the message and the type of the condition in it."
   (lock (bt:make-lock "throttle") :read-only t)
   (entries (make-hash-table :test 'equal) :read-only t))
-
-(setf (documentation 'make-throttle 'function)
-      "A throttle for COUNT-MESSAGE, without messages so far; each keyword argument sets one of its
-slots.")
 
 (defparameter *message-burst* 20
   "How many messages of one kind that clients can cause may follow each other without a pause.")

@@ -47,7 +47,8 @@ where it is spooled.")
    (position :initform 0 :accessor content-position)
    (last-size :initform 0 :accessor content-last-size
               :documentation "How many octets the last character that was read had.")
-   (given-p :initform nil :accessor content-given-p :documentation "True when a program has OCTETS.")
+   (given-p :initform nil :accessor content-given-p
+            :documentation "True when a program has OCTETS.")
    (reserved :initform 0 :accessor content-reserved
              :documentation "How many octets of memory are reserved for it.")
    (began :initform (milliseconds) :reader content-began)
@@ -115,10 +116,11 @@ known about it."
              (fits-in-heap-p octets)))))
 
 (defun vector-size (content total)
-  "How long a vector for TOTAL octets of CONTENT is to be: of the announced size if that is small, or
-if enough has come."
-  (let ((size (and (content-known-p content) (head-framing (content-head content)))))
-    (if (and size (<= total size (if (>= total +input-size+) *most-content-memory* *content-memory*)))
+  "How long a vector for TOTAL octets of CONTENT is to be: of the announced size if that is small,
+or if enough has come."
+  (let ((size (and (content-known-p content) (head-framing (content-head content))))
+        (most (if (>= total +input-size+) *most-content-memory* *content-memory*)))
+    (if (and size (<= total size most))
         size
         (max 256 (if (<= total *content-memory*) (min *content-memory* (* 2 total)) (* 2 total))))))
 
@@ -251,11 +253,12 @@ buffer is empty.  Returns the same as FILL-INPUT."
          (null (content-reader content))
          (io-open-p io)
          (not (io-waits-p io))
-         (<= (head-framing (content-head content)) (length (the octets (content-octets content)))))))
+         (<= (head-framing (content-head content))
+             (length (the octets (content-octets content)))))))
 
 (defun receive-content (content wait-p)
-  "Receives CONTENT, if WAIT-P waiting for it.  Returns :ALL; :NONE where more is to come; :END where
-it will not come; or :SOME, for a reader that takes it as it comes.  Signals PROTOCOL-ERROR,
+  "Receives CONTENT, if WAIT-P waiting for it.  Returns :ALL; :NONE where more is to come; :END
+where it will not come; or :SOME, for a reader that takes it as it comes.  Signals PROTOCOL-ERROR,
 STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
   (let ((io (content-io content))
         (decoder (content-decoder content)))

@@ -2,44 +2,41 @@
 
 ;;;; An exchange: one request of a connection and its reply.
 
-(define-record (exchange (:include opaque)
-                         (:constructor make-exchange
-                             (application connection
-                              &key kind head (engine (and *worker* (worker-engine *worker*))))))
+(defstruct (exchange (:include opaque)
+                     (:constructor make-exchange
+                         (application connection
+                          &key kind head (engine (and *worker* (worker-engine *worker*))))))
   "The state of one request and its reply.  Only the owner of its connection reads and writes it."
-  (application nil :read-only t
-   :documentation "The HTTP-SERVICE that responds to the request of EXCHANGE.")
-  (connection nil :read-only t
-   :documentation "The CONNECTION of the engine over which the request of EXCHANGE came.")
-  (engine nil :read-only t
-   :documentation "The engine of the connection of EXCHANGE.")
-  (kind nil :type symbol :read-only t
-   :documentation "The reader of the connection of EXCHANGE: see READING-KIND.")
-  (began (microseconds) :type (unsigned-byte 62)
-   :documentation "The moment, in MICROSECONDS, at which the head of the request of EXCHANGE was
-read.")
-  (head nil
-   :documentation "The HEAD of the request of EXCHANGE; NIL until it was read.")
-  (content nil
-   :documentation "The content of the request of EXCHANGE, a stream; NIL until it was taken.")
-  (protocol 0 :type protocol-state
-   :documentation "The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides
-whether the connection may be used again.")
-  (status nil :type (or null fixnum)
-   :documentation "The status of the reply of EXCHANGE, once that begins; NIL where there is none.")
-  (access nil
-   :documentation "The data for the access log at the end of EXCHANGE, in a form of the application;
-or NIL.")
-  (deferred-response nil
-   :documentation "The DEFERRED-RESPONSE of the reply of EXCHANGE; NIL unless it is to come later.")
-  (request-id nil
-   :documentation "The identifier of the request of EXCHANGE, a string; NIL until there is one.")
-  (upgrade nil
-   :documentation "The use that the application has for the connection of EXCHANGE after a reply
-with status 101; NIL for none.")
-  (watch nil
-   :documentation "The HANDLER-WATCH of the handler of EXCHANGE; NIL where that has no limit of
-time.")
+  ;; The HTTP-SERVICE that responds to the request of EXCHANGE.
+  (application nil :read-only t)
+  ;; The CONNECTION of the engine over which the request of EXCHANGE came.
+  (connection nil :read-only t)
+  ;; The engine of the connection of EXCHANGE.
+  (engine nil :read-only t)
+  ;; The reader of the connection of EXCHANGE: see READING-KIND.
+  (kind nil :type symbol :read-only t)
+  ;; The moment, in MICROSECONDS, at which the head of the request of EXCHANGE was read.
+  (began (microseconds) :type (unsigned-byte 62))
+  ;; The HEAD of the request of EXCHANGE; NIL until it was read.
+  (head nil)
+  ;; The content of the request of EXCHANGE, a stream; NIL until it was taken.
+  (content nil)
+  ;; The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides whether the
+  ;; connection may be used again.
+  (protocol 0 :type protocol-state)
+  ;; The status of the reply of EXCHANGE, once that begins; NIL where there is none.
+  (status nil :type (or null fixnum))
+  ;; The data for the access log at the end of EXCHANGE, in a form of the application; or NIL.
+  (access nil)
+  ;; The DEFERRED-RESPONSE of the reply of EXCHANGE; NIL unless it is to come later.
+  (deferred-response nil)
+  ;; The identifier of the request of EXCHANGE, a string; NIL until there is one.
+  (request-id nil)
+  ;; The use that the application has for the connection of EXCHANGE after a reply with status 101;
+  ;; NIL for none.
+  (upgrade nil)
+  ;; The HANDLER-WATCH of the handler of EXCHANGE; NIL where that has no limit of time.
+  (watch nil)
   (counted-p nil))                      ; NOTE-SERVED was called for its request
 
 (defun note-event (exchange event)

@@ -22,60 +22,54 @@
 ;;;; still gets its answer.  ON-LEAVING is called once.  A connection that the client has reset is
 ;;;; closed at once.
 
-(define-record (deferred-response (:include suspended-exchange)
-                                  (:constructor make-deferred-response
-                                      (exchange end on-leaving
-                                       &aux (application (exchange-application exchange))
-                                         (engine (exchange-engine exchange))
-                                         (connection (exchange-connection exchange))
-                                         (memory (request-memory (exchange-head exchange)))))
-                                  (:copier nil))
+(defstruct (deferred-response (:include suspended-exchange)
+                              (:constructor make-deferred-response
+                                  (exchange end on-leaving
+                                   &aux (application (exchange-application exchange))
+                                     (engine (exchange-engine exchange))
+                                     (connection (exchange-connection exchange))
+                                     (memory (request-memory (exchange-head exchange)))))
+                              (:copier nil))
   "A reply that comes later."
-  (exchange nil :read-only t
-   :documentation "The exchange whose reply DEFERRED-RESPONSE is.")
+  ;; The exchange whose reply DEFERRED-RESPONSE is.
+  (exchange nil :read-only t)
   (memory 0 :type index :read-only t)   ; the memory of its request, in octets
   (evicted-p nil) ; other clients need that memory: it must not wait any longer
   (end nil :type (or null fixnum) :read-only t) ; its deadline, in MILLISECONDS
-  (on-leaving nil
-   :documentation "NIL, or the function without arguments that is called when the client of
-DEFERRED-RESPONSE leaves before it was answered; NIL at the end, since it may refer to much
-memory.")
-  (owner (bt:current-thread)
-   :documentation "The thread that runs the handler of DEFERRED-RESPONSE, or continues it; NIL while
-there is none.")
+  ;; NIL, or the function without arguments that is called when the client of DEFERRED-RESPONSE
+  ;; leaves before it was answered; NIL at the end, since it may refer to much memory.
+  (on-leaving nil)
+  ;; The thread that runs the handler of DEFERRED-RESPONSE, or continues it; NIL while there is
+  ;; none.
+  (owner (bt:current-thread))
   (lock (bt:make-lock "deferred response") :read-only t)
   (state :pending :type (member :pending :answered :done :expired :gone))
-  (answer nil
-   :documentation "The answer for SEND-DEFERRED-RESPONSE; NIL before there is one, and once its
-sending has begun.")
+  ;; The answer for SEND-DEFERRED-RESPONSE; NIL before there is one, and once its sending has
+  ;; begun.
+  (answer nil)
   ;; A thread has called ANSWER-DEFERRED-RESPONSE, or is calling it.
   (claimed-p nil)
   ;; An owner of the connection has looked for the answer before it came.
   (awaited-p nil)
-  (left-p nil
-   :documentation "True when the client of DEFERRED-RESPONSE has left, as far as that is known.")
+  ;; True when the client of DEFERRED-RESPONSE has left, as far as that is known.
+  (left-p nil)
   (keeper nil)                          ; a condition variable, if a worker keeps the connection
   (resumed-p nil)                       ; that worker has something to do
-  (shared-queue nil
-   :documentation "The shared send queue of DEFERRED-RESPONSE; NIL unless its answer is a stream.")
-  (endless-p nil
-   :documentation "True when the answer of DEFERRED-RESPONSE is a stream without an end of its own,
-which ends when its engine stops.")
-  (context nil
-   :documentation "Any object that the application keeps for DEFERRED-RESPONSE; NIL at first."))
+  ;; The shared send queue of DEFERRED-RESPONSE; NIL unless its answer is a stream.
+  (shared-queue nil)
+  ;; True when the answer of DEFERRED-RESPONSE is a stream without an end of its own, which ends
+  ;; when its engine stops.
+  (endless-p nil)
+  ;; Any object that the application keeps for DEFERRED-RESPONSE; NIL at first.
+  (context nil))
 
-(setf (documentation 'make-deferred-response 'function)
-      "A new deferred response for EXCHANGE.  APPLICATION, ENGINE, CONNECTION and MEMORY follow from
-that.  The answer must come by END, in MILLISECONDS, or NIL for never.  ON-LEAVING, NIL or a
-function without arguments, is called once if the client leaves before.")
-
-(define-record (streamed-answer (:include opaque) (:constructor nil) (:copier nil))
+(defstruct (streamed-answer (:include opaque) (:constructor nil) (:copier nil))
   "An answer of a deferred response that is a stream, to which any thread may write."
   (deferred-response nil :read-only t)
-  (shared-queue nil :read-only t
-   :documentation "The shared queue of STREAMED-ANSWER.")
-  (closed-p nil
-   :documentation "True when the program has closed STREAMED-ANSWER."))
+  ;; The shared queue of STREAMED-ANSWER.
+  (shared-queue nil :read-only t)
+  ;; True when the program has closed STREAMED-ANSWER.
+  (closed-p nil))
 
 (defun refuse-write (answer)
   "Signals REPLY-ALREADY-SENT if the program has closed ANSWER, a STREAMED-ANSWER that is over; else

@@ -30,15 +30,6 @@ of the file system stands still for milliseconds at a time.")
   (name nil :type (or null string) :read-only t) ; as the system calls it
   (version nil :type (or null version))) ; of the last time that it was sent, if settled
 
-(setf (documentation 'version-size 'function)
-      "How many octets VERSION, the state in which a file was found, has."
-      (documentation 'version-date 'function)
-      "The time of the change to VERSION, a string as HTTP writes it (RFC 9110, section 5.6.7); NIL
-where the file's time says nothing."
-      (documentation 'version-tag 'function)
-      "The entity tag of VERSION, a string (RFC 9110, section 8.8.3); NIL where the file's time says
-nothing.")
-
 (defparameter *known-name-limit* 1024
   "Files with longer names, in characters, are not cached.")
 

@@ -33,9 +33,6 @@
           :documentation "The stream of the connection, for reading."))
   (:documentation "A stream for the octets of the content of one reply."))
 
-(setf (documentation 'reply-stream-inner 'function)
-      "The stream of octets behind REPLY-STREAM, from which a program may read.")
-
 (defun make-reply-stream (io inner framing)
   "A stream for the content of a reply over IO, whose head was written, on the stream INNER.
 FRAMING is :CHUNKED, :PLAIN, :NONE or the number of octets of the content."

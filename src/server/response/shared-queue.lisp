@@ -39,13 +39,6 @@ octets wait."
   (on-end '() :type list)               ; likewise, called when it has ended
   (changed nil))                        ; a condition variable, once a thread has waited for room
 
-(setf (documentation 'make-shared-queue 'function)
-      "A new, empty shared queue, which is full when more than MARK octets, an integer, wait.
-ANNOUNCED is how many octets may be put in altogether, an integer, or NIL for any number.  ENGINE,
-or NIL, logs errors of functions of programs."
-      (documentation 'shared-queue-announced 'function)
-      "How many octets may still be put into SHARED-QUEUE, an integer; NIL for any number.")
-
 (defmacro with-shared-queue ((shared-queue) &body body)
   "Evaluates BODY, which is short and does not wait, while no other thread uses SHARED-QUEUE."
   `(with-lock-briefly ((shared-queue-lock ,shared-queue))

@@ -6,14 +6,14 @@
 ;;;; While an HTTP connection has a suspended exchange, SERVE continues that, and reads no request.
 ;;;; Invariant: the caller of CONTINUE-OVER owns the connection, or is the worker that keeps it.
 
-(define-record (suspended-exchange (:include opaque) (:constructor nil) (:copier nil))
+(defstruct (suspended-exchange (:include opaque) (:constructor nil) (:copier nil))
   "The use of a connection that needs no worker while it waits."
-  (application nil :read-only t
-   :documentation "The HTTP-SERVICE of SUSPENDED-EXCHANGE.")
-  (engine nil :read-only t
-   :documentation "The engine of the connection of SUSPENDED-EXCHANGE.")
-  (connection nil :read-only t
-   :documentation "The CONNECTION of the engine on which SUSPENDED-EXCHANGE continues."))
+  ;; The HTTP-SERVICE of SUSPENDED-EXCHANGE.
+  (application nil :read-only t)
+  ;; The engine of the connection of SUSPENDED-EXCHANGE.
+  (engine nil :read-only t)
+  ;; The CONNECTION of the engine on which SUSPENDED-EXCHANGE continues.
+  (connection nil :read-only t))
 
 (defgeneric continue-over (suspended-exchange http resuming-p)
   (:documentation "Continues SUSPENDED-EXCHANGE over HTTP as far as possible without waiting.

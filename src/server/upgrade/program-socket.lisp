@@ -26,17 +26,17 @@
 (defparameter *close-answer-seconds* 2
   "How many seconds a client has to answer a close frame of a program.")
 
-(define-record (program-socket (:include websocket)
-                               (:constructor %make-program-socket
-                                   (application engine connection shared-queue frames-p most-octets
-                                    ping idle-milliseconds heard &optional request))
-                               (:copier nil))
+(defstruct (program-socket (:include websocket)
+                           (:constructor %make-program-socket
+                               (application engine connection shared-queue frames-p most-octets
+                                ping idle-milliseconds heard &optional request))
+                           (:copier nil))
   "A connection over which a program speaks by itself."
   (frames-p nil :read-only t)           ; it speaks the WebSocket protocol
   (most-octets 0 :type unsigned-byte :read-only t) ; of payload, of a message and of a frame
   (ping nil :read-only t)               ; PING-MILLISECONDS while pings may be sent
-  (reader nil
-   :documentation "The function of the program for the input of PROGRAM-SOCKET, or NIL.")
+  ;; The function of the program for the input of PROGRAM-SOCKET, or NIL.
+  (reader nil)
   ;; A worker must read octets that came before there was a READER, or call functions in WRITTEN.
   (worker-wanted-p nil)
   (held nil :type (or null octets))     ; of a frame that has not come whole, FILL octets

@@ -18,16 +18,16 @@
 (defparameter *closing-seconds* 5
   "How many seconds a client has to answer a close frame.")
 
-(define-record (websocket (:include suspended-exchange)
-                          (:constructor %make-websocket
-                              (application engine connection shared-queue memory decoder
-                               on-message on-close ping-milliseconds idle-milliseconds heard
-                               &optional request))
-                          (:copier nil))
+(defstruct (websocket (:include suspended-exchange)
+                      (:constructor %make-websocket
+                          (application engine connection shared-queue memory decoder
+                           on-message on-close ping-milliseconds idle-milliseconds heard
+                           &optional request))
+                      (:copier nil))
   "A WebSocket.  The lock guards STATE; only the owner uses HEARD, PINGED and DECODER."
   (request nil :read-only t)            ; its REQUEST-WORDS and client
-  (shared-queue nil :read-only t
-   :documentation "The shared send queue of WEBSOCKET.")
+  ;; The shared send queue of WEBSOCKET.
+  (shared-queue nil :read-only t)
   ;; The memory of a message that is incomplete or being handled.
   (memory (make-memory-account) :read-only t)
   (decoder nil :read-only t)
@@ -46,8 +46,8 @@
   (closing-end nil :type (or null fixnum)) ; the deadline for the close frame of the client
   ;; The thread that serves it now; at first the one that answers the handshake.
   (owner (bt:current-thread))
-  (begun-p nil
-   :documentation "True when the answer to the opening handshake of WEBSOCKET was sent.")
+  ;; True when the answer to the opening handshake of WEBSOCKET was sent.
+  (begun-p nil)
   (relay nil :type (member nil :free :taken))
   ;; The state of a burst of messages; see there.
   (more-p nil)                          ; others have come while the owner handles one
