@@ -215,7 +215,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :components ((:file "log-throttle") ; what is told seldom, however often it happens
                    (:file "lines")
                    (:file "messages")   ; for people who run a server
-                   (:file "turns")      ; one writer to a destination at a time
                    (:file "journal")    ; lines of logs, written behind the requests' backs
                    (:file "journal-thread")))
      (:file "application")              ; what is served

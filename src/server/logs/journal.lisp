@@ -15,10 +15,10 @@
 ;;;; A file is opened for each batch and closed after it, so that the next batch after a rotation
 ;;;; goes to the new file.
 ;;;;
-;;;; The thread that has the turn writes a batch; see turns.lisp.  Invariants:
+;;;; The thread that has the lock of the destination writes a batch.  Invariants:
 ;;;; - GATHERED, LINES, KEPT, LOST, FULL-P, UNMADE-P, URGENT-P and PHASE change under the lock,
 ;;;;   which is held for a few instructions.
-;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to the thread that has the turn.
+;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to that thread.
 ;;;; - The lines of BATCH are older than those of GATHERED, and both are whole lines.
 
 (defparameter *batch-octets* (* 64 1024)
@@ -29,6 +29,35 @@
   "How many octets may gather while the destination blocks.  Further lines are lost, and counted.
 As many octets again may be in the batch that is being written.")
 
+(defparameter *flush-seconds* 1/2
+  "How many seconds, a real, lines may gather before they are written.")
+
+(defvar *destination-locks* '()
+  "An alist of destinations and locks, which threads of this process hold while they write there.")
+
+(defvar *destination-locks-lock* (bt:make-lock "destinations of logs"))
+
+(defun lock-of-destination (sink)
+  "The lock of SINK."
+  (with-lock-briefly (*destination-locks-lock*)
+    (or (cdr (assoc sink *destination-locks* :test #'equal))
+        (let ((lock (bt:make-recursive-lock "log"))) ; a stream may itself write to a log
+          (push (cons sink lock) *destination-locks*)
+          lock))))
+
+(defun sink-of (destination)
+  "The final destination of output to DESTINATION, a pathname designator or a stream: several
+streams may stand for another one."
+  (loop
+    (typecase destination
+      (synonym-stream
+       (let ((symbol (synonym-stream-symbol destination)))
+         (unless (boundp symbol)
+           (return destination))
+         (setf destination (symbol-value symbol))))
+      (two-way-stream (setf destination (two-way-stream-output-stream destination)))
+      (t (return destination)))))
+
 (defstruct (journal (:include opaque)
                     (:constructor make-journal (destination name complain)))
   "A writer of lines to DESTINATION.  NAME, a string, is the name of its thread.  COMPLAIN, a
@@ -36,7 +65,8 @@ function of a level, a control string and its arguments, reports failures, and m
   (destination nil :read-only t)        ; a pathname designator or a stream of characters
   (name "" :type string :read-only t)
   (complain nil :type function :read-only t)
-  (sink (sink-of destination) :read-only t) ; the sink of its turn
+  (sink (sink-of destination) :read-only t)
+  (writing (lock-of-destination (sink-of destination)) :read-only t)
   (lock (bt:make-lock "journal") :read-only t)
   (wanted (bt:make-condition-variable) :read-only t) ; its thread has work
   (done (bt:make-condition-variable) :read-only t)   ; the phase has changed
@@ -125,7 +155,7 @@ started again, or gets another line, and its destination takes them then."
 
 (defun take-batch (journal)
   "Makes the gathered lines of JOURNAL the batch, unless one is left that could not be written.
-True when there is a batch to write.  The caller has the turn."
+True when there is a batch to write.  The caller writes."
   (when (zerop (journal-batch-lines journal))
     (with-journal (journal)
       (rotatef (journal-gathered journal) (journal-batch journal))
@@ -134,7 +164,7 @@ True when there is a batch to write.  The caller has the turn."
   (plusp (journal-batch-lines journal)))
 
 (defun drop-batch (journal)
-  "Forgets the batch of JOURNAL, which was written or lost.  The caller has the turn."
+  "Forgets the batch of JOURNAL, which was written or lost.  The caller writes."
   (with-journal (journal)
     (decf (journal-kept journal) (journal-batch-lines journal)))
   (reset-output (journal-batch journal))
@@ -231,9 +261,9 @@ lasts."
 Does nothing if the caller is writing JOURNAL already, as when a complaint is about the destination
 of the log itself."
   (unless (member journal *written-journals*)
-    (call-with-turn (journal-sink journal)
-                    (lambda (&aux (*written-journals* (cons journal *written-journals*)))
-                      ;; A batch that was left, and the lines gathered since.
-                      (loop repeat 2
-                            always (or (not (take-batch journal))
-                                       (write-batch journal)))))))
+    (bt:with-recursive-lock-held ((journal-writing journal))
+      (let ((*written-journals* (cons journal *written-journals*)))
+        ;; A batch that was left, and the lines gathered since.
+        (loop repeat 2
+              always (or (not (take-batch journal))
+                         (write-batch journal)))))))
