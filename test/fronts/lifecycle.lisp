@@ -126,7 +126,8 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
                                always (equal text
                                              (response-text (read-response connection))))))))))))
 
-(define-front-test (a-request-that-came-in-time-waits-for-a-thread :modes (:plain :tls))
+(define-front-test (a-request-that-came-in-time-waits-for-a-thread :modes (:plain :tls)
+                                                                   :needs :parking)
   (with-growing-limit (seconds)
     (let ((entered (make-gate)) (release (make-gate)) (*limit-began* (platform:microseconds)))
       (with-front (request :worker-num 1 :max-thread-count 1 :idle-timeout seconds)
@@ -147,7 +148,8 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
                  (is (equal "word" (response-text (read-response asking))))))
           (open-gate release))))))
 
-(define-front-test (a-client-that-never-pauses-leaves-others-their-turn :modes (:plain :tls))
+(define-front-test (a-client-that-never-pauses-leaves-others-their-turn :modes (:plain :tls)
+                                                                        :needs :parking)
   (with-front (request :worker-num 1 :max-thread-count 1)
       nil
     (let* ((over nil)
