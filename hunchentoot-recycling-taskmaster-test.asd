@@ -30,6 +30,7 @@
                  (:file "slow-clients")
                  (:file "leftovers")
                  (:file "clack-servers")
+                 (:file "websocket-client")
                  (:file "fronts")
                  (:file "later")
                  (:file "programs")
@@ -139,7 +140,6 @@
    (:module "logs"                      ; these use tools of the conformance tests
     :pathname "hunchentoot/"
     :components ((:file "requests")
-                 (:file "hand-over")
                  (:file "own-output")
                  (:file "access-log")
                  (:file "message-log")
@@ -171,13 +171,7 @@
    (:module "websockets"                ; of servers
     :pathname "hunchentoot/"
     :serial t
-    :components ((:file "websocket-client")
-                 (:file "websockets")
-                 (:file "websocket-flow")
-                 (:file "websocket-bursts")
-                 (:file "websocket-handshakes")
-                 (:file "websocket-memory")
-                 (:file "websocket-others")
+    :components ((:file "websockets")
                  (:file "until-signalled"))) ; its programs have WebSockets, too
    (:module "fronts"                    ; what Hunchentoot's and Clack's do alike
     :serial t
@@ -196,6 +190,8 @@
                  (:file "proxies")
                  (:file "lifecycle")
                  (:file "crowds")
+                 (:file "websockets")
+                 (:file "hand-over")
                  (:file "monitoring")
                  (:file "live-page-in-browser")))
    (:module "proxies"                   ; in front of servers
@@ -206,10 +202,7 @@
                  (:file "service-manager"))) ; its units, and what is told to systemd
    (:module "clack-sockets"             ; by the client of WebSockets
     :pathname "clack/"
-    :serial t
-    :components ((:file "sockets")
-                 (:file "socket-mishaps")
-                 (:file "sockets-tls" :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
+    :components ((:file "sockets")))
    (:module "postgresql"                ; between processes
     :if-feature :sbcl
     :serial t

@@ -224,6 +224,14 @@
       (is (search " 101 " text))
       (is (search "abc" text) "~A" text))))
 
+(defclass called-once () ()
+  (:documentation "Has a primary method of its own, so all requests of a connection are served
+within it."))
+
+(defmethod hunchentoot:process-connection ((acceptor called-once) socket)
+  (declare (ignore socket))
+  (call-next-method))
+
 (define-server-test (each-request-counts-where-a-program-serves-the-connection :needs :our-engine)
   (serving (:mixin 'called-once) (("/yo" "Hey!"))
     (with-connection (connection)

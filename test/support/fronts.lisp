@@ -150,11 +150,11 @@ ON-TEXT and ON-BINARY with the message, ON-CLOSE with the code besides."
                          *websocket-options*))))
 
 (defun websocket-say (socket message)
-  "Sends MESSAGE, a string or octets, to the client of SOCKET, in any thread."
+  "Sends MESSAGE, a string or octets, to the client of SOCKET, in any thread; waits for room."
   (if (recycling:websocket-p socket)
       (if (stringp message)
-          (recycling:send-text socket message)
-          (recycling:send-binary socket message))
+          (recycling:send-text socket message :wait t)
+          (recycling:send-binary socket message :wait t))
       (write-to-clack-socket socket (websocket:encode-frame (if (stringp message) :text :binary)
                                                             message)
                              nil)))
@@ -164,6 +164,10 @@ ON-TEXT and ON-BINARY with the message, ON-CLOSE with the code besides."
   (if (recycling:websocket-p socket)
       (recycling:close-websocket socket :code code)
       (write-to-clack-socket socket (websocket:encode-close code) nil)))
+
+(defparameter *lost-frame* (make-array 8 :element-type '(unsigned-byte 8)
+                                         :initial-contents '(#x88 #x82 0 0 0 0 3 238))
+  "What an application gets at the end of a client that has said nothing: a close frame with 1006.")
 
 (defun speak-websocket (environment &key on-open on-text on-binary on-close)
   "Speaks the protocol over the socket of ENVIRONMENT, as far as tests want it, in the way that
@@ -179,6 +183,10 @@ websocket-driver does."
                  (:text (funcall on-text io value))
                  (:binary (funcall on-binary io value))
                  (:ping (write-to-clack-socket io (websocket:encode-frame :pong value) nil))
+                 (:failure
+                  (if (not (equalp *lost-frame* (subseq octets start end)))
+                      (write-to-clack-socket io (websocket:encode-close value) nil)
+                      (when on-close (funcall on-close io 1006))))
                  (:close
                   (when on-close (funcall on-close io value))
                   (write-to-clack-socket io (websocket:encode-close value)

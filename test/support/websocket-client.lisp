@@ -3,9 +3,6 @@
 ;;; A WebSocket client of octets: the library's encoder and decoder in the role of a client, over a
 ;;; connection of the tests; and servers to talk to.
 
-(def-suite websockets :in acceptors
-  :description "WebSockets over connections.")
-
 (defstruct (talk (:constructor make-talk (connection)))
   "A client's end of a WebSocket."
   connection
