@@ -83,32 +83,16 @@
                       collect state))
         "Dice states after which the promise is broken.")))
 
-(defun frame-like-octets (dice)
-  "Octets that begin like frames, and often are not frames."
-  (apply #'octets
-         (loop repeat (1+ (roll dice 5))
-               collect (let ((size (roll dice 8)))
-                         (octets (as-octets
-                                  (list (logior (pick dice #(#x80 #x80 #x80 0 0 #x40 #x90))
-                                                (pick dice #(0 0 1 1 2 8 9 10 3 15)))
-                                        (logior (if (zerop (roll dice 16)) 0 #x80)
-                                                (pick dice
-                                                      (vector size size size size 126 127 0 125)))))
-                                 (random-octets dice (+ 4 (if (zerop (roll dice 6))
-                                                              (roll dice 20)
-                                                              size))))))))
-
 (defun strange-octets (dice)
   "Random octets, or octets that are nearly messages."
-  (ecase (roll dice 4)
-    (0 (random-octets dice (roll dice 40)))
-    (1 (frame-like-octets dice))
-    ((2 3) (let ((octets (random-conversation dice)))
-             (loop repeat (1+ (roll dice 3))
-                   do (setf octets (if (< 65000 (length octets))
-                                       (subseq octets 0 1000)
-                                       (mutated dice octets))))
-             octets))))
+  (if (zerop (roll dice 4))
+      (random-octets dice (roll dice 40))
+      (let ((octets (random-conversation dice)))
+        (loop repeat (1+ (roll dice 3))
+              do (setf octets (if (< 65000 (length octets))
+                                  (subseq octets 0 1000)
+                                  (mutated dice octets))))
+        octets)))
 
 (defun frame-fuzz-failure (dice)
   "A description of the promise that the next strange octets of DICE break; NIL if they break none."
