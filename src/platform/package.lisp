@@ -77,7 +77,7 @@ engine calls on top of them.")
    #:schedule-as-batch #:let-timers-be-late #:nap
    ;; classes and their instances
    #:sole-method-p #:superclasses #:method-calls-supported-p #:make-calling-method #:call-methods
-   #:call-when-redefined
+   #:call-when-redefined #:finalize-classes
    ;; locks, and atomics
    #:with-lock-briefly
    #:set-published #:compare-and-set #:order-memory #:order-reads #:order-writes

@@ -19,6 +19,14 @@
       (is (= 1 (length (remove-duplicates ports))))
       (is (eq acceptor (hunchentoot:stop acceptor :soft t)) "It is stopped already."))))
 
+(defclass never-made () ())
+(defclass never-made-either (never-made) ())
+
+(define-server-test (a-start-leaves-no-class-for-a-request-to-finalize :needs :parking)
+  ;; SBCL does so amid dispatch, and then fails to make instances of the subclass.
+  (serving () ()
+    (is-true (uiop:symbol-call '#:sb-mop '#:class-finalized-p (find-class 'never-made)))))
+
 (define-server-test (an-acceptor-can-be-started-anew-where-an-error-of-its-start-is-debugged
                      :needs :our-engine)
   (serving () (("/" "body"))

@@ -27,7 +27,7 @@ has stopped the server.")
 signals why, or NO-WORKERS, as where another thread stops ENGINE meanwhile; when its listener cannot
 be watched, START-REFUSED; and leaves nothing behind."
   (begin-to-run engine)
-  (unless-returned (progn
+  (unless-returned (progn (finalize-classes)
                      ;; Another thread that stops ENGINE waits until the listener is not used here
                      ;; any more.
                      (call-while-accepting engine (lambda () (acquire-resources engine)))

@@ -7,6 +7,9 @@
   (declare (ignore function))
   nil)
 
+(defun finalize-classes ()
+  "Does nothing: on this Lisp a class may be finalized at any time.")
+
 (defun superclasses (class)
   "NIL: this Lisp cannot watch the superclasses of CLASS for redefinitions."
   (declare (ignore class))

@@ -2,20 +2,29 @@
 
 ;;;; Methods called one by one, and notifications when classes and methods change.
 
-(defun classes-between (class base)
-  "A list of the classes before BASE, a superclass, in the class precedence list of CLASS."
-  (sb-mop:finalize-inheritance class)
-  (loop for super in (sb-mop:class-precedence-list class)
-        until (eq super base)
-        collect super))
-
 (defun sole-method-p (function)
   "True if the generic FUNCTION has only one method."
   (null (rest (sb-mop:generic-function-methods function))))
 
 (defun superclasses (class)
-  "A list of CLASS and all its superclasses before STANDARD-OBJECT."
-  (classes-between class (find-class 'standard-object)))
+  "A list of CLASS, which has instances, and all its superclasses before STANDARD-OBJECT."
+  (loop for super in (sb-mop:class-precedence-list class)
+        until (eq super (find-class 'standard-object))
+        collect super))
+
+(defun finalize-classes ()
+  "Finalizes classes of the standard metaclass that have subclasses.  SBCL does that when a generic
+function is first called, and drops what it has compiled for making instances of subclasses: amid
+such compiling that is an error, which the first requests of a new process would meet."
+  (labels ((visit (class)
+             (dolist (subclass (sb-mop:class-direct-subclasses class))
+               (when (and (eq (find-class 'standard-class) (class-of subclass))
+                          (sb-mop:class-direct-subclasses subclass)
+                          (not (sb-mop:class-finalized-p subclass)))
+                 ;; A superclass may be undefined still.
+                 (ignore-errors (sb-mop:finalize-inheritance subclass)))
+               (visit subclass))))
+    (visit (find-class 'standard-object))))
 
 ;;; Calling methods
 
