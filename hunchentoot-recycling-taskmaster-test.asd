@@ -166,8 +166,7 @@
                  (:static-file "rival-application.lisp")
                  (:static-file "differences.sexp")
                  (:file "rival-requests")
-                 (:file "differential")
-                 (:file "clack-tls" :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
+                 (:file "differential")))
    (:module "websockets"                ; of servers
     :pathname "hunchentoot/"
     :serial t

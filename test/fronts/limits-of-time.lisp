@@ -189,8 +189,7 @@
   (let ((called (make-recorder)))
     (with-front (request :handler-timeout 1/2 :worker-num 1 :max-thread-count 1)
         (let ((gate (make-gate)))
-          (recycling:call-when-timed-out (lambda () (error "On purpose.")))
-          (recycling:call-when-timed-out (lambda () (open-gate gate)))
+          (recycling:call-when-timed-out (lambda () (open-gate gate) (error "On purpose.")))
           (await gate)
           ;; It has passed: called at once.
           (recycling:call-when-timed-out (lambda () (record called t)))
