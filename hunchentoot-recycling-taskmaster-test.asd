@@ -97,15 +97,7 @@
                  (:file "listening")
                  (:file "deployment")
                  (:file "certificates")
-                 (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-contexts" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-reload" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "failed-handshakes" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-facts" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "handshakes"
-                  :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))
-                 (:file "tls-records"
-                  :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))))
+                 (:file "https" :if-feature (:not :hunchentoot-no-ssl))))
    (:module "conformance"               ; all that a Hunchentoot application relies on
     :pathname "hunchentoot/conformance/"
     :serial t
@@ -192,7 +184,8 @@
                  (:file "websockets")
                  (:file "hand-over")
                  (:file "monitoring")
-                 (:file "live-page-in-browser")))
+                 (:file "live-page-in-browser")
+                 (:file "tls" :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))))
    (:module "proxies"                   ; in front of servers
     :pathname "hunchentoot/"
     :serial t

@@ -59,9 +59,7 @@
                     (loop for suite in suites append (run suite))))))
 
 (defparameter *suites-of-one-mode*
-  '(guide demo deployment restarts secrets tls-contexts
-    tls-facts tls-reload
-    postgresql)
+  '(guide demo deployment restarts secrets https postgresql)
   "Suites that test nothing which depends on the mode.")
 
 (defun names-below (suite)

@@ -274,27 +274,20 @@
              (and (= 1 (figure :writing)) (zerop (figure :busy))))
            ,@body)))))
 
-(defun large-file-follows-p (connection)
-  "Whether the next reply that CONNECTION gets is the whole file."
-  (let ((head (read-head connection)))
-    (and (= 200 (response-status head))
-         (= *large-size* (content-length head))
-         (whole-answer-p connection))))
-
 (define-front-test (a-large-file-needs-no-thread-for-a-slow-client
                     :modes (:plain :tls) :needs :parking)
   (with-slow-client (slow file :worker-num 1 :max-thread-count 1)
     (send-request slow "/word")
     (is (equal "word" (ask-text "/word")))
     (delete-file file)                  ; it is open
-    (is-true (large-file-follows-p slow))
+    (is-true (large-reply-p slow))
     (is (equal "word" (response-text (read-response slow))))))
 
 (define-front-test (a-file-that-becomes-shorter-is-not-taken-for-whole
                     :modes (:plain) :needs :parking)
   (with-slow-client (slow file :write-timeout (* 6 *patience*))
     (uiop:run-program (list "truncate" "-s" "1000" (uiop:native-namestring file)))
-    (is (not (large-file-follows-p slow)))
+    (is (not (large-reply-p slow)))
     ;; At once, and not because the client took too long.
     (eventually ("the connection to be closed") (zerop (figure :open)))
     (is (zerop (figure :expired)))))
@@ -306,4 +299,4 @@
     (eventually ("the connection to be closed") (zerop (figure :open))))
   (with-slow-client (slow file)
     (stop-front)
-    (is (not (large-file-follows-p slow)))))
+    (is (not (large-reply-p slow)))))
