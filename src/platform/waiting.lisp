@@ -59,7 +59,7 @@ it has ended."
   (wait-until (lambda () (not (bt:thread-alive-p thread)))
               (bt:make-condition-variable) (bt:make-lock "join") seconds 1/100))
 
-(declaim (inline interrupt-pending-p))
+#+sbcl (declaim (inline interrupt-pending-p)) ; elsewhere it is constant, and compilers would warn
 (defun interrupt-pending-p ()
   "True if another thread has interrupted the current thread, which defers the interrupt; NIL also
 if this Lisp cannot tell."

@@ -36,7 +36,7 @@ between this sheet and the next object in memory."
   "The index of the bucket for DURATION, in MICROSECONDS."
   (declare (type (unsigned-byte 62) duration))
   (loop with bounds = *bucket-bounds*
-        for index of-type (mod #.+buckets+) from 0 below (1- +buckets+)
+        for index of-type fixnum from 0 below (1- +buckets+)
         when (<= duration (the (unsigned-byte 62) (svref bounds index)))
           return index
         finally (return (1- +buckets+))))

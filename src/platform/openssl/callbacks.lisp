@@ -8,7 +8,7 @@
 BODY signals.  DOCUMENTATION is for readers of the source only."
   (declare (ignore documentation))
   `(cffi:defcallback ,name :int ,arguments
-     (declare (ignorable ,@(mapcar #'first arguments)))
+     ,@(mapcar #'first arguments)       ; ECL warns of unused ones, whatever is declared
      (handler-case (progn ,@body)
        (serious-condition () ,failure))))
 

@@ -67,7 +67,7 @@ READ-FILE-OCTETS and WRITE-FILE-OCTETS; NIL where none can be made."
 
 (defun accepted-socket (socket)
   "The value of ACCEPT-CONNECTION for SOCKET, a socket of the Lisp: a usocket."
-  (stream-usocket socket))
+  (funcall 'stream-usocket socket))      ; not compiled for ABCL, which calls nothing of this
 
 (defun take-variable (name)
   "NIL: on this platform NAME, an environment variable, makes no difference."
