@@ -43,14 +43,6 @@ while a worker waited; about 64 KiB when the wait begins."
         (and threads (max 1 (floor threads 2)))
         limit)))
 
-(defun waits-full-p (engine)
-  "True if as many workers of ENGINE wait for clients as may.  When one more does, a client is
-given up."
-  (with-engine (engine)
-    (let ((limit (waiting-limit-of engine)))
-      (and limit
-           (>= (length (client-waits-list (engine-client-waits engine))) limit)))))
-
 (defun slowest-wait (waits now)
   "Of WAITS, that for the slowest client; among equally slow ones the oldest."
   (loop with slowest = nil and least = 0

@@ -15,19 +15,6 @@
 (defvar *file-names* (make-random-state t)
   "From which temporary files get their names.")
 
-(defun readiness-supported-p ()
-  "NIL: this platform has no pollers."
-  nil)
-
-(defun would-block-p (result)
-  "NIL: reads and writes wait."
-  (declare (ignore result))
-  nil)
-
-(defun private-folder ()
-  "NIL: there are no private folders here."
-  nil)
-
 (defun open-temporary-file ()
   "A stream of a new, empty file without a name, which CLOSE-TEMPORARY-FILE deletes, for
 READ-FILE-OCTETS and WRITE-FILE-OCTETS; NIL where none can be made."
@@ -57,37 +44,25 @@ READ-FILE-OCTETS and WRITE-FILE-OCTETS; NIL where none can be made."
     (finish-output file)
     t))
 
-(defun fill-standard-descriptors ()
-  "Has no effect: the Lisp manages the descriptors."
-  nil)
-
-(defun special-listeners-supported-p ()
-  "NIL: this platform has only the listeners of usocket."
-  nil)
-
 (defun accepted-socket (socket)
   "The value of ACCEPT-CONNECTION for SOCKET, a socket of the Lisp: a usocket."
   (funcall 'stream-usocket socket))      ; not compiled for ABCL, which calls nothing of this
-
-(defun take-variable (name)
-  "NIL: on this platform NAME, an environment variable, makes no difference."
-  (declare (ignore name))
-  nil)
-
-(defun take-number (name)
-  "NIL: on this platform NAME, an environment variable, makes no difference."
-  (declare (ignore name))
-  nil)
-
-(defun quiet-milliseconds (descriptor)
-  "NIL: on this platform nobody knows since when no octets have come to DESCRIPTOR."
-  (declare (ignore descriptor))
-  nil)
 
 (defun defer-accepts (listener seconds)
   "Has no effect: on this platform LISTENER does not hold connections back."
   (declare (ignore listener seconds))
   0)
+
+(macrolet ((none (&rest names)
+             `(progn ,@(loop for name in names
+                             collect `(defun ,name (&rest arguments)
+                                        "NIL: this platform has no such thing, or does not tell."
+                                        (declare (ignore arguments))
+                                        nil)))))
+  (none readiness-supported-p would-block-p private-folder fill-standard-descriptors
+        special-listeners-supported-p take-variable take-number quiet-milliseconds
+        heap-octets heap-used collection-seconds collect-garbage call-when-forgotten
+        functions-can-be-wrapped-p call-in-saved-images))
 
 (macrolet ((unsupported (&rest names)
              `(progn ,@(loop for name in names
@@ -112,17 +87,10 @@ READ-FILE-OCTETS and WRITE-FILE-OCTETS; NIL where none can be made."
                #-sbcl online-processors
                schedule-as-batch let-timers-be-late nap))
 
-(defmacro order-memory ()
-  "Has no effect: no code needs it here."
-  nil)
-
-(defmacro order-reads ()
-  "Has no effect: no code needs it here."
-  nil)
-
-(defmacro order-writes ()
-  "Has no effect: no code needs it here."
-  nil)
+;; No code needs these here.
+(defmacro order-memory ())
+(defmacro order-reads ())
+(defmacro order-writes ())
 
 (defmacro compare-and-set (place old new)
   "Sets PLACE to NEW if it is EQ to OLD; returns true if it was.  Not atomic, since no code needs
@@ -150,38 +118,9 @@ integers.  Not atomic, since no code needs that here."
   "The value of COUNTER, an integer."
   (counter-value counter))
 
-(defun heap-octets ()
-  "NIL: the maximum size of the heap is unknown."
-  nil)
-
-(defun heap-used ()
-  "NIL: the size of the heap in use is unknown."
-  nil)
-
-(defun collection-seconds ()
-  "NIL: the time that collections of garbage took is unknown."
-  nil)
-
-(defun collect-garbage ()
-  "Has no effect here."
-  nil)
-
-(defun call-when-forgotten (object function)
-  "Has no effect: no object here has files or memory outside the heap."
-  (declare (ignore object function))
-  nil)
-
-(defun functions-can-be-wrapped-p ()
-  "NIL: WRAP-FUNCTION has no effect."
-  nil)
-
 (defun process-figures ()
   "No values: nothing is known here of this process."
   (values))
-
-(defun call-in-saved-images (function)
-  "Has no effect for FUNCTION: such images are not supported here."
-  (declare (ignore function)))
 
 (defun wrap-function (name wrapper)
   "Has no effect: the function NAME needs no WRAPPER here."
