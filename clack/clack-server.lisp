@@ -3,6 +3,14 @@
 ;;;; A server of one Clack application.  The layer below sees it as an application, and the engine
 ;;;; sees it as its service.
 
+(defgeneric server-address (server)
+  (:documentation "The address on which SERVER, a CLACK-SERVER, listens: a string, or NIL before it
+listens.  For a Unix-domain socket, it is \"unix:\" followed by the path."))
+
+(defgeneric server-port (server)
+  (:documentation "The port on which SERVER, a CLACK-SERVER, listens: an integer, or NIL before it
+listens.  For a Unix-domain socket, it is 0."))
+
 (defclass clack-server (http-service)
   ((app :initarg :app :reader server-app)
    (debug-p :initarg :debug-p :reader server-debug-p)
@@ -55,14 +63,6 @@ in it.  Replaced as a whole."))
 (defun server-reply-timeout (server)
   "How many seconds a delayed response of SERVER may take, a real, or NIL for no limit."
   (limits-reply-seconds (application-limits server)))
-
-(defgeneric server-address (server)
-  (:documentation "The address on which SERVER, a CLACK-SERVER, listens: a string, or NIL before it
-listens.  For a Unix-domain socket, it is \"unix:\" followed by the path."))
-
-(defgeneric server-port (server)
-  (:documentation "The port on which SERVER, a CLACK-SERVER, listens: an integer, or NIL before it
-listens.  For a Unix-domain socket, it is 0."))
 
 (defmethod server-engine ((server clack-server))
   (application-engine server))
