@@ -197,7 +197,7 @@ commands, and SETTLE, PATIENCE and WAIT, seconds."
            :restart (format nil "timeout ~D ~A" (patience-to-load)
                             (script-command directory "restart" *systemctl-restart*))
            :process (script-command directory "process" *number-of-process*)
-           :settle 1)))
+           :settle 0.5)))
 
 (defun expect-nothing-lost (directory port url names)
   "Checks that rolling restarts of the units NAMES in DIRECTORY lose no request to PORT."

@@ -96,15 +96,15 @@
 (define-server-test (replies-that-clients-take-late-leave-room-for-the-next :needs :parking)
   (call-with-child-server
    (lambda (port)
-     (loop repeat 10
-           do (with-connections (connections 2 port)
-                (dolist (connection connections)
-                  (send-request connection "/large"))
-                (is-true (child-answers-p port))
-                (dolist (connection connections)
-                  (is (= 9000000 (content-length (read-head connection))))
-                  (is (= 9000000 (length (receive-many connection 9000000))))))))
-   :forms (large-answers-of 9000000)))
+     (with-connections (connections 15 port)
+       (dolist (connection connections)
+         (send-request connection "/large")
+         (is-true (child-answers-p port))
+         (is (= 9000000 (content-length (read-head connection))))
+         (is (= 9000000 (length (receive-many connection 9000000)))))
+       (dolist (connection connections)
+         (is (equal "hello" (exchange-text connection "/hello"))))))
+   :forms (large-answers-of 9000000) :initargs '(:idle-timeout 600)))
 
 (defun send-large-texts (port target count mebibytes)
   "Sends texts of MEBIBYTES over COUNT WebSockets at TARGET of the child on PORT, all at once, as
