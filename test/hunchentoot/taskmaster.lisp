@@ -98,19 +98,6 @@
       (eventually ("three more threads")
         (= 5 (figure :threads) (hunchentoot:taskmaster-thread-count taskmaster))))))
 
-(define-server-test (nobody-starves-behind-kept-connections :needs :our-engine)
-  (serving (:taskmaster (taskmaster :max-thread-count 4)) (("/quick" "quick"))
-    (let ((clients (loop repeat 40
-                         collect (as-client ("client")
-                                   (loop repeat 5
-                                         always (with-connection (connection)
-                                                  (equal "quick"
-                                                         (exchange-text connection "/quick"))))))))
-      (is (every #'task-result clients))
-      (is (<= (figure :threads) 4))
-      (eventually ("the last request to be counted")
-        (= 200 (figure :served))))))
-
 (define-server-test (nobody-starves-behind-idle-connections :needs :our-engine)
   (serving (:taskmaster (taskmaster :max-thread-count 2)) (("/quick" "quick"))
     (with-connections (idle (if *parking-p* 20 2))
