@@ -28,7 +28,6 @@
                  (:file "json")
                  (:file "acceptors")
                  (:file "slow-clients")
-                 (:file "leftovers")
                  (:file "clack-servers")
                  (:file "websocket-client")
                  (:file "fronts")

@@ -5,8 +5,7 @@
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.  NEED is :OUR-ENGINE,
 :OUR-HTTP, :OUR-CONTENT, :OUR-READER, :PARKING, :OCTETS-IN-FORMS, :SYSTEMD, :TLS, :TLS-CLIENT,
-:FULL-DUPLEX-CLIENT, :DEFERRED-ENDS, :DESTROYED-ACCEPTS, :NOTICED-LEAVING, :COUNTED-WAITS or
-:CALLS-BY-NAME."
+:FULL-DUPLEX-CLIENT, :DESTROYED-ACCEPTS or :NOTICED-LEAVING."
   (ecase need
     (:our-content
      (or (unmet-need :our-engine)
@@ -39,22 +38,12 @@
     (:full-duplex-client
      (when (uiop:featurep :abcl)
        "On ABCL nobody can write to a channel while another thread waits for its input."))
-    (:deferred-ends
-     ;; ECL ends a thread wherever a handler is left, and ABCL where something is evaluated.
-     (unless (uiop:featurep :sbcl)
-       "This Lisp ends threads that are to be destroyed although they have deferred that."))
     (:destroyed-accepts
      (why-accepting-threads-survive))
     (:noticed-leaving
      (unless (platform:readiness-supported-p)
        "On this Lisp a worker that keeps a connection notices that its client has left when it
-sends."))
-    (:counted-waits
-     (unless (uiop:featurep :sbcl)
-       "On this Lisp streams wait by themselves, and do not count among the waits for clients."))
-    (:calls-by-name
-     (when (uiop:featurep :ecl)
-       "On this Lisp a function that its own file calls cannot be replaced."))))
+sends."))))
 
 (defun call-server-test (needs function)
   "Calls FUNCTION without leaks, or records why it is skipped for want of one of NEEDS."

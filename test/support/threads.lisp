@@ -108,10 +108,6 @@ when the body has not ended within PATIENCE seconds."
       (error (task-condition task))
       (values-list (task-values task))))
 
-(defun worker-p ()
-  "Whether the current thread is a worker of an acceptor."
-  (search "http-worker" (bt:thread-name (bt:current-thread))))
-
 (defun await-forgotten (pointers)
   "Waits until the collector has freed more than half of the objects of POINTERS, a recorder of weak
 pointers: for each thread it may take a word on its stack for one of them."
