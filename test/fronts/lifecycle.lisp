@@ -166,7 +166,7 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
         (setf over t))
       (task-result greedy))))
 
-(define-front-test (a-last-reply-arrives-though-more-was-sent :modes (:plain :unparked :tls))
+(define-front-test (a-last-reply-arrives-though-more-was-sent :modes (:plain :tls))
   (with-front (request) (reply 200 '(:content-type "text/plain") *large-answer*)
     (with-connection (connection)
       (send connection (request-octets "/large" :headers '(("Connection" . "close")))
@@ -219,15 +219,14 @@ true if each answer was right."
       (let ((clients (loop for number below 8
                            collect (let ((state (seeded-state (+ seed number))))
                                      (as-client ("client")
-                                       (loop repeat (rounds 100)
+                                       (loop repeat (rounds 50)
                                              always (random-talk state)))))))
         (is (every (lambda (client) (task-result client (* 6 *patience*))) clients)))
       (eventually ("the end of all connections") (zerop (figure :open))))))
 
 ;;; The end
 
-(define-front-test (a-soft-stop-answers-every-request-and-says-that-it-is-the-last
-                    :modes (:plain :unparked :tls))
+(define-front-test a-soft-stop-answers-every-request-and-says-that-it-is-the-last
   (with-held-requests (3)
     (with-connection (idle)
       (is (equal "word" (exchange-text idle "/word")))
