@@ -144,11 +144,3 @@
     (is (equalp #("a[0]" nil "a[2]") (array-of "a[0]" "a[2]" "b[7]" "a[x]" "a" "a[]")))
     (is (= 10000 (length (array-of "a[9999]"))))
     (is (equalp #("a[0]") (array-of "a[0]" "a[10000]" "a[99999999999999999999]")))))
-
-(test ports-are-numbers-of-five-digits
-  (loop for (authority . parts) in '(("host" "host" 80) ("host:" "host" 80)
-                                     ("host:8080" "host" 8080)
-                                     ("[::1]:81" "[::1]" 81) ("[::1]" "[::1]" 80)
-                                     ("host:000080" "host" nil) ("host:1x" "host" nil))
-        do (is (equal parts (multiple-value-list (http:host-and-port authority 80))) "~A"
-               authority)))

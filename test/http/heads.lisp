@@ -75,20 +75,6 @@
         do (is (= status (http:protocol-error-status (http:make-refusal refusal))) "~S" refusal))
   (signals error (http:make-refusal :no-such-refusal)))
 
-(test limits-are-those-that-are-documented-unless-others-are-given
-  (let ((limits (http:make-limits)))
-    (loop for (reader default) in '((http:limits-request-line-octets 16384)
-                                    (http:limits-header-octets 32768) (http:limits-header-count 128)
-                                    (http:limits-body-octets nil)
-                                    (http:limits-chunk-extension-octets 16384)
-                                    (http:limits-trailer-octets 8192)
-                                    (http:limits-raw-octets 67108864)
-                                    (http:limits-form-octets 2097152)
-                                    (http:limits-field-count 10000)
-                                    (http:limits-file-count 100))
-          do (is (eql default (funcall reader limits))
-                 "~S is ~S." reader (funcall reader limits)))))
-
 (defun request-octets-of (&rest lines)
   "The octets of LINES, each with its line end."
   (as-octets (input-octets lines)))
@@ -183,30 +169,6 @@
           (is (string= part (http:latin-1-text octets start (+ start size))))
           (is (string= part (http:text-part (coerce wanted 'base:text)
                                              start (+ start size)))))))))
-
-(defun distances (keywords hash)
-  "A list of the distances of KEYWORDS, a table, from the places that the function HASH gives them."
-  (loop for keyword across keywords
-        for place from 0
-        when keyword
-          collect (mod (- place (funcall hash keyword)) http::+place-count+)))
-
-(test lookups-of-known-words-are-short
-  (flet ((hash-of-name (keyword)
-           (let ((octets (http::ascii-octets (string-downcase keyword))))
-             (http::word-hash octets 0 (length octets) 32)))
-         (hash-of-method (keyword)
-           (let ((octets (http::ascii-octets (string keyword))))
-             (http::word-hash octets 0 (length octets) 0))))
-    (is (>= 3 (reduce #'max (distances (http::word-table-keywords http::*headers*)
-                                       #'hash-of-name))))
-    (is (>= 1 (reduce #'max (distances (http::word-table-keywords http::*methods*)
-                                       #'hash-of-method))))
-    ;; The Lisp computes this hash, and ABCL has another one in each process.  For a random hash,
-    ;; the mean is near 0.4, whatever the worst distance is.
-    (let ((distances (distances (http::line-starts-keywords http::*line-starts*)
-                                #'http::keyword-hash)))
-      (is (>= 2 (/ (reduce #'+ distances) (length distances)))))))
 
 (test a-head-keeps-nothing-of-the-buffer
   (let* ((octets (request-octets-of "GET /a HTTP/1.1" "Host: a" "X-Unheard-Of-2: b" ""))
@@ -335,6 +297,7 @@ TEXT from START on."
                                     ("example.org:8080" "example.org" 8080)
                                     ("example.org:" "example.org" 80)
                                     ("example.org:x" "example.org" nil)
+                                    ("example.org:000080" "example.org" nil) ; six digits
                                     ("[::1]" "[::1]" 80)
                                     ("[::1]:8080" "[::1]" 8080))
         do (is (equal told (multiple-value-list (http:host-and-port authority 80)))

@@ -281,12 +281,6 @@
     (is (null (http:encode-string output string :latin-1)))
     (is (zerop (http:output-fill output)))))
 
-(test base-strings-are-encoded
-  (let ((string (coerce "abc" 'simple-base-string)))
-    (dolist (encoding '(:utf-8 :latin-1))
-      (is (= 3 (http:encoded-length string encoding)))
-      (is (equal "abc" (encoding (output) (http:encode-string output string encoding)))))))
-
 (defun random-string (length &rest limits)
   "A string of LENGTH characters, none a surrogate, each with a code below one of LIMITS."
   (let ((string (make-string length)))
@@ -318,14 +312,6 @@
     (let* ((string (random-string length 128 256))
            (octets (encoded-alone string :latin-1 (http:encoded-length string :latin-1))))
       (is (equalp (map 'base:octets #'char-code string) octets)))))
-
-(test a-character-beyond-the-others-is-found-wherever-it-is
-  (dotimes (i 10)
-    (let ((string (make-string 10 :initial-element #\a)))
-      (setf (char string i) (code-char 256))
-      (is (null (http:encoded-length string :latin-1)))
-      (is (= 11 (http:encoded-length string :utf-8)))
-      (is (equalp (utf-8-octets string) (encoded-alone string :utf-8))))))
 
 (test strings-of-all-types-are-encoded
   (let* ((text "four and four, and one")
