@@ -55,11 +55,12 @@ content of a REQUEST that is sent in pieces."
                 (read-char body) (progn (unread-char #\a body) (read-line body))
                 (peek-char nil body) (read-line body) (read-char body nil :eof)))
       (is (equal (list 5 text t #\a (subseq text 0 3) #\z "z" :eof) value))))
-  (let ((text (make-string 30000 :initial-element (code-char #x3042))))
+  (let* ((count (if (slow-lisp-p) 30000 1500000)) ; of three octets each, in a file
+         (text (make-string count :initial-element (code-char #x3042))))
     (with-raw-body (body :content text)
-        (let ((string (make-string 30001)))
-          (list (read-sequence string body) (string= text string :end2 30000)))
-      (is (equal '(30000 t) value)))))
+        (let ((string (make-string (1+ count))))
+          (list (read-sequence string body) (string= text string :end2 count)))
+      (is (equal (list count t) value)))))
 
 (define-server-test a-character-may-come-in-two-chunks
   (with-raw-body (body :chunks (list (octets "a" #(#xE3)) #(#x81 #x82) #(#xE3)))

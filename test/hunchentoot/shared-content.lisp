@@ -104,6 +104,18 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
               (recycling:client-left () t)))
           (pass))))))
 
+(define-server-test (octets-of-content-are-the-programs-to-keep :needs :our-content)
+  (let ((kept (make-recorder)))
+    (serving () (("/" (record kept (hunchentoot:raw-post-data :force-binary t)) "kept"))
+      (with-connection (connection)
+        (loop for value below 5
+              do (exchange connection "/" :method :post
+                           :content (make-array 100000 :element-type '(unsigned-byte 8)
+                                                       :initial-element value)))))
+    (loop for value below 5
+          for octets in (recorded kept)
+          do (is (= 100000 (count value octets))))))
+
 ;;; What is refused
 
 (define-server-test (a-form-that-is-too-large-has-that-status-once-and-other-threads-are-told
