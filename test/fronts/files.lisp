@@ -166,7 +166,8 @@
   (is (equal coding (response-header response "content-encoding")))
   (is (equal "Accept-Encoding" (response-header response "vary"))))
 
-(define-front-test (a-client-gets-the-compressed-sibling-that-it-likes-best :modes (:plain))
+(define-front-test (a-client-gets-the-compressed-sibling-that-it-likes-best
+                    :modes (:plain) :needs :our-files)
   (with-siblings (directory)
     (loop for (accepted text coding)
             in '((nil "plain" nil) ("deflate" "plain" nil) ("gzip, deflate, br" "brotli" "br")
@@ -234,7 +235,7 @@
 
 ;;; Media types
 
-(define-front-test (the-type-of-a-file-is-that-of-its-name :modes (:plain))
+(define-front-test (the-type-of-a-file-is-that-of-its-name :modes (:plain) :needs :our-files)
   (with-served-folder (directory)
     (loop for (name type old) in '(("a.html" "text/html; charset=utf-8")
                                    ("a.CSS" "text/css; charset=utf-8")

@@ -4,8 +4,8 @@
 
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.  NEED is :OUR-ENGINE,
-:OUR-HTTP, :OUR-CONTENT, :OUR-READER, :PARKING, :OCTETS-IN-FORMS, :SYSTEMD, :TLS, :TLS-CLIENT,
-:FULL-DUPLEX-CLIENT, :DESTROYED-ACCEPTS or :NOTICED-LEAVING."
+:OUR-HTTP, :OUR-CONTENT, :OUR-FILES, :OUR-READER, :PARKING, :OCTETS-IN-FORMS, :SYSTEMD, :TLS,
+:TLS-CLIENT, :FULL-DUPLEX-CLIENT, :DESTROYED-ACCEPTS or :NOTICED-LEAVING."
   (ecase need
     (:our-content
      (or (unmet-need :our-engine)
@@ -17,6 +17,9 @@
     (:our-http
      (unless (and (ours-p) (platform:functions-can-be-wrapped-p))
        "Hunchentoot's own taking of content and writing of replies does not keep this promise."))
+    (:our-files
+     (when (eq :hunchentoot *front*)
+       (unmet-need :our-http)))
     (:our-reader
      (unless (ours-p)
        "Hunchentoot's own reading of requests does not keep this promise."))
