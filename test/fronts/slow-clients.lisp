@@ -23,7 +23,7 @@
     (with-connection (connection)
       (send-request connection "/" :headers '(("Connection" . "close")))
       (end-sending connection)
-      (when *parking-p*
+      (when (and *parking-p* (eq :hunchentoot *front*)) ; Clack's sends a long list piece by piece
         (await-held-up 1))
       (is (= 12000000 (content-length (read-head connection))))
       (is (null (octet-difference (encode (make-string 6000000 :initial-element #\ä))
