@@ -28,7 +28,7 @@
           (await-ended-by :handshake)))
       (is (equal "Hey!" (promptly (ask-text "/")))))))
 
-(define-front-test (a-head-has-a-limit-of-its-own :modes (:plain :unparked :tls))
+(define-front-test (a-head-has-a-limit-of-its-own :modes (:plain :unparked :tls) :needs :our-http)
   (with-front (request :head-timeout 1/2 :read-timeout 60) (reply 200 '() "Hey!")
     (with-connection (connection)
       (send connection "GET / HT")
@@ -36,7 +36,7 @@
       (is-true (closed-by-server-p connection))
       (await-ended-by :head))))
 
-(define-front-test a-connection-that-idles-has-a-limit-of-its-own
+(define-front-test (a-connection-that-idles-has-a-limit-of-its-own :needs :our-http)
   (with-growing-limit (seconds)
     (with-front (request :idle-timeout seconds :read-timeout 60) (reply 200 '() "Hey!")
       (with-connection (idle)
@@ -45,7 +45,7 @@
           (is-true (closed-by-server-p connection)))
         (is-true (closed-by-server-p idle))))))
 
-(define-front-test a-client-that-sends-nothing-more-has-the-read-timeout
+(define-front-test (a-client-that-sends-nothing-more-has-the-read-timeout :needs :our-http)
   (with-growing-limit (seconds)
     (with-front (request :read-timeout seconds) (reply 200 '() (content request))
       (loop for (octets status) in `(("GET / HT" 408) ("" nil)
@@ -57,7 +57,7 @@
                    (is (= status (response-status (read-response connection)))))
                  (is-true (closed-by-server-p connection)))))))
 
-(define-front-test a-soft-stop-has-a-limit-of-its-own
+(define-front-test (a-soft-stop-has-a-limit-of-its-own :needs :our-http)
   (let ((gate (make-gate)))
     (with-front (request) (progn (await gate) (reply 200 '() "Hey!"))
       (with-connection (connection)
@@ -69,7 +69,7 @@
 
 ;;; Connections
 
-(define-front-test a-connection-ends-with-the-last-request-that-it-may-serve
+(define-front-test (a-connection-ends-with-the-last-request-that-it-may-serve :needs :our-http)
   (with-front (request :max-connection-requests 2) (reply 200 '() "Hey!")
     (loop repeat 2
           do (with-connection (connection)
@@ -154,7 +154,8 @@
 ;;; A handler
 
 (define-front-test (a-handler-beyond-its-limit-is-answered-503-in-its-place
-                    :modes (:plain :unparked :tls))
+                    :modes (:plain :unparked :tls)
+                    :needs :our-http)
   (let ((gate (make-gate)) (seen (make-recorder)))
     (with-front (request :handler-timeout 1/2 :worker-num 1 :max-thread-count 1)
         (progn (await gate (* 3 *patience*))
@@ -174,7 +175,7 @@
       (is (= 1 (ended-by :handler)))
       (await-next))))
 
-(define-front-test a-handler-within-its-limit-is-not-disturbed
+(define-front-test (a-handler-within-its-limit-is-not-disturbed :needs :our-http)
   (let ((seen (make-recorder)))
     (with-front (request :handler-timeout 60)
         (progn (record seen (recycling:request-timed-out-p))
@@ -185,7 +186,7 @@
       (is (zerop (ended-by :handler))))
     (is (equal '(nil nil nil) (recorded seen)))))
 
-(define-front-test a-late-handler-is-told-by-a-function-that-may-free-it
+(define-front-test (a-late-handler-is-told-by-a-function-that-may-free-it :needs :our-http)
   (let ((called (make-recorder)))
     (with-front (request :handler-timeout 1/2 :worker-num 1 :max-thread-count 1)
         (let ((gate (make-gate)))
@@ -198,7 +199,7 @@
       (await-next)
       (is (equal '(t) (recorded called))))))
 
-(define-front-test nothing-that-a-late-handler-does-reaches-its-client
+(define-front-test (nothing-that-a-late-handler-does-reaches-its-client :needs :our-http)
   (with-directory (directory)
     (let ((file (pathname (write-file directory "file.txt" "in the file"))) (gate (make-gate)))
       (with-front (request :handler-timeout 1/2)
@@ -226,7 +227,7 @@
         (is (zerop (figure :failed)))
         (await-next)))))
 
-(define-front-test a-streamed-reply-beyond-the-limit-is-cut
+(define-front-test (a-streamed-reply-beyond-the-limit-is-cut :needs :our-http)
   (with-growing-limit (seconds)
     (let ((gate (make-gate)))
       (with-front (request :handler-timeout seconds)
@@ -281,7 +282,7 @@ was late before it waited for something else."
             (funcall answer 200 '() "later"))
           (is (equal "later" (text-in-time later))))))))
 
-(define-front-test a-deferred-reply-of-a-late-handler-is-dropped
+(define-front-test (a-deferred-reply-of-a-late-handler-is-dropped :needs :our-http)
   (let ((gate (make-gate)) (answers (make-recorder)))
     (with-front (request :handler-timeout 1/2 :reply-timeout 60)
         (later (answer)
@@ -335,7 +336,7 @@ is the connection that has it, and SERVED a recorder of the calls of the handler
       (await-ended-by :queue)
       (await-next))))
 
-(define-front-test a-request-waits-for-a-thread-without-a-limit-by-default
+(define-front-test (a-request-waits-for-a-thread-without-a-limit-by-default :needs :our-http)
   (with-growing-limit (seconds)
     (with-late-request (() gate served late)
       (open-gate gate)

@@ -30,7 +30,7 @@
                                   (receive-many connection 12000000))))
       (is-true (closed-by-server-p connection)))))
 
-(define-front-test (a-client-that-is-slow-and-steady-gets-all :modes (:plain))
+(define-front-test (a-client-that-is-slow-and-steady-gets-all :modes (:plain) :needs :our-http)
   (dolist (path '("/whole" "/streamed"))
     (is-true (call-at-pace
               (lambda (seconds pause)   ; four times the write timeout, in all
@@ -100,7 +100,8 @@
     :read-timeout 60 :write-timeout 60)
   "Arguments of a server half of whose threads may wait for clients.")
 
-(define-front-test (slow-clients-hold-a-share-of-the-threads :modes (:plain :unparked :tls))
+(define-front-test (slow-clients-hold-a-share-of-the-threads :modes (:plain :unparked :tls)
+                    :needs :our-http)
   (with-front* (request *waits*)
       (if (equal "/content" (path request))
           (reply 200 '() (content request))
@@ -120,7 +121,8 @@
                       (loop repeat 5 do (is (equal "word" (ask-text "/word")))))
                  (mapc #'disconnect connections))))))
 
-(define-front-test (the-slowest-client-is-given-up-and-no-other :modes (:unparked))
+(define-front-test (the-slowest-client-is-given-up-and-no-other :modes (:unparked)
+                    :needs :our-http)
   (with-front* (request (list* :max-waiting-count 1 *waits*))
       (reply 200 '() (content request))
     (with-connections (connections 2)
@@ -134,7 +136,8 @@
 
 ;;; Clients that send more while their last reply is on its way
 
-(define-front-test (who-sends-more-than-is-read-is-not-reset :modes (:plain :unparked :tls))
+(define-front-test (who-sends-more-than-is-read-is-not-reset :modes (:plain :unparked :tls)
+                    :needs :our-http)
   (with-front (request :max-body-octets 10) (reply 200 '() "last")
     (loop for (status . octets)
             in (list (cons 413 (octets "POST / HTTP/1.1" :crlf "Host: localhost" :crlf

@@ -224,7 +224,7 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
                                                   while chunk collect chunk)))))
         (is (equal "word" (response-text (read-response connection))))))))
 
-(define-front-test what-a-handler-writes-is-framed-for-clients-of-all-kinds
+(define-front-test (what-a-handler-writes-is-framed-for-clients-of-all-kinds :needs :our-http)
   (with-front (request) (let ((path (path request)))
                           (streamed (write (if (equal "/204" path) 204 200)
                                            (and (equal "/6" path) '(:content-length 6)))
@@ -246,7 +246,8 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
       (is (uiop:string-suffix-p old "abcdef"))
       (is (not (search "chunked" old))))))
 
-(define-front-test a-handler-that-does-not-write-what-it-announced-ends-the-connection
+(define-front-test (a-handler-that-does-not-write-what-it-announced-ends-the-connection
+                    :needs :our-http)
   (let ((failures (make-recorder)))
     (with-front (request) (streamed (write 200 '(:content-length 4))
                             (funcall write "bo")
@@ -283,7 +284,8 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
       (eventually ("the connection to end") (zerop (figure :busy)))
       (is (zerop (figure :failed))))))
 
-(define-front-test a-handler-whose-client-takes-nothing-waits-for-one-write-timeout
+(define-front-test (a-handler-whose-client-takes-nothing-waits-for-one-write-timeout
+                    :needs :our-http)
   (let ((over (make-latch 3 "the handlers to give up")))
     (with-front (request :write-timeout 1/4 :read-timeout 60)
         (streamed (write 200)
