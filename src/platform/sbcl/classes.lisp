@@ -13,17 +13,19 @@
         collect super))
 
 (defun finalize-classes ()
-  "Finalizes classes of the standard metaclass that have subclasses.  SBCL does that when a generic
-function is first called, and drops what it has compiled for making instances of subclasses: amid
-such compiling that is an error, which the first requests of a new process would meet."
-  (labels ((visit (class)
+  "Finalizes standard classes, and gives subclasses the layouts that they need then.  SBCL does both
+amid dispatch, and a thread that just compiles how to make an instance of a subclass fails then: the
+first requests of a new process would meet that."
+  (labels ((pcl (name class) (uiop:symbol-call '#:sb-pcl name class))
+           (visit (class)
              (dolist (subclass (sb-mop:class-direct-subclasses class))
-               (when (and (eq (find-class 'standard-class) (class-of subclass))
-                          (sb-mop:class-direct-subclasses subclass)
-                          (not (sb-mop:class-finalized-p subclass)))
-                 ;; A superclass may be undefined still.
-                 (ignore-errors (sb-mop:finalize-inheritance subclass)))
-               (visit subclass))))
+               (ignore-errors ; a superclass may be undefined, or SBCL another one
+                (unless (or (sb-mop:class-finalized-p subclass)
+                            (not (eq 'standard-class (type-of subclass))))
+                  (sb-mop:finalize-inheritance subclass))
+                (when (pcl '#:invalid-wrapper-p (pcl '#:class-wrapper subclass))
+                  (pcl '#:%force-cache-flushes subclass)))
+               (visit subclass))))      ; again where one of several superclasses is new
     (visit (find-class 'standard-object))))
 
 ;;; Calling methods

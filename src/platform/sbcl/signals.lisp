@@ -12,7 +12,7 @@
 
 (defun exit-begun-p ()
   "True if a thread has begun to end the process, and perhaps failed."
-  (and (sb-thread:mutex-owner sb-impl::*exit-lock*) t))
+  (sb-thread:mutex-owner sb-impl::*exit-lock*))
 
 (defun call-on-signal (name function)
   "Has FUNCTION, a function without arguments, called for each signal NAME that the process gets
@@ -24,25 +24,20 @@ FUNCTION should only leave a note."
                              (:interrupt sb-unix:sigint)
                              (:terminate sb-unix:sigterm)
                              (:report sb-unix:sigquit))
-                           (lambda (signal information context)
-                             (declare (ignore signal information context))
+                           (lambda (&rest arguments)
+                             (declare (ignore arguments))
                              (funcall function)))
   (when (and (eq name :terminate) (exit-begun-p))
     (funcall function)))
-
-(defun flush-or-drop-output (seconds)
-  "Writes what the standard streams keep, for up to SECONDS.  What takes longer, since the reader of
-a pipe has stopped, is lost: SBCL's exit would wait for it without limit."
-  (let ((writer (ignore-errors (sb-thread:make-thread #'sb-impl::flush-standard-output-streams))))
-    (unless (or (null writer) (join-thread writer seconds))
-      (let ((nowhere (make-broadcast-stream)))
-        (setf sb-sys:*stdout* nowhere
-              sb-sys:*stderr* nowhere
-              sb-sys:*tty* (make-two-way-stream sb-sys:*stdin* nowhere))))))
 
 (defun exit-process (code seconds)
   "Ends the process with CODE, an integer.  Writes what the standard streams keep, runs exit hooks
 and unwinds the other threads, and waits up to SECONDS, a real, for the first, and for the ends of
 these; but not where a thread has begun that, and failed.  Call it in the main thread."
-  (flush-or-drop-output seconds)
+  (let ((writer (ignore-errors (sb-thread:make-thread #'sb-impl::flush-standard-output-streams))))
+    ;; SBCL's exit would wait without limit for the reader of a pipe that has stopped.
+    (unless (or (null writer) (join-thread writer seconds))
+      (setf sb-sys:*stdout* (make-broadcast-stream)
+            sb-sys:*stderr* sb-sys:*stdout*
+            sb-sys:*tty* (make-two-way-stream sb-sys:*stdin* sb-sys:*stdout*))))
   (sb-ext:exit :code code :timeout seconds :abort (exit-begun-p)))
