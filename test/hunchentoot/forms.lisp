@@ -225,21 +225,6 @@ name and type.")
           (eventually ("the temporary file to be deleted")
             (file-gone-p path)))))))
 
-(define-server-test the-file-of-a-form-that-breaks-off-is-deleted
-  (let ((files :unknown) (form (large-form 200000)))
-    (serving-uploads (("/" (hunchentoot:post-parameters*)
-                           (setf files (copy-list hunchentoot::*tmp-files*))
-                           "read"))
-      (with-connection (connection)
-        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf
-              (format nil "Content-Type: ~A" (multipart-type)) :crlf
-              (format nil "Content-Length: ~D" (length form)) :crlf :crlf
-              (subseq form 0 150000))
-        (end-sending connection)
-        (receive-rest connection))
-      (is (= 1 (length files)))
-      (is (file-gone-p (first files))))))
-
 ;;; Hunchentoot counts the names of files without a lock, and each process counts for itself
 
 (define-server-test (a-file-that-somebody-else-makes-meanwhile-is-left-alone :needs :our-content)
