@@ -55,7 +55,7 @@ content of a REQUEST that is sent in pieces."
                 (read-char body) (progn (unread-char #\a body) (read-line body))
                 (peek-char nil body) (read-line body) (read-char body nil :eof)))
       (is (equal (list 5 text t #\a (subseq text 0 3) #\z "z" :eof) value))))
-  (let* ((count (if (slow-lisp-p) 30000 1500000)) ; of three octets each, in a file
+  (let* ((count (if (slow-lisp-p) 30000 3000000)) ; of three octets each, in a file
          (text (make-string count :initial-element (code-char #x3042))))
     (with-raw-body (body :content text)
         (let ((string (make-string (1+ count))))
