@@ -1,10 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
+;;; The conformance suite: what a Hunchentoot application may rely on.  The same tests
 ;;; pass on Hunchentoot's own easy acceptor and on whatever *ACCEPTOR-CLASS* is.
 
 (def-suite conformance :in all
   :description "Everything behaves as on Hunchentoot's own acceptor.")
 
+;;; Where releases of Hunchentoot differ, a function with the difference's name tells
 ;;; which way the loaded one goes.
 
 (defun hunchentoot-has-p (name)
@@ -30,6 +32,10 @@
 (defun second-value-is-an-error-p ()
   "Before 1.3.1 a handler that returned a true second value was taken to have failed."
   (not (hunchentoot-since-p "1.3.1")))
+
+(defun forms-bounded-p ()
+  "Since 1.3.0 a multipart form is read no farther than its Content-Length."
+  (hunchentoot-since-p "1.3.0"))
 
 (defun bodies-of-bodyless-statuses-dropped-p ()
   "Later than 1.3.1 a body that a handler gives to 1xx, 204 or 304 is dropped.  The
