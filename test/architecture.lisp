@@ -346,9 +346,9 @@ type, and (:TEST NAME) for a test; those of methods are not."
 
 (defun interface-packages ()
   "The packages whose exported symbols are to be documented: the public ones."
-  (list* (find-package '#:clack.handler.recycling)
-         (find-package '#:hunchentoot-recycling-taskmaster)
-         #+sbcl (list (find-package '#:hunchentoot-recycling-taskmaster.postgresql))))
+  (list (find-package '#:clack.handler.recycling)
+        (find-package '#:hunchentoot-recycling-taskmaster)
+        #+sbcl (find-package '#:hunchentoot-recycling-taskmaster.postgresql)))
 
 (defun exported-symbols (package)
   "The symbols that PACKAGE exports and that are its own."
