@@ -192,7 +192,9 @@ of the last, values, and words that the error has beside the argument and the va
                                    :port port :address address)))
         (when *missing-addresses-told-p*
           (is-true (tells-p '("192.0.2.1" "port 0") :port 0 :address "192.0.2.1"))
-          (is-true (tells-p '("no-such-host.invalid") :port 0 :address "no-such-host.invalid")))))))
+          (unless (uiop:featurep :abcl) ; usocket has no condition for that there
+            (is-true (tells-p '("no-such-host.invalid")
+                              :port 0 :address "no-such-host.invalid"))))))))
 
 (define-server-test (a-port-that-needs-a-privilege-is-refused-in-a-sentence :needs :parking)
   (if (equal '("1024") (ignore-errors

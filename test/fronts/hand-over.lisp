@@ -44,7 +44,7 @@
           (task-result stop)
           (is (closed-by-server-p idle)))))))
 
-(define-front-test half-a-head-holds-up-a-soft-stop-for-a-moment-only
+(define-front-test (half-a-head-holds-up-a-soft-stop-for-a-moment-only :needs :our-http)
   (with-front (request :read-timeout 1000) nil
     (with-connection (connection)
       (is (equal "word" (exchange-text connection "/word")))

@@ -271,7 +271,7 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
       (is (not (search (format nil "~C~C0~2:*~C~C" #\Return #\Newline) text)) "It has no end."))
     (is-true (await-log "Amid the reply."))))
 
-(define-front-test a-client-that-leaves-amid-what-a-handler-writes-harms-nobody
+(define-front-test (a-client-that-leaves-amid-what-a-handler-writes-harms-nobody :needs :our-http)
   (let ((over (make-gate "the handler to give up")))
     (with-front (request) (streamed (write 200)
                             (unwind-protect (loop (funcall write *large-answer*))
