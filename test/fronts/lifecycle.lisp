@@ -242,7 +242,7 @@ true if each answer was right."
           (is (closed-by-server-p connection)))
         (is (null (task-result stopping)))))))
 
-(define-front-test (a-hard-stop-waits-for-no-client :modes (:plain :tls))
+(define-front-test (a-hard-stop-waits-for-no-client :modes (:plain :tls) :needs :our-http)
   (let ((answers (make-recorder)))
     (with-front (request)
         (cond ((equal "/later" (path request)) (later (answer) (record answers answer)))
