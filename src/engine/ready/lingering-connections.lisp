@@ -60,13 +60,13 @@ more now, :SOME if there may be."
 (defun linger (engine connection)
   "Drops the input of CONNECTION, which the caller owns.  Closes it at its end, else parks it."
   (loop
-    (ecase (drop-arrivals connection)
-      (:end (return (close-owned engine connection)))
+    (let ((arrivals (drop-arrivals connection)))
       ;; The sentinel cannot enforce the deadline while the connection has an owner again and again.
-      (:some (return (if (overdue-p connection (milliseconds))
-                         (close-owned engine connection)
-                         (requeue-connection engine connection))))
-      (:none (ecase (park engine connection)
-               (:parked (return (end-if-parked-too-late engine connection)))
-               (:broken (return (close-owned engine connection)))
-               (:again))))))
+      (when (or (eq :end arrivals) (overdue-p connection (milliseconds)))
+        (return (close-owned engine connection)))
+      (when (eq :some arrivals)
+        (return (requeue-connection engine connection)))
+      (ecase (park engine connection)
+        (:parked (return (end-if-parked-too-late engine connection)))
+        (:broken (return (close-owned engine connection)))
+        (:again)))))

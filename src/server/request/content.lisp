@@ -384,7 +384,6 @@ lock."
            (content-count content))
           (t 0))))
 
-(declaim (inline window-index))
 (defun window-index (content)
   "The index in the window of CONTENT of the octet at its position."
   (- (content-position content) (content-base content)))
