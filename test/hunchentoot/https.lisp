@@ -5,7 +5,7 @@
 
 ;;; What certificates and keys must be, the table of arguments says.
 
-(defvar *facts* nil
+(defvar *facts-of-tls* nil
   "What FORM of SERVING-HTTPS has returned last.")
 
 (defmacro serving-https ((directory &rest initargs) form &body body)
@@ -18,7 +18,7 @@ for localhost already."
        (serving (:ssl-certificate-file (file-in ,directory "localhost" "pem")
                  :ssl-privatekey-file (file-in ,directory "localhost" "key")
                  ,@initargs)
-           (("/yo" (setf *facts* ,form) "Hey!"))
+           (("/yo" (setf *facts-of-tls* ,form) "Hey!"))
          ,@body))))
 
 (defun also (directory name &rest names)
@@ -28,7 +28,7 @@ for localhost already."
 (defun facts-for (&rest arguments)
   "What the handler of SERVING-HTTPS learns for openssl as a client with ARGUMENTS."
   (is-true (served-p (apply #'talk-by-openssl arguments)))
-  *facts*)
+  *facts-of-tls*)
 
 ;;; Certificates, protocols, ciphers
 
