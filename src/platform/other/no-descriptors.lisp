@@ -12,38 +12,6 @@
 (defconstant +would-block+ -11
   "The value, an integer, of a read or write that would have to wait.")
 
-(defvar *file-names* (make-random-state t)
-  "From which temporary files get their names.")
-
-(defun open-temporary-file ()
-  "A stream of a new, empty file without a name, which CLOSE-TEMPORARY-FILE deletes, for
-READ-FILE-OCTETS and WRITE-FILE-OCTETS; NIL where none can be made."
-  (ignore-errors
-    (loop for name = (merge-pathnames (format nil "hunchentoot-~36R" (random (expt 36 12)
-                                                                             *file-names*))
-                                      (uiop:temporary-directory))
-          for file = (open name :direction :io :element-type 'octet
-                                :if-exists nil :if-does-not-exist :create)
-          when file do (delete-file name) (return file))))
-
-(defun close-temporary-file (file)
-  "Closes FILE, which OPEN-TEMPORARY-FILE has made."
-  (close file))
-
-(defun read-file-octets (file position octets start end)
-  "Reads FILE from POSITION into OCTETS from START to END.  True if FILE had that many octets."
-  (finish-output file)
-  (file-position file position)
-  (= end (read-sequence octets file :start start :end end)))
-
-(defun write-file-octets (file position octets start end)
-  "Writes OCTETS from START to END to FILE at POSITION.  True if all were written."
-  (ignore-errors
-    (file-position file position)
-    (write-sequence octets file :start start :end end)
-    (finish-output file)
-    t))
-
 (defun accepted-socket (socket)
   "The value of ACCEPT-CONNECTION for SOCKET, a socket of the Lisp: a usocket."
   (funcall 'stream-usocket socket))      ; not compiled for ABCL, which calls nothing of this
@@ -59,7 +27,8 @@ READ-FILE-OCTETS and WRITE-FILE-OCTETS; NIL where none can be made."
                                         "NIL: this platform has no such thing, or does not tell."
                                         (declare (ignore arguments))
                                         nil)))))
-  (none readiness-supported-p would-block-p private-folder fill-standard-descriptors
+  (none readiness-supported-p would-block-p private-folder open-temporary-file
+        fill-standard-descriptors
         special-listeners-supported-p take-variable take-number quiet-milliseconds
         heap-octets heap-used collection-seconds collect-garbage call-when-forgotten
         functions-can-be-wrapped-p call-in-saved-images))
@@ -80,7 +49,8 @@ READ-FILE-OCTETS and WRITE-FILE-OCTETS; NIL where none can be made."
                (setf lisp-stream-milliseconds) take-read-ahead put-read-ahead
                process-number send-notification inherited-descriptor
                open-path-listener open-inherited-listener open-shared-port-listener
-               native-name open-file file-facts send-file
+               native-name open-file file-facts read-file-octets write-file-octets
+               close-temporary-file send-file
                make-poller close-poller watch rearm unwatch wake-all send-probe wake-one
                await-ready make-timer-descriptor arm-timer-descriptor
                thread-identity thread-state thread-run-time processor-stall processor-idle-time

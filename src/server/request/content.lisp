@@ -138,7 +138,8 @@ or if enough has come."
   "Gives the window of CONTENT room for TOTAL octets; NIL where they are to go to a file."
   (or (<= total (length (the octets (content-octets content))))
       (let* ((size (vector-size content total))
-             (octets (and (<= total *most-content-memory*)
+             (octets (and (or (<= total *most-content-memory*)
+                              (not (readiness-supported-p))) ; nor files without a name
                           (or (<= size *content-memory*)
                               (and (plenty-p size)
                                    (change-reservation (content-reserved content) size
@@ -267,7 +268,9 @@ STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
         (return :all))
       (ecase (if (direct-p content)
                  (receive-to-window content)
-                 (let ((outcome (fill-input io)))
+                 (let ((outcome (cond ((not (and wait-p (io-waits-p io))) (fill-input io))
+                                      ((await-input-of io (body-octets-due decoder)) :some)
+                                      (t :end))))
                    (when (eq :some outcome)
                      (take-input content))
                    outcome))
@@ -592,9 +595,7 @@ or its client has left."
              (pace-io (http-io http) nil nil)
              (release-input (http-io http))
              (content-head content))
-            (:end
-             (abandon-content http)
-             :end)
+            (:end (abandon-content http) :end)
             (:none
              (let ((deadline (content-deadline content
                                                (as-milliseconds (read-seconds application)))))
