@@ -114,7 +114,7 @@
   (await-in-page browser "document.activeElement.tagName == 'TR'")
   (loop repeat 100
         until (equal "true" (evaluated browser
-                                       "document.activeElement.classList.contains('busy')"))
+                                       "document.activeElement.textContent.includes('/slow')"))
         do (press browser "ArrowDown" 40))
   (press browser "Enter" 13)
   (await-in-page browser "document.querySelector('#where').open")
