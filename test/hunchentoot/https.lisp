@@ -354,17 +354,6 @@ after these."))
             (is (equal '((between-everything nil) (before-encryption nil) (after-encryption t))
                        (recorded *streams-seen*)))))))))
 
-(defclass looking-around () ())
-
-(defmethod hunchentoot:process-connection :around ((acceptor looking-around) socket)
-  (call-next-method))
-
-(defclass looking-within () ())
-
-(defmethod hunchentoot:process-connection ((acceptor looking-within) socket)
-  (usocket:socket-stream socket)
-  (call-next-method))
-
 (define-server-test (a-program-may-have-methods-of-connections-over-tls :needs :our-engine)
   (dolist (mixin '(looking-around looking-within))
     (serving-https (directory :mixin mixin) (hunchentoot:ssl-p)

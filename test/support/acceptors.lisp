@@ -30,6 +30,19 @@ as a taskmaster of its own.")
       (eval `(defclass ,name (,mixin ,*acceptor-class*) ())))
     name))
 
+;;; Programs with methods of their own for connections
+
+(defclass looking-around () ())
+
+(defmethod hunchentoot:process-connection :around ((acceptor looking-around) socket)
+  (call-next-method))
+
+(defclass looking-within () ())
+
+(defmethod hunchentoot:process-connection ((acceptor looking-within) socket)
+  (usocket:socket-stream socket)
+  (call-next-method))
+
 (defun make-test-acceptor (&rest initargs &key mixin &allow-other-keys)
   "An acceptor of *ACCEPTOR-CLASS*, with the class MIXIN in front where that is given,
 on an ephemeral port of this machine, without logs; INITARGS go before these defaults."
