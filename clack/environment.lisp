@@ -70,7 +70,7 @@ the request does not."
               :headers (header-table head)
               :content-type (head-header head :content-type)
               :content-length (content-length-of head)
-              :raw-body (exchange-content exchange)
+              :raw-body (current-content exchange)
               :clack.streaming t
               :clack.io exchange))))) ; see socket.lisp
 

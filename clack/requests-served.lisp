@@ -128,8 +128,7 @@ gone."
 (defun release-request (exchange)
   "Counts the request of EXCHANGE, which is over, and releases the memory and files of its content."
   (note-served exchange)
-  (abandon-content (exchange-http exchange))
-  (setf (exchange-content exchange) nil)) ; a program may keep a responder for ever
+  (abandon-content (exchange-http exchange)))
 
 (defun conclude-request (exchange)
   "Ends the request of EXCHANGE, whose response was sent or cut.  Returns the connection's outcome,

@@ -78,7 +78,7 @@ When the handler is left by an error or a throw before REPLY is complete, the cl
                 (make-deferred-reply deferred-response
                                      hunchentoot:*acceptor*
                                      hunchentoot:*request* hunchentoot:*reply*
-                                     (own-content hunchentoot:*request*) hunchentoot:*session*))
+                                     hunchentoot:*session*))
           deferred-response)))
 
 ;;; In any thread
@@ -121,8 +121,9 @@ FUNCTION.  Temporary files that FUNCTION makes live as long as those of the hand
 ask for raw post data and parameters; threads that change anything else in these objects have to
 synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client has left and
 :ON-ABANDON was called, or its time has run out."
-  (call-with-content-as-stream (or (deferred-reply-content reply) *no-content*)
-                               (lambda () (call-in-context reply function))))
+  (let ((request (deferred-reply-request reply)))
+    (call-with-content-as-stream (or (and request (own-content request)) *no-content*)
+                                 (lambda () (call-in-context reply function)))))
 
 (defmacro with-reply-context ((reply) &body body)
   "Evaluates BODY as CALL-WITH-REPLY-CONTEXT calls a function for REPLY."

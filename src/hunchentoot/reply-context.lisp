@@ -1,20 +1,19 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 ;;;; The DEFERRED-REPLY that programs get for a reply that comes later.  It keeps the dynamic
-;;;; context of the request: Hunchentoot's variables, and the files and content to release at the
-;;;; end.  Several threads may use the context at a time, the handler's among them.
+;;;; context of the request: Hunchentoot's variables, and the files to delete at the end.  Several
+;;;; threads may use the context at a time, the handler's among them.
 
 (defstruct (deferred-reply (:include opaque) (:copier nil)
                            (:constructor make-deferred-reply
-                               (deferred-response acceptor request reply content session
+                               (deferred-response acceptor request reply session
                                 &aux (handlers-session session))))
   "A reply that comes later, with the values that were bound while its handler ran.  Since a program
 may keep it after its request is over, the end of the request removes the large objects."
   (deferred-response nil :read-only t)
   (acceptor nil :read-only t)
-  (request nil)                         ; NIL from the end on, like the next five
+  (request nil)                         ; NIL from the end on, like the next four
   (reply nil)
-  (content nil)                         ; of the request
   (session nil)
   (handlers-session nil)                ; that of the handler when it deferred the reply
   (stream nil)                          ; Hunchentoot's
@@ -77,23 +76,14 @@ CONTEXT, which another thread may have begun meanwhile, becomes that of the curr
 
 (defun end-context (context)
   "Deletes the temporary files of CONTEXT, whose reply is over, and removes the objects of its
-request from it.  Returns the content of the request, or NIL."
+request from it."
   (uninterruptibly
-    (multiple-value-bind (files content)
-        (with-lock-briefly ((deferred-reply-lock context))
-          (setf (deferred-reply-request context) nil
-                (deferred-reply-reply context) nil
-                (deferred-reply-session context) nil
-                (deferred-reply-handlers-session context) nil
-                (deferred-reply-stream context) nil)
-          (values (shiftf (deferred-reply-files context) :deleted)
-                  (shiftf (deferred-reply-content context) nil)))
+    (let ((files (with-lock-briefly ((deferred-reply-lock context))
+                   (setf (deferred-reply-request context) nil
+                         (deferred-reply-reply context) nil
+                         (deferred-reply-session context) nil
+                         (deferred-reply-handlers-session context) nil
+                         (deferred-reply-stream context) nil)
+                   (shiftf (deferred-reply-files context) :deleted))))
       (unless (eq :deleted files)
-        (delete-files files))
-      content)))
-
-(defun forget-request (context)
-  "Calls END-CONTEXT, and releases the memory of the request's content."
-  (let ((content (end-context context)))
-    (when (typep content 'content)
-      (release-content content))))
+        (delete-files files)))))

@@ -17,16 +17,6 @@ the connection from another acceptor."
         other
         own)))
 
-(defun call-processing (exchange http content thunk)
-  "Calls THUNK, which processes the request of EXCHANGE over HTTP with CONTENT, and releases that
-afterwards, unless other threads may still read it.  A non-local exit ends an upgrade of the
-connection."
-  (unwind-protect
-       (unless-returned (funcall thunk)
-         (drop-upgrade exchange))
-    (unless (http-suspended-exchange http)
-      (release-content content))))
-
 (defun process-head (acceptor exchange http)
   "Processes the request of EXCHANGE, which came over HTTP, in the context of
 CALL-WITH-CONNECTION-STREAM.  Returns true when the connection may be used again, or :DEFERRED when
@@ -42,15 +32,13 @@ the reply comes later."
           (hunchentoot:*session* nil))
       (when (eq :chunked (head-framing head))
         (expect-chunked-body acceptor))
-      (flet ((process-it ()
-               (hunchentoot:process-request
-                (make-request acceptor http (head-headers head) (head-method head)
-                              (head-uri head) (head-protocol head)
-                              (if (and (head-upgrade head) (eq content *no-content*))
-                                  (make-instance 'upgrade-stream)
-                                  content)))))
-        (declare (dynamic-extent #'process-it))
-        (call-processing exchange http content #'process-it)))
+      (unless-returned (hunchentoot:process-request
+                        (make-request acceptor http (head-headers head) (head-method head)
+                                      (head-uri head) (head-protocol head)
+                                      (if (and (head-upgrade head) (eq content *no-content*))
+                                          (make-instance 'upgrade-stream)
+                                          content)))
+        (drop-upgrade exchange)))
     (cond ((deferred-p exchange)
            (end-content exchange)
            :deferred)
@@ -68,8 +56,8 @@ again."
          (abandon-reply (http-stream http) (http-io http)))
         (t
          (finish-request acceptor exchange (http-io http))
-         (end-content exchange))) ; waits for the rest
-  (abandon-content http)          ; until here, the release of HTTP would give it back
+         (end-content exchange)))
+  (abandon-content http)                ; until here, the release of HTTP would give it back
   (reusable-p (exchange-protocol exchange)))
 
 ;;; The handler, and its reply

@@ -29,7 +29,7 @@ Returns the connection's outcome."
          (setf (deferred-reply-stream context) (current-stream))
          :deferred)
         (t
-         (forget-request context)
+         (end-context context)
          (prog1 (conclude-exchange acceptor exchange http)
            (note-served exchange)))))
 
@@ -66,7 +66,7 @@ Returns the connection's outcome."
                        (keep-connection))))))
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)
-  (forget-request (deferred-response-context deferred-response))
+  (end-context (deferred-response-context deferred-response))
   (let* ((exchange (deferred-response-exchange deferred-response))
          (access (shiftf (exchange-access exchange) nil)))
     (when access                        ; a stream may have begun

@@ -70,7 +70,7 @@ engine calls on top of them.")
    ;; files as descriptors
    #:fill-standard-descriptors #:native-name #:open-file #:file-facts #:read-file-octets
    #:write-file-octets #:send-file
-   #:open-temporary-file #:close-temporary-file #:private-folder
+   #:open-temporary-file #:private-folder
    ;; threads as the system schedules them, and the sentinel's tick
    #:thread-identity #:thread-state #:thread-run-time #:processor-stall #:processor-idle-time
    #:online-processors

@@ -77,7 +77,6 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
    #:exchange-kind #:exchange-head #:exchange-status #:exchange-words #:exchange-duration
    #:note-served
-   #:exchange-content
    #:last-of-connection-p
    #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
    #:handler-timed-out-p #:watch-of #:request-timed-out-p #:call-when-timed-out
@@ -116,7 +115,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:content #:content-io #:content-size #:content-known-p #:content-left #:invite-content
    #:refuse-content #:keep-reply-from #:read-all-content #:reserve-memory
    #:content-limits #:end-taking #:with-content #:rewind
-   #:release-content #:abandon-content #:*no-content*
+   #:current-content #:abandon-content #:*no-content*
    ;; replies
    #:with-reply #:send-reply #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second

@@ -49,8 +49,7 @@
                (setf lisp-stream-milliseconds) take-read-ahead put-read-ahead
                process-number send-notification inherited-descriptor
                open-path-listener open-inherited-listener open-shared-port-listener
-               native-name open-file file-facts read-file-octets write-file-octets
-               close-temporary-file send-file
+               native-name open-file file-facts read-file-octets write-file-octets send-file
                make-poller close-poller watch rearm unwatch wake-all send-probe wake-one
                await-ready make-timer-descriptor arm-timer-descriptor
                thread-identity thread-state thread-run-time processor-stall processor-idle-time

@@ -111,9 +111,9 @@ many octets."
         "/tmp")))
 
 (defun open-temporary-file ()
-  "A descriptor of a new, empty file without a name, which CLOSE-TEMPORARY-FILE deletes, for
-READ-FILE-OCTETS and WRITE-FILE-OCTETS; NIL where none can be made.  The caller defers interrupts
-until it has recorded the descriptor; else the file's name might stay, too."
+  "A descriptor of a new, empty file without a name, which is deleted when that is closed; NIL where
+none can be made.  The caller defers interrupts until it has recorded the descriptor; else the
+file's name might stay, too."
   (let ((name (sb-ext:string-to-octets
                (concatenate 'string (temporary-directory) "/hunchentoot-XXXXXX")
                :external-format :utf-8 :null-terminate t)))
@@ -125,10 +125,6 @@ until it has recorded the descriptor; else the file's name might stay, too."
         (unless (minusp file)
           (system-call "unlink" sb-alien:int (sb-sys:system-area-pointer sap))
           file)))))
-
-(defun close-temporary-file (file)
-  "Closes FILE, which OPEN-TEMPORARY-FILE has made."
-  (close-descriptor file))
 
 (defconstant +folders-tried+ 100
   "The maximum number of names that PRIVATE-FOLDER tries.")

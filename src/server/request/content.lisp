@@ -175,7 +175,7 @@ or if enough has come."
                      (content-count content) 0)
                (change-reservation (content-reserved content) 0))
               (t
-               (close-temporary-file (shiftf (content-file content) nil))
+               (close-descriptor (shiftf (content-file content) nil))
                nil))))))
 
 (defun spool (content octets start end)
@@ -212,7 +212,7 @@ now on.  Waits for a thread that is reading."
           (setf (content-failure content) failure))
         (when (content-file content)
           (counter-add *octets-in-files* (- (content-size content)))
-          (close-temporary-file (shiftf (content-file content) nil)))
+          (close-descriptor (shiftf (content-file content) nil)))
         (let ((octets (shiftf (content-octets content) *no-octets*)))
           (unless (or (content-given-p content) (<= (length (the octets octets)) *content-memory*))
             (put-on-free-list *content-vectors* octets)))
@@ -453,15 +453,12 @@ the octets, a start and an end."
   (declare (ignore abort))
   t)
 
-(defun next-octet (content)
-  (if (zerop (octets-there content))
-      :eof
-      (prog1 (aref (the octets (content-octets content)) (window-index content))
-        (incf (content-position content)))))
-
 (defmethod trivial-gray-streams:stream-read-byte ((stream content))
   (with-content (stream)
-    (next-octet stream)))
+    (if (zerop (octets-there stream))
+        :eof
+        (prog1 (aref (the octets (content-octets stream)) (window-index stream))
+          (incf (content-position stream))))))
 
 (defmethod trivial-gray-streams:stream-listen ((stream content))
   (with-content (stream)
@@ -587,32 +584,27 @@ or its client has left."
 (defun received-request (application connection http wait-p)
   "Receives the content of HTTP; returns the same as REQUEST-WITH-CONTENT."
   (let ((content (http-content http)))
-    (flet ((refuse (refusal)
-             (refuse-spooled application http refusal)))
-      (handler-case
-          (ecase (receive-content content wait-p)
-            (:all
-             (pace-io (http-io http) nil nil)
-             (release-input (http-io http))
-             (content-head content))
-            (:end (abandon-content http) :end)
-            (:none
-             (let ((deadline (content-deadline content
-                                               (as-milliseconds (read-seconds application)))))
-               (cond ((and deadline (<= deadline (milliseconds)))
-                      (count-late (worker-engine *worker*) :body)
-                      (refuse (make-refusal :request-timeout)))
-                     ((not (and (memory-left-p content)
-                                (keep-waiting-input (worker-engine *worker*) http)))
-                      (refuse (make-refusal :no-memory)))
-                     (t
-                      (set-deadline-at connection :body deadline)
-                      :none)))))
-        (protocol-error (refusal) (refuse refusal))
-        (stream-timeout () (refuse (make-refusal :request-timeout)))
-        (descriptor-broken ()
-          (abandon-content http)
-          :end)))))
+    (handler-case
+        (ecase (receive-content content wait-p)
+          (:all
+           (pace-io (http-io http) nil nil)
+           (release-input (http-io http))
+           (content-head content))
+          (:end (abandon-content http) :end)
+          (:none
+           (let ((deadline (content-deadline content
+                                             (as-milliseconds (read-seconds application)))))
+             (when (and deadline (<= deadline (milliseconds)))
+               (count-late (worker-engine *worker*) :body)
+               (error (make-refusal :request-timeout)))
+             (unless (and (memory-left-p content)
+                          (keep-waiting-input (worker-engine *worker*) http))
+               (error (make-refusal :no-memory)))
+             (set-deadline-at connection :body deadline)
+             :none)))
+      (protocol-error (refusal) (refuse-spooled application http refusal))
+      (stream-timeout () (refuse-spooled application http (make-refusal :request-timeout)))
+      (descriptor-broken () (abandon-content http) :end))))
 
 (defun content-pending-p (http)
   "True while the content of a request over HTTP is received before that is served."
@@ -643,13 +635,16 @@ reason."
 
 ;;; The content of the current request
 
+(defun current-content (exchange)
+  "The content of the request of EXCHANGE, a stream, until its reply is over."
+  (or (http-content (exchange-http exchange)) *no-content*))
+
 (defun take-content (exchange)
   "The content of the request of EXCHANGE, a stream.  The protocol state is that after its head."
   (let* ((http (exchange-http exchange))
          (head (exchange-head exchange))
-         (content (or (http-content http) *no-content*)))
-    (setf (exchange-content exchange) content
-          (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
+         (content (current-content exchange)))
+    (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
     (cond ((content-reader content)
            (setf (content-reader content) (bt:current-thread))
            (when (head-expect-100-continue-p head)
@@ -667,7 +662,7 @@ reason."
 received of content that comes makes this request the last."
   (let ((http (exchange-http exchange)))
     (when (member (client-side (exchange-protocol exchange)) '(:body :held))
-      (note-event exchange (if (content-over-p (exchange-content exchange))
+      (note-event exchange (if (content-over-p (current-content exchange))
                                :request-end
                                :request-fault)))
     (pace-io (http-io http) nil nil)

@@ -19,8 +19,6 @@
   (began (microseconds) :type (unsigned-byte 62))
   ;; The HEAD of the request of EXCHANGE; NIL until it was read.
   (head nil)
-  ;; The content of the request of EXCHANGE, a stream; NIL until it was taken.
-  (content nil)
   ;; The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides whether the
   ;; connection may be used again.
   (protocol 0 :type protocol-state)
