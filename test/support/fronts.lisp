@@ -105,9 +105,9 @@ it returns a writer.  That is a function of data, a string, octets or NIL, and p
         (apply #'recycling:complete-reply reply (or content "") keys)
         (let ((stream (apply #'recycling:start-stream reply keys)))
           (lambda (data &key (start 0) end close)
-            (cond (data
-                   (unless stream (error 'recycling:client-left))
-                   (recycling:write-outgoing stream data :start start :end end :wait t)))
+            (when data
+              (unless stream (error 'recycling:client-left))
+              (recycling:write-outgoing stream data :start start :end end :wait t))
             (when (and close stream)
               (recycling:close-outgoing stream)))))))
 
