@@ -117,6 +117,7 @@
       (eventually ("the thread to be free") (zerop (figure :busy)))
       (is (= 20 (count :deferred (recycling:list-connections *server*)
                        :key (lambda (plist) (getf plist :state)))))
+      (is (= 20 (figure :in-progress)))
       (is (equal "word" (ask-text "/word")))
       (dolist (answer (recorded answers))
         (funcall answer 200 '() "later"))

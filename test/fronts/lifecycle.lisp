@@ -87,12 +87,23 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
       (expect-replies slow "/slow")
       (expect-replies (list waiting) "word"))
     (is (equal "word" (ask-text "/word"))))
-  (with-held-requests (1 :worker-num 1 :max-thread-count 1 :max-accept-count nil)
-    (is (= 503 (response-status (ask "/word"))))
+  (with-held-requests (1 :worker-num 1 :max-thread-count 1 :max-accept-count nil
+                         :max-address-connections 2)
+    (is-true (eventually ("clients to be refused, who then count for no address")
+               (is (= 503 (response-status (ask "/word"))))
+               (< 2 (getf (figure :refused-by) :threads))))
     (open-gate release)
     (expect-replies slow "/slow")))
 
 ;;; What comes while a connection is served
+
+(define-front-test (what-threads-have-counted-outlives-them :modes (:unparked))
+  (with-held-requests (3 :worker-num 1)
+    (open-gate release)
+    (expect-replies slow "/slow")
+    (mapc #'disconnect slow)
+    (eventually ("two threads to end") (< 1 (figure :ended)))
+    (await-served 3)))
 
 (define-front-test (what-comes-during-a-request-is-answered-after-it :modes (:plain :unparked :tls))
   (with-held-requests (2)
