@@ -26,6 +26,13 @@ bound in a function that the application returns; values of FORM are recorded in
       (is (= 500 (response-status (read-response connection))))
       (is-true (await-log "42")))))
 
+(define-server-test a-function-whose-response-cannot-be-sent-may-give-another-one
+  (with-responder (given) (let ((value (format nil "a~Cb" (code-char 0))))
+                            (ignore-errors
+                             (funcall responder (list 200 (list :x-own value) '("text"))))
+                            (funcall responder (text-response "another")))
+    (is (equal "another" (ask-text "/")))))
+
 (define-server-test a-response-that-was-begun-in-the-function-is-not-given-again
   (with-responder (given) (let ((writer (funcall responder '(200 (:content-length "6")))))
                             (prog1 (list (handler-case (funcall responder (text-response "again"))

@@ -304,6 +304,15 @@ value is the number of interim ones."
         (check t :read-timeout 60 :content-timeout 1 :min-content-rate nil)))
     (is (null (recorded whole)))))
 
+(define-front-test (a-client-that-trickles-content-is-told-so :needs :our-content)
+  (with-front (request :content-grace 1 :read-timeout 60) (reply 200 '() (content request))
+    (with-connection (connection)
+      (send connection (post-head "/" "Content-Length: 10000"))
+      (eventually ("the client to be told")
+        (try-to-send connection "a")
+        (readable-p connection 1/10))
+      (is (= 408 (response-status (read-response connection)))))))
+
 (define-front-test (the-least-rate-can-be-left-off :modes (:plain) :needs :our-content)
   (with-front (request :content-grace 0 :min-content-rate nil :read-timeout 60)
       (reply 200 '() (content request))

@@ -97,6 +97,25 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
 
 ;;; What comes while a connection is served
 
+(define-front-test (timers-take-no-client-its-place :modes (:plain))
+  (let ((entered (make-gate)) (release (make-gate)))
+    (with-front (request :worker-num 1 :max-thread-count 1 :max-accept-count 2)
+        (reply 200 '() "word")
+      (recycling:run-after 0 (lambda ()
+                               (open-gate entered)
+                               (await release))
+                           :server *server*)
+      (await entered)
+      (with-connections (connections 2)
+        (unwind-protect
+             (loop for connection in connections
+                   for count from 1
+                   do (send-request connection "/")
+                      (eventually ("a client to come")
+                        (<= count (+ (figure :open) (figure :refused)))))
+          (open-gate release))
+        (expect-replies connections "word")))))
+
 (define-front-test (what-threads-have-counted-outlives-them :modes (:unparked))
   (with-held-requests (3 :worker-num 1)
     (open-gate release)

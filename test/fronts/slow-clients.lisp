@@ -16,7 +16,13 @@
       (dolist (connection connections)
         (is-true (large-reply-p connection))
         (is (equal "word" (response-text (read-response connection)))))
-      (is (equal "word" (response-text (read-response (first connections))))))))
+      (is (equal "word" (response-text (read-response (first connections))))))
+    (let ((before (figure :memory)))
+      (with-connection (leaving)
+        (send-request leaving "/")
+        (await-held-up 1)
+        (is (< before (figure :memory))))
+      (eventually ("memory to be given back") (>= before (figure :memory))))))
 
 (define-front-test (a-large-last-reply-arrives-whole :modes (:plain :unparked :tls))
   (with-front (request) (reply 200 '() (make-string 6000000 :initial-element #\ä))
@@ -149,6 +155,14 @@
                  (try-to-send connection (make-string 10000 :initial-element #\x)))
                (is (= status (response-status (read-response connection))))
                (is-true (closed-by-server-p connection))))))
+
+(define-front-test (who-never-closes-is-closed-in-the-end :modes (:plain))
+  (with-front (request) (reply 200 '() "last")
+    (with-connection (connection)
+      (send connection "nonsense" :crlf "more")
+      (is (= 400 (response-status (read-response connection))))
+      (is-true (closed-by-server-p connection))
+      (eventually ("the connection to end") (zerop (figure :open))))))
 
 (define-front-test who-sends-no-more-is-closed-at-once
   (with-front (request) (reply 200 '() (content request))

@@ -89,6 +89,29 @@ still serves."
           (is (equal "Hey!" (response-text (read-response connection))))))
       (await-printed program "Too many open files"))))
 
+(define-server-test (those-that-idle-longest-give-way :needs :parking)
+  (with-serving-program (program (page-form "/yo" "\"Hey!\"")
+                                 (signalled-acceptor ":idle-timeout 600"))
+    (with-connections (idle 40)
+      (flet ((serve (connections)
+               (dolist (connection connections)
+                 (is (equal "Hey!" (exchange-text connection "/yo"))))
+               (is (not (readable-p (first connections) 1/2)))))
+        (serve (list (first idle)))
+        (serve (rest idle))
+        (serve (last idle)))
+      ;; It has about as many descriptors now as it may.
+      (let* ((number (program-number program))
+             (names (uiop:run-program (list "ls" (format nil "/proc/~A/fd" number))
+                                      :output :lines)))
+        (uiop:run-program (list "prlimit" "--pid" number
+                                (format nil "--nofile=~D:4000" (length names)))))
+      (with-connections (connections 10)
+        (dolist (connection connections)
+          (is (equal "Hey!" (exchange-text connection "/yo")))))
+      (is-true (closed-by-server-p (first idle)))
+      (is (equal "Hey!" (exchange-text (first (last idle)) "/yo"))))))
+
 ;;; Methods that programs have
 
 (defclass wrapping-acceptor () ((wrapped :initform (make-recorder) :reader wrapped)))
