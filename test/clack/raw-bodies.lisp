@@ -18,17 +18,6 @@ content of a REQUEST that is sent in pieces."
          (is (= 200 (response-status (exchange connection "/" :method :post :content "last"))))))
      ,@checks))
 
-(define-server-test a-body-is-read-again-from-any-position
-  (loop for keys in '((:content "0123456789") (:chunks ("0123" "456789")))
-        do (with-raw-body (body :content (getf keys :content) :chunks (getf keys :chunks))
-               (list (decode (read-octets-of body 4)) (file-position body)
-                     (file-position body 0) (decode (read-octets-of body 20))
-                     (file-position body 8) (decode (read-octets-of body 20))
-                     (read-byte body nil :eof)
-                     (file-position body 3) (read-byte body) (file-position body 11)
-                     (read-byte body))
-             (is (equal '("0123" 4 t "0123456789" t "89" :eof t 51 nil 52) value)))))
-
 (define-server-test a-body-of-any-size-is-read-again
   (dolist (count (list 8191 8192 65536 70000 100000 (if (slow-lisp-p) 200000 5000000)))
     (let ((content (test-octets count)) (tail (max 0 (- count 10))) (middle (floor count 2)))

@@ -141,21 +141,6 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
         (is (equal "/last" (response-text (read-response ended))))
         (is (closed-by-server-p ended))))))
 
-(define-front-test (what-comes-behind-a-later-reply-does-not-wait :modes (:plain :tls))
-  (let ((answers (make-recorder)))
-    (with-front (request) (later (answer) (record answers answer))
-      ;; If each round had to wait for anything but the others, all would last for too long.
-      (is-true
-       (task-result
-        (as-client ("client")
-          (with-connection (connection)
-            (loop repeat (* 10 *patience*)
-                  do (send connection (request-octets "/") (request-octets "/word"))
-                     (funcall (await-answer answers) 200 '(:content-type "text/plain") "later")
-                  always (loop for text in '("later" "word")
-                               always (equal text
-                                             (response-text (read-response connection))))))))))))
-
 (define-front-test (a-request-that-came-in-time-waits-for-a-thread :modes (:plain :tls)
                                                                    :needs :parking)
   (with-growing-limit (seconds)
@@ -195,22 +180,6 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
              (loop repeat 5 do (is (equal "word" (ask-text "/word")))))
         (setf over t))
       (task-result greedy))))
-
-(define-front-test (a-last-reply-arrives-though-more-was-sent :modes (:plain :tls))
-  (with-front (request) (reply 200 '(:content-type "text/plain") *large-answer*)
-    (with-connection (connection)
-      (send connection (request-octets "/large" :headers '(("Connection" . "close")))
-            (test-octets 100000))
-      (is (= 200 (response-status (read-head connection))))
-      (is-true (whole-answer-p connection))
-      (is-true (closed-by-server-p connection)))
-    (with-connection (connection)
-      (send connection "NO REQUEST" :crlf :crlf)
-      (is (= 400 (response-status (read-response connection))))
-      (is-true (eventually ("the client to be cut off")
-                 (handler-case (progn (send connection (test-octets 1000)) nil)
-                   (error () t)))))
-    (eventually ("the connections to be closed") (zerop (figure :open)))))
 
 ;;; Any order of what clients do
 

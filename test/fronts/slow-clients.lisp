@@ -27,7 +27,7 @@
 (define-front-test (a-large-last-reply-arrives-whole :modes (:plain :unparked :tls))
   (with-front (request) (reply 200 '() (make-string 6000000 :initial-element #\ä))
     (with-connection (connection)
-      (send-request connection "/" :headers '(("Connection" . "close")))
+      (send connection (request-octets "/" :headers '(("Connection" . "close"))) "and more")
       (end-sending connection)
       (when (and *parking-p* (eq :hunchentoot *front*)) ; Clack's sends a long list piece by piece
         (await-held-up 1))

@@ -189,14 +189,6 @@
         (is (= 1 (length (response-header-values response "date"))))
         (is (not (search "1994" (response-header response "date"))))))))
 
-(define-server-test (an-error-amid-a-reply-of-known-length-ends-the-connection :needs :our-http)
-  (serving () (("/" (setf (hunchentoot:content-length*) 10)
-                    (let ((reply (hunchentoot:send-headers)))
-                      (write-sequence (octets "half") reply)
-                      (error "amid the reply"))))
-    (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
-      (is (= 1 (count-of "HTTP/1.1 " text)) "What is missing is not taken from another reply."))))
-
 (define-server-test (nothing-interim-comes-after-the-reply-has-begun :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) 4)
                     (let ((reply (hunchentoot:send-headers))

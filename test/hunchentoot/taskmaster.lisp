@@ -53,18 +53,6 @@
     (eventually ("the threads that are not needed any more to end")
       (= 2 (figure :threads)))))
 
-(define-server-test (by-default-who-comes-late-waits :needs :our-engine)
-  (with-busy-threads (acceptor 2 :max-thread-count 2)
-    (let ((waiting (loop repeat 5
-                         collect (as-client ("waiting client") (ask-text "/quick")))))
-      (is (= 2 (figure :threads)))
-      (is (notany #'task-done-p waiting))
-      (open-gate release)
-      (dolist (client waiting)
-        (is (equal "quick" (task-result client))))
-      (is (= 2 (figure :threads)))
-      (is (zerop (figure :refused))))))
-
 (defun (setf most-threads) (count)
   "Sets how many threads *SERVER* may have."
   (setf (hunchentoot:taskmaster-max-thread-count (hunchentoot::acceptor-taskmaster *server*))
