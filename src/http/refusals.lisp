@@ -135,7 +135,7 @@ client.  SECTION of an RFC has the rule."
 (define-refusal :too-many-files 413 "RFC 9110, section 15.5.14"
   "The form has more files than this server takes.")
 (define-refusal :no-memory 503 "RFC 9110, section 15.6.4"
-  "The server has no memory for the request at the moment.")
+  "Neither memory nor a temporary file has room for the request.")
 (define-refusal :queue-timeout 503 "RFC 9110, section 15.6.4"
   "The server is busy.  Please try again in a moment.")
 (define-refusal :handler-timeout 503 "RFC 9110, section 15.6.4"

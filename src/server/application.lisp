@@ -108,21 +108,10 @@ HEADERS, an alist, are NIL where they are not known.")
                    &optional method uri protocol headers)
     (declare (ignore http method uri protocol headers))
     (let ((name (protocol-error-refusal refusal)))
-      (case name
-        (:tls-to-plain-http
-         (tell-seldom application name :info
-                      "A client speaks TLS where plain HTTP is spoken"
-                      "clients spoke TLS where plain HTTP is spoken"))
-        ((:malformed-proxy-header :no-trusted-proxy)
-         (tell-seldom application name :warning
-                      "A connection without a PROXY header was closed"
-                      "connections without a PROXY header were closed"
-                      (protocol-error-reason refusal)))
-        (:contradicting-proxies
-         (tell-seldom application name :warning
-                      "A request was refused"
-                      "requests were refused"
-                      "Forwarded and X-Forwarded-For contradict each other"))))))
+      (when (log-throttle-of application name)
+        (tell-seldom application name (if (eq :tls-to-plain-http name) :info :warning)
+                     "A request was refused" "requests were refused"
+                     (protocol-error-reason refusal))))))
 
 (defun note-rejected-head (application http refusal head)
   "Calls NOTE-REJECTED for the request to APPLICATION over HTTP that has HEAD, because of REFUSAL."

@@ -85,6 +85,16 @@
         (eventually ("all to be looked at") (and (= 20 (figure :parked)) (zerop (figure :busy))))
         (is (> 200000 (- (figure :memory) before)))))))
 
+(define-front-test (content-without-room-is-answered-503-and-told-once :modes (:plain :tls)
+                                                                      :needs :parking)
+  (with-front (request) (reply 200 '() (counted (content request)))
+    (with-environment (("TMPDIR" "/nowhere"))
+      (loop repeat 3
+            do (with-connection (connection)
+                 (try-to-send connection (post-octets "/" (list :content (test-octets 9000000))))
+                 (is (= 503 (response-status (read-response connection)))))))
+    (is (= 1 (count-messages (await-log "refused: Neither memory nor a temporary file"))))))
+
 ;;; Any thread
 
 (define-front-test (any-thread-reads-content-after-the-handler :modes (:plain :unparked :tls)

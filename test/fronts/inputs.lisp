@@ -79,8 +79,8 @@
        408 "POST /read HTTP/1.1" nil :needs :our-http :read-timeout 1)
       ;; TLS where plain HTTP is spoken, and what only looks like it
       (((:raw "^V^C^A^@^E^A^@^@^A^C")) (400) "-" nil
-       :told "[INFO]] A client speaks TLS where plain HTTP is spoken.")
-      (((:raw "^V^C")) (400) "-" nil :told "A client speaks TLS")
+       :told "[INFO]] A request was refused: A TLS handshake was begun on a port for plain http.")
+      (((:raw "^V^C")) (400) "-" nil :told "A TLS handshake was begun")
       (((:raw "^U^C^C^@^B^B(") "") 400 "-" nil)
       (("" (:raw "^A^V^C") "") 400 "-" nil)))
   "Lists of octets as vectors have them, of which :END says that the client closes its half then and

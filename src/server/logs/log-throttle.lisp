@@ -26,8 +26,9 @@ message now, or NIL for no message."
 (defun make-log-throttles ()
   "The log throttles of an application, an alist: for connections that were :REFUSED, or whose
 address was crowded, for refusals of requests that are logged, and for failed handshakes by kind."
-  (loop for name in (list* :refused :crowded-address :tls-to-plain-http :malformed-proxy-header
-                           :no-trusted-proxy :contradicting-proxies (handshake-failure-kinds))
+  (loop for name in (list* :refused :crowded-address :no-memory :tls-to-plain-http
+                           :malformed-proxy-header :no-trusted-proxy :contradicting-proxies
+                           (handshake-failure-kinds))
         collect (cons name (make-log-throttle))))
 
 (defparameter *rare-control* "~A~@[: ~A~]."
