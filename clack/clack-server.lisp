@@ -18,7 +18,6 @@ listens.  For a Unix-domain socket, it is 0."))
    (read-timeout :initarg :read-timeout :reader read-seconds)
    (write-timeout :initarg :write-timeout :reader write-seconds)
    (persistent-p :initarg :persistent-p :reader server-persistent-p)
-   (batch-scheduling-p :initarg :batch-scheduling-p :reader server-batch-scheduling-p)
    (websocket-limits :initarg :websocket-limits :reader server-websocket-limits
                      :documentation "The limits on WebSockets, keyword arguments of
 MAKE-PROGRAM-SOCKET.")

@@ -34,7 +34,7 @@
   "The types of the arguments of RUN, for CHECK-ARGUMENT-TYPES.")
 
 (defparameter *other-options*
-  '(:debug :reuse-port :persistent-connections-p :parking :batch-scheduling :proxy-protocol
+  '(:debug :reuse-port :persistent-connections-p :parking :proxy-protocol
     :precompressed-files :ssl :ssl-cert-file :ssl-key-file :ssl-key-password :ssl-certificates
     :ssl-minimum-protocol :ssl-ciphers :ssl-client-ca-file :ssl-verify-client
     :ssl-ticket-key-file :drain-timeout :drain-delay
@@ -112,7 +112,6 @@ certificate or key file."
                  :read-timeout (getf arguments :read-timeout 20)
                  :write-timeout (getf arguments :write-timeout 20)
                  :persistent-p (getf arguments :persistent-connections-p t)
-                 :batch-scheduling-p (getf arguments :batch-scheduling t)
                  :websocket-limits (websocket-limits arguments)
                  :trusted-proxies (networks-named (getf arguments :trusted-proxies))
                  :proxy-protocol-p (getf arguments :proxy-protocol)

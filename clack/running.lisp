@@ -51,8 +51,7 @@
              :thread-limit (getf threads :most)
              :accept-limit (getf threads :accept)
              :waiting-limit (getf threads :waiting)
-             :idle-seconds (seconds-for server :idle)
-             :batch-scheduling-p (server-batch-scheduling-p server))))
+             :idle-seconds (seconds-for server :idle))))
 
 (defun start-server (server)
   "Starts SERVER, and returns when it accepts connections.  Signals an error where it cannot."
@@ -134,7 +133,6 @@ the log.
   :PERSISTENT-CONNECTIONS-P
                       NIL: each connection serves one request; default true
   :PARKING            NIL: a connection between two requests keeps its thread; default true
-  :BATCH-SCHEDULING   NIL: threads are scheduled as the process is; default true
   :TRUSTED-PROXIES, :PROXY-PROTOCOL
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR; then the
                       environment has the address, the scheme and the host of clients behind proxies
@@ -156,8 +154,7 @@ the log.
   :SSL-TICKET-KEY-FILE
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-SSL-ACCEPTOR
   :MAX-BODY-OCTETS, :MAX-REQUEST-LINE-OCTETS, :MAX-HEADER-OCTETS, :MAX-HEADER-COUNT,
-  :MAX-CHUNK-EXTENSION-OCTETS, :MAX-TRAILER-OCTETS, :MIN-CONTENT-RATE,
-  :CONTENT-GRACE, :CONTENT-TIMEOUT, :MIN-REPLY-RATE, :REPLY-GRACE, :HANDLER-TIMEOUT,
+  :MIN-CONTENT-RATE, :CONTENT-TIMEOUT, :MIN-REPLY-RATE, :HANDLER-TIMEOUT,
   :QUEUE-TIMEOUT, :HANDSHAKE-TIMEOUT, :HEAD-TIMEOUT, :IDLE-TIMEOUT, :MAX-CONNECTION-REQUESTS,
   :MAX-ADDRESS-CONNECTIONS
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR

@@ -28,14 +28,12 @@
   (idle-seconds nil :type (or null real) :read-only t))
 
 (defun make-blocking-engine (service listener &key standby thread-limit accept-limit
-                                                (waiting-limit :half) idle-seconds
-                                                batch-scheduling-p)
+                                                (waiting-limit :half) idle-seconds)
   "An engine for SERVICE on LISTENER, not started.  STANDBY workers, an integer above 0, may wait;
 THREAD-LIMIT, an integer, may serve at a time, or any number when NIL; ACCEPT-LIMIT says what
 happens to others: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT, an integer above 0, how many may wait for
 clients, or :HALF of the thread limit, or NIL for no limit; IDLE-SECONDS for how long connections
-may idle, a real, or NIL for no limit.  BATCH-SCHEDULING-P is not used."
-  (declare (ignore batch-scheduling-p))
+may idle, a real, or NIL for no limit."
   (%make-blocking-engine :service service :listener listener :standby standby
                          :thread-limit thread-limit :accept-limit accept-limit
                          :client-waits (make-client-waits :limit waiting-limit)

@@ -10,12 +10,11 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:protocol-error-section #:protocol-error-reason #:refuse #:make-refusal
    ;; limits
    #:limits #:*default-limits* #:content-size #:make-limits
-   #:limits-request-line-octets #:limits-header-octets
-   #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets
-   #:limits-trailer-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
+   #:limits-request-line-octets #:limits-header-octets #:limits-header-count
+   #:limits-body-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
    #:limits-file-count
-   #:limits-content-rate #:limits-content-grace #:limits-content-seconds
-   #:limits-reply-rate #:limits-reply-grace #:limits-reply-seconds
+   #:limits-content-rate #:*content-grace* #:limits-content-seconds
+   #:limits-reply-rate #:*reply-grace* #:limits-reply-seconds
    #:limits-handler-seconds #:limits-queue-seconds #:limits-handshake-seconds
    #:limits-head-seconds #:limits-idle-seconds
    #:limits-connection-requests #:limits-address-connections

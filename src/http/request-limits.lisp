@@ -12,6 +12,12 @@ compute."
   "A limit of time: seconds, a real; NIL for none; :READ-TIMEOUT for that of the server."
   '(or null (real 0) (eql :read-timeout)))
 
+(defparameter *content-grace* 10
+  "The number of seconds before the CONTENT-RATE of LIMITS applies.")
+
+(defparameter *reply-grace* 30
+  "The number of seconds before the REPLY-RATE of LIMITS applies.")
+
 (defstruct (limits (:include opaque) (:copier nil))
   "The limits of one request.  A limits object never changes, so threads can share it; other limits
 are a new object.  All sizes are in octets."
@@ -29,11 +35,11 @@ are a new object.  All sizes are in octets."
   ;; The maximum number of octets of content in these LIMITS, NIL for no bound. The server refuses
   ;; more with 413 (RFC 9110, section 15.5.14).
   (body-octets nil :type (or null content-size) :read-only t)
-  ;; The maximum number of octets of all chunk extensions of one body in these LIMITS. The server
-  ;; refuses more with 413 (RFC 9112, section 7.1.1).
+  ;; The maximum number of octets of all chunk extensions of one body. The server refuses more with
+  ;; 413 (RFC 9112, section 7.1.1). No argument changes it.
   (chunk-extension-octets (* 16 1024) :type index :read-only t)
-  ;; The maximum number of octets of the trailer fields of one body in these LIMITS, with their
-  ;; line ends. The server refuses more with 431 (RFC 9112, section 7.1.2).
+  ;; The maximum number of octets of the trailer fields of one body, with their line ends. The
+  ;; server refuses more with 431 (RFC 9112, section 7.1.2). No argument changes it.
   (trailer-octets (* 8 1024) :type index :read-only t)
   ;; The maximum number of octets of content that the server keeps as a whole, in these LIMITS; NIL
   ;; for no bound. The server refuses more with 413 (RFC 9110, section 15.5.14).
@@ -45,8 +51,6 @@ are a new object.  All sizes are in octets."
   ;; these LIMITS; NIL for no bound. The server refuses a slower client with 408 (RFC 9110, section
   ;; 15.5.9).
   (content-rate 1024 :type (or null (and index (integer 1))) :read-only t)
-  ;; The number of seconds before CONTENT-RATE of these LIMITS applies.
-  (content-grace 10 :type index :read-only t)
   ;; The maximum number of seconds that content received before the handler runs may take, in these
   ;; LIMITS; NIL for no bound. The server refuses a slower client with 408 (RFC 9110, section
   ;; 15.5.9).
@@ -54,8 +58,6 @@ are a new object.  All sizes are in octets."
   ;; The minimum average rate, in octets per second, at which a client has to receive a reply while
   ;; the server waits for it, in these LIMITS; NIL for no bound.
   (reply-rate 1024 :type (or null (and index (integer 1))) :read-only t)
-  ;; The number of seconds before REPLY-RATE of these LIMITS applies.
-  (reply-grace 30 :type index :read-only t)
   ;; The number of seconds that a deferred reply may take by default, a real, in these LIMITS; NIL
   ;; for no bound. The server then answers 504 (RFC 9110, section 15.6.5).
   (reply-seconds 60 :type (or null (real 0)) :read-only t)

@@ -5,19 +5,15 @@
 (defmethod shared-initialize :after
     ((acceptor parallel-acceptor) slot-names
      &rest initargs &key max-request-line-octets max-header-octets max-header-count
-                      max-body-octets max-chunk-extension-octets max-trailer-octets
-                      max-raw-octets max-form-octets max-field-count max-file-count
-                      min-content-rate content-grace content-timeout
-                      min-reply-rate reply-grace reply-timeout handler-timeout
-                      queue-timeout handshake-timeout head-timeout idle-timeout
-                      max-connection-requests max-address-connections)
+                      max-body-octets max-raw-octets max-form-octets max-field-count
+                      max-file-count min-content-rate content-timeout min-reply-rate
+                      reply-timeout handler-timeout queue-timeout handshake-timeout
+                      head-timeout idle-timeout max-connection-requests max-address-connections)
   (declare (ignore slot-names max-request-line-octets max-header-octets max-header-count
-                   max-body-octets max-chunk-extension-octets max-trailer-octets
-                   max-raw-octets max-form-octets max-field-count max-file-count
-                   min-content-rate content-grace content-timeout
-                   min-reply-rate reply-grace reply-timeout handler-timeout
-                   queue-timeout handshake-timeout head-timeout idle-timeout
-                   max-connection-requests max-address-connections))
+                   max-body-octets max-raw-octets max-form-octets max-field-count
+                   max-file-count min-content-rate content-timeout min-reply-rate
+                   reply-timeout handler-timeout queue-timeout handshake-timeout
+                   head-timeout idle-timeout max-connection-requests max-address-connections))
   (setf (acceptor-limits acceptor)
         (with-parameter-errors (changed-limits (acceptor-limits acceptor) initargs))))
 

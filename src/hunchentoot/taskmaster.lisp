@@ -34,10 +34,6 @@ with address, port and number; NIL for the default.")
     :accessor taskmaster-parking-p
     :documentation "True when a connection between two requests should have no thread, where the
 platform supports that.")
-   (batch-scheduling
-    :initarg :batch-scheduling
-    :reader taskmaster-batch-scheduling-p
-    :documentation "True when threads run under SCHED_BATCH, with coarse timers.")
    (rejections
     :initform (make-rejections)
     :accessor taskmaster-rejections
@@ -57,7 +53,6 @@ failed-handshakes.lisp."))
    :max-accept-count :unlimited
    :max-waiting-count :half
    :parking *parking-by-default*
-   :batch-scheduling t
    :worker-thread-name-format *default-worker-thread-name-format*)
   (:documentation "A taskmaster whose threads share the acceptor's connections and are recycled: a
 thread that has served one connection serves another.  The number of threads follows the load.
@@ -79,11 +74,10 @@ thread that has served one connection serves another.  The number of threads fol
                               acceptor's address and port and the thread's number; NIL for the
                               default.  LIST-CONNECTIONS tells which connection a thread serves
   :PARKING                    true, the default: a connection between two requests has no thread,
-                              where the platform supports that; NIL: it keeps its thread
-  :BATCH-SCHEDULING           true, the default: where connections are parked, threads run under
-                              SCHED_BATCH (sched(7)) and their sleeps may last 0.25 ms longer, so
-                              that they interrupt each other less; threads that a handler makes
-                              inherit both.  NIL: threads are scheduled as the process is
+                              where the platform supports that; NIL: it keeps its thread.  Where
+                              connections are parked, threads run under SCHED_BATCH (sched(7)) and
+                              their sleeps may last 0.25 ms longer, so that they interrupt each
+                              other less; threads that a handler makes inherit both
 
 Equal :STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT make a fixed pool.  Signals
 HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
@@ -274,8 +268,7 @@ engine.")
            :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
            :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)
            :waiting-limit (taskmaster-max-waiting-count taskmaster)
-           :idle-seconds (seconds-for taskmaster :idle)
-           :batch-scheduling-p (taskmaster-batch-scheduling-p taskmaster)))
+           :idle-seconds (seconds-for taskmaster :idle)))
 
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))

@@ -309,7 +309,8 @@ value is the number of interim ones."
                               (list* :idle-timeout 60 arguments)
                               (lambda () (check-stalling-clients counted-p)))))
       (check nil :read-timeout 1)
-      (check *parking-p* :read-timeout 60 :content-grace 1)
+      (with-globals ((http:*content-grace* 1))
+        (check *parking-p* :read-timeout 60))
       (when *parking-p*
         (check t :read-timeout 60 :content-timeout 1 :min-content-rate nil)))
     (is (null (recorded whole)))))
@@ -324,13 +325,13 @@ value is the number of interim ones."
       (is (= 408 (response-status (read-response connection)))))))
 
 (define-front-test (the-least-rate-can-be-left-off :modes (:plain) :needs :our-content)
-  (with-front (request :content-grace 0 :min-content-rate nil :read-timeout 60)
-      (reply 200 '() (content request))
-    (with-connection (connection)
-      (send connection (post-head "/" "Content-Length: 2") "a")
-      (is (not (readable-p connection 1/2)))
-      (send connection "b")
-      (is (equal "ab" (response-text (read-response connection)))))))
+  (with-globals ((http:*content-grace* 0))
+    (with-front (request :min-content-rate nil :read-timeout 60) (reply 200 '() (content request))
+      (with-connection (connection)
+        (send connection (post-head "/" "Content-Length: 2") "a")
+        (is (not (readable-p connection 1/2)))
+        (send connection "b")
+        (is (equal "ab" (response-text (read-response connection))))))))
 
 (define-front-test (a-soft-stop-does-not-wait-for-content-that-does-not-come
                     :modes (:plain) :needs :parking)

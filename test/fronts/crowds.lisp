@@ -62,7 +62,7 @@ be the machine's fault."
                     :modes (:plain :tls) :needs :parking)
   (with-front (request :worker-num 1 :max-thread-count 4
                        :read-timeout *crowd-seconds* :write-timeout *crowd-seconds*
-                       :content-grace *crowd-seconds*)
+                       :content-timeout *crowd-seconds*)
       (reply 200 '() *large-answer*)
     (let ((crowd '()) (kinds (list (if (eq :tls *mode*) :handshake :silent)
                                    :idle :half-head :slow-content :reads-nothing)))

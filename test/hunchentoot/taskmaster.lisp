@@ -106,14 +106,9 @@
                                      (subseq stat (+ 2 (position #\) stat :from-end t)))))))))
     (format nil "~D ~D" (policy) (task-result (in-background ("a handler's thread") (policy))))))
 
-(define-server-test (threads-interrupt-nobody-unless-the-program-wants-it :needs :our-engine)
-  (if (first (modes))
-      (loop for (initargs policies) in '((() "3 3") ; SCHED_BATCH
-                                         ((:batch-scheduling nil) "0 0"))
-            do (serving (:parking t :taskmaster (apply #'taskmaster initargs))
-                   (("/policy" (scheduling-of-this-thread)))
-                 (is (equal policies (ask-text "/policy")))))
-      (skip "There is nothing to be chosen here.")))
+(define-server-test (threads-of-parked-connections-interrupt-nobody :needs :parking)
+  (serving () (("/policy" (scheduling-of-this-thread)))
+    (is (equal "3 3" (ask-text "/policy"))))) ; SCHED_BATCH
 
 ;;; Which acceptor has which taskmaster
 

@@ -214,7 +214,7 @@ websocket-driver does."
         for name = (getf *names-at-hunchentoot* given given)
         for socket-p = (uiop:string-prefix-p "WEBSOCKET-" name)
         if (member name '(:standby-thread-count :max-thread-count :max-accept-count
-                          :max-waiting-count :batch-scheduling))
+                          :max-waiting-count))
           append (list name value) into threads
         else if socket-p
           append (list (intern (subseq (string name) 10) '#:keyword) value) into sockets

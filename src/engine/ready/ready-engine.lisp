@@ -68,7 +68,6 @@ sentinel stands."
   (timer-descriptor -1 :type fixnum)    ; below 0 before the start; see ready-timers.lisp
   (suspended '() :type list)            ; workers, the one suspended last first
   (decisions nil :read-only t)          ; the sentinel's, see pool-sizing.lisp
-  (batch-scheduling-p t :read-only t)   ; see PREPARE-THREAD
   ;; The system refuses to watch connections; that was logged, and lasts.
   (watch-trouble-p nil))
 
@@ -166,15 +165,13 @@ is 50.")
   "The system may end a nap of the sentinel this late.  The sentinel has to see soon that workers
 are blocked.")
 
-(defun prepare-thread (engine slack-microseconds)
-  "Tells the system how to schedule the current thread, a worker of ENGINE or its sentinel.  When
+(defun prepare-thread (slack-microseconds)
+  "Tells the system how to schedule the current thread, a worker or the sentinel.  When
 such a thread wakes it should interrupt neither the others nor the clients, and its sleeps may
 end SLACK-MICROSECONDS, an integer, late.  A thread that is interrupted during a request may have
-to wait for the time slices of several others.  Does nothing if ENGINE was made without batch
-scheduling."
-  (when (engine-batch-scheduling-p engine)
-    (schedule-as-batch)
-    (let-timers-be-late slack-microseconds)))
+to wait for the time slices of several others."
+  (schedule-as-batch)
+  (let-timers-be-late slack-microseconds))
 
 (defun wake-sentinel-if-nobody-waits (engine pool)
   "Wakes the sentinel of ENGINE if it is idle and no worker waits any more.  The caller has first

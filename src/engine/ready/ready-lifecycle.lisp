@@ -3,19 +3,16 @@
 ;;;; How a ready engine is made, starts and stops.
 
 (defun make-ready-engine (service listener &key standby thread-limit accept-limit
-                                           (waiting-limit :half) idle-seconds
-                                           (batch-scheduling-p t))
+                                           (waiting-limit :half) idle-seconds)
   "An engine for SERVICE on LISTENER, not started.  It keeps STANDBY workers when there is
 nothing to do, and has at most THREAD-LIMIT, or any number if NIL.  ACCEPT-LIMIT limits its open
 connections (see ENGINE-ACCEPT-LIMIT), WAITING-LIMIT the workers that wait for clients: an integer
 above 0, :HALF of the thread limit, or NIL for no limit.  A connection may idle for IDLE-SECONDS, a
-real, or for ever if NIL.  With BATCH-SCHEDULING-P, its threads, and those that handlers make, do
-not interrupt others when they wake, and may wake a little late: see PREPARE-THREAD."
+real, or for ever if NIL."
   (%make-ready-engine :service service :listener listener :standby standby
                       :thread-limit thread-limit :accept-limit accept-limit
                       :client-waits (make-client-waits :limit waiting-limit)
                       :pool-state (make-pool-state :idle (as-milliseconds idle-seconds))
-                      :batch-scheduling-p batch-scheduling-p
                       :listener-descriptor (listener-descriptor listener)
                       :decisions (make-decision-counters)))
 

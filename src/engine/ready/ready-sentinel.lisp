@@ -118,7 +118,7 @@ serves.  At rest each sample would wake a thread."
   (make-controller (usable-processors) (milliseconds) (engine-decisions engine)))
 
 (defmethod sentinel-loop ((engine ready-engine))
-  (prepare-thread engine *sentinel-slack-microseconds*)
+  (prepare-thread *sentinel-slack-microseconds*)
   (resume-clock (engine-pool-state engine))
   (let ((controller (make-engine-controller engine)))
     (flet ((housekeep () (housekeep-when-due engine controller))

@@ -15,7 +15,7 @@
 
 (defmethod worker-loop ((engine ready-engine) worker)
   (deferring-interrupts
-    (prepare-thread engine *worker-slack-microseconds*)
+    (prepare-thread *worker-slack-microseconds*)
     (setf (ready-worker-identity worker) (thread-identity))
     (become-active engine worker)
     (loop with pool = (engine-pool-state engine)

@@ -101,7 +101,7 @@ Signals PEER-GONE when the client has left."
     (when (http-base http)
       (let ((limits (application-limits application)))
         (limit-taking (io-queue (http-base http)) (write-seconds application)
-                      (limits-reply-rate limits) (limits-reply-grace limits))))
+                      (limits-reply-rate limits) *reply-grace*)))
     (settle-trust application http)
     http))
 

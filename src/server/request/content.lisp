@@ -295,7 +295,7 @@ milliseconds no octets may come, or NIL."
          (times (remove nil (list (and idle (+ (content-touched content) idle))
                                   (and seconds (+ began (* 1000 seconds)))
                                   (and rate
-                                       (+ began (* 1000 (limits-content-grace limits))
+                                       (+ began (* 1000 *content-grace*)
                                           (floor (* 1000 (content-size content)) rate)))))))
     (and times (reduce #'min times))))
 
@@ -552,7 +552,7 @@ the octets, a start and an end."
                                               (when (and *exchange*
                                                          (eq http (exchange-http *exchange*)))
                                                 (content-refused application refusal))))))
-    (pace-io io (limits-content-rate limits) (limits-content-grace limits))
+    (pace-io io (limits-content-rate limits) *content-grace*)
     content))
 
 (defun request-with-content (application connection http head wait-p)
