@@ -140,7 +140,6 @@ it may.  Returns :SERVE, :QUEUED, :REFUSED or :LATE, and a sibling to be launche
 
 (defun accept-one (engine worker)
   "Waits for a connection.  Returns the one that WORKER is to serve, or NIL."
-  (surviving-interrupts (engine))
   (let ((socket (accept-connection (engine-listener engine))))
     (when socket
       (let* ((connection (if (integerp socket)
@@ -237,9 +236,7 @@ it may.  Returns :SERVE, :QUEUED, :REFUSED or :LATE, and a sibling to be launche
   "Closes CONNECTION; gently when it was served to an ORDERLY end."
   (let ((socket (connection-handle connection))
         (more-p nil))
-    (unwind-protect-whole
-        (surviving-interrupts (engine)
-          (setf more-p (release-connection engine connection)))
+    (unwind-protect (setf more-p (interruptibly (release-connection engine connection)))
       (if orderly
           (close-gently socket (and more-p (not (engine-overloaded-p engine))))
           (close-socket socket)))))
@@ -259,26 +256,16 @@ it may.  Returns :SERVE, :QUEUED, :REFUSED or :LATE, and a sibling to be launche
 (defun handle-connection (engine worker connection)
   "Serves CONNECTION, which WORKER has taken up, and gives it up again."
   (let ((outcome nil))
-    (unwind-protect-whole
-        (setf outcome (serve-to-the-end engine worker connection))
+    (unwind-protect
+         (setf outcome (serve-to-the-end engine worker connection))
       (detach engine connection)
       ;; It may have been given away before the service was left by a non-local exit.
       (unless (eq :detached (or outcome (given-away-outcome connection)))
         (close-connection engine connection (eq outcome :close))))))
 
-(defun attend-interrupts (engine worker)
-  "Lets the pending interrupts of WORKER of ENGINE run, which has no connection.  They may take
-long, so it does not count as waiting meanwhile; NEXT-STEP sets its next state."
-  (when (interrupt-pending-p)
-    (with-engine (engine)
-      (set-worker-state worker :serving)
-      (notify-sentinel engine)))
-  (surviving-interrupts (engine)
-    (ensure-sentinel engine)))
-
 (defun work-on (engine worker)
   "Does the next step of WORKER of ENGINE; NIL if it should end."
-  (attend-interrupts engine worker)
+  (interruptibly)
   (let* ((step (next-step engine worker))
          (connection (case step
                        (:end nil)
@@ -289,10 +276,9 @@ long, so it does not count as waiting meanwhile; NEXT-STEP sets its next state."
     (not (eq step :end))))
 
 (defmethod worker-loop ((engine blocking-engine) worker)
-  (deferring-interrupts
-    (loop while (work-on engine worker)
-          ;; A worker that waits must not keep the last connection alive.
-          do (clear-stack))))
+  (loop while (work-on engine worker)
+        ;; A worker that waits must not keep the last connection alive.
+        do (clear-stack)))
 
 ;;; Deadlines, which the sentinel looks at in each tick
 

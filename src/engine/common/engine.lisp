@@ -42,10 +42,8 @@ wakes it.")
 (defstruct (sentinel (:include opaque) (:copier nil))
   "The thread that looks after an engine from its start to its stop: see sentinel.lisp.  Under the
 lock of the engine."
-  ;; NIL before it has begun, or while a lost one has no successor.
+  ;; That of the caller of START before it has begun; NIL before that, and after it has ended.
   (thread nil)
-  (count 0 :type fixnum)                ; sentinels that have not ended: 1, save when one is lost
-  (lost-p nil)                          ; it died, and has no successor yet
   (failing-parts '() :type list)        ; parts of its work that failed last, and that was noted
   ;; Notified when it has something to do before its tick.
   (wakeup (bt:make-condition-variable) :read-only t))
@@ -262,12 +260,6 @@ descriptors may be missing."))
 
 (defgeneric sentinel-loop (engine)
   (:documentation "The life of the sentinel of ENGINE, until that is stopped."))
-
-(defgeneric request-sentinel (engine)
-  (:documentation "Lets a worker of ENGINE, whose sentinel died, call ENSURE-SENTINEL soon, if no
-worker would by itself.")
-  (:method ((engine engine))
-    nil))
 
 (defgeneric resume-all-deferred (engine)
   (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED

@@ -35,29 +35,30 @@ be watched, START-REFUSED; and leaves nothing behind."
                      (await-first-worker engine)
                      (start-first-sentinel engine))
     (with-engine (engine)
-      (setf (sentinel-count (engine-sentinel engine)) 0))
+      (setf (sentinel-thread (engine-sentinel engine)) nil))
     (stop-engine engine :timeout 0))
   engine)
 
 (defun begin-to-run (engine)
-  "Makes ENGINE, which is new, run.  Its sentinel is counted from now on, so that its resources are
-not released before it has them.  Signals NO-WORKERS where another thread has stopped it."
+  "Makes ENGINE, which is new, run.  The current thread stands for its sentinel, so that its
+resources are not released before it has them.  Signals NO-WORKERS where another thread has stopped
+it."
   (unless (with-engine (engine)
             (when (eq (engine-phase engine) :new)
               (setf (engine-phase engine) :running
                     (accept-open-p (engine-accept-state engine)) t
                     (tally-started (engine-tally engine)) (milliseconds)
-                    (sentinel-count (engine-sentinel engine)) 1
+                    (sentinel-thread (engine-sentinel engine)) (bt:current-thread)
                     ;; RELEASE-RESOURCES gives back what there is by then.
                     (engine-resources-held-p engine) t)))
     (error 'no-workers)))
 
 (defun start-first-sentinel (engine)
-  "Makes the sentinel of ENGINE, and returns when it has begun: from then on it calls for a
-successor if it dies."
-  (let ((thread (start-sentinel engine)))
-    (unless (wait-for-change engine 5 (lambda () (sentinel-thread (engine-sentinel engine))))
-      (setf (sentinel-thread (engine-sentinel engine)) thread))))
+  "Makes the sentinel of ENGINE, and returns when it has begun."
+  (start-sentinel engine)
+  (wait-for-change engine 5 (lambda ()
+                              (not (eq (bt:current-thread)
+                                       (sentinel-thread (engine-sentinel engine)))))))
 
 (defun await-first-worker (engine)
   "Returns when a worker of ENGINE waits for connections; signals why when none will."
@@ -152,7 +153,6 @@ that it has held can be accepted."
 sentinel."
   (let ((held (admit-held-connections engine)))
     (with-engine (engine)
-      ;; The first caller may have been destroyed before this.
       (unless (tally-drain-end (engine-tally engine))
         (setf (tally-drain-end (engine-tally engine))
               (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*)))))
@@ -194,7 +194,6 @@ thread stops it without waiting for that."
   "Has every request that has come to ENGINE answered, in up to SECONDS, a real or NIL for no
 limit.  True if that succeeded."
   (let ((left (countdown seconds)))
-    (ensure-sentinel engine)            ; it ends the connections on which nothing comes
     (advance-phase engine :draining)
     (resume-all-deferred engine)
     (begin-to-drain-connections engine)

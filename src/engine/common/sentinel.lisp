@@ -46,107 +46,45 @@ at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true
              (sentinel-wakeup (engine-sentinel engine)) (engine-lock engine) period))
 
 (defun pause-after-failure (engine)
-  (surviving-interrupts (engine)
-    (rest-until-woken engine *tick*)))
+  (rest-until-woken engine *tick*))
 
-;;; Its thread
-;;;
-;;; Only a person at a REPL or a failing Lisp makes it die.  Its last act is then to wake a worker,
-;;; which makes the next sentinel: the dying thread may be dying with the whole Lisp.
+;;; Its thread.  Only a person at a REPL or a failing Lisp makes it die.  Its last act is then to
+;;; make the next one.
 
 (defun start-sentinel (engine)
-  "Makes the sentinel of ENGINE, which is counted already, and returns its thread."
+  "Makes the sentinel of ENGINE, and returns its thread."
   (call-making-thread (lambda ()
                         (make-engine-thread (engine-service engine) :sentinel
                                             (lambda () (run-sentinel engine))))))
 
 (defun run-sentinel (engine)
   "The life of the sentinel of ENGINE in its own thread."
-  (unwind-protect-whole
+  (unwind-protect
       (progn
         (with-engine (engine)
           (setf (sentinel-thread (engine-sentinel engine)) (bt:current-thread))
           (bt:condition-notify (engine-changed engine)))
         (list-engine engine)
         (sentinel-loop engine))
-    (when (with-engine (engine)
-            (setf (sentinel-lost-p (engine-sentinel engine))
-                  (not (eq (engine-phase engine) :stopped))))
-      (request-sentinel engine))
-    (with-engine (engine)
-      (discount-sentinel engine))
-    (release-resources-when-empty engine)))
+    (if (serving-p engine)
+        (handler-case (start-sentinel engine)
+          (error (condition) (note-thread-trouble engine condition)))
+        (end-sentinel engine))))
 
-(defun discount-sentinel (engine)
-  "One sentinel of ENGINE less.  Under the lock."
-  (let ((sentinel (engine-sentinel engine)))
-    (setf (sentinel-count sentinel) (max 0 (1- (sentinel-count sentinel))))))
+(defun end-sentinel (engine)
+  "Notes that ENGINE, which stops, has no sentinel any more."
+  (with-engine (engine)
+    (setf (sentinel-thread (engine-sentinel engine)) nil))
+  (release-resources-when-empty engine))
 
-(defun lost-sentinel-p (engine)
-  "True if the sentinel of ENGINE died, whether it did its last act or not."
-  (let ((sentinel (engine-sentinel engine)))
-    (or (sentinel-lost-p sentinel)
-        (let ((thread (sentinel-thread sentinel)))
-          (and thread (not (bt:thread-alive-p thread)))))))
-
-(defun call-for-sentinel (engine)
-  "Has a worker of ENGINE make the next sentinel if the last one died.  Called by a worker that
-ends: it may be the one that was to do so, and no thread that dies makes another."
-  (when (with-engine (engine)
-          (when (and (serving-p engine) (lost-sentinel-p engine))
-            (setf (sentinel-lost-p (engine-sentinel engine)) t)))
-    (request-sentinel engine)))
-
-(defun replace-sentinel-p (engine)
-  "True if the caller is to make a sentinel of ENGINE, which counts from now on."
-  (let ((sentinel (engine-sentinel engine)))
-    (with-engine (engine)
-      (when (and (serving-p engine)
-                 (may-launch-p engine)
-                 (lost-sentinel-p engine))
-        (setf (sentinel-lost-p sentinel) nil
-              (sentinel-thread sentinel) nil)
-        (incf (sentinel-count sentinel))))))
-
-(defun ensure-sentinel (engine)
-  "Makes a sentinel for ENGINE if the last one died.  Any thread of ENGINE that has a moment
-calls it, without the lock."
-  (let ((counted-p nil))
-    (unwind-protect-whole
-        (when (uninterruptibly
-                (and (lost-sentinel-p engine)
-                     (setf counted-p (replace-sentinel-p engine))
-                     (start-successor engine)
-                     (not (setf counted-p nil))))
-          (log-message engine :warning "The sentinel died, and has a successor."))
-      (when counted-p                   ; the current thread may have died as well
-        (with-engine (engine)
-          (setf (sentinel-lost-p (engine-sentinel engine)) t)
-          (discount-sentinel engine))))))
-
-(defun record-sentinel (engine thread)
-  "Records THREAD as the sentinel of ENGINE.  Once it begins it records itself, but it may be
-destroyed before that."
-  (when (bt:threadp thread)             ; a program's method may return something else
-    (let ((sentinel (engine-sentinel engine)))
-      (with-engine (engine)
-        (unless (or (sentinel-thread sentinel) (sentinel-lost-p sentinel))
-          (setf (sentinel-thread sentinel) thread))))))
-
-(defun start-successor (engine)
-  "Makes another sentinel of ENGINE.  True when that succeeded."
-  (handler-case (progn (record-sentinel engine (start-sentinel engine))
-                       t)
-    (error (condition)
-      (note-thread-trouble engine condition)
-      nil)))
+(defun sentinel-gone-p (engine)
+  "True if ENGINE has no sentinel, or that has died."
+  (let ((thread (sentinel-thread (engine-sentinel engine))))
+    (not (and thread (bt:thread-alive-p thread)))))
 
 (defun await-sentinel (engine seconds)
   "Waits up to SECONDS, a real or NIL for no limit, for the end of the sentinel of ENGINE, however
 it ends."
   (let ((thread (sentinel-thread (engine-sentinel engine))))
-    (when (and thread (not (eq thread (bt:current-thread)))
-               (join-thread thread seconds))
-      ;; Not even its last act may have been done.
-      (with-engine (engine)
-        (setf (sentinel-count (engine-sentinel engine)) 0)))))
+    (when (and thread (not (eq thread (bt:current-thread))))
+      (join-thread thread seconds))))

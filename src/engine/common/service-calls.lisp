@@ -58,13 +58,10 @@ failure of it is only counted."
           (handler-case (apply #'note service level control (without-reports arguments))
             ((or error storage-condition) () nil)))))))
 
-(defmacro surviving-interrupts ((engine) &body body)
-  "Evaluates BODY, and returns its value.  The current thread, one of ENGINE, can be interrupted
-there although it serves no connection.  An error of an interrupt is counted and logged, and has
-no other effect; the value is NIL then."
-  `(handler-case (interruptibly ,@body)
+(defmacro noting-end ((engine) &body body)
+  "Evaluates BODY, the life of a thread of ENGINE, which can be interrupted only within
+INTERRUPTIBLY.  An error there, of an interrupt, is counted and logged, and ends the thread."
+  `(handler-case (uninterruptibly ,@body)
      (serious-condition (condition)
        (count-failure ,engine)
-       (log-message ,engine :error "An interrupt of a thread that served nobody failed: ~A"
-                    condition)
-       nil)))
+       (log-message ,engine :error "A thread ends, and is replaced: ~A" condition))))

@@ -17,14 +17,9 @@ calls it, and none after the engine's timers have ended.")
 (defun set-alarm (engine)
   "Sets the alarm of ENGINE.  Only a caller that was asked to may call it.  If other threads move
 the alarm meanwhile, this one sets it again."
-  (let ((timers (engine-timers engine)) (done-p nil))
-    (unwind-protect-whole
-        (loop do (set-alarm-clock engine (timers-alarm timers))
-              until (setf done-p (end-setting timers)))
-      ;; If this Lisp cannot defer interrupts, the thread may be destroyed here; others go on.
-      (unless done-p
-        (with-timers (timers)
-          (setf (timers-setting timers) nil))))))
+  (loop with timers = (engine-timers engine)
+        do (set-alarm-clock engine (timers-alarm timers))
+        until (end-setting timers)))
 
 ;;; Scheduling
 
@@ -106,18 +101,12 @@ the alarm is set for the next."
     (values function (eq next :due))))
 
 (defun run-timer (engine function)
-  "Calls FUNCTION, of a timer of ENGINE.  An error is logged.  If the thread is destroyed within
-FUNCTION, only that call is lost; if it was destroyed before, another thread calls FUNCTION."
-  (let ((begun-p nil) (done-p nil))
-    (unwind-protect-whole
-        (handler-case (progn (interruptibly
-                               (setf begun-p t)
-                               (funcall function))
-                             (setf done-p t))
-          (serious-condition (condition)
-            (log-message engine :error "The function of a timer failed: ~A" condition)))
-      (cond (done-p)
-            (begun-p (count-failed-timer (engine-timers engine)))
-            (t
-             (uncount-run (engine-timers engine))
-             (schedule engine 0 function))))))
+  "Calls FUNCTION, of a timer of ENGINE.  An error is logged."
+  (let ((done-p nil))
+    (unwind-protect (handler-case (progn (interruptibly (funcall function))
+                                         (setf done-p t))
+                      (serious-condition (condition)
+                        (log-message engine :error "The function of a timer failed: ~A"
+                                     condition)))
+      (unless done-p
+        (count-failed-timer (engine-timers engine))))))

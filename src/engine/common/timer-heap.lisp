@@ -227,11 +227,6 @@ the caller is to set the alarm; else NIL."
               (cond ((due-p) :due)
                     ((claim-next-alarm timers now) :set))))))
 
-(defun uncount-run (timers)
-  "Notes that a function which was taken from TIMERS was not called."
-  (with-timers (timers)
-    (decf (timers-run timers))))
-
 (defun cancel-timer-of (timers timer)
   "Takes TIMER out of TIMERS.  True if it was pending."
   (with-timers (timers)

@@ -4,13 +4,11 @@
 ;;;; due.  The sentinel makes it once the first timer needs it.  The ready engine has none: its
 ;;;; poller watches a timer descriptor.
 ;;;;
-;;;;   TIMERS-THREAD   meaning                                        becomes
-;;;;   NIL             no timer has needed it, or it has ended with   :missing
-;;;;                   the timers
-;;;;   :missing        it is needed; the sentinel makes it            :starting
-;;;;   :starting       the sentinel is making it                      a thread, :missing, NIL
-;;;;   a thread        it lives, or has died without running its      :starting, :missing,
-;;;;                   cleanup forms                                  NIL
+;;;;   TIMERS-THREAD   meaning
+;;;;   NIL             no timer has needed it, or it has ended with the timers
+;;;;   :missing        it is needed; the sentinel makes it
+;;;;   the sentinel    the sentinel has made it, and it is to begin
+;;;;   a thread        it lives, or has died
 
 (defun timer-thread-missing-p (engine)
   "True if ENGINE has no timer thread."
@@ -27,28 +25,18 @@
 
 (defun start-timer-thread (engine)
   "Makes the timer thread of ENGINE.  If that fails, the sentinel tries again later."
-  (uninterruptibly
-    (setf (timers-thread (engine-timers engine)) :starting)
-    (handler-case
-        (call-making-thread
-         (lambda ()
-           (make-engine-thread (engine-service engine) :timers
-                               (lambda () (run-timer-thread engine)))))
-      (error (condition)
-        (setf (timers-thread (engine-timers engine)) :missing)
-        (note-thread-trouble engine condition))
-      (:no-error (&optional thread &rest values)
-        (declare (ignore values))
-        (record-timer-thread engine thread)
-        (forget-thread-trouble engine)))))
-
-(defun record-timer-thread (engine thread)
-  "Records THREAD as the timer thread of ENGINE if it has not begun.  Once it begins it records
-itself, but it may be destroyed before that."
-  (when (bt:threadp thread)             ; a program's method may return something else
-    (with-engine (engine)
-      (when (eq :starting (timers-thread (engine-timers engine)))
-        (setf (timers-thread (engine-timers engine)) thread)))))
+  (setf (timers-thread (engine-timers engine)) (bt:current-thread))
+  (handler-case
+      (call-making-thread
+       (lambda ()
+         (make-engine-thread (engine-service engine) :timers
+                             (lambda () (run-timer-thread engine)))))
+    (error (condition)
+      (setf (timers-thread (engine-timers engine)) :missing)
+      (note-thread-trouble engine condition))
+    (:no-error (&rest values)
+      (declare (ignore values))
+      (forget-thread-trouble engine))))
 
 (defun replace-timer-thread (engine)
   "Makes the timer thread of ENGINE if it is needed.  Only the sentinel calls this."
@@ -95,8 +83,8 @@ next one."
       (setf (timers-alarm timers) +never+))))
 
 (defun begin-timer-thread (engine)
-  "Makes the current thread the timer thread of ENGINE.  The alarm rings at once: a thread that died
-may have taken the alarm and called nothing."
+  "Makes the current thread the timer thread of ENGINE.  The alarm rings at once: a function may
+have ended the last thread."
   (with-engine (engine)
     (setf (timers-thread (engine-timers engine)) (bt:current-thread)))
   (with-timers ((engine-timers engine))
@@ -122,14 +110,12 @@ the timers have ended."
 (defun run-timer-thread (engine)
   "The life of the timer thread of ENGINE, until the timers are closed."
   (let ((*timed-engine* engine))
-    (unwind-protect-whole
-        (deferring-interrupts
+    (unwind-protect
+        (noting-end (engine)
           (begin-timer-thread engine)
           (loop with timers = (engine-timers engine)
                 until (timers-closed-p timers)
-                do (surviving-interrupts (engine)
-                     (await-alarm timers))
-                   ;; Outside that form, because the error of an interrupt must not cost an alarm.
+                do (interruptibly (await-alarm timers))
                    (when (take-alarm timers)
                      (call-due-functions engine))))
       (end-timer-thread engine))))

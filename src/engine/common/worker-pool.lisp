@@ -91,34 +91,32 @@ clean up.  Called with the lock held.")
   "The life of WORKER in its own thread, from here to its end, however that comes."
   (let ((engine (worker-engine worker))
         (*worker* worker))
-    (unwind-protect-whole
-        (when (with-engine (engine)
-                (unless (eq (worker-state worker) :ended) ; the launcher died, and gave it back
-                  (setf (worker-thread worker) (bt:current-thread))))
-          (call-as-worker (engine-service engine) (lambda () (worker-loop engine worker))))
-      (call-for-sentinel engine)
+    (setf (worker-thread worker) (bt:current-thread))
+    (unwind-protect
+        (call-as-worker (engine-service engine)
+                        (lambda () (noting-end (engine) (worker-loop engine worker))))
       (with-engine (engine)
         (retire worker))
       (release-resources-when-empty engine))))
 
 (defun release-resources-when-empty (engine)
   "Releases the resources of ENGINE, once, if it has stopped and no thread of it is left."
-  (when-taken (rest (with-engine (engine)
-                      (when (and (eq (engine-phase engine) :stopped)
-                                 (null (engine-workers engine))
-                                 (zerop (sentinel-count (engine-sentinel engine)))
-                                 (not (alarm-in-use-p engine)))
-                        (if (shiftf (engine-resources-held-p engine) nil) :held :released))))
+  (when (and (eq (engine-phase engine) :stopped)
+             (null (engine-workers engine))
+             (sentinel-gone-p engine)
+             (not (alarm-in-use-p engine)))
     (unlist-engine engine)              ; also for a sentinel that has begun too late
-    (when (eq :held rest)
+    (when (with-engine (engine)
+            (shiftf (engine-resources-held-p engine) nil))
       (release-resources engine))))
 
 (defun reap-worker (engine worker)
   "Cleans up after WORKER, whose thread died without unwinding."
-  (when-taken (connection (with-engine (engine)
-                            (retire worker)
-                            (shiftf (worker-connection worker) nil)))
-    (close-orphaned-connection engine connection)))
+  (let ((connection (with-engine (engine)
+                      (retire worker)
+                      (shiftf (worker-connection worker) nil))))
+    (when connection
+      (close-orphaned-connection engine connection))))
 
 (defgeneric close-orphaned-connection (engine connection)
   (:documentation "Closes CONNECTION of ENGINE, whose worker died without doing so."))
@@ -144,44 +142,25 @@ reservation is given back, and the sentinel tries again.  Never call it with the
         (with-engine (engine)
           (retire worker))
         nil)
-      (:no-error (&optional thread &rest values)
+      (:no-error (&rest values)
         (declare (ignore values))
-        (record-thread worker thread)
         (forget-thread-trouble engine)
         t))))
 
-(defun record-thread (worker thread)
-  "Records THREAD as that of WORKER.  Once it begins it records itself, but it may be destroyed
-before that."
-  (when (bt:threadp thread)             ; a program's method may return something else
-    (with-engine ((worker-engine worker))
-      (unless (or (worker-thread worker) (eq (worker-state worker) :ended))
-        (setf (worker-thread worker) thread)))))
-
-(defun launch-all (engine workers)
-  "Makes the threads of WORKERS of ENGINE, which were reserved, until one cannot be made.  True when
-all were."
-  (let ((left workers))
-    ;; Each is launched or given back, whatever becomes of this thread.
-    (unwind-protect-whole
-        (loop while left
-              always (launch (first left))
-              do (pop left))
-      (with-engine (engine)
-        (mapc #'retire left)))))
-
-(defun make-workers (engine reserve)
-  "Makes the threads of the workers of ENGINE that RESERVE, a function, reserves and returns in a
-list.  True when none failed."
-  (uninterruptibly                      ; or those that were reserved would be nobody's to give back
-    (launch-all engine (funcall reserve))))
+(defun make-workers (engine workers)
+  "Makes the threads of WORKERS of ENGINE, a list, which were reserved, until one cannot be made.
+True when all were."
+  (loop for (worker . others) on workers
+        always (or (launch worker)
+                   (with-engine (engine)
+                     (mapc #'retire others)
+                     nil))))
 
 (defun make-missing-workers (engine)
   "Makes the workers that ENGINE misses.  True when none failed."
-  (make-workers engine (lambda ()
-                         (with-engine (engine)
-                           (loop repeat (missing-workers engine)
-                                 collect (reserve-worker engine))))))
+  (make-workers engine (with-engine (engine)
+                         (loop repeat (missing-workers engine)
+                               collect (reserve-worker engine)))))
 
 (defun resize-pool (engine &key (standby (engine-standby engine))
                              (thread-limit (engine-thread-limit engine)))

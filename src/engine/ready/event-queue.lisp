@@ -85,9 +85,7 @@ around, or is :PROBE."
         (incf (ready-worker-taken worker)))
       (unless (eq token :wakeup)
         (return token))
-      (clear-wakeup engine)
-      (when (sentinel-lost-p (engine-sentinel engine))
-        (look-around engine worker)))))
+      (clear-wakeup engine))))
 
 (defun await-event (engine worker poll-p)
   "Returns the poller's next token for WORKER, without waiting if POLL-P; or a token that was
@@ -130,9 +128,7 @@ queued."
     (when (and (null others) (engine-event-queue engine))
       (wake-one-if-somebody-waits engine)))
   (when others
-    (queue-events engine others))
-  (when (sentinel-lost-p (engine-sentinel engine)) ; the wakeup may have been its
-    (wake-one (engine-poller engine))))
+    (queue-events engine others)))
 
 (defun idle-poll-milliseconds (pool)
   "The number of milliseconds that a worker waits after it found nothing to do.  At rest all

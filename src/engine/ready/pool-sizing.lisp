@@ -265,7 +265,7 @@ suspended ones first, then new ones."
       (count-decision controller :resume))
     (when (< resumed count)
       (let ((made-before (tally-made (engine-tally engine))))
-        (make-workers engine (lambda () (reserve-workers engine (- count resumed))))
+        (make-workers engine (reserve-workers engine (- count resumed)))
         (when (> (tally-made (engine-tally engine)) made-before)
           (count-decision controller :launch))))))
 

@@ -81,7 +81,7 @@ the worker that came last first, so the others reach this time.")
   (pool-state nil :type pool-state :read-only t)
   (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
   (begun 0 :type fixnum)                ; the same moment in MILLISECONDS
-  ;; Tick since which it neither waits nor serves, or will be missed; else 0.
+  ;; Tick since which it is missed if it does not come, after it was resumed; else 0.
   (away 0 :type fixnum)
   (poll-milliseconds *poll-milliseconds* :type fixnum) ; how long it waits before it looks around
   (blocked-stamp 0 :type fixnum)        ; the stamp for which it was found to be blocked
@@ -204,16 +204,6 @@ in MILLISECONDS, or a little later.  Its value does not matter."
   (set-deadline-at connection :handler time)
   (when (connection-parkable-p connection)
     (heed-deadline engine connection)))
-
-(defun look-around (engine worker)
-  "WORKER of ENGINE calls this when it has nothing else to do.  It can be interrupted here for
-long, for example by a debugger, so it counts as AWAY."
-  (when (interrupt-pending-p)           ; it may be the only worker that waits
-    (wake-sentinel-if-nobody-waits engine (engine-pool-state engine)))
-  (setf (ready-worker-away worker) (pool-state-tick (engine-pool-state engine)))
-  (unwind-protect (surviving-interrupts (engine)
-                    (ensure-sentinel engine))
-    (setf (ready-worker-away worker) 0)))
 
 (defun worker-of (engine)
   "The worker of ENGINE whose thread this is; NIL in any other thread, also in one of another

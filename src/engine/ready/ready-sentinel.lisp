@@ -134,9 +134,3 @@ serves.  At rest each sample would wake a thread."
                  (pause-after-failure engine)
                  (resume-clock (engine-pool-state engine)))))
   (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)) ; no tick follows
-
-(defmethod request-sentinel ((engine ready-engine))
-  ;; Until there is a tick again, deadlines must not count from the last one.
-  (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
-  (wake-one (engine-poller engine))
-  (resume-workers engine 1))            ; all others may be blocked

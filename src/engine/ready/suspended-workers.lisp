@@ -34,10 +34,7 @@ it has left the pool and is to end."
     (bt:condition-notify (engine-changed engine))))
 
 (defun suspend-worker (engine worker)
-  "Waits until WORKER is resumed: true; or has left the pool: NIL.  The caller defers interrupts.
-So the thread can be destroyed only while it waits, and then the cleanup form takes it off the
-list."
-  (look-around engine worker)
+  "Waits until WORKER is resumed: true; or has left the pool: NIL."
   (clear-stack)                         ; else it may keep the last connection alive for long
   (unwind-protect (progn
                     (begin-suspension engine worker)
@@ -62,17 +59,14 @@ NIL."
   (flet ((outcome ()
            (case (worker-state worker)
              (:active :resumed)
-             (:ended :retired)          ; the last time, an interrupt signalled an error
              (t (when (or (not (serving-p engine)) (dispensable-p engine worker))
                   (retire worker)
                   :retired))))
          (period () (suspension-seconds engine)))
     (declare (dynamic-extent #'outcome #'period))
-    (loop for outcome = (surviving-interrupts (engine)
-                          (wait-until #'outcome (ready-worker-resumed worker) (engine-lock engine)
-                                      nil #'period))
-          until outcome
-          finally (return (eq :resumed outcome)))))
+    (eq :resumed (interruptibly
+                   (wait-until #'outcome (ready-worker-resumed worker) (engine-lock engine)
+                               nil #'period)))))
 
 (defun suspension-seconds (engine)
   "The number of seconds that a worker waits before it checks whether it is dispensable; NIL for
@@ -92,7 +86,7 @@ RECHECK-WORKERS."
           for worker = (pop (engine-suspended engine))
           while worker
           do (set-worker-state worker :active)
-             ;; An interrupt may hold it up, so it is missed if it does not come.
+             ;; It is missed if it does not come.
              (setf (ready-worker-away worker)
                    (+ *brief-ticks* (pool-state-tick (engine-pool-state engine))))
              (incf (tally-resumes (engine-tally engine)))

@@ -14,23 +14,22 @@
 ;;;; see the table in ownership.lisp.
 
 (defmethod worker-loop ((engine ready-engine) worker)
-  (deferring-interrupts
-    (prepare-thread *worker-slack-microseconds*)
-    (setf (ready-worker-identity worker) (thread-identity))
-    (become-active engine worker)
-    (loop with pool = (engine-pool-state engine)
-          while (keep-working-p engine worker pool)
-          do (let ((token (next-event engine worker)))
-               (cond ((integerp token)
-                      (stamp-worker worker)
-                      (wake-sentinel-if-nobody-waits engine pool)
-                      (unwind-protect (handle-event engine worker token)
-                        (setf (ready-worker-stamp worker) 0)))
-                     ((eq token :probe)
-                      (note-wait (engine-probe engine)))
-                     (t
-                      (look-around engine worker)
-                      (clear-stack))))))) ; else it may keep the last connection alive
+  (prepare-thread *worker-slack-microseconds*)
+  (setf (ready-worker-identity worker) (thread-identity))
+  (become-active engine worker)
+  (loop with pool = (engine-pool-state engine)
+        while (keep-working-p engine worker pool)
+        do (let ((token (next-event engine worker)))
+             (cond ((integerp token)
+                    (stamp-worker worker)
+                    (wake-sentinel-if-nobody-waits engine pool)
+                    (unwind-protect (handle-event engine worker token)
+                      (setf (ready-worker-stamp worker) 0)))
+                   ((eq token :probe)
+                    (note-wait (engine-probe engine)))
+                   (t
+                    (interruptibly)
+                    (clear-stack)))))) ; else it may keep the last connection alive
 
 (defun handle-event (engine worker token)
   "Handles in WORKER an event of ENGINE with TOKEN."
