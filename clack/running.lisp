@@ -25,7 +25,7 @@
   "Opens and returns the listener of SERVER."
   (fill-standard-descriptors)
   (let* ((arguments (server-place server))
-         (listener (set-acquired (server-listener server) (open-clack-listener arguments))))
+         (listener (setf (server-listener server) (open-clack-listener arguments))))
     (setf (values (slot-value server 'address) (slot-value server 'port)) (local-name listener)
           (server-sole-name server) (sole-name listener))
     (unless (or (getf arguments :listen) (getf arguments :fd))
@@ -34,9 +34,9 @@
 
 (defun stop-listening (server)
   "Closes the listener of SERVER."
-  (when-taken (listener (with-lock-briefly ((server-lock server))
-                          (shiftf (server-listener server) nil)))
-    (close-listener listener)))
+  (let ((listener (with-lock-briefly ((server-lock server))
+                    (shiftf (server-listener server) nil))))
+    (when listener (close-listener listener))))
 
 ;;; The engine
 
@@ -80,9 +80,7 @@ connections left behind."
 
 (defun await-stop (server)
   "Waits until another thread has stopped SERVER."
-  (wait-until (lambda ()
-                (heed-destruction)
-                (server-stopped-p server))
+  (wait-until (lambda () (heed-destruction) (server-stopped-p server))
               (server-stopped server) (server-lock server) nil *destruction-period*))
 
 ;;; The entry points of Clack
@@ -163,13 +161,14 @@ Signals UNFIT-ARGUMENT for an argument that makes no sense, and LISTEN-FAILED wh
 listen."
   (declare (ignore debug address port))
   (join-clack-socket)
-  ;; The end is not interrupted, or a thread that is destroyed twice would never free the port.
-  (with-acquired (server (make-clack-server app arguments) (stop server))
-    (start-server server)
-    (when on-start
-      (funcall on-start server))
-    (await-stop server)
-    server))
+  (let ((server (make-clack-server app arguments)))
+    (unwind-protect-whole
+        (progn (start-server server)
+               (when on-start (funcall on-start server))
+               (await-stop server)
+               server)
+      ;; Or a thread that is destroyed twice would never free the port.
+      (uninterruptibly (stop server)))))
 
 (defun stop (server &key soft (timeout (if soft nil *stop-seconds*)) (delay 0))
   "Stops SERVER, a CLACK-SERVER, and frees its port.  Running requests have TIMEOUT seconds to end,

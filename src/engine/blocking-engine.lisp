@@ -256,8 +256,8 @@ it may.  Returns :SERVE, :QUEUED, :REFUSED or :LATE, and a sibling to be launche
 (defun handle-connection (engine worker connection)
   "Serves CONNECTION, which WORKER has taken up, and gives it up again."
   (let ((outcome nil))
-    (unwind-protect
-         (setf outcome (serve-to-the-end engine worker connection))
+    (unwind-protect-whole
+        (setf outcome (serve-to-the-end engine worker connection))
       (detach engine connection)
       ;; It may have been given away before the service was left by a non-local exit.
       (unless (eq :detached (or outcome (given-away-outcome connection)))

@@ -37,7 +37,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:engine-client-waits #:client-waits-limit #:wait-for-client
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics
    #:list-engine-connections #:list-workers #:note-task
-   #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
+   #:start-engine #:stop-engine #:abandon-engine #:threads-left
    #:winding-down-p #:keeps-connections-p #:welcoming-p #:running-p #:serving-p #:drain-over-p
    #:engine-stopped-p #:inside-worker-p
    #:stop-from-worker #:log-message

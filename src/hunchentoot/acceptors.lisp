@@ -305,8 +305,8 @@ Hunchentoot's."
 (defun stop-listening (acceptor listener)
   "Frees the port of ACCEPTOR, if that still listens on LISTENER, which may be NIL.  Otherwise
 another thread has done so, and ACCEPTOR may have been started again."
-  (when-taken (taken (and (take-listener acceptor listener) listener))
-    (close-listener taken)))
+  (when (and (take-listener acceptor listener) listener)
+    (close-listener listener)))
 
 ;;; Only one thread at a time starts an acceptor.  A second one would fail, and close the listener
 ;;; of the first when it cleans up.

@@ -67,7 +67,7 @@ throw."
       (let ((access (or (and (exchange-deferred-response exchange) (exchange-access exchange))
                         (make-access))))
         (setf (exchange-access exchange) access)
-        (unwind-protect-whole (funcall thunk)
+        (unwind-protect (funcall thunk)
           (unless (or (deferred-p exchange)
                       ;; A nested call has written it.
                       (not (eq access (exchange-access exchange))))

@@ -30,15 +30,10 @@
   ((acceptor :initarg :acceptor :reader corrupted-acceptor)
    (problems :initarg :problems :reader corruption-problems))
   (:report (lambda (condition stream)
-             (format stream "~A cannot account for its threads and connections:~{~%  ~A~}"
+             (format stream "~A has threads that were destroyed and live:~{~%  ~A~}"
                      (corrupted-acceptor condition) (corruption-problems condition))))
-  (:documentation "Signalled by ABANDON-ACCEPTOR when threads have survived their destruction, or
-when counts do not add up.  The restart RETRY destroys the threads once more, and IGNORE goes on."))
-
-(defun check-accounts (acceptor engine)
-  (let ((problems (accounting-problems engine)))
-    (when problems
-      (error 'recycling-taskmaster-corrupted-error :acceptor acceptor :problems problems))))
+  (:documentation "Signalled by ABANDON-ACCEPTOR when threads have survived their destruction.  The
+restart RETRY destroys the threads once more, and IGNORE goes on."))
 
 (defun check-abandonable (acceptor engine)
   "Signals HUNCHENTOOT:PARAMETER-ERROR if ACCEPTOR was started, but not by ENGINE."
@@ -52,10 +47,10 @@ when counts do not add up.  The restart RETRY destroys the threads once more, an
   "The last resort when STOP does not help, for the REPL: destroys every thread of ACCEPTOR in the
 middle of its work, frees the port, and returns ACCEPTOR, which can be started again.
 
-Signals RECYCLING-TASKMASTER-CORRUPTED-ERROR, with restarts RETRY and IGNORE, when threads survive,
-or when the counts of threads and connections do not add up.  Signals STOP-FROM-WORKER in a request
-handler of ACCEPTOR.  Signals HUNCHENTOOT:PARAMETER-ERROR when another taskmaster than a
-RECYCLING-TASKMASTER has started ACCEPTOR, since only that knows its threads."
+Signals RECYCLING-TASKMASTER-CORRUPTED-ERROR, with restarts RETRY and IGNORE, when threads survive.
+Signals STOP-FROM-WORKER in a request handler of ACCEPTOR.  Signals HUNCHENTOOT:PARAMETER-ERROR when
+another taskmaster than a RECYCLING-TASKMASTER has started ACCEPTOR, since only that knows its
+threads."
   (let ((engine (server-engine acceptor)))
     (check-abandonable acceptor engine)
     (loop
@@ -63,11 +58,13 @@ RECYCLING-TASKMASTER has started ACCEPTOR, since only that knows its threads."
         (abandon-engine engine))
       (stop-listening acceptor (and engine (engine-listener engine)))
       (settle-logs acceptor)
-      (restart-case (progn
-                      (when engine (check-accounts acceptor engine))
+      (restart-case (let ((survivors (and engine (threads-left engine))))
+                      (when survivors
+                        (error 'recycling-taskmaster-corrupted-error
+                               :acceptor acceptor :problems survivors))
                       (return acceptor))
         (retry ()
           :report "Destroy the threads once more.")
         (ignore ()
-          :report "Go on as if the counts added up."
+          :report "Go on without them."
           (return acceptor))))))

@@ -25,8 +25,8 @@ on.")
   (let ((heart (taskmaster-heart taskmaster))
         (engine (application-engine taskmaster)))
     (subscribe (heart-channel heart) stream)
-    (when-taken (idle-p (not (eq engine (with-channel ((heart-channel heart))
-                                          (shiftf (heart-engine heart) engine)))))
+    (unless (eq engine (with-channel ((heart-channel heart))
+                         (shiftf (heart-engine heart) engine)))
       (await-heartbeat heart engine))))
 
 (defun await-heartbeat (heart engine)
@@ -59,9 +59,8 @@ has no pending timer."
   "Sends a comment to the silent streams of HEART, and schedules the next call while it has
 streams."
   ;; Schedules first, so that a failure here does not end the heartbeat.
-  (when (when-taken (beats-p (beats-p heart engine))
-          (await-heartbeat heart engine)
-          t)
+  (when (beats-p heart engine)
+    (await-heartbeat heart engine)
     (send-heartbeats heart)))
 
 (defun send-heartbeats (heart)

@@ -7,7 +7,7 @@ engine calls on top of them.")
   (:export
    ;; clock, machine, threads
    #:milliseconds #:as-milliseconds #:universal-milliseconds #:microseconds #:processor-count
-   #:uninterruptibly #:deferring-interrupts #:interruptibly #:interrupt-pending-p
+   #:uninterruptibly #:interruptibly
    #:with-acquired #:set-acquired #:when-taken
    #:end-after #:milliseconds-left #:wait-until #:wait-once
    #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period*

@@ -20,7 +20,7 @@ before the first ACCEPT-CONNECTION.")
 (defgeneric accept-connection (listener)
   (:documentation "Waits for the next connection on LISTENER.  Returns its non-blocking descriptor
 if READINESS-SUPPORTED-P, else its socket; or NIL if the client has already left (ECONNABORTED) or
-the wait was cut short.  The caller uses DEFERRING-INTERRUPTS, so that no connection is lost on its
+the wait was cut short.  The caller uses UNINTERRUPTIBLY, so that no connection is lost on its
 way to the caller.  The wait then ends after a few seconds, or when another thread wants to
 interrupt or destroy the current one.  Signals LISTENER-CLOSED once the listener was woken or
 closed, DESCRIPTORS-EXHAUSTED if the system has no room for a connection, NETWORK-TROUBLE if the
@@ -339,10 +339,10 @@ Never signals."
   ;; A stream around SOCKET may have closed it.  Its descriptor may then belong to another
   ;; connection.
   (when (socket-open-p socket)
-    (with-acquired (socket socket (close-socket socket))
-      (when (shut-down socket :output)
-        (handler-case (funcall function)
-          (error () nil))))))
+    (unwind-protect (when (shut-down socket :output)
+                      (handler-case (funcall function)
+                        (error () nil)))
+      (close-socket socket))))
 
 (defun close-gently (socket &optional more-p)
   "Closes SOCKET after its last reply was sent.  If the socket has unread input, or if MORE-P says

@@ -35,11 +35,10 @@ exits."
 (defun call-making-thread (function)
   "Calls FUNCTION, a function without arguments that makes a thread, and returns its values.  Once
 the process exits, signals PROCESS-EXITS instead."
-  (with-acquired (makers (begin-making-thread)
-                         (with-lock-briefly (*thread-making-lock*)
-                           (decf *thread-makers*)))
-    (when makers
-      (funcall function))))
+  (begin-making-thread)
+  (unwind-protect (funcall function)
+    (with-lock-briefly (*thread-making-lock*)
+      (decf *thread-makers*))))
 
 (defun end-thread-making (&optional (seconds 1))
   "Prevents all threads from making another one, and waits up to SECONDS, a real, for those that are

@@ -58,10 +58,3 @@ it has ended."
   ;; ECL and ABCL cannot join a thread with a timeout, so this function polls.
   (wait-until (lambda () (not (bt:thread-alive-p thread)))
               (bt:make-condition-variable) (bt:make-lock "join") seconds 1/100))
-
-#+sbcl (declaim (inline interrupt-pending-p)) ; elsewhere it is constant, and compilers would warn
-(defun interrupt-pending-p ()
-  "True if another thread has interrupted the current thread, which defers the interrupt; NIL also
-if this Lisp cannot tell."
-  #+sbcl sb-sys:*interrupt-pending*
-  #-sbcl nil)

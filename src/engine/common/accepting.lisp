@@ -29,8 +29,8 @@
 ;;; Its end
 
 (defgeneric leave-listener (engine)
-  (:documentation "Wakes the workers of ENGINE that wait for its listener.  Called once, with
-interrupts deferred, when ENGINE accepts nothing more.")
+  (:documentation "Wakes the workers of ENGINE that wait for its listener.  Called once,
+when ENGINE accepts nothing more.")
   (:method ((engine engine))
     (wake-listener (engine-listener engine)
                    (with-engine (engine) (worker-count engine :waiting)))))
@@ -39,8 +39,8 @@ interrupts deferred, when ENGINE accepts nothing more.")
   "Makes ENGINE accept nothing more.  The system refuses later clients, or they wait for other
 processes with the same listener."
   ;; Otherwise workers might wait for the listener for ever.
-  (when-taken (open-p (with-engine (engine)
-                        (shiftf (accept-open-p (engine-accept-state engine)) nil)))
+  (when (with-engine (engine)
+          (shiftf (accept-open-p (engine-accept-state engine)) nil))
     (leave-listener engine)))
 
 ;;; Several threads may stop an engine.  The first to return may close the listener, and its
@@ -49,10 +49,9 @@ processes with the same listener."
 
 (defun call-while-accepting (engine function)
   "Calls FUNCTION if ENGINE accepts.  No stop of ENGINE returns before FUNCTION does."
-  (with-acquired (entered-p (begin-using-listener engine)
-                            (when entered-p (end-using-listener engine)))
-    (when entered-p
-      (funcall function))))
+  (when (begin-using-listener engine)
+    (unwind-protect (funcall function)
+      (end-using-listener engine))))
 
 (defun begin-using-listener (engine)
   "Counts the caller as a user of the listener of ENGINE, if that accepts; else NIL."

@@ -206,7 +206,7 @@ limit.  True if that succeeded."
 (defun begin-nothing-more (engine)
   "Makes ENGINE begin nothing more, and has the workers end that have nothing to finish.  True for
 the first caller."
-  (prog1 (when-taken (first-p (advance-phase engine :stopping))
+  (prog1 (when (advance-phase engine :stopping)
            (wake-workers engine)        ; or suspended ones would never learn of it
            t)
     ;; Also by a thread that comes second: else the listener might be closed before the first one
@@ -293,21 +293,14 @@ worker.")
 
 ;;; The last resort
 
-(defun accounting-problems (engine)
-  "A list of sentences about wrong counts in ENGINE, whose workers should all have ended."
+(defun threads-left (engine)
+  "A list of sentences about threads of ENGINE that did not end."
   (with-engine (engine)
     (append
      (loop for worker in (engine-workers engine)
            collect (format nil "~A did not end." worker))
      (unless (timer-thread-missing-p engine)
-       (list "The thread of the timers did not end."))
-     (loop for state in *worker-states*
-           for count = (worker-count engine state)
-           for listed = (count state (engine-workers engine) :key #'worker-state)
-           unless (or (eq state :ended) (= count listed))
-             collect (format nil "~D workers are counted as ~(~A~), ~D are." count state listed))
-     (unless (zerop (open-count engine))
-       (list (format nil "~D connections are counted as open." (open-count engine)))))))
+       (list "The thread of the timers did not end.")))))
 
 (defparameter *abandon-seconds* 5
   "How many seconds ABANDON-ENGINE waits for threads that only wait, and then for the end of those

@@ -111,17 +111,16 @@ time, or longer than *LONGEST-BETWEEN-COLLECTIONS*."
 does so already."
   (let ((began (milliseconds)))
     (when (collection-due-p collections began)
-      (unless (when-taken (mine-p (compare-and-set (collections-under-way-p collections) nil t))
-                (unwind-protect (collect-garbage)
-                  (let ((ended (milliseconds)))
-                    (setf (collections-used collections) (heap-used)
-                          (collections-took collections) (- ended began)
-                          (collections-ended collections) ended
-                          (collections-under-way-p collections) nil)))
-                t)
-        ;; That thread is about to stop this one.
-        (loop while (collections-under-way-p collections)
-              do (bt:thread-yield))))))
+      (if (compare-and-set (collections-under-way-p collections) nil t)
+          (unwind-protect (collect-garbage)
+            (let ((ended (milliseconds)))
+              (setf (collections-used collections) (heap-used)
+                    (collections-took collections) (- ended began)
+                    (collections-ended collections) ended
+                    (collections-under-way-p collections) nil)))
+          ;; That thread is about to stop this one.
+          (loop while (collections-under-way-p collections)
+                do (bt:thread-yield))))))
 
 (defun fits-in-heap-p (octets)
   "True when OCTETS more, an integer, may be allocated in the heap as it is, garbage included, or

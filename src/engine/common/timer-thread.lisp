@@ -110,7 +110,7 @@ the timers have ended."
 (defun run-timer-thread (engine)
   "The life of the timer thread of ENGINE, until the timers are closed."
   (let ((*timed-engine* engine))
-    (unwind-protect
+    (unwind-protect-whole
         (noting-end (engine)
           (begin-timer-thread engine)
           (loop with timers = (engine-timers engine)

@@ -92,7 +92,7 @@ clean up.  Called with the lock held.")
   (let ((engine (worker-engine worker))
         (*worker* worker))
     (setf (worker-thread worker) (bt:current-thread))
-    (unwind-protect
+    (unwind-protect-whole
         (call-as-worker (engine-service engine)
                         (lambda () (noting-end (engine) (worker-loop engine worker))))
       (with-engine (engine)

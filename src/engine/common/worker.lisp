@@ -18,7 +18,7 @@
 ;;;;   :suspended    waits to be needed                             :active :ended
 ;;;;
 ;;;; A worker's state changes only by SET-WORKER-STATE, under the lock of its engine, together with
-;;;; the engine's count of each state; so the counts always add up to the pool.
+;;;; the engine's count of each state.
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defparameter *worker-states*

@@ -158,21 +158,19 @@ this."
 The table above says what happens to the connections that came with it."
   (multiple-value-bind (connection more-p) (take-connection engine worker)
     (when more-p
-      (accept-others engine worker connection))
+      (accept-others engine worker))
     (when connection
       (serve-connection engine worker connection))))
 
-(defun accept-others (engine worker connection)
-  "Makes sure that the connections that came with CONNECTION are accepted.  WORKER, which
-accepted CONNECTION, serves it afterwards, even if this fails."
-  (unless-returned (handler-case (when (or (not (somebody-waits-p engine))
-                                           (accept-and-park engine worker))
-                                   (requeue-listener engine worker))
-                     (error (condition)
-                       (count-failure engine)
-                       (log-message engine :error "Accepting a connection failed: ~A" condition)))
-    (when connection
-      (drop-connection engine connection))))
+(defun accept-others (engine worker)
+  "Makes sure that the connections are accepted that came with the one that WORKER serves next.
+Never signals."
+  (handler-case (when (or (not (somebody-waits-p engine))
+                          (accept-and-park engine worker))
+                  (requeue-listener engine worker))
+    (error (condition)
+      (count-failure engine)
+      (log-message engine :error "Accepting a connection failed: ~A" condition))))
 
 (defun accept-and-park (engine worker)
   "Accepts a connection and parks it for the worker that gets the event of its request.  True if

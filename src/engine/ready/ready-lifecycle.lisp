@@ -19,7 +19,7 @@ real, or for ever if NIL."
 (defmethod acquire-resources ((engine ready-engine))
   (let ((pool (engine-pool-state engine))
         (listener (engine-listener-descriptor engine)))
-    (set-acquired (engine-poller engine) (make-poller))
+    (setf (engine-poller engine) (make-poller))
     (setf (pool-state-clock pool) (milliseconds)
           (pool-state-floor pool) (min (usable-processors) (engine-standby engine))
           (pool-state-target pool) (pool-state-floor pool))

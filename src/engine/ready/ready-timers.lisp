@@ -28,7 +28,7 @@
 (defun acquire-timer-descriptor (engine)
   "Gives ENGINE, which has a poller, a timer descriptor.  Signals START-REFUSED if the system has
 none."
-  (let ((descriptor (set-acquired (engine-timer-descriptor engine) (make-timer-descriptor))))
+  (let ((descriptor (setf (engine-timer-descriptor engine) (make-timer-descriptor))))
     (check-start descriptor)
     (check-start (watch (engine-poller engine) descriptor +timer-token+))))
 

@@ -36,9 +36,8 @@ it has left the pool and is to end."
 (defun suspend-worker (engine worker)
   "Waits until WORKER is resumed: true; or has left the pool: NIL."
   (clear-stack)                         ; else it may keep the last connection alive for long
-  (unwind-protect (progn
-                    (begin-suspension engine worker)
-                    (await-resume engine worker))
+  (begin-suspension engine worker)
+  (prog1 (await-resume engine worker)
     (end-suspension engine worker)))
 
 (defun begin-suspension (engine worker)

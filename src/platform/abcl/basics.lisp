@@ -44,19 +44,14 @@ interrupted."
     (threads:destroy-thread thread)
     (threads:interrupt-thread thread (lambda () (eval nil)))))
 
-(defun thread-method (name &rest argument-classes)
-  "The Java method NAME of threads, with ARGUMENT-CLASSES, strings, even if it is not public."
-  (let ((method (java:jcall "getDeclaredMethod" (java:jclass "org.armedbear.lisp.LispThread") name
+(defparameter *set-destroyed*
+  (let ((method (java:jcall "getDeclaredMethod" (java:jclass "org.armedbear.lisp.LispThread")
+                            "setDestroyed"
                             (java:jnew-array-from-list "java.lang.Class"
-                                                       (mapcar #'java:jclass argument-classes)))))
+                                                       (list (java:jclass "boolean"))))))
     (java:jcall "setAccessible" method java:+true+)
-    method))
-
-(defparameter *set-destroyed* (thread-method "setDestroyed" "boolean")
-  "The Java method that sets or clears the mark of a destroyed thread.")
-
-(defparameter *destroyed-p* (thread-method "isDestroyed")
-  "The Java method that returns the mark of a destroyed thread.")
+    method)
+  "The Java method, not public, that sets or clears the mark of a destroyed thread.")
 
 (defun heed-interrupt ()
   "Runs the pending interrupt of the current thread, if there is one.  While an interrupt is
@@ -71,31 +66,19 @@ pending, every wait ends at once, and a read or write closes its file."
         (threads:object-wait thread 1/1000)))))
 
 (defun survive-destruction ()
-  "Lets the current thread continue even if another thread has destroyed it; true if one has."
+  "Lets the current thread run its cleanup forms if another thread has destroyed it."
   ;; The mark would end the thread at its next call of a generic function, since many call EVAL.
   (let ((thread (threads:current-thread)))
-    (prog1 (threads:synchronized-on thread ; see DESTROY-THREAD
-             (prog1 (java:jcall *destroyed-p* thread)
-               (java:jcall *set-destroyed* thread java:+false+)))
-      (heed-interrupt))))
-
-(defun end-destroyed-thread ()
-  "Ends the current thread after all, for which SURVIVE-DESTRUCTION has returned true."
-  (java:jcall *set-destroyed* (threads:current-thread) java:+true+)
-  (heed-destruction))
+    (threads:synchronized-on thread     ; see DESTROY-THREAD
+      (java:jcall *set-destroyed* thread java:+false+))
+    (heed-interrupt)))
 
 (defmacro unwind-protect-whole (form &body cleanup)
   "Evaluates FORM, and then all of CLEANUP, also after a non-local exit from FORM or if the thread
-is destroyed meanwhile.  Returns the values of FORM; or ends the thread if it was destroyed and FORM
-has returned all the same."
-  (let ((done-p (gensym "DONE-P")) (destroyed-p (gensym "DESTROYED-P")))
-    `(let ((,done-p nil) (,destroyed-p nil))
-       (unwind-protect (multiple-value-prog1 ,form
-                         (setf ,done-p t))
-         (setf ,destroyed-p (survive-destruction))
-         ,@cleanup
-         (when (and ,done-p ,destroyed-p)
-           (end-destroyed-thread))))))
+is destroyed meanwhile.  Returns the values of FORM."
+  `(unwind-protect ,form
+     (survive-destruction)
+     ,@cleanup))
 
 (defparameter *destruction-period* 1/4
   "The longest time, in seconds, a real, between two calls of HEED-DESTRUCTION in a thread that

@@ -3,32 +3,18 @@
 ;;;; ECL on Unix.
 
 (defmacro uninterruptibly (&body body)
-  "Runs BODY.  Another thread's interrupt or BT:DESTROY-THREAD waits until BODY has ended."
-  `(mp:without-interrupts ,@body))
-
-(defmacro deferring-interrupts (&body body)
   "Runs BODY.  Another thread's interrupt or BT:DESTROY-THREAD waits until BODY has ended, or until
 an INTERRUPTIBLY in it.  An interrupt cuts a wait in the system short, as any signal does.  On ECL,
 a thread that is destroyed may also end where BODY leaves a handler."
   `(mp:without-interrupts ,@body))
 
 (defmacro interruptibly (&body body)
-  "Runs BODY so that the thread can be interrupted or destroyed even within DEFERRING-INTERRUPTS.
+  "Runs BODY so that the thread can be interrupted or destroyed even within UNINTERRUPTIBLY.
 An interrupt that already waits runs before BODY."
-  ;; With ALLOW-WITH-INTERRUPTS around all of DEFERRING-INTERRUPTS, the thread could be destroyed
+  ;; With ALLOW-WITH-INTERRUPTS around all of UNINTERRUPTIBLY, the thread could be destroyed
   ;; wherever it takes a lock.
   `(let ((si:*allow-with-interrupts* t))
      (mp:with-interrupts ,@body)))
-
-(defmacro with-acquired ((variable acquire release) &body body)
-  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then the form RELEASE,
-also after a non-local exit from BODY.  Another thread's interrupt or BT:DESTROY-THREAD waits during
-ACQUIRE and RELEASE, so that every acquired resource is released.  BODY can be interrupted if the
-caller can."
-  `(mp:without-interrupts
-     (let ((,variable ,acquire))
-       (unwind-protect (mp:with-local-interrupts ,@body)
-         ,release))))
 
 (defmacro set-published (place value)
   "Sets PLACE, which other threads read without a lock, to VALUE, a new object."

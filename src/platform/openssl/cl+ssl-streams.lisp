@@ -31,7 +31,7 @@
   "Calls MAKE-STREAM, of CL+SSL, with ARGUMENTS.  The thread can be interrupted only while it
 waits."
   (let ((*handshaking-p* t))
-    (deferring-interrupts
+    (uninterruptibly
       (without-broken-pipes
         (apply make-stream arguments)))))
 

@@ -74,7 +74,7 @@ Returns a plist: :PROTOCOL and :CIPHER, strings; :SERVER-NAME, the name for whic
 asked, a string or NIL (RFC 6066, section 3); :APPLICATION-PROTOCOL, the protocol that ALPN has
 selected, a string or NIL (RFC 7301); and :RESUMED-P, true if the handshake has resumed a session of
 an earlier connection."
-  (deferring-interrupts
+  (uninterruptibly
     (list :protocol (c-text (%protocol-of-handle handle))
           :cipher (c-text (%cipher-name (%cipher-of-handle handle)))
           :server-name (c-text (%server-name handle 0)) ; 0 is the only kind: a host name
@@ -155,7 +155,7 @@ it has sent none.  Returns a plist: :OCTETS, the certificate in DER, octets; :FA
 why it was not verified, a string, or NIL; :SUBJECT and :ISSUER, strings in the format of RFC 2253;
 :SERIAL-NUMBER, an integer; :NOT-BEFORE and :NOT-AFTER, universal times; and :DIGEST, its SHA-256
 digest, 32 octets."
-  (deferring-interrupts
+  (uninterruptibly
     (let ((certificate (peer-certificate handle)))
       (when certificate
         (let ((octets (certificate-octets certificate)))

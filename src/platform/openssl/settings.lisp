@@ -171,7 +171,7 @@ READ-AHEAD: false if OpenSSL shall read no more from a socket than the current r
 
 Signals TLS-MISTAKE."
   (multiple-value-bind (context warnings mistake)
-      (deferring-interrupts             ; see session.lisp
+      (uninterruptibly                  ; see session.lisp
         (%clear-errors)
         (handler-case
             (build-context certificates

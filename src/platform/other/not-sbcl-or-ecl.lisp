@@ -7,20 +7,9 @@
   "Runs BODY.  BT:DESTROY-THREAD can still end BODY; on ABCL, only while it waits or calls EVAL."
   `(progn ,@body))
 
-(defmacro deferring-interrupts (&body body)
-  "Runs BODY: interrupts cannot be deferred."
-  `(progn ,@body))
-
 (defmacro interruptibly (&body body)
   "Runs BODY: interrupts were not deferred."
   `(progn ,@body))
-
-(defmacro with-acquired ((variable acquire release) &body body)
-  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then the form RELEASE,
-also after a non-local exit from BODY."
-  `(let ((,variable ,acquire))
-     (unwind-protect-whole (progn ,@body)
-       ,release)))
 
 (defmacro with-lock-except-in-waits ((lock) &body body)
   "Evaluates BODY while the current thread holds LOCK.  In BODY, (WAITING FORM) evaluates FORM, a

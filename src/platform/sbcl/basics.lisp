@@ -7,19 +7,15 @@
   `(sb-sys:with-deadline (:seconds nil :override t) ,@body))
 
 (defmacro uninterruptibly (&body body)
-  "Runs BODY.  Another thread's interrupt or BT:DESTROY-THREAD waits until BODY has ended."
+  "Runs BODY.  Another thread's interrupt or BT:DESTROY-THREAD waits until BODY has ended, or until
+an INTERRUPTIBLY in it.  An interrupt cuts a wait in the system short, as any signal does."
   ;; A deadline can end a wait for a mutex, even SBCL's own, while interrupts are disabled.
   `(sb-sys:without-interrupts (without-deadline ,@body)))
 
-(defmacro deferring-interrupts (&body body)
-  "Runs BODY.  Another thread's interrupt or BT:DESTROY-THREAD waits until BODY has ended, or until
-an INTERRUPTIBLY in it.  An interrupt cuts a wait in the system short, as any signal does."
-  `(sb-sys:without-interrupts ,@body))
-
 (defmacro interruptibly (&body body)
-  "Runs BODY so that the thread can be interrupted or destroyed even within DEFERRING-INTERRUPTS.
+  "Runs BODY so that the thread can be interrupted or destroyed even within UNINTERRUPTIBLY.
 An interrupt that already waits runs before BODY."
-  ;; With ALLOW-WITH-INTERRUPTS around all of DEFERRING-INTERRUPTS, the thread could be destroyed
+  ;; With ALLOW-WITH-INTERRUPTS around all of UNINTERRUPTIBLY, the thread could be destroyed
   ;; wherever it takes a lock.
   `(let ((sb-sys:*allow-with-interrupts* t))
      (sb-sys:with-interrupts ,@body)))
@@ -28,16 +24,6 @@ An interrupt that already waits runs before BODY."
   "Clears the unused part of the current thread's stack.  The garbage collector would keep objects
 to which old frames there still point."
   (sb-sys:scrub-control-stack))
-
-(defmacro with-acquired ((variable acquire release) &body body)
-  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then the form RELEASE,
-also after a non-local exit from BODY.  Another thread's interrupt or BT:DESTROY-THREAD waits during
-ACQUIRE and RELEASE, so that every acquired resource is released.  BODY can be interrupted if the
-caller can."
-  `(sb-sys:without-interrupts
-     (let ((,variable (without-deadline ,acquire)))
-       (unwind-protect (sb-sys:with-local-interrupts ,@body)
-         (without-deadline ,release)))))
 
 (defmacro set-published (place value)
   "Sets PLACE, which other threads read without a lock, to VALUE, a new object.  A thread that finds

@@ -29,11 +29,7 @@ sched_setaffinity(2)."
 (defun file-lines (path)
   "A list of the lines of the file PATH; NIL if it cannot be read, so that its limit is unknown."
   (handler-case
-      ;; With WITH-OPEN-FILE, a thread that is destroyed between OPEN and the cleanup form would
-      ;; leave the descriptor open.
-      (with-acquired (stream (open (sb-ext:parse-native-namestring path) :if-does-not-exist nil)
-                             (when stream
-                               (close stream)))
+      (with-open-file (stream (sb-ext:parse-native-namestring path) :if-does-not-exist nil)
         (and stream
              (loop for line = (read-line stream nil) while line collect line)))
     ((or file-error stream-error) () '())))

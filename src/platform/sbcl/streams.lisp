@@ -18,11 +18,10 @@
 (defun open-lisp-stream (descriptor)
   "A socket of the Lisp for a duplicate of DESCRIPTOR, and its stream, of octets and characters.
 The duplicate is closed when the stream is closed or has become garbage."
-  (uninterruptibly
-    (let ((socket (lisp-socket (duplicate-descriptor descriptor))))
-      (values socket
-              (sb-bsd-sockets:socket-make-stream socket :input t :output t :element-type :default
-                                                        :buffering :full :auto-close t)))))
+  (let ((socket (lisp-socket (duplicate-descriptor descriptor))))
+    (values socket
+            (sb-bsd-sockets:socket-make-stream socket :input t :output t :element-type :default
+                                                      :buffering :full :auto-close t))))
 
 (defun lisp-stream-descriptor (stream)
   "The descriptor, an integer, of STREAM, which must be open."

@@ -21,18 +21,17 @@ chroots.")
 how many, an integer; 0 if the file cannot be read."
   (declare (type octets buffer))
   (let ((file (concatenate 'string *system-files* name)))
-    (with-acquired (descriptor
-                    (system-call "open" sb-alien:int (sb-alien:c-string file)
-                                 (sb-alien:int +sock-cloexec+))
-                    (unless (minusp descriptor)
-                      (close-descriptor descriptor)))
+    (let ((descriptor (system-call "open" sb-alien:int (sb-alien:c-string file)
+                                   (sb-alien:int +sock-cloexec+))))
       (if (minusp descriptor)
           0
-          (sb-sys:with-pinned-objects (buffer)
-            (max 0 (system-call "read" sb-alien:long
-                                (sb-alien:int descriptor)
-                                (sb-sys:system-area-pointer (sb-sys:vector-sap buffer))
-                                (sb-alien:unsigned-long (length buffer)))))))))
+          (unwind-protect
+               (sb-sys:with-pinned-objects (buffer)
+                 (max 0 (system-call "read" sb-alien:long
+                                     (sb-alien:int descriptor)
+                                     (sb-sys:system-area-pointer (sb-sys:vector-sap buffer))
+                                     (sb-alien:unsigned-long (length buffer)))))
+            (close-descriptor descriptor))))))
 
 (defun thread-state (identity)
   "The state of the thread IDENTITY of this process: :RUNNING if it has a processor or waits for

@@ -43,7 +43,7 @@ while the sentinel uses the connection.  Returns the state before."
 connection meanwhile, and that time does not count: reading has limits of its own."
   (if (eq :running (change-watch watch '(:running :reading)))
       (let ((began (milliseconds)))
-        (unwind-protect-whole (funcall function)
+        (unwind-protect (funcall function)
           (incf (handler-watch-end watch) (- (milliseconds) began))
           (change-watch watch '(:reading :running))))
       (funcall function)))

@@ -57,10 +57,10 @@ meanwhile."
   (let ((io (stream-io stream)))
     (forget-closed-lent io)
     ;; If sending fails, it may have closed the stream already.
-    (with-acquired (open-p (io-open-p io) (when (io-open-p io) (end-io io abort)))
-      (when open-p
-        (unless abort (send-output io))
-        t))))
+    (when (io-open-p io)
+      (unwind-protect (unless abort (send-output io))
+        (when (io-open-p io) (end-io io abort)))
+      t)))
 
 (defun end-io (io abort)
   "Closes the descriptor or transport of IO.  If ABORT, unsent octets are dropped."

@@ -150,15 +150,15 @@ first, or a keyword for why that is not told."
   (cond ((null (getf worker :thread)) :ended) ; or it is being made
         ((not (member (getf worker :activity) '(:serving :blocked))) :idle)
         (t
-         (with-acquired (mine-p (bt:acquire-lock *backtrace-lock* nil)
-                                (when mine-p (bt:release-lock *backtrace-lock*)))
-           (cond (mine-p
-                  (incf *backtraces*)
+         (if (bt:acquire-lock *backtrace-lock* nil)
+             (unwind-protect
                   (let ((names (frames-of-thread (getf worker :thread) *backtrace-seconds*)))
+                    (incf *backtraces*)
                     (if (listp names)
                         (mapcar #'frame-text (remove-if #'boring-frame-p names))
-                        names)))
-                 (t :later))))))
+                        names))
+               (bt:release-lock *backtrace-lock*))
+             :later))))
 
 (defun find-worker (servers name)
   "The worker, a plist of LIST-WORKERS, called NAME: the index of its server in SERVERS, a list, a

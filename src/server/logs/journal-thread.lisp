@@ -39,27 +39,16 @@ lock."
   (bt:condition-notify (journal-done journal))
   t)
 
-(defun survive-interrupts (journal function)
-  "Calls FUNCTION in the thread of JOURNAL, open to interrupts, and returns its value.  If an
-interrupt signals an error, complains about it and returns NIL."
-  (handler-case (interruptibly (funcall function))
-    (serious-condition (condition)
-      (funcall (journal-complain journal) :error "An interrupt of the thread of a log failed: ~A"
-               condition)
-      nil)))
-
 (defun keep-journal (journal &aux (ended-p nil))
   "The main function of the thread of JOURNAL."
-  (deferring-interrupts
-    (unwind-protect-whole
+  (uninterruptibly
+    (unwind-protect
         (progn
           (with-journal (journal)
             (setf (journal-thread journal) (bt:current-thread))
             (bt:condition-notify (journal-done journal)))
-          (loop do (survive-interrupts journal (lambda () (await-lines journal)))
-                until (end-when-asked
-                       journal
-                       (survive-interrupts journal (lambda () (flush-journal journal)))))
+          (loop do (interruptibly (await-lines journal))
+                until (end-when-asked journal (interruptibly (flush-journal journal))))
           (setf ended-p t)
           (tell-what-is-left journal))
       (unless ended-p                   ; destroyed, as all threads are when a Lisp exits
@@ -67,7 +56,7 @@ interrupt signals an error, complains about it and returns NIL."
           (leave-journal journal))
         ;; If it was destroyed during a write, the destination may be one that blocks.
         (unless (journal-broken-p journal)
-          (survive-interrupts journal (lambda () (flush-journal journal))))))))
+          (interruptibly (flush-journal journal)))))))
 
 (defun start-journal (journal)
   "Starts a thread that writes the lines of JOURNAL, unless there is one.  If no thread can be made,

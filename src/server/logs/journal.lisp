@@ -209,11 +209,10 @@ incomplete."
 (defun settle-batch (journal written-p)
   "Forgets the batch of JOURNAL.  Unless WRITTEN-P, counts its lines as lost; a part of the last one
 may have been written."
-  (uninterruptibly
-    (setf (journal-broken-p journal) (not written-p))
-    (unless written-p
-      (lose-lines journal (journal-batch-lines journal)))
-    (drop-batch journal)))
+  (setf (journal-broken-p journal) (not written-p))
+  (unless written-p
+    (lose-lines journal (journal-batch-lines journal)))
+  (drop-batch journal))
 
 (defun write-batch (journal)
   "Writes the batch of JOURNAL; true when that succeeded.  If it could not begin, the batch is kept
@@ -221,17 +220,16 @@ for the next try.  If some of it may have been written (the thread was destroyed
 is lost, so that no line is written twice."
   (let ((begun-p nil))
     (handler-case
-        (unwind-protect-whole
-            (progn
-              (call-with-destination journal (lambda (stream)
-                                               (setf begun-p t)
-                                               (write-lines journal stream)))
-              (uninterruptibly
-                (settle-batch journal t)
-                (setf begun-p nil)))
+        (unwind-protect
+             (progn
+               (call-with-destination journal (lambda (stream)
+                                                (setf begun-p t)
+                                                (write-lines journal stream)))
+               (settle-batch journal t)
+               (setf begun-p nil))
           (when begun-p
             (settle-batch journal nil)))
-      (error (condition)
+      (serious-condition (condition)
         (note-trouble journal condition)
         nil)
       (:no-error (&rest values)

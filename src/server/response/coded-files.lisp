@@ -22,11 +22,13 @@
 that can be read."
   (if (readiness-supported-p)
       (let* ((known (known-file pathname))
-             (name (known-file-name known)))
-        (with-acquired (part (and name (open-file-part name)) (when part (drop-parts (list part))))
-          (let ((version (and part (version-of known (file-part-file part)))))
-            (and version
-                 (+ (* 1000000000 (version-seconds version)) (version-nanoseconds version))))))
+             (name (known-file-name known))
+             (part (and name (open-file-part name)))
+             (version (and part (version-of known (file-part-file part)))))
+        (when part
+          (drop-parts (list part)))
+        (and version
+             (+ (* 1000000000 (version-seconds version)) (version-nanoseconds version))))
       (let ((found (ignore-errors (probe-file pathname))))
         (and found
              (pathname-name found)      ; and no folder

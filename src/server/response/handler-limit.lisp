@@ -77,9 +77,9 @@ answered in place of the handler."
 
 (defun call-watched (exchange seconds function)
   "Calls FUNCTION, the handler of EXCHANGE, which may run for SECONDS."
-  (with-acquired (watch (begin-watch exchange seconds) (end-watch exchange watch))
-    (let ((*handler-watch* watch))
-      (funcall function))))
+  (let ((*handler-watch* (begin-watch exchange seconds)))
+    (unwind-protect (funcall function)
+      (end-watch exchange *handler-watch*))))
 
 (defun call-with-handler-limit (exchange function)
   "Calls FUNCTION, the handler of EXCHANGE, under the limit of its application.  Returns the values
@@ -161,12 +161,11 @@ the sentinel's next look where no thread can be made."
   (let* ((http (connection-data connection))
          (watch (and http (http-watch http))))
     (when watch
-      ;; A sentinel that is destroyed must leave no worker waiting for it.
-      (let ((function (with-acquired (state (take-late-handler watch)
-                                            (when state (end-late-handler watch)))
-                        (when state
-                          (end-for-handler application (handler-watch-exchange watch) state))
-                        (take-timeout-function watch))))
+      (let ((state (take-late-handler watch)))
+        (when state
+          (unwind-protect (end-for-handler application (handler-watch-exchange watch) state)
+            (end-late-handler watch))))
+      (let ((function (take-timeout-function watch)))
         (when function
           (have-timeout-function-called application watch function))))))
 

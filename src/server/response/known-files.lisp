@@ -93,12 +93,13 @@ anything but a regular file."
   "Calls FUNCTION with a FILE-PART of the file PATHNAME, to be sent over HTTP, and its VERSION.  NIL
 where that is no readable regular file."
   (let* ((known (known-file pathname))
-         (name (known-file-name known)))
-    (with-acquired (part (and name (open-file-part name)) (close-unless-left part http))
-      (let ((version (and part (version-of known (file-part-file part)))))
-        (when version
-          (funcall function part version)
-          t)))))
+         (name (known-file-name known))
+         (part (and name (open-file-part name))))
+    (unwind-protect (let ((version (and part (version-of known (file-part-file part)))))
+                      (when version
+                        (funcall function part version)
+                        t))
+      (close-unless-left part http))))
 
 (defun append-file (reply part)
   "Appends the octets of PART, of a file, to REPLY where they are few; otherwise returns PART, to be
