@@ -10,8 +10,7 @@
 (defun serve-file (hunchentoots pathname &rest arguments)
   "Replies with the file PATHNAME.  Calls HUNCHENTOOTS, Hunchentoot's function, with ARGUMENTS where
 our own code cannot send it, except for what is no regular file: it would wait for a pipe's writer."
-  (cond ((and (ours-to-send-p)
-              (apply #'send-best-file pathname arguments)))
+  (cond ((and (ours-to-send-p) (apply #'send-best-file pathname arguments)))
         ((and (readiness-supported-p) (not (time-of-file pathname)))
          (leave-with hunchentoot:+http-not-found+))
         (t
@@ -19,10 +18,14 @@ our own code cannot send it, except for what is no regular file: it would wait f
 
 (wrap-function 'hunchentoot:handle-static-file 'serve-file)
 
+(defun file-setting (reader)
+  "What READER, a function, tells of the acceptor; NIL of one of another class."
+  (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
+       (funcall reader hunchentoot:*acceptor*)))
+
 (defun sibling-wanted-p ()
   "True when a compressed sibling may be sent in place of a file."
-  (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
-       (precompressed-files-p hunchentoot:*acceptor*)
+  (and (file-setting #'precompressed-files-p)
        (not (hunchentoot:header-out :content-encoding))
        (not (hunchentoot:header-out :etag)))) ; the program's, for the file itself
 
@@ -32,8 +35,7 @@ regular file.  CALLBACK, a function, is called before the reply is sent, as Hunc
 1.3."
   (multiple-value-bind (sibling coding)
       (and (sibling-wanted-p) (coded-sibling pathname (current-head)))
-    (or (and sibling
-             (send-regular-file pathname sibling coding content-type callback))
+    (or (and sibling (send-regular-file pathname sibling coding content-type callback))
         (send-regular-file pathname pathname nil content-type callback))))
 
 (defun send-regular-file (pathname sibling coding content-type callback)
@@ -67,18 +69,16 @@ the entity tag only if the program has not set one."
 
 (defun settle-vary ()
   "Tells caches that the client's Accept-Encoding decides about the reply, where it does."
-  (when (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
-             (precompressed-files-p hunchentoot:*acceptor*))
+  (when (file-setting #'precompressed-files-p)
     (setf (hunchentoot:header-out :vary) (vary-by-encoding (hunchentoot:header-out :vary)))))
 
 (defun settle-cache-control (pathname)
   "Sets the Cache-Control of the reply, which has the file PATHNAME or confirms it, unless the
 program has set one."
-  (when (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
-             (null (hunchentoot:header-out :cache-control)))
-    (let ((text (cache-control-of (file-cache-control hunchentoot:*acceptor*) pathname)))
-      (when text
-        (setf (hunchentoot:header-out :cache-control) text)))))
+  (let ((text (and (null (hunchentoot:header-out :cache-control))
+                   (cache-control-of (file-setting #'file-cache-control) pathname))))
+    (when text
+      (setf (hunchentoot:header-out :cache-control) text))))
 
 (defun settle-conditions (pathname version)
   "Leaves the handler where the client has the VERSION of the file PATHNAME already, or asks for
@@ -97,7 +97,8 @@ another.  The conditions of a request do not apply to an error page (RFC 9110, s
 
 (defun send-version (pathname part version coding)
   "Sends the octets of PART, the VERSION of the file PATHNAME with CODING or NIL, for which the
-client has asked.  For a range beyond the end, leaves the handler with Hunchentoot's answer."
+client has asked.  For a range beyond the end, leaves the handler with Hunchentoot's answer, whose
+Content-Range is what there is."
   (multiple-value-bind (status range first last)
       (settle-range part version (current-head)
                     (hunchentoot:return-code*) (hunchentoot:header-out :etag)
@@ -106,8 +107,10 @@ client has asked.  For a range beyond the end, leaves the handler with Hunchento
       (setf (hunchentoot:header-out :content-range) range
             (hunchentoot:return-code*) status)
       (when (= hunchentoot:+http-requested-range-not-satisfiable+ status)
-        (leave-with status (format nil "invalid request range (requested ~D-~D, accepted 0-~D)"
-                                   first last (1- (version-size version)))))))
+        (let ((end (1- (version-size version))))
+          (setf (hunchentoot:header-out :content-range) (format nil "bytes 0-~D/~D" end (1+ end)))
+          (leave-with status (format nil "invalid request range (requested ~D-~D, accepted 0-~D)"
+                                     first last end))))))
   (when coding
     (setf (hunchentoot:header-out :content-encoding) (coding-name coding)))
   (when (member (hunchentoot:return-code*) '(200 206))

@@ -373,7 +373,5 @@ empty file."
  :cases ("range by HEAD" "range bytes=0-0 of an empty file" "range bytes=0- of an empty file"
          "range bytes=300001- of a large file" "range Bytes=0-1 of /folder/small.txt"
          "range bytes=-3 of /folder/small.txt"
-         "range bytes=3-1 of /folder/small.txt" "range bytes=12- of /folder/small.txt"
-         "range bytes=0-12 of /folder/small.txt" "range bytes=0-99999999 of /folder/small.txt")
- :differs ((:header "Content-Range" ("bytes 0-11/12") ("bytes */12")) (:status 206 200)
-           (:status 416 200) (:status 206 416) (:status 200 206) (:answers 0 1)))
+         "range bytes=3-1 of /folder/small.txt" "range bytes=12- of /folder/small.txt")
+ :differs ((:status 206 200) (:status 416 200) (:status 206 416) (:status 200 206) (:answers 0 1)))
