@@ -125,6 +125,8 @@ one comes free."
       (t
        (when (accepting-p engine) ; the sentinel will try again
          (note-accept-trouble engine (make-accept-failure kind (error-text number))))
+       (when (and (eq :exhausted kind) (evict-idle-connections engine))
+         (rearm-listener engine))       ; behind the ends that are left to workers
        nil))))
 
 (defun somebody-to-accept-p (engine)
@@ -149,8 +151,6 @@ this."
   (when (or (somebody-to-accept-p engine)
             ;; The clients are gone, or another process with the same listener accepted them.
             (note-backlog-empty engine))
-    (when (eq (accept-trouble (engine-accept-state engine)) 'descriptors-exhausted)
-      (evict-idle-connections engine))
     (rearm-listener engine)))
 
 (defun accept-connections (engine worker)
@@ -207,8 +207,6 @@ refuses that, the sentinel tries again."
                ;; Else a connection could not be accepted.
                (unless (accept-again-p (engine-accept-state engine))
                  (return))
-               (when (eq (accept-trouble (engine-accept-state engine)) 'descriptors-exhausted)
-                 (evict-idle-connections engine))
                (await-kernel engine)))))
 
 (defun accept-for-others (engine)

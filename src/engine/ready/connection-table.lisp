@@ -75,13 +75,3 @@ place already."
         when page
           do (loop for connection across (the page page)
                    when connection do (funcall function connection))))
-
-(defun parked-connections (table)
-  "A list of the connections in TABLE that wait for a request without a thread."
-  (let ((connections '()))
-    (map-connections (lambda (connection)
-                       (when (and (parked-p connection)
-                                  (not (unfinished-p connection)))
-                         (push connection connections)))
-                     table)
-    connections))

@@ -47,40 +47,57 @@ unread.  The service is not called for that input again."
         (t
          (drop-connection engine connection))))
 
+(defun parked-by (engine key)
+  "The parked connections of ENGINE for which KEY, a function, returns a number, the least first."
+  (let ((entries '()))
+    (map-connections (lambda (connection)
+                       (let ((number (and (parked-p connection) (funcall key connection))))
+                         (when number
+                           (push (cons number connection) entries))))
+                     (engine-table engine))
+    (mapcar #'cdr (stable-sort (nreverse entries) #'< :key #'car))))
+
 ;;; For their descriptors
 
-(defun longest-first (connections)
-  "CONNECTIONS, a fresh list, in the order of their waits, the longest first."
-  ;; Deadlines may change during the sort, so it compares copies.
-  (mapcar #'cdr (sort (mapcar (lambda (connection)
-                                (cons (or (connection-deadline connection) 0) connection))
-                              connections)
-                      #'< :key #'car)))
-
-(defun longest-idle (engine)
-  "The parked connections of ENGINE, those that have waited longest first.  Connections that wait
-for the rest of a request come last: they do not idle, and their deadlines come soon."
-  (let ((parked (parked-connections (engine-table engine))))
-    (append (longest-first (remove-if #'amid-request-p parked))
-            (longest-first (remove-if-not #'amid-request-p parked)))))
+(defun order-of-giving-way (connection)
+  "A number by which CONNECTION, which is parked, gives way to others: first those that have idled
+longest; then those that wait for the rest of a request, whose deadlines come soon; last those whose
+peers do not take their output.  NIL if it does not."
+  (let ((deadline (or (connection-deadline connection) 0)))
+    (cond ((connection-output connection) (+ deadline most-positive-fixnum))
+          ((unfinished-p connection) nil)
+          ((amid-request-p connection) (+ deadline (ash 1 50)))
+          (t deadline))))
 
 (defun evict-idle-connections (engine)
-  "Ends some idle connections of ENGINE: without descriptors no other client comes in."
-  (loop repeat +accept-batch+
-        for connection in (longest-idle engine)
-        do (evict-if-idle engine connection)))
+  "Ends some parked connections of ENGINE: without descriptors no other client comes in.  True if
+there were any that might end."
+  (let ((connections (parked-by engine #'order-of-giving-way))
+        (freed-p nil))
+    ;; A share of them, or each new client would search all connections again.
+    (loop repeat (ceiling (length connections) 64)
+          for connection in connections
+          until (and freed-p (connection-output connection))
+          when (evict-if-idle engine connection)
+            do (setf freed-p t))
+    connections))
 
 (defun evict-if-idle (engine connection)
-  "Ends CONNECTION unless a thread owns it, it has input, or an answer is under way."
+  "Ends CONNECTION unless a thread owns it, it has input, or an answer is to come.  True if its
+descriptor is free."
   (as-owner (claim-parked connection)
-    ;; It was served, and parked again, since it was found to idle.
-    (cond ((unfinished-p connection)
-           (park-again engine connection))
-          ((left-to-workers-p engine connection (milliseconds)))
-          (t
+    ;; It may have been served, and parked again, since it was found to idle.
+    (cond ((connection-output connection)
+           (give-output-up engine connection)
+           nil)
+          ((unfinished-p connection)
+           (park-again engine connection)
+           nil)
+          ((not (left-to-workers-p engine connection (milliseconds)))
            (with-engine (engine)
              (count-expired engine :evicted))
-           (drop-connection engine connection)))))
+           (drop-connection engine connection)
+           t))))
 
 ;;; For their memory
 
@@ -93,22 +110,13 @@ end it."
           ((plusp (send-queue-reserved queue)) (send-queue-reserved-since queue))
           (t (input-kept-since (engine-service engine) connection)))))
 
-(defun longest-kept (engine)
-  "The parked connections of ENGINE that have memory, those that have it for longest first."
-  (let ((keepers '()))
-    (map-connections (lambda (connection)
-                       (let ((since (and (parked-p connection)
-                                         (memory-kept-since engine connection))))
-                         (when since
-                           (push (cons since connection) keepers))))
-                     (engine-table engine))
-    (mapcar #'cdr (stable-sort (nreverse keepers) #'< :key #'car))))
-
 (defun evict-oldest (engine)
   "Takes memory back from an eighth of the parked connections of ENGINE that have some, if it is
 a ready engine: from those that have it for longest, for input or for output that their peers do
 not take.  True if any memory came free at once.  The caller owns none of them."
-  (let ((keepers (and (typep engine 'ready-engine) (longest-kept engine)))
+  (let ((keepers (and (typep engine 'ready-engine)
+                      (parked-by engine (lambda (connection)
+                                          (memory-kept-since engine connection)))))
         (before (client-memory-reserved)))
     ;; An eighth, not one: otherwise each new octet would search all connections again.
     (loop repeat (ceiling (length keepers) 8)
