@@ -60,10 +60,8 @@
   (dolist (name (unknown-options (server-place server)))
     (tell server :warning "The argument ~S is unknown, and has no effect." name))
   (setf (application-engine server) (make-engine-for server))
-  (start-engine (application-engine server)))
-
-(defparameter *stop-seconds* 1
-  "How many seconds a stop waits for running requests.")
+  (start-engine (application-engine server))
+  (tell server :info "Listening on ~A." (place-of server)))
 
 (defun stop-server (server soft-p seconds delay)
   "Stops SERVER, gently if SOFT-P, after DELAY seconds then, within SECONDS, and frees its port.  It
@@ -170,7 +168,7 @@ listen."
       ;; Or a thread that is destroyed twice would never free the port.
       (uninterruptibly (stop server)))))
 
-(defun stop (server &key soft (timeout (if soft nil *stop-seconds*)) (delay 0))
+(defun stop (server &key soft (timeout (if soft nil 1)) (delay 0))
   "Stops SERVER, a CLACK-SERVER, and frees its port.  Running requests have TIMEOUT seconds to end,
 a real, or NIL for no limit; delayed responses are given up.  When SOFT, the server first serves all
 requests that have come and waits for delayed responses, within TIMEOUT, which then is NIL by

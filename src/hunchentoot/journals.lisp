@@ -107,8 +107,7 @@ not need.")
 (defun check-access-log-folder (acceptor)
   "Complains if the access log of ACCEPTOR is to be in a folder that does not exist."
   (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
-    (unless (or (null destination)
-                (streamp destination)
+    (unless (or (typep destination '(or null stream))
                 (uiop:directory-exists-p (uiop:pathname-directory-pathname destination)))
       (complain acceptor :error "The folder of the access log, ~A, does not exist." destination))))
 

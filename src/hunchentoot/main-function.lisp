@@ -3,7 +3,8 @@
 ;;;; The main function of a program, which serves until signals end it.
 
 (defmethod begin-serving ((acceptor parallel-acceptor))
-  (hunchentoot:start acceptor))
+  (hunchentoot:start acceptor)
+  (complain acceptor :info "Listening on ~A." (place-of acceptor)))
 
 (defmethod end-serving ((acceptor parallel-acceptor) soft-p seconds &optional (delay 0))
   (nth-value 1 (hunchentoot:stop acceptor :soft soft-p :timeout seconds :delay delay)))

@@ -209,7 +209,6 @@ Never returns."
                                    (funcall make))
                                  on-start)))
     (when server
-      (tell-operator server :info (format nil "Listening on ~A" (place-of server)))
       (notify-ready manager server)
       (do-errands server errands drain-timeout drain-delay manager))
     (exit-process (if server 0 1) *exit-limit*)))

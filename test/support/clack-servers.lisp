@@ -24,6 +24,11 @@ or WANTED, a function, is true for it; returns that."
       (and (if (functionp wanted) (funcall wanted told) (search wanted told))
            told))))
 
+(defun await-start-told ()
+  "Waits until *SERVER* has told people, by *CLACK-LOG*, where it listens."
+  (unless *clack-stream*
+    (await-log "Listening on ")))
+
 (defun start-clack (app arguments)
   "Starts a server of APP by RUN with ARGUMENTS in a thread of its own; returns it, and the task.
 Signals what RUN does when it fails."
@@ -46,7 +51,8 @@ Signals what RUN does when it fails."
   "Calls FUNCTION while a server of APP, made with ARGUMENTS, runs."
   (let ((*clack-log* (or *clack-stream* (make-string-output-stream))))
     (multiple-value-bind (*server* task) (start-clack app arguments)
-      (unwind-protect (funcall function)
+      (unwind-protect (progn (await-start-told)
+                             (funcall function))
         (handler:stop *server*)
         (task-result task)))))
 
