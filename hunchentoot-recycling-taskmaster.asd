@@ -186,7 +186,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :serial t
       :components ((:file "ownership")  ; who may touch a connection
                    (:file "connection-table") ; by descriptor
-                   (:file "latency-probe") ; how long what is ready waits
                    (:file "ready-engine") ; who does what
                    (:file "event-queue") ; events for whoever is free next
                    (:file "ready-timers") ; those that are due

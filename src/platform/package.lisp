@@ -44,7 +44,7 @@ engine calls on top of them.")
    #:take-read-ahead #:put-read-ahead #:set-blocking
    #:first-octet #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
    #:unsent-octets #:quiet-milliseconds
-   #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all #:send-probe
+   #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all
    #:wake-one #:await-ready #:token-hangup-p #:plain-token
    #:make-timer-descriptor #:arm-timer-descriptor
    ;; streams of client libraries

@@ -7,13 +7,6 @@
     (dolist (worker (engine-workers engine) sheet)
       (add-sheet sheet (worker-durations worker)))))
 
-(defun work-done (engine)
-  "A number that grows when ENGINE serves a request, accepts a connection, or calls the function of
-a timer."
-  (+ (durations-counted (durations-of-requests engine))
-     (counter-count (tally-accepted (engine-tally engine)))
-     (timers-run (engine-timers engine))))
-
 (defun uptime (engine)
   "Seconds from the start of ENGINE to its stop or to now."
   (let ((tally (engine-tally engine)))

@@ -117,7 +117,7 @@ none has come."
       (map-connections (lambda (connection) (time-out-if-due engine connection now))
                        (engine-table engine))
       (count-processors engine controller now)
-      (sample-wait-when-busy engine controller)
+      (sample-wait engine)
       (when (accept-again-p (engine-accept-state engine))
         (accept-again engine))
       (maintain-pool engine))))

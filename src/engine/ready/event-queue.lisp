@@ -68,13 +68,14 @@ other events, it holds them up.")
 (defun clear-wakeup (engine)
   "Clears the mark of a pending wakeup of ENGINE.  The worker that got the wakeup calls this before
 it looks at the queue."
+  (end-sample engine)
   (compare-and-set (engine-wakeup-pending-p engine) t nil))
 
 ;;; Getting an event
 
 (defun next-event (engine worker)
   "The next token for WORKER.  Any other value than an integer means that it is time to look
-around, or is :PROBE."
+around."
   (loop
     ;; After so many events from the queue a worker asks the poller.  Otherwise events that wait in
     ;; the kernel might never have their turn.

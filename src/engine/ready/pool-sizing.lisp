@@ -68,7 +68,6 @@ waits until a worker wakes it.  That costs the worker more than several looks.")
   (time-asked 0 :type fixnum)           ; time in MICROSECONDS
   (last-housekeeping 0 :type fixnum)    ; of deadlines, in MILLISECONDS
   (last-processor-count 0 :type fixnum) ; of processors, likewise
-  (work-done 0 :type integer)           ; see SAMPLE-WAIT-WHEN-BUSY
   (decisions nil :type (simple-array fixnum (*)) :read-only t)) ; counters
 
 ;;; Counters

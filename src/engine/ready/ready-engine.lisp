@@ -60,7 +60,10 @@ sentinel stands."
   (poller nil)                          ; NIL before the start
   (table (make-table) :type table :read-only t)
   (pool-state nil :type pool-state :read-only t)
-  (probe (make-probe) :type probe :read-only t)
+  ;; Samples of how long a ready connection waits for a worker: see READY-STATISTICS.LISP.
+  (sampled-since 0 :type fixnum)        ; in MICROSECONDS; 0 while none is under way
+  (latest-wait 0 :type fixnum)          ; likewise
+  (waits (make-tally-sheet) :type tally-sheet :read-only t)
   (event-queue '() :type list)          ; see event-queue.lisp
   ;; A worker was woken for a queued event, and has not come yet.
   (wakeup-pending-p nil)

@@ -86,7 +86,7 @@ the next few looks follow closely, the first after requests had time to block."
                (controller-idle-looks controller) 0)
          (nap *tick-microseconds*))))))
 
-;;; Processors, and samples of the wait
+;;; Processors
 
 (defparameter *count-milliseconds* 20000
   "The sentinel counts the processors this often.")
@@ -99,17 +99,6 @@ and go while we run, and the standby count may have changed."
           (controller-processors controller) (usable-processors)))
   (setf (pool-state-floor (engine-pool-state engine))
         (min (controller-processors controller) (engine-standby engine))))
-
-(defun sample-wait-when-busy (engine controller)
-  "Samples how long a ready connection waits, if there was work since the last time or a worker
-serves.  At rest each sample would wake a thread."
-  (let ((done (work-done engine))
-        (probe (engine-probe engine)))
-    (when (or (/= done (shiftf (controller-work-done controller) done))
-              (null (probe-latest probe))
-              (plusp (probe-sent probe))
-              (plusp (with-engine (engine) (busy-count engine))))
-      (sample-wait probe (engine-poller engine)))))
 
 ;;; Its loop
 

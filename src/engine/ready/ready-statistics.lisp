@@ -23,17 +23,48 @@ many."
                      (engine-table engine))
     (values parked deferred writing)))
 
+;;; How long a ready connection waits for a worker, sampled at no cost to requests.  While no
+;;; worker waits, the kernel alone knows when a connection became ready.  So a few times a second
+;;; the sentinel wakes a worker then: the wakeup takes its place behind all that is ready.  One
+;;; sample is under way at a time, so its slots have one writer: the sentinel, and then the worker
+;;; that gets the wakeup.
+
+(defun note-wait (engine microseconds)
+  (setf (engine-latest-wait engine) microseconds)
+  (note-duration (engine-waits engine) microseconds))
+
+(defun sample-wait (engine)
+  "Begins a sample, in the sentinel of ENGINE, or sends the one under way again: its worker may have
+died."
+  (cond ((and (zerop (engine-sampled-since engine)) (somebody-waits-p engine))
+         (note-wait engine 0))
+        (t
+         (when (zerop (engine-sampled-since engine))
+           (setf (engine-sampled-since engine) (microseconds)))
+         (wake-one (engine-poller engine)))))
+
+(defun sample-under-way (engine)
+  "For how many microseconds a sample has been under way; 0 when none is."
+  (let ((since (engine-sampled-since engine)))
+    (if (zerop since) 0 (- (microseconds) since))))
+
+(defun end-sample (engine)
+  "Ends the sample under way, if any: the caller got the wakeup."
+  (let ((wait (sample-under-way engine)))
+    (when (plusp wait)
+      (note-wait engine wait)
+      (setf (engine-sampled-since engine) 0))))
+
 (defmethod parking-statistics ((engine ready-engine))
-  (let ((probe (engine-probe engine)))
-    (multiple-value-bind (parked deferred writing) (count-without-worker engine)
-      (list :resumes (tally-resumes (engine-tally engine))
-            :suspends (tally-suspends (engine-tally engine))
-            :decisions (decision-counts (engine-decisions engine))
-            :parked parked
-            :deferred deferred
-            :writing writing
-            :ready-wait (probe-wait probe)
-            :ready-waits (histogram (add-sheet (make-tally-sheet) (probe-waits probe)))))))
+  (multiple-value-bind (parked deferred writing) (count-without-worker engine)
+    (list :resumes (tally-resumes (engine-tally engine))
+          :suspends (tally-suspends (engine-tally engine))
+          :decisions (decision-counts (engine-decisions engine))
+          :parked parked
+          :deferred deferred
+          :writing writing
+          :ready-wait (/ (max (sample-under-way engine) (engine-latest-wait engine)) 1000000.0)
+          :ready-waits (histogram (add-sheet (make-tally-sheet) (engine-waits engine))))))
 
 (defmethod busy-seconds ((worker ready-worker))
   (if (zerop (ready-worker-stamp worker))

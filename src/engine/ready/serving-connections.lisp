@@ -118,11 +118,9 @@ again would change nothing, so the connection is parked, and has a deadline."
     (incf (tally-stalls (engine-tally engine)))))
 
 (defmethod milliseconds-queued ((engine ready-engine) connection least)
-  "Trusts the probe only where the kernel does not know when the input came."
-  (let* ((probe (engine-probe engine))
-         (under-way (probe-milliseconds probe)))
-    (if (or (<= least under-way)
-            (<= (* 1000 least) (or (probe-latest probe) 0)))
+  "Trusts the samples only where the kernel does not know when the input came."
+  (let ((under-way (floor (sample-under-way engine) 1000)))
+    (if (<= least (max under-way (floor (engine-latest-wait engine) 1000)))
         (or (quiet-milliseconds (connection-descriptor connection))
             under-way)
         0)))

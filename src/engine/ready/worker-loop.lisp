@@ -25,8 +25,6 @@
                     (wake-sentinel-if-nobody-waits engine pool)
                     (unwind-protect (handle-event engine worker token)
                       (setf (ready-worker-stamp worker) 0)))
-                   ((eq token :probe)
-                    (note-wait (engine-probe engine)))
                    (t
                     (interruptibly)
                     (clear-stack)))))) ; else it may keep the last connection alive

@@ -50,7 +50,7 @@
                process-number send-notification inherited-descriptor
                open-path-listener open-inherited-listener open-shared-port-listener
                native-name open-file file-facts read-file-octets write-file-octets send-file
-               make-poller close-poller watch rearm unwatch wake-all send-probe wake-one
+               make-poller close-poller watch rearm unwatch wake-all wake-one
                await-ready make-timer-descriptor arm-timer-descriptor
                thread-identity thread-state thread-run-time processor-stall processor-idle-time
                #-sbcl online-processors

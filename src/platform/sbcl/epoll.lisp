@@ -29,18 +29,16 @@ for bit 31: the poller sets that bit if the peer will send no more."
   (logandc2 token (ash 1 +hangup-bit+)))
 
 (defstruct (poller (:include opaque)
-                   (:constructor %make-poller (descriptor broadcast probe wakeup)))
-  "A poller: an epoll instance; an eventfd that stays readable once WAKE-ALL was called; and two
-eventfds that are always readable, each of which gives one event whenever it is armed."
+                   (:constructor %make-poller (descriptor broadcast wakeup)))
+  "A poller: an epoll instance; an eventfd that stays readable once WAKE-ALL was called; and another
+one, always readable, which gives one event whenever it is armed."
   (descriptor 0 :type descriptor :read-only t)
   (broadcast 0 :type descriptor :read-only t)
-  (probe 0 :type descriptor :read-only t)
   (wakeup 0 :type descriptor :read-only t))
 
 ;;; These tokens are larger than any token of a descriptor.
 (defconstant +broadcast-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+)))
-(defconstant +probe-token+ (1- +broadcast-token+))
-(defconstant +wakeup-token+ (1- +probe-token+))
+(defconstant +wakeup-token+ (1- +broadcast-token+))
 
 ;;; The struct epoll_event in words of 32 bits: the events, and then our data, the low word first.
 ;;; The struct is packed on x86-64 only.
@@ -69,28 +67,25 @@ number."
   "A new poller.  Signals an error if the system has no descriptor left."
   (let* ((epoll (system-call "epoll_create1" sb-alien:int (sb-alien:int +sock-cloexec+)))
          (broadcast (make-eventfd 0))
-         (probe (make-eventfd 1))
          (wakeup (make-eventfd 1))
-         (made (remove-if #'minusp (list epoll broadcast probe wakeup))))
-    (unless (= 4 (length made))
+         (made (remove-if #'minusp (list epoll broadcast wakeup))))
+    (unless (= 3 (length made))
       (mapc #'close-descriptor made)
-      (check-call (min epoll broadcast probe wakeup) "epoll_create1 or eventfd"))
-    (let* ((poller (%make-poller epoll broadcast probe wakeup))
+      (check-call (min epoll broadcast wakeup) "epoll_create1 or eventfd"))
+    (let* ((poller (%make-poller epoll broadcast wakeup))
            ;; The broadcast is level-triggered, so that every waiting thread sees it.
            (failed (find-if #'minusp
                             (list (epoll-control poller 1 broadcast +epollin+ +broadcast-token+)
-                                  (watch poller probe +probe-token+)
                                   (watch poller wakeup +wakeup-token+)))))
       (when failed
         (close-poller poller)
         (check-call failed "epoll_ctl"))
-      (await-ready poller 0 2)          ; takes the first event of PROBE and of WAKEUP
+      (await-ready poller 0)            ; takes the first event of WAKEUP
       poller)))
 
 (defun close-poller (poller)
   "Closes the descriptors of POLLER.  No thread may wait on POLLER then."
   (close-descriptor (poller-wakeup poller))
-  (close-descriptor (poller-probe poller))
   (close-descriptor (poller-broadcast poller))
   (close-descriptor (poller-descriptor poller)))
 
@@ -120,11 +115,6 @@ and from then on watch it like WATCH, with TOKEN and OUTPUT-P.  Returns 0 or min
                  ((* (sb-alien:unsigned 64)) (sb-alien:addr one))
                  (sb-alien:unsigned-long 8))))
 
-(defun send-probe (poller)
-  "Makes AWAIT-READY return :PROBE in one thread that waits on POLLER, now or later, after all
-descriptors that are ready now.  Another call before that has no effect."
-  (rearm poller (poller-probe poller) +probe-token+))
-
 (defun wake-one (poller)
   "Makes AWAIT-READY return :WAKEUP in one thread that waits on POLLER, now or later, after all
 descriptors that are ready now.  Another call before that has no effect."
@@ -139,26 +129,23 @@ descriptors that are ready now.  Another call before that has no effect."
 (declaim (inline event-token))
 (defun event-token (events place)
   "The value for the event whose words begin at PLACE of those at EVENTS, an address: a token,
-:BROADCAST, :PROBE or :WAKEUP."
+:BROADCAST or :WAKEUP."
   (declare (type sb-sys:system-area-pointer events) (type (mod 64) place) #.*hot-policy*)
   (let ((token (logior (event-word events (+ place +data-offset+))
                        (ash (ldb (byte 30 0) (event-word events (+ place +data-offset+ 1))) 32))))
     (declare (type token token))
     (cond ((>= token +wakeup-token+)
-           (case token
-             (#.+broadcast-token+ :broadcast)
-             (#.+probe-token+ :probe)
-             (t :wakeup)))
+           (if (= token +broadcast-token+) :broadcast :wakeup))
           ((logtest +epoll-over+ (event-word events place))
            (logior token (ash 1 +hangup-bit+)))
           (t token))))
 
 (defun await-ready (poller milliseconds &optional (most 1))
   "Waits until a descriptor that POLLER watches is ready, and returns its token; :BROADCAST after a
-call of WAKE-ALL; :PROBE after SEND-PROBE; :WAKEUP after WAKE-ONE; NIL after MILLISECONDS, an
-integer or -1 for no limit, or after an interrupt.  If more events are there, takes up to MOST, an
-integer from 1 to 16, and returns the others in order, a fresh list, as the second value.  Each
-event except :BROADCAST goes to one caller only."
+call of WAKE-ALL; :WAKEUP after WAKE-ONE; NIL after MILLISECONDS, an integer or -1 for no limit, or
+after an interrupt.  If more events are there, takes up to MOST, an integer from 1 to 16, and
+returns the others in order, a fresh list, as the second value.  Each event except :BROADCAST goes
+to one caller only."
   (declare (type poller poller) (type (signed-byte 31) milliseconds) (type (integer 1 16) most)
            #.*hot-policy*)
   (sb-alien:with-alien ((events (array (sb-alien:unsigned 32) 64)))
