@@ -13,6 +13,10 @@
         do (funcall write *large-answer* :start start :end (min *large-size* (+ start 50000)))
            (record written start)))
 
+(defun whole-answer-p (connection)
+  "Whether what CONNECTION reads next is *LARGE-ANSWER*."
+  (null (octet-difference *large-answer* (receive-many connection *large-size*))))
+
 (defun cut-answer-p (connection)
   "Whether what CONNECTION reads ends before *LARGE-ANSWER* does."
   (< (length (receive-many connection *large-size*)) *large-size*))
@@ -38,7 +42,7 @@ the first pieces: for twice the time for which the server waits, its socket take
   (let ((head (read-head connection)))
     (and (= 200 (response-status head))
          (= *large-size* (content-length head))
-         (null (octet-difference *large-answer* (receive-many connection *large-size*))))))
+         (whole-answer-p connection))))
 
 (defun large-stream-p (connection &optional (pause (constantly nil)))
   "True when the next reply over CONNECTION is *LARGE-ANSWER* in chunks; calls PAUSE before each."
