@@ -108,10 +108,3 @@
     (with-clack (environment (text-response "not so long")
                  :max-header-octets (* 64 1024))
       (is (= 431 (response-status (ask "/" :headers `(("X-Foo" . ,value)))))))))
-
-(define-front-test (requests-over-tls-are-told-as-such :modes (:tls) :fronts (:clack))
-  (let ((seen nil))
-    (with-front (environment :ssl t) (progn (setf seen environment)
-                                            (text-response "secret"))
-      (is (equal "secret" (ask-text "/"))))
-    (is (equal '("https" "localhost" 443) (known seen :url-scheme :server-name :server-port)))))

@@ -56,12 +56,3 @@ content of a REQUEST that is sent in pieces."
       (list (read-char body) (char-code (read-char body)) (char-code (read-char body))
             (read-char body nil :eof))
     (is (equal '(#\a #x3042 #xFFFD :eof) value))))
-
-(define-server-test a-request-without-content-has-an-empty-body
-  (with-clack (environment (let ((body (getf environment :raw-body)))
-                             (text-response (prin1-to-string
-                                             (list (read-byte body nil :eof)
-                                                   (read-char body nil :eof)
-                                                   (file-position body) (file-position body 0)
-                                                   (close body) (read-octets-of body 3))))))
-    (loop repeat 2 do (is (equal "(:EOF :EOF 0 T T #())" (ask-text "/"))))))

@@ -126,10 +126,9 @@
         (loop for stream in (recorded streams)
               for value from 1
               do (fill octets value)
-                 (ignore-errors
-                  (file-position stream 0))
-                 (ignore-errors
-                  (read-sequence octets stream))
+                 (signals recycling:content-left
+                   (file-position stream 0)
+                   (read-sequence octets stream))
                  (is (equalp (content-of value) octets) "It is not that of a later one."))))))
 
 ;;; What is left of it

@@ -167,19 +167,19 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
                                                                         :needs :parking)
   (with-front (request :worker-num 1 :max-thread-count 1)
       nil
-    (let* ((over nil)
-           (requests (loop repeat 50 collect (request-octets "/word")))
-           (greedy (as-client ("a client that never pauses")
-                     (with-connection (connection)
-                       (loop until over
-                             do (send connection requests)
-                                (loop repeat 50 do (read-response connection)))))))
-      (unwind-protect
-           (progn
-             (eventually ("many requests") (< 100 (figure :served)))
-             (loop repeat 5 do (is (equal "word" (ask-text "/word")))))
-        (setf over t))
-      (task-result greedy))))
+    (let ((requests (loop repeat 3000 collect (request-octets "/word"))))
+      (is-true
+       (loop repeat 5                   ; a machine may be late once
+             thereis (with-connection (greedy)
+                       (let* ((before (figure :served))
+                              (reading (as-client ("a client that never pauses")
+                                         (send greedy requests)
+                                         (loop repeat 3000 do (read-response greedy)))))
+                         (eventually ("its requests to be served")
+                           (< (+ before 30) (figure :served)))
+                         (is (equal "word" (ask-text "/word")))
+                         (prog1 (< (figure :served) (+ before 3000))
+                           (task-result reading)))))))))
 
 ;;; Any order of what clients do
 
@@ -241,19 +241,22 @@ true if each answer was right."
           (is (closed-by-server-p connection)))
         (is (null (task-result stopping)))))))
 
-(define-front-test (a-hard-stop-waits-for-no-client :modes (:plain :tls) :needs :our-http)
+(define-front-test (a-hard-stop-waits-for-no-client :modes (:plain :unparked :tls)
+                                                    :needs :our-http)
   (let ((answers (make-recorder)))
     (with-front (request)
         (cond ((equal "/later" (path request)) (later (answer) (record answers answer)))
               (t (reply 200 '() *large-answer*)))
-      (with-connections (connections 4)
-        (destructuring-bind (idle half later unread) connections
+      (with-connections (connections (if *parking-p* 4 3)) ; else a thread waits for the last one
+        (destructuring-bind (idle half later &optional unread) connections
           (is (equal "word" (exchange-text idle "/word")))
           (send half "GET /word HTTP/1.1" :crlf)
           (send-request later "/later")
-          (send-request unread "/large")
-          (is (= 200 (response-status (read-head unread))))
+          (when unread
+            (send-request unread "/large")
+            (is (= 200 (response-status (read-head unread)))))
           (await-answer answers)
           (is (null (nth-value 1 (stop-front :timeout (* 3 *patience*)))))
           (is (every #'closed-by-server-p (list idle half later)))
-          (is-true (cut-answer-p unread)))))))
+          (when unread
+            (is-true (cut-answer-p unread))))))))

@@ -63,7 +63,8 @@
       (with-connection (connection)
         (send-request connection "/")
         (eventually ("the handler to begin") (= 1 (figure :busy)))
-        (is (plusp (length (nth-value 1 (stop-front :soft t :timeout 1/2)))))
+        (is (equal '(:active) (mapcar (lambda (plist) (getf plist :state))
+                                      (nth-value 1 (stop-front :soft t :timeout 1/2)))))
         (open-gate gate)
         (is (equal "Hey!" (response-text (read-response connection))))))))
 

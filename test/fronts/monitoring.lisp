@@ -172,7 +172,9 @@ all other requests have the value of OTHERWISE as their answers."
                           (recycling:make-metrics-dispatcher "/metrics" :servers servers))))
       (with-acceptor (acceptor)
         (is (equal "[]" (ask-text "/connections")))
-        (is (= 503 (status-of "/ready")) "It is not started.")))
+        (is (= 503 (status-of "/ready")) "It is not started.")
+        (setf (rest servers) (list acceptor))
+        (is (= 503 (status-of "/ready")) "One of them is not started.")))
     (with-path (path)
       (with-globals ((hunchentoot:*dispatch-table*
                       (list (recycling:make-metrics-dispatcher "/metrics"))))

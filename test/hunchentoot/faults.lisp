@@ -108,7 +108,7 @@ still serves."
         (is (closed-by-server-p connection)))
       (is (equal "Hey!" (ask-text "/yo"))))))
 
-;;; Our taskmaster under a foreign acceptor, and a foreign taskmaster under ours
+;;; Our taskmaster under a foreign acceptor
 
 (define-server-test hunchentoots-acceptor-runs-on-our-taskmaster
   (let ((*acceptor-class* 'hunchentoot:easy-acceptor))
@@ -124,10 +124,3 @@ still serves."
                                             (exchange-text idle "/"))))
               (loop for connection in connections
                     do (is (closed-by-server-p connection))))))))))
-
-(define-server-test (our-acceptor-runs-on-hunchentoots-taskmaster :needs :our-engine)
-  (serving (:taskmaster (make-instance 'hunchentoot:one-thread-per-connection-taskmaster))
-      (("/yo" "Hey!"))
-    (with-connection (connection)
-      (is (equal "Hey!" (exchange-text connection "/yo")))
-      (is (equal "Hey!" (exchange-text connection "/yo"))))))

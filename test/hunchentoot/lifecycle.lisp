@@ -64,13 +64,6 @@
     (signals error (hunchentoot:start acceptor))
     (is (not (hunchentoot:started-p acceptor)))))
 
-(define-server-test (soft-stop-of-an-acceptor-reports-what-it-leaves :needs :our-engine)
-  (with-busy-threads (acceptor 2)
-    (is (equal '(:active :active)
-               (mapcar (lambda (thread) (getf thread :state))
-                       (nth-value 1 (hunchentoot:stop acceptor :soft t :timeout 1/10)))))
-    (is (not (hunchentoot:started-p acceptor)))))
-
 (define-server-test (hard-stop-does-not-wait-for-a-long-request :needs :our-engine)
   (with-busy-threads (acceptor 1)
     (is (= 1 (length (nth-value 1 (hunchentoot:stop acceptor :timeout 0)))))

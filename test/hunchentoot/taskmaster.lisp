@@ -87,7 +87,7 @@
         (= 5 (figure :threads) (hunchentoot:taskmaster-thread-count taskmaster))))))
 
 (define-server-test (nobody-starves-behind-idle-connections :needs :our-engine)
-  (serving (:taskmaster (taskmaster :max-thread-count 2)) (("/quick" "quick"))
+  (serving (:taskmaster (taskmaster :max-thread-count 2) :read-timeout 1000) (("/quick" "quick"))
     (with-connections (idle (if *parking-p* 20 2))
       (dolist (connection idle)
         (is (equal "quick" (exchange-text connection "/quick"))))
