@@ -43,6 +43,7 @@ still serves."
       (with-connection (connection)
         (send-request connection "/hang")
         (await entered)
+        (is (equal "Hey!" (ask-text "/yo")) "Another thread has begun.")
         (let ((victims (remove-if-not (lambda (thread)
                                         (uiop:string-prefix-p "http-worker-"
                                                               (bt:thread-name thread)))
