@@ -4,12 +4,9 @@
 ;;;; by status.  A request that was rejected before there was a request object, and a refused
 ;;;; connection, have a line in the access log with the facts that are known.
 
-(defparameter *rejection-statuses* '(400 408 413 414 417 431 501 503 505)
-  "The statuses of rejected requests.")
-
 (defun make-rejections ()
   "An alist of the statuses of rejected requests and their counters."
-  (loop for status in *rejection-statuses*
+  (loop for status in '(400 408 413 414 417 431 501 503 505)
         collect (cons status (make-counter))))
 
 (defun count-rejection (acceptor status)

@@ -71,4 +71,5 @@ Returns the connection's outcome."
          (access (shiftf (exchange-access exchange) nil)))
     (when access                        ; a stream may have begun
       (finish-access (deferred-reply-acceptor (deferred-response-context deferred-response))
-                     exchange access))))
+                     exchange access))
+    (note-cut exchange)))

@@ -42,7 +42,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:trusted-proxies #:proxy-protocol-p
    #:name-of-our-end #:note-failed-handshake #:check-head #:content-as-it-comes-p #:content-refused
-   #:note-rejected #:turn-away
+   #:note-rejected #:note-cut #:turn-away
    #:stats #:engine-stats #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
    ;; pages for those that watch

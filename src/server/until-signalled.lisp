@@ -95,14 +95,21 @@ current one does that, and NIL is returned."
     (tell-operator server :info
                    (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
 
+(defun note-cut (exchange)
+  "Notes the request of EXCHANGE, which gets no further, as answered by 503, if its server stops and
+its reply has not begun."
+  (unless (or (exchange-status exchange) (running-p (exchange-engine exchange)))
+    (setf (exchange-status exchange) 503)
+    (note-rejected-head (exchange-application exchange) (exchange-http exchange)
+                        (make-refusal :handler-timeout) (exchange-head exchange))))
+
 (defun note-cut-requests (server)
   "Notes the requests of SERVER, which was stopped, whose handlers still run, and get no further."
   (dolist (worker (workers-of server))
     (let ((exchange (getf worker :task)))
-      (when (and (being-served-p worker) (null (exchange-status exchange)))
+      (when (being-served-p worker)
         (ignore-errors                  ; its thread may go on meanwhile
-          (note-rejected-head (exchange-application exchange) (exchange-http exchange)
-                              (make-refusal :handler-timeout) (exchange-head exchange)))))))
+          (note-cut exchange))))))
 
 (defun end-and-tell (server soft-p seconds &optional (delay 0))
   "Stops SERVER like END-SERVING, whose value it returns, and tells the operator about an error."
@@ -134,13 +141,6 @@ current one does that, and NIL is returned."
 signal to the group of processes, as from a terminal, may reach the server once more through its
 parent, such as make.")
 
-(defparameter *renewal-seconds* 5
-  "How long other errands wait while files are renewed: a log whose reader has stopped takes no
-lines.")
-
-(defparameter *last-line-seconds* 1
-  "How long the exit waits for the last message to be written.")
-
 (defun do-errands (server errands drain-seconds drain-delay manager)
   "Does ERRANDS, and returns when SERVER was stopped, which may take DRAIN-SECONDS, or NIL for no
 limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
@@ -153,8 +153,9 @@ limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
                  (feed-watchdog manager server)))
         (:renew (call-as-reload (if stopping-since nil manager) server
                                 (lambda ()
+                                  ;; A log whose reader has stopped takes no lines.
                                   (await-aside (begin-aside "renew" (lambda () (renew server)))
-                                               *renewal-seconds*))))
+                                               5))))
         (:report (report server))
         (:leave (return))
         (:stop (cond ((null stopping-since)
@@ -164,7 +165,7 @@ limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
                      ((< *same-signal-milliseconds* (- (milliseconds) stopping-since))
                       (end-and-tell server nil 0)
                       (return))))))
-    (await-aside drainer *last-line-seconds*)))
+    (await-aside drainer 1)))           ; until it has written the last message
 
 ;;; From the start to the exit
 
@@ -189,9 +190,6 @@ Prints an error, and returns NIL then."
           (ignore-errors (end-serving server nil 0)))
         nil))))
 
-(defparameter *exit-limit* 1
-  "How many seconds the exit waits for threads that have not ended.")
-
 (defun serve-and-exit (make drain-timeout drain-delay on-start)
   "Serves with the server that MAKE, a function, returns, until signals end that, and exits: with 1
 when the start has failed, else with 0.  DRAIN-TIMEOUT, a real or NIL, DRAIN-DELAY, a real, and
@@ -211,4 +209,4 @@ Never returns."
     (when server
       (notify-ready manager server)
       (do-errands server errands drain-timeout drain-delay manager))
-    (exit-process (if server 0 1) *exit-limit*)))
+    (exit-process (if server 0 1) 1)))
