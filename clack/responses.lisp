@@ -105,10 +105,6 @@ content, :CHUNKED, or NIL for no header about it.  Signals INVALID-HEADER."
     (null)
     ((vector octet) (encode-octets reply (coerce element 'octets)))))
 
-(defparameter *whole-list-octets* (* 1024 1024)
-  "A longer list is sent element by element, in a worker, which waits for its client.  Otherwise
-slow clients could fill the heap with copies of what they do not take.")
-
 (defun send-elements (io elements)
   "Sends ELEMENTS, a list, to IO, one after the other.  Waits for the peer where it is slow."
   (whole-or-broken (io)
@@ -139,7 +135,10 @@ BODY, octets, a part of a file, or a list of elements."
       (encode-response-head reply exchange status headers event length)
       (let ((rest (and (content-wanted-p (head-method (exchange-head exchange)) status)
                        (append-body reply body
-                                    (or (<= length *whole-list-octets*)
+                                    ;; A longer list is sent element by element, in a worker, which
+                                    ;; waits for its client.  Otherwise slow clients could fill the
+                                    ;; heap with copies of what they do not take.
+                                    (or (<= length (* 1024 1024))
                                         ;; The thread that gives it later must not wait.
                                         (exchange-deferred-response exchange))))))
         (note-event exchange event)

@@ -199,10 +199,11 @@ is sending."
 NIL."
   (etypecase chunk
     (null (make-octets 0))
-    (string
-     (with-line (line)
-       (encode-string line (subseq chunk start end) :utf-8)
-       (subseq (output-octets line) 0 (output-fill line))))
+    (string                             ; a long one is copied once, or many would fill the heap
+     (let* ((text (if (or end (plusp start)) (subseq chunk start end) chunk))
+            (octets (make-octets (encoded-length text :utf-8))))
+       (encode-string (make-output octets) text :utf-8 (length octets))
+       octets))
     ((vector octet) (coerce (subseq chunk start end) 'octets))))
 
 (defun room-awaited-p (written)
