@@ -112,7 +112,7 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
                    for count from 1
                    do (send-request connection "/")
                       (eventually ("a client to come")
-                        (<= count (+ (figure :open) (figure :refused)))))
+                        (<= count (figure :accepted))))
           (open-gate release))
         (expect-replies connections "word")))))
 
