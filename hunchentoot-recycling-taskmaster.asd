@@ -272,7 +272,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "websocket-connection")
                    (:file "program-socket") ; connections over which programs speak by themselves
                    (:file "program-input")))
-     (:file "giving-way")               ; memory for what waits, to others
      (:file "connection-life")          ; from the engine to the application and back
      (:file "prometheus")               ; statistics as metrics
      (:file "monitoring")               ; pages for those that watch

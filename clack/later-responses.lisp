@@ -24,12 +24,10 @@
            :deferred))))
 
 (defun send-late (delayed answer)
-  "Sends ANSWER, a response, :EXPIRED or :EVICTED, to DELAYED."
-  (let ((exchange (delayed-exchange delayed)))
-    (case answer
-      (:expired (send-text exchange 504 "Gateway Timeout"))
-      (:evicted (send-text exchange 503 "Service Unavailable"))
-      (t (send-answer delayed answer)))))
+  "Sends ANSWER, a response or :EXPIRED, to DELAYED."
+  (if (eq :expired answer)
+      (send-text (delayed-exchange delayed) 504 "Gateway Timeout")
+      (send-answer delayed answer)))
 
 (defmethod end-stream ((server clack-server) deferred-response shared-queue)
   (declare (ignore shared-queue))

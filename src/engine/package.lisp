@@ -9,7 +9,7 @@ subclasses SERVICE and is called through its generic functions.")
    ;; implemented by the layer above
    #:service #:serve #:output-unwanted-p #:release #:time-out-handler
    #:give-notice #:*refusal-reasons* #:address-limit
-   #:keep-unread-input #:input-kept-since #:release-kept-input
+   #:keep-unread-input #:input-kept-p
    #:make-engine-thread #:call-in-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach

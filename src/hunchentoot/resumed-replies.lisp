@@ -43,13 +43,12 @@ Returns the connection's outcome."
       (call-resuming (deferred-response-exchange deferred-response) context #'send-it))))
 
 (defun send-deferred (context answer)
-  "Sends ANSWER, a COMPLETION, :EXPIRED or :EVICTED, in CONTEXT."
+  "Sends ANSWER, a COMPLETION or :EXPIRED, in CONTEXT."
   (flet ((late-content ()
            (completed-content
-            (case answer
-              (:expired (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil))
-              (:evicted (make-completion nil hunchentoot:+http-service-unavailable+ '() nil))
-              (t answer)))))
+            (if (eq :expired answer)
+                (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil)
+                answer))))
     (declare (dynamic-extent #'late-content))
     (answer-by #'late-content
                (deferred-reply-acceptor context) (deferred-reply-request context))))

@@ -248,6 +248,23 @@ will not report them.  Otherwise returns the empty buffers."
              (io-drained-p (http-io http))
              (io-all-read-p (http-io http))))))
 
+(defmethod keep-unread-input ((application http-service) engine connection)
+  (let ((http (connection-data connection)))
+    (or (null http)
+        (null (http-io http))
+        (keep-waiting-input engine http))))
+
+(defmethod input-kept-p ((application http-service) connection)
+  (let* ((http (connection-data connection))
+         (io (and http (http-io http)))
+         (content (and http (content-pending-p http) (http-content http)))
+         (suspended-exchange (and http (http-suspended-exchange http))))
+    (and io
+         (or (plusp (io-reserved io))
+             (and content (plusp (content-reserved content)))
+             (and (websocket-p suspended-exchange)
+                  (plusp (account-size (websocket-memory suspended-exchange))))))))
+
 (defmethod give-notice ((application http-service) connection)
   "Answers a request that came in part with 408 (RFC 9110, section 15.5.9).  A client that has not
 begun one gets no answer, unless it is refused."

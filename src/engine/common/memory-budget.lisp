@@ -50,20 +50,16 @@ before it has noted that."
   (when (and (plusp octets) (client-memory-budget)) ; or nothing was counted
     (counter-add *client-memory* (- octets))))
 
-(defmacro change-reservation (place size &key (share 1) since)
+(defmacro change-reservation (place size &key (share 1))
   "Reserves SIZE octets, an integer, where PLACE says how many octets are reserved so far, and sets
 PLACE to SIZE.  Returns true; or NIL, and changes nothing, if more than SHARE of the budget would
-then be reserved.  SINCE is a place, or NIL for none, for the moment in MILLISECONDS at which PLACE
-was 0 last.  Evaluates the forms in PLACE several times.  No interrupt comes between the budget and
-PLACE."
+then be reserved.  Evaluates the forms in PLACE several times.  No interrupt comes between the
+budget and PLACE."
   (let ((new (gensym "SIZE")) (more (gensym "MORE")))
     `(let ((,new ,size))
        (uninterruptibly
          (let ((,more (- ,new ,place)))
            (when (or (<= ,more 0) (reserve-client-memory ,more ,share))
-             ,@(when since
-                 `((when (zerop ,place)
-                     (setf ,since (milliseconds)))))
              (setf ,place ,new)
              (release-client-memory (- ,more)) ; nothing if MORE is above 0
              t))))))

@@ -170,8 +170,7 @@ them."
   ;; How many octets of SEND-QUEUE and beside it were sent since they were counted last; see COUNT-
   ;; REQUEST.
   (sent 0 :type fixnum)
-  (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
-  (reserved-since 0 :type fixnum))      ; when there were none, in MILLISECONDS
+  (reserved 0 :type index))             ; octets of the budget of all clients, for its parts
 
 (defun queued-octets (queue)
   "How many octets QUEUE, a SEND-QUEUE, has, an integer."

@@ -80,19 +80,13 @@ there is no memory: CONNECTION is closed then.  The owner of CONNECTION calls it
     (declare (ignore engine connection))
     t))
 
-(defgeneric input-kept-since (service connection)
-  (:documentation "The moment in MILLISECONDS since which SERVICE has memory of the budget of all
-clients for input of CONNECTION, which is parked; NIL if it has none.  Any thread calls it;
-without owning CONNECTION it may get the answer of another moment.")
+(defgeneric input-kept-p (service connection)
+  (:documentation "True if SERVICE has memory of the budget of all clients for input of CONNECTION,
+which is parked.  Any thread calls it; without owning CONNECTION it may get the answer of another
+moment.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
-
-(defgeneric release-kept-input (service connection)
-  (:documentation "Has SERVICE release the memory for which INPUT-KEPT-SINCE was true, now or
-when CONNECTION is closed, because other connections need it.  Returns :PARK if CONNECTION goes
-on waiting, :CLOSE if it is to be closed after GIVE-NOTICE, or :BROKEN.  Any thread may call it,
-as the owner of CONNECTION, and must not wait for the peer."))
 
 (defgeneric make-engine-thread (service role thunk)
   (:documentation "Makes the thread of ROLE of the engine of SERVICE, which calls THUNK, a

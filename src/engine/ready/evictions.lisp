@@ -88,7 +88,7 @@ descriptor is free."
   (as-owner (claim-parked connection)
     ;; It may have been served, and parked again, since it was found to idle.
     (cond ((connection-output connection)
-           (give-output-up engine connection)
+           (give-up-unfinished engine connection)
            nil)
           ((unfinished-p connection)
            (park-again engine connection)
@@ -101,22 +101,21 @@ descriptor is free."
 
 ;;; For their memory
 
-(defun memory-kept-since (engine connection)
-  "The moment in MILLISECONDS since which CONNECTION of ENGINE, which is parked or the caller's,
-has memory of the budget of all clients that it can give back; NIL if it has none, or a worker is to
-end it."
-  (let ((queue (connection-queue connection)))
-    (cond ((end-left-to-worker connection) nil)
-          ((plusp (send-queue-reserved queue)) (send-queue-reserved-since queue))
-          (t (input-kept-since (engine-service engine) connection)))))
+(defun memory-kept-p (engine connection)
+  "True if CONNECTION of ENGINE, which is parked or the caller's, has memory of the budget of all
+clients, and no worker is to end it."
+  (and (not (end-left-to-worker connection))
+       (or (plusp (send-queue-reserved (connection-queue connection)))
+           (input-kept-p (engine-service engine) connection))))
 
 (defun evict-oldest (engine)
-  "Takes memory back from an eighth of the parked connections of ENGINE that have some, if it is
-a ready engine: from those that have it for longest, for input or for output that their peers do
-not take.  True if any memory came free at once.  The caller owns none of them."
+  "Ends an eighth of the parked connections of ENGINE that have memory, if it is a ready engine:
+those that would end first anyway.  True if any memory came free at once.  The caller owns none of
+them."
   (let ((keepers (and (typep engine 'ready-engine)
                       (parked-by engine (lambda (connection)
-                                          (memory-kept-since engine connection)))))
+                                          (and (memory-kept-p engine connection)
+                                               (or (connection-deadline connection) 0))))))
         (before (client-memory-reserved)))
     ;; An eighth, not one: otherwise each new octet would search all connections again.
     (loop repeat (ceiling (length keepers) 8)
@@ -125,35 +124,21 @@ not take.  True if any memory came free at once.  The caller owns none of them."
     (< (client-memory-reserved) before)))
 
 (defun evict (engine connection)
-  "Takes the memory of CONNECTION back if it is still parked and has some."
+  "Ends CONNECTION if it is still parked and has memory."
   (as-owner (claim-parked connection)
-    (cond ((null (memory-kept-since engine connection))
+    (cond ((not (memory-kept-p engine connection))
            (park-again engine connection))
-          ((plusp (send-queue-reserved (connection-queue connection)))
-           (give-output-up engine connection))
+          ((unfinished-p connection)
+           (give-up-unfinished engine connection))
           (t
-           (give-input-back engine connection)))))
+           (setf (connection-deadline-kind connection) :evicted)
+           (count-time-out engine connection)
+           (end-with-notice engine connection (milliseconds))))))
 
-(defun give-output-up (engine connection)
-  "Drops the output of CONNECTION, which the caller owns, at once: the worker that is to end it may
-come late, while others fill the heap."
+(defun give-up-unfinished (engine connection)
+  "Has a worker end CONNECTION, which the caller owns, and whose answer is under way.  Its output
+goes at once: the worker may come late, while others fill the heap."
   (clear-queue (connection-queue connection))
   (release-output connection)
   (setf (connection-deadline-kind connection) :evicted)
   (have-worker-end engine connection))
-
-(defun give-input-back (engine connection)
-  "Releases the memory for input of CONNECTION, which the caller owns."
-  (let ((outcome (handler-case (release-kept-input (engine-service engine) connection)
-                   ((or error storage-condition) ()
-                     (count-failure engine)
-                     :broken))))
-    (cond ((eq :park outcome)
-           (park-again engine connection))
-          (t
-           (setf (connection-deadline-kind connection) :evicted)
-           (cond ((eq :broken outcome)
-                  (have-worker-end engine connection))
-                 (t
-                  (count-time-out engine connection)
-                  (end-with-notice engine connection (milliseconds))))))))

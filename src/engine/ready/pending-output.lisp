@@ -63,7 +63,7 @@ more to do for it, else :PARKED, :CLOSE or :BROKEN."
 (defun reserve-output (engine connection)
   "Reserves memory for the output of CONNECTION, which the caller owns, and whose peer takes no
 more now; not for that of a stream, which has a mark of its own.  If there is no room, the
-connections that have memory for longest give way.  If there are none, CONNECTION keeps its
+connections that would end first give way.  If there are none, CONNECTION keeps its
 output all the same, since its service has it in memory already.  It then counts beyond the
 budget, and is the next to give way.  Returns how many octets were reserved now; NIL for none, as
 where only a file is left."
@@ -73,7 +73,7 @@ where only a file is left."
       (let ((octets (octets-held (send-queue-parts queue))))
         (flet ((reserved-p (share)
                  (change-reservation (send-queue-reserved queue) octets
-                                     :share share :since (send-queue-reserved-since queue))))
+                                     :share share)))
           (loop until (or (reserved-p *waiting-share*)
                           (and (not (evict-oldest engine))
                                (reserved-p nil)))))

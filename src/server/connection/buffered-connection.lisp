@@ -42,7 +42,6 @@
   (kept 0 :type index) ; this many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
   (reserved 0 :type index)              ; octets of the client memory budget, for INPUT that waits
-  (reserved-since 0 :type fixnum)       ; when RESERVED was last 0, in MILLISECONDS
   (queue nil :type send-queue)
   (output nil :type (or null octets))
   (fill 0 :type index))
@@ -155,8 +154,7 @@ the heap has no room for MORE."
            (release-input io size)
            t)
           (t
-           (and (change-reservation (io-reserved io) size
-                                    :share share :since (io-reserved-since io))
+           (and (change-reservation (io-reserved io) size :share share)
                 ;; The replaced vector is garbage.  Once it has waited, it survives several minor
                 ;; collections.
                 (or (zerop more) (make-room-in-heap more)))))))

@@ -8,8 +8,7 @@
 (defstruct (memory-account (:include opaque) (:conc-name account-)
                            (:constructor make-memory-account ()) (:copier nil))
   "The memory that is reserved for the input of one connection."
-  (octets 0)                            ; NIL after closing
-  (since 0 :type fixnum))               ; when OCTETS was last 0, in MILLISECONDS
+  (octets 0))                           ; NIL after closing
 
 (defun account-open-p (account)
   "True until ACCOUNT was closed."
@@ -32,8 +31,6 @@ ACCOUNT was closed."
 or ACCOUNT was closed; then the caller drops the data."
   (and (account-open-p account)
        (uninterruptibly
-         (when (zerop (account-size account))
-           (setf (account-since account) (milliseconds)))
          (when (reserve-client-memory octets share)
            (or (change-account account octets)
                (progn (release-client-memory octets)

@@ -137,7 +137,7 @@ part is not input that waits: only the poller reports more.  NIL where there is 
 (defun keep-waiting-input (engine http)
   "Reserves memory for the state of HTTP, of a connection of ENGINE, while it waits: its input, as
 KEEP-INPUT does, and the request whose rest or reply is to come.  If there is no memory, the
-connections that have kept some for longest give way first, so that new clients get in."
+connections that would end first give way, so that new clients get in."
   (let* ((io (http-io http))
          (more (request-memory-kept http))
          (share (if (and (http-suspended-exchange http) (plusp more))

@@ -7,7 +7,6 @@
 ;;;;   :PENDING     ANSWER-DEFERRED-RESPONSE               :ANSWERED    the connection is resumed
 ;;;;                its deadline has passed (owner)        :EXPIRED     the owner answers: too late
 ;;;;                the connection is closed               :GONE        its client counts as gone
-;;;;                its memory is wanted                   :EXPIRED     the owner answers: no memory
 ;;;;                its handler has failed                 :EXPIRED     the handler's worker answers
 ;;;;   :ANSWERED    an owner comes                         :DONE        the owner sends the answer
 ;;;;                the connection is closed               :GONE        its client counts as gone
@@ -34,7 +33,6 @@
   ;; The exchange whose reply DEFERRED-RESPONSE is.
   (exchange nil :read-only t)
   (memory 0 :type index :read-only t)   ; the memory of its request, in octets
-  (evicted-p nil) ; other clients need that memory: it must not wait any longer
   (end nil :type (or null fixnum) :read-only t) ; its deadline, in MILLISECONDS
   ;; NIL, or the function without arguments that is called when the client of DEFERRED-RESPONSE
   ;; leaves before it was answered; NIL at the end, since it may refer to much memory.
@@ -153,13 +151,6 @@ for that; :EARLY if its owner has yet to look; :LATE if it was not pending."
       (setf (deferred-response-state deferred-response) :expired)
       t)))
 
-(defun evict-deferred-response (deferred-response)
-  "Makes the next continuation of DEFERRED-RESPONSE end it for want of memory, if its answer is
-still to come: true then.  NIL where it was evicted before, or is a stream."
-  (with-deferred-response (deferred-response)
-    (and (not (shiftf (deferred-response-evicted-p deferred-response) t))
-         (deferred-response-unsent-p deferred-response))))
-
 (defmethod suspended-exchange-memory ((deferred-response deferred-response))
   (deferred-response-memory deferred-response))
 
@@ -263,9 +254,9 @@ for that."
 
 (defgeneric send-deferred-response (application deferred-response answer)
   (:documentation "Has APPLICATION send the reply of DEFERRED-RESPONSE.  ANSWER is the one that was
-given; :EXPIRED when none has come in time, or :EVICTED when other clients need the memory.  Does
-not wait.  Returns an outcome as SERVE does.  Returns :DEFERRED when ANSWER is a STREAMED-ANSWER:
-then its head was written, and its shared queue is that of DEFERRED-RESPONSE."))
+given, or :EXPIRED when none has come in time.  Does not wait.  Returns an outcome as SERVE does;
+:DEFERRED when ANSWER is a STREAMED-ANSWER: then its head was written, and its shared queue is that
+of DEFERRED-RESPONSE."))
 
 (defgeneric end-stream (application deferred-response shared-queue)
   (:documentation "Has APPLICATION end the reply of DEFERRED-RESPONSE, a stream whose SHARED-QUEUE
@@ -288,9 +279,9 @@ destroyed before."
        (setf (deferred-response-state deferred-response) :done)
        (values (deferred-response-answer deferred-response) t))
       (:pending
-       (cond ((or (deferred-response-evicted-p deferred-response) (late-p deferred-response))
+       (cond ((late-p deferred-response)
               (setf (deferred-response-state deferred-response) :expired)
-              (values (if (deferred-response-evicted-p deferred-response) :evicted :expired) t))
+              (values :expired t))
              (t
               (setf (deferred-response-awaited-p deferred-response) t)
               nil))))))
@@ -324,9 +315,8 @@ not send.  The result has no meaning."
            (continue-stream deferred-response shared-queue http))
           (t
            (multiple-value-bind (answer come-p) (take-answer deferred-response)
-             (case answer
-               (:expired (count-late (suspended-exchange-engine deferred-response) :deferred))
-               (:evicted (count-late (suspended-exchange-engine deferred-response) :evicted)))
+             (when (eq :expired answer)
+               (count-late (suspended-exchange-engine deferred-response) :deferred))
              (if come-p
                  (begin-answer deferred-response http answer)
                  (await-answer deferred-response)))))))

@@ -86,7 +86,7 @@ or there is no memory for its waiting input."
                    (return outcome))
                   ((keep-waiting-input (suspended-exchange-engine suspended-exchange) http)
                    (return outcome))
-                  ((not (eq :park (give-input-up suspended-exchange io)))
+                  (t
                    (return :broken)))))
       ;; DESCRIPTOR-BROKEN, STREAM-TIMEOUT, or the error of a stream of the Lisp.
       (stream-error () :broken))))
