@@ -18,6 +18,7 @@
   (room 0 :type content-size)           ; octets that further chunks may have
   (digits 0 :type index)                ; number of digits of the chunk size so far
   (budget 0 :type index)                ; octets that extensions, then trailers, may have
+  (part :before :type symbol)           ; of chunk extensions: see *EXTENSION-PARTS*
   (line-p nil :type boolean))           ; true within a trailer line, after its first octet
 
 (defun make-body-decoder (framing &optional (limits *default-limits*))
@@ -81,7 +82,8 @@ returns the position after the octets that it took, and may set a new phase."
     (cond ((= octet +carriage-return+)
            (step-to end-chunk-line decoder (1+ position)))
           ((or (= octet +semicolon+) (octet-in-class-p octet +whitespace+))
-           (step-to skip-to-extension decoder position))
+           (setf (decoder-part decoder) :before)
+           (step-to read-extensions decoder position))
           (t
            (refuse-octet octet :malformed-chunk-size)))))
 
@@ -109,119 +111,52 @@ budget is too small."
       (refuse refusal))
     (setf (decoder-budget decoder) left)))
 
-(defun next-in-extension (decoder octet position equals-p)
-  "Selects the next phase of DECODER by OCTET, at POSITION, which ends a part of an extension: its
-name, if EQUALS-P; else its value, or white space before the extension.  Returns the position where
-that phase begins."
-  (cond ((= octet +semicolon+)
-         (charge decoder 1 :chunk-extensions-too-large)
-         (step-to begin-extension decoder (1+ position)))
-        ((and equals-p (= octet +equals+))
-         (charge decoder 1 :chunk-extensions-too-large)
-         (step-to begin-extension-value decoder (1+ position)))
-        ((octet-in-class-p octet +whitespace+)
-         (if equals-p
-             (step-to end-extension-name decoder position)
-             (step-to skip-to-extension decoder position)))
-        (t
-         (refuse-octet octet :malformed-chunk-extension))))
-
-(defun end-of-run (decoder octets position end class)
-  "The end of the run of octets of CLASS that begins in OCTETS at POSITION.  Charges the run to the
-budget of DECODER."
-  (declare (type octets octets) (type index position end) (type octet class) #.*plain-policy*)
-  (let ((stop (run-end octets position end class)))
-    (charge decoder (- stop position) :chunk-extensions-too-large)
-    stop))
-
 ;;; RFC 9112, section 7.1.1: a recipient MUST ignore unrecognized extensions, and ought to limit
 ;;; their total length.
 ;;; chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ), where a name is a
 ;;; token and a value a token or a quoted-string.  BWS MUST be parsed and removed.
 
-(define-step skip-to-extension (decoder octets position end)
-  "Takes the white space before the semicolon of an extension."
-  (let ((stop (end-of-run decoder octets position end +whitespace+)))
-    (if (= stop end)
-        stop
-        (next-in-extension decoder (aref octets stop) stop nil))))
+(defparameter *extension-parts*
+  '(:before (:space :before :semicolon :begin)
+    :begin (:space :begin :token :name)
+    :name (:token :name :space :named :semicolon :begin :equals :equals :return :end)
+    :named (:space :named :semicolon :begin :equals :equals)
+    :equals (:space :equals :quote :quoted :token :value)
+    :value (:token :value :space :before :semicolon :begin :return :end)
+    ;; RFC 9110, section 5.6.4: qdtext = HTAB / SP / %x21 / %x23-5B / %x5D-7E / obs-text,
+    ;; quoted-pair = "\" ( HTAB / SP / VCHAR / obs-text )
+    :quoted (:quote :unquoted :backslash :pair :any :quoted)
+    :pair (:any :quoted)
+    :unquoted (:space :before :semicolon :begin :return :end))
+  "For each part of chunk extensions a plist: which part begins with or goes on by an octet of which
+kind.  :ANY is an octet of a value.")
 
-(define-step begin-extension (decoder octets position end)
-  "Takes the white space before the name of an extension."
-  (let ((stop (end-of-run decoder octets position end +whitespace+)))
-    (cond ((= stop end) stop)
-          ((octet-in-class-p (aref octets stop) +token+)
-           (step-to read-extension-name decoder stop))
-          (t
-           (refuse-octet (aref octets stop) :malformed-chunk-extension)))))
+(defun next-extension-part (part octet)
+  "The part of *EXTENSION-PARTS* in which OCTET is, after PART; NIL where it is malformed."
+  (let ((parts (getf *extension-parts* part))
+        (kind (cond ((octet-in-class-p octet +whitespace+) :space)
+                    ((octet-in-class-p octet +token+) :token)
+                    ((= octet +semicolon+) :semicolon)
+                    ((= octet +equals+) :equals)
+                    ((= octet +quote+) :quote)
+                    ((= octet +backslash+) :backslash)
+                    ((= octet +carriage-return+) :return))))
+    (or (getf parts kind)
+        (and (octet-in-class-p octet +value+) (getf parts :any)))))
 
-(define-step read-extension-name (decoder octets position end)
-  "Takes the name of an extension."
-  (let ((stop (end-of-run decoder octets position end +token+)))
-    (cond ((= stop end) stop)
-          ((= (aref octets stop) +carriage-return+)
-           (step-to end-chunk-line decoder (1+ stop)))
-          (t
-           (next-in-extension decoder (aref octets stop) stop t)))))
-
-(define-step end-extension-name (decoder octets position end)
-  "Takes the white space after the name of an extension."
-  (let ((stop (end-of-run decoder octets position end +whitespace+)))
-    (if (= stop end)
-        stop
-        (next-in-extension decoder (aref octets stop) stop t))))
-
-(define-step begin-extension-value (decoder octets position end)
-  "Takes the white space before the value of an extension, and the quote that begins one."
-  (let ((stop (end-of-run decoder octets position end +whitespace+)))
-    (cond ((= stop end) stop)
-          ((= (aref octets stop) +quote+)
-           (charge decoder 1 :chunk-extensions-too-large)
-           (step-to read-quoted-value decoder (1+ stop)))
-          ((octet-in-class-p (aref octets stop) +token+)
-           (step-to read-extension-value decoder stop))
-          (t
-           (refuse-octet (aref octets stop) :malformed-chunk-extension)))))
-
-(define-step read-extension-value (decoder octets position end)
-  "Takes a value of an extension that is a token."
-  (let ((stop (end-of-run decoder octets position end +token+)))
-    (cond ((= stop end) stop)
-          ((= (aref octets stop) +carriage-return+)
-           (step-to end-chunk-line decoder (1+ stop)))
-          (t
-           (next-in-extension decoder (aref octets stop) stop nil)))))
-
-(define-step read-quoted-value (decoder octets position end)
-  "Takes a quoted value of an extension, through a backslash or the closing quote."
-  ;; RFC 9110, section 5.6.4: qdtext = HTAB / SP / %x21 / %x23-5B / %x5D-7E / obs-text
+(define-step read-extensions (decoder octets position end)
+  "Takes extensions up to the carriage return behind them."
   (loop for octet = (aref octets position)
-        do (cond ((= octet +quote+)
-                  (charge decoder 1 :chunk-extensions-too-large)
-                  (return (step-to end-quoted-value decoder (1+ position))))
-                 ((not (octet-in-class-p octet +value+))
-                  (refuse-octet octet :malformed-chunk-extension)))
-           (charge decoder 1 :chunk-extensions-too-large)
-           (incf position)
-           (when (= octet +backslash+)
-             (return (step-to read-quoted-pair decoder position)))
+        for part = (next-extension-part (decoder-part decoder) octet)
+        unless part
+          do (refuse-octet octet :malformed-chunk-extension)
+        do (incf position)
+        when (eq :end part)
+          return (step-to end-chunk-line decoder position)
+        do (charge decoder 1 :chunk-extensions-too-large)
+           (setf (decoder-part decoder) part)
         when (= position end)
           return position))
-
-(define-step read-quoted-pair (decoder octets position end)
-  "Takes the octet after a backslash."
-  ;; RFC 9110, section 5.6.4: quoted-pair = "\" ( HTAB / SP / VCHAR / obs-text )
-  (unless (octet-in-class-p (aref octets position) +value+)
-    (refuse-octet (aref octets position) :malformed-chunk-extension))
-  (charge decoder 1 :chunk-extensions-too-large)
-  (step-to read-quoted-value decoder (1+ position)))
-
-(define-step end-quoted-value (decoder octets position end)
-  "Takes the octet after a quoted value of an extension."
-  (let ((octet (aref octets position)))
-    (if (= octet +carriage-return+)
-        (step-to end-chunk-line decoder (1+ position))
-        (next-in-extension decoder octet position nil))))
 
 (define-step end-chunk-line (decoder octets position end)
   "Takes the line feed after a chunk size.  A chunk of size 0 is the last."
