@@ -21,89 +21,53 @@ the text after the name, as for FORMAT."
 ;;; Limits of requests
 
 (defparameter *limit-initargs*
-  '((:max-request-line-octets :request-line-octets limits-request-line-octets)
-    (:max-header-octets :header-octets limits-header-octets)
-    (:max-header-count :header-count limits-header-count)
-    (:max-body-octets :body-octets limits-body-octets)
-    (:max-raw-octets :raw-octets limits-raw-octets)
-    (:max-form-octets :form-octets limits-form-octets)
-    (:max-field-count :field-count limits-field-count)
-    (:max-file-count :file-count limits-file-count)
-    (:min-content-rate :content-rate limits-content-rate)
-    (:content-timeout :content-seconds limits-content-seconds)
-    (:min-reply-rate :reply-rate limits-reply-rate)
-    (:reply-timeout :reply-seconds limits-reply-seconds)
-    (:handler-timeout :handler-seconds limits-handler-seconds)
-    (:queue-timeout :queue-seconds limits-queue-seconds)
-    (:handshake-timeout :handshake-seconds limits-handshake-seconds)
-    (:head-timeout :head-seconds limits-head-seconds)
-    (:idle-timeout :idle-seconds limits-idle-seconds)
-    (:max-connection-requests :connection-requests limits-connection-requests)
-    (:max-address-connections :address-connections limits-address-connections))
-  "For each limit, its name as an argument of an application, its name for MAKE-LIMITS, and its
-reader.")
-
-(defparameter *limits-of-content*
-  '(:max-body-octets :max-raw-octets :max-form-octets :max-field-count :max-file-count)
-  "The limits that may exceed any memory, or be NIL.")
+  '((:max-request-line-octets :request-line-octets limits-request-line-octets size)
+    (:max-header-octets :header-octets limits-header-octets size)
+    (:max-header-count :header-count limits-header-count size)
+    (:max-body-octets :body-octets limits-body-octets content)
+    (:max-raw-octets :raw-octets limits-raw-octets content)
+    (:max-form-octets :form-octets limits-form-octets content)
+    (:max-field-count :field-count limits-field-count content)
+    (:max-file-count :file-count limits-file-count content)
+    (:min-content-rate :content-rate limits-content-rate rate)
+    (:content-timeout :content-seconds limits-content-seconds whole-time)
+    (:min-reply-rate :reply-rate limits-reply-rate rate)
+    (:reply-timeout :reply-seconds limits-reply-seconds time)
+    (:handler-timeout :handler-seconds limits-handler-seconds time)
+    (:queue-timeout :queue-seconds limits-queue-seconds time)
+    (:handshake-timeout :handshake-seconds limits-handshake-seconds own-time)
+    (:head-timeout :head-seconds limits-head-seconds own-time)
+    (:idle-timeout :idle-seconds limits-idle-seconds own-time)
+    (:max-connection-requests :connection-requests limits-connection-requests most)
+    (:max-address-connections :address-connections limits-address-connections most))
+  "For each limit, its name as an argument of an application, its name for MAKE-LIMITS, its reader,
+and its kind, one of *LIMIT-KINDS*.")
 
 (defconstant +thousand-years+ (* 1000 366 24 60 60)
   "The longest time until a deadline, in seconds.")
 
-(deftype whole-seconds ()
-  "An integer of seconds until a deadline."
-  `(integer 0 ,+thousand-years+))
-
-(deftype own-timeout ()
-  "A number of seconds until a deadline, NIL for no limit, or :READ-TIMEOUT."
-  `(or (eql :read-timeout) seconds))
-
-(defparameter *own-timeout-in-words*
-  "a number of seconds, NIL for no limit, or :READ-TIMEOUT for as long as that says"
-  "The type OWN-TIMEOUT in words, a string.")
-
-(defparameter *limits-of-time*
-  `((:min-content-rate (or null (and index (integer 1)))
+(defparameter *limit-kinds*
+  `((size (and index (integer 1)) "an integer above 0, and within reason")
+    ;; Content may exceed any memory.
+    (content (or null content-size) "an integer from 0 below 2^60, or NIL for no limit")
+    (rate (or null (and index (integer 1)))
      "an integer of octets a second above 0, or NIL for no limit")
-    (:content-timeout (or null whole-seconds)
+    (whole-time (or null (integer 0 ,+thousand-years+))
      "an integer of seconds, not negative, and within reason, or NIL for no limit")
-    (:min-reply-rate (or null (and index (integer 1)))
-     "an integer of octets a second above 0, or NIL for no limit")
-    (:reply-timeout seconds "a number of seconds, or NIL for no limit")
-    (:handler-timeout seconds "a number of seconds, or NIL for no limit")
-    (:queue-timeout seconds "a number of seconds, or NIL for no limit")
-    (:handshake-timeout own-timeout ,*own-timeout-in-words*)
-    (:head-timeout own-timeout ,*own-timeout-in-words*)
-    (:idle-timeout own-timeout ,*own-timeout-in-words*)
-    (:max-connection-requests (or null (and index (integer 1)))
-     "an integer above 0, or NIL for no limit")
-    (:max-address-connections (or null (and index (integer 1)))
-     "an integer above 0, or NIL for no limit"))
-  "The limits on time, the pace of content and replies, and connections, with their types, and these
-in words.")
-
-(defun limit-type (name)
-  "The type of the limit NAME, and the type in words, in a list."
-  (cond ((rest (assoc name *limits-of-time*)))
-        ((member name *limits-of-content*)
-         '((or null content-size) "an integer from 0 below 2^60, or NIL for no limit"))
-        (t
-         '((and index (integer 1)) "an integer above 0, and within reason"))))
-
-(defun check-limit (name value)
-  "VALUE, if it is valid for the limit NAME.  Signals UNFIT-ARGUMENT otherwise."
-  (destructuring-bind (type words) (limit-type name)
-    (unless (fits-p value type)
-      (unfit name " must be ~A, not ~S" words value)))
-  value)
+    (time seconds "a number of seconds, or NIL for no limit")
+    (own-time (or (eql :read-timeout) seconds)
+     "a number of seconds, NIL for no limit, or :READ-TIMEOUT for as long as that says")
+    (most (or null (and index (integer 1))) "an integer above 0, or NIL for no limit"))
+  "The kinds of limits, with their types, and these in words.")
 
 (defun changed-limits (limits initargs)
   "A copy of LIMITS with the changes in the plist INITARGS.  Signals UNFIT-ARGUMENT."
   (apply #'make-limits
-         (loop for (name key reader) in *limit-initargs*
-               for value = (getf initargs name (funcall reader limits))
+         (loop for (name key reader kind) in *limit-initargs*
+               for type-and-words = (rest (assoc kind *limit-kinds*))
+               do (check-argument-types initargs (list (cons name type-and-words)))
                collect key
-               collect (check-limit name value))))
+               collect (getf initargs name (funcall reader limits)))))
 
 ;;; Types
 
