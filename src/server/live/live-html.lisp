@@ -27,12 +27,6 @@
           while place
           do (write-string nonce html))))
 
-(defun octets-of-text (text)
-  "The string TEXT in UTF-8."
-  (let ((output (make-output)))
-    (encode-string output text :utf-8)
-    (subseq (output-octets output) 0 (output-fill output))))
-
 (defun live-page (servers)
   "The live page: four values, of which the last is a plist of further headers.  SERVERS, a list,
 makes no difference: the page asks for what it shows.  Nothing but its own script runs in it, which
@@ -40,12 +34,13 @@ has a nonce (Content Security Policy Level 3, section 2.3.1), and it asks no oth
   (declare (ignore servers))
   ;; The state is made anew, or processes of one saved image would have the same nonces.
   (let ((nonce (format nil "~36R" (random (expt 2 128) (make-random-state t)))))
-    (values 200 "text/html; charset=utf-8" (octets-of-text (live-html nonce))
-            (list :content-security-policy
-                  (format nil "default-src 'none'; script-src 'nonce-~A'; style-src 'nonce-~:*~A'; ~
-                               connect-src 'self'; img-src data:; base-uri 'none'; ~
-                               form-action 'none'; frame-ancestors 'none'"
-                          nonce)
-                  :x-content-type-options "nosniff"
-                  :referrer-policy "no-referrer"
-                  :cross-origin-resource-policy "same-origin"))))
+    (multiple-value-call #'values
+      (text-page 200 "text/html; charset=utf-8" (live-html nonce))
+      (list :content-security-policy
+            (format nil "default-src 'none'; script-src 'nonce-~A'; style-src 'nonce-~:*~A'; ~
+                         connect-src 'self'; img-src data:; base-uri 'none'; ~
+                         form-action 'none'; frame-ancestors 'none'"
+                    nonce)
+            :x-content-type-options "nosniff"
+            :referrer-policy "no-referrer"
+            :cross-origin-resource-policy "same-origin"))))

@@ -24,16 +24,11 @@ UNFIT-ARGUMENT."
               ((apply events-p request) :events)
               ((apply worker-p request) :worker))))))
 
-(defun refused-page (servers)
-  "The page for a question that did not come from the live page.  SERVERS, a list, makes no
-difference."
-  (declare (ignore servers))
-  (text-page 403 "text/plain; charset=utf-8" (format nil "Only the live page may ask that.~%")))
-
 (defun answer-about-worker (servers name asked-by)
   "The page, as WORKER-PAGE returns it for SERVERS and NAME.  ASKED-BY is the value of the header
 field Live-Page, or NIL.  A page of another site cannot send that field without this server's
 permission, so no link and no form makes a server interrupt its threads."
   (if asked-by
       (worker-page servers name)
-      (refused-page servers)))
+      (text-page 403 "text/plain; charset=utf-8"
+                 (format nil "Only the live page may ask that.~%"))))

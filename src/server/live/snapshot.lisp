@@ -57,46 +57,38 @@ its :METHOD, its :URI and its :CLIENT, strings; () where it has none."
   (let ((engine (server-engine server)))
     (and engine (list-workers engine))))
 
-(defun as-waiting (worker)
-  "WORKER, a plist of LIST-WORKERS, which waits if it is only busy with the snapshot: without the
-page it would."
-  (if (and (getf worker :current-p) (null (getf worker :task)))
-      (list* :activity :waiting :seconds nil worker)
-      worker))
-
-(defun count-states (workers)
-  "A plist: how many of WORKERS, a list of LIST-WORKERS, are in each state."
-  (loop for state in '(:serving :blocked :keep-alive :waiting :suspended :starting)
-        collect state
-        collect (count state workers :key (lambda (worker) (getf worker :activity)))))
-
 (defun server-snapshot (server workers-p)
   "A plist about SERVER, with its workers one by one if WORKERS-P."
-  (let ((workers (mapcar #'as-waiting (workers-of server))))
+  (let ((workers (loop for worker in (workers-of server)
+                       ;; One that is only busy with the snapshot would wait without the page.
+                       collect (if (and (getf worker :current-p) (null (getf worker :task)))
+                                   (list* :activity :waiting :seconds nil worker)
+                                   worker))))
     (list* :server (place-of server)
            :ready (if (ready-p server) 1 0)
-           :states (count-states workers)
+           :states (loop for state in '(:serving :blocked :keep-alive :waiting :suspended :starting)
+                         collect state
+                         collect (count state workers
+                                        :key (lambda (worker) (getf worker :activity))))
            :workers (map 'vector #'worker-row (and workers-p (workers-shown workers)))
            (stats server))))
-
-(defun process-snapshot ()
-  "A plist about this process."
-  (list :lisp (format nil "~A ~A" (lisp-implementation-type) (lisp-implementation-version))
-        :processors (processor-count)
-        :computed (/ (get-internal-run-time) internal-time-units-per-second)
-        :heap (heap-used)
-        :heap-limit (heap-octets)
-        :collected (collection-seconds)
-        :backtraces *backtraces*))
 
 (defun snapshot-octets (servers workers-p)
   "A snapshot of SERVERS, a list, and of this process, as JSON (RFC 8259), which has no line ends;
 with the workers if WORKERS-P."
-  (nth-value 2 (json-page (list :at (milliseconds)
-                                :process (process-snapshot)
-                                :servers (map 'vector
-                                              (lambda (server) (server-snapshot server workers-p))
-                                              servers)))))
+  (nth-value
+   2 (json-page
+      (list :at (milliseconds)
+            :process (list :lisp (format nil "~A ~A" (lisp-implementation-type)
+                                         (lisp-implementation-version))
+                           :processors (processor-count)
+                           :computed (/ (get-internal-run-time) internal-time-units-per-second)
+                           :heap (heap-used)
+                           :heap-limit (heap-octets)
+                           :collected (collection-seconds)
+                           :backtraces *backtraces*)
+            :servers (map 'vector (lambda (server) (server-snapshot server workers-p))
+                          servers)))))
 
 (defun snapshots-event (snapshots)
   "An event (HTML Living Standard, section 9.2) with SNAPSHOTS, a list of results of
@@ -118,14 +110,6 @@ SNAPSHOT-OCTETS, as a JSON array."
   "Held while a worker is asked where it is: so a client that asks often keeps one thread, not
 all.")
 
-(defun plain-name (name)
-  "NAME, of a function, without what only SBCL calls a method."
-  (if (and (consp name)
-           (symbolp (first name))
-           (member (symbol-name (first name)) '("FAST-METHOD" "SLOW-METHOD") :test #'string=))
-      (cons 'method (rest name))
-      name))
-
 (defun boring-frame-p (name)
   "True if NAME, of a function, tells nothing that those around it do not."
   (or (equal name "bogus stack frame")
@@ -141,7 +125,12 @@ all.")
       (let ((*package* (load-time-value (find-package '#:common-lisp)))
             (*print-case* :downcase) (*print-pretty* nil) (*print-circle* nil)
             (*print-length* 6) (*print-level* 4) (*print-readably* nil))
-        (cut-text (if (stringp name) name (prin1-to-string (plain-name name))) 200))
+        (when (and (consp name)         ; what only SBCL calls a method
+                   (symbolp (first name))
+                   (member (symbol-name (first name)) '("FAST-METHOD" "SLOW-METHOD")
+                           :test #'string=))
+          (setf name (cons 'method (rest name))))
+        (cut-text (if (stringp name) name (prin1-to-string name)) 200))
     (error () "?")))
 
 (defun ask-worker (worker)
