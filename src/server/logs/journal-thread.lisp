@@ -7,8 +7,7 @@
 *FLUSH-SECONDS* for more."
   (flet ((something-p ()
            (or (eq :ending (journal-phase journal))
-               (plusp (journal-lines journal))
-               (plusp (journal-batch-lines journal)))) ; a batch that could not be written
+               (plusp (lines-kept journal))))
          (urgent-p ()
            (or (eq :ending (journal-phase journal))
                (and (zerop (journal-batch-lines journal)) ; otherwise the next try comes later
@@ -16,21 +15,6 @@
                         (> (output-fill (journal-gathered journal)) *batch-octets*))))))
     (await-journal journal (journal-wanted journal) nil #'something-p)
     (await-journal journal (journal-wanted journal) *flush-seconds* #'urgent-p)))
-
-(defun end-when-asked (journal written-p)
-  "Ends JOURNAL if that was asked for, and no line is left or the last write has failed, as
-WRITTEN-P says.  True when it has ended.  Lines that are left then wait for the next start."
-  (with-journal (journal)
-    (when (and (eq :ending (journal-phase journal))
-               (or (not written-p) (zerop (journal-lines journal))))
-      (leave-journal journal))))
-
-(defun tell-what-is-left (journal)
-  "Complains about the lines that JOURNAL, which has ended, could not write."
-  (let ((kept (with-journal (journal) (journal-kept journal))))
-    (when (plusp kept)
-      (funcall (journal-complain journal) :error "~A did not take the last ~D line~:P."
-               (journal-destination journal) kept))))
 
 (defun leave-journal (journal)
   "Makes each thread that appends a line to JOURNAL write it from now on.  The caller holds the
@@ -47,10 +31,17 @@ lock."
           (with-journal (journal)
             (setf (journal-thread journal) (bt:current-thread))
             (bt:condition-notify (journal-done journal)))
+          ;; At the end, lines that could not be written wait for the next start.
           (loop do (interruptibly (await-lines journal))
-                until (end-when-asked journal (interruptibly (flush-journal journal))))
+                until (let ((written-p (interruptibly (flush-journal journal))))
+                        (with-journal (journal)
+                          (when (and (eq :ending (journal-phase journal))
+                                     (or (not written-p) (zerop (journal-lines journal))))
+                            (leave-journal journal)))))
           (setf ended-p t)
-          (tell-what-is-left journal))
+          (when (plusp (lines-kept journal))
+            (funcall (journal-complain journal) :error "~A did not take the last ~D line~:P."
+                     (journal-destination journal) (lines-kept journal))))
       (unless ended-p                   ; destroyed, as all threads are when a Lisp exits
         (with-journal (journal)
           (leave-journal journal))

@@ -16,8 +16,8 @@
 ;;;; goes to the new file.
 ;;;;
 ;;;; The thread that has the lock of the destination writes a batch.  Invariants:
-;;;; - GATHERED, LINES, KEPT, LOST, FULL-P, UNMADE-P, URGENT-P and PHASE change under the lock,
-;;;;   which is held for a few instructions.
+;;;; - GATHERED, LINES, LOST, FULL-P, UNMADE-P, URGENT-P and PHASE change under the lock, which is
+;;;;   held for a few instructions.
 ;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to that thread.
 ;;;; - The lines of BATCH are older than those of GATHERED, and both are whole lines.
 
@@ -74,7 +74,6 @@ function of a level, a control string and its arguments, reports failures, and m
   (thread nil)
   (gathered (make-output) :type output)
   (lines 0 :type fixnum)                ; in GATHERED
-  (kept 0 :type fixnum)                 ; lines in GATHERED and BATCH
   (lost 0 :type integer)                ; lines that are lost
   (full-p nil)                          ; lines were lost for want of room, which was not reported
   (unmade-p nil)                        ; a line could not be made, and that was reported
@@ -111,7 +110,6 @@ The caller holds the lock."
           (t
            (encode-octets gathered (output-octets line) 0 (output-fill line))
            (incf (journal-lines journal))
-           (incf (journal-kept journal))
            (or (zerop before)
                (<= before *batch-octets* (1- (output-fill gathered))))))))
 
@@ -139,36 +137,16 @@ the first one."
     (funcall (journal-complain journal) :error "A line for ~A could not be made: ~A"
              (journal-destination journal) condition)))
 
-(defun lose-lines (journal count)
-  "Counts COUNT lines, an integer, as lost by JOURNAL."
-  (with-journal (journal)
-    (incf (journal-lost journal) count)))
+(defun lines-kept (journal)
+  "How many lines JOURNAL has, which are not lost."
+  (+ (journal-lines journal) (journal-batch-lines journal)))
 
 (defun journal-unwritten (journal)
   "How many lines JOURNAL has lost, or keeps after its end.  The latter are written only if it is
 started again, or gets another line, and its destination takes them then."
   (with-journal (journal)
     (+ (journal-lost journal)
-       (if (eq :off (journal-phase journal)) (journal-kept journal) 0))))
-
-;;; Batches
-
-(defun take-batch (journal)
-  "Makes the gathered lines of JOURNAL the batch, unless one is left that could not be written.
-True when there is a batch to write.  The caller writes."
-  (when (zerop (journal-batch-lines journal))
-    (with-journal (journal)
-      (rotatef (journal-gathered journal) (journal-batch journal))
-      (rotatef (journal-lines journal) (journal-batch-lines journal))
-      (setf (journal-urgent-p journal) nil)))
-  (plusp (journal-batch-lines journal)))
-
-(defun drop-batch (journal)
-  "Forgets the batch of JOURNAL, which was written or lost.  The caller writes."
-  (with-journal (journal)
-    (decf (journal-kept journal) (journal-batch-lines journal)))
-  (reset-output (journal-batch journal))
-  (setf (journal-batch-lines journal) 0))
+       (if (eq :off (journal-phase journal)) (lines-kept journal) 0))))
 
 ;;; Writing
 
@@ -187,69 +165,52 @@ True when there is a batch to write.  The caller writes."
            ;; A normal close would try to write the same octets again.
            (close stream :abort (not written-p))))))))
 
-(defun batch-text (journal)
-  "The batch of JOURNAL as a string."
-  (let ((batch (journal-batch journal)))
-    (utf-8-text (output-octets batch) 0 (output-fill batch))))
-
 (defun write-lines (journal stream)
   "Writes the batch of JOURNAL to STREAM.  Puts a line end before it where the last line may be
 incomplete."
-  (let ((batch (journal-batch journal)))
+  (let ((octets (output-octets (journal-batch journal)))
+        (size (output-fill (journal-batch journal))))
     (cond ((streamp (journal-destination journal)) ; of characters
            (when (journal-broken-p journal)
              (write-char #\Newline stream))
-           (write-string (batch-text journal) stream))
+           (write-string (utf-8-text octets 0 size) stream))
           (t
            (when (journal-broken-p journal)
              (write-byte 10 stream))
-           (write-sequence (output-octets batch) stream :end (output-fill batch))))
+           (write-sequence octets stream :end size)))
     (finish-output stream)))
-
-(defun settle-batch (journal written-p)
-  "Forgets the batch of JOURNAL.  Unless WRITTEN-P, counts its lines as lost; a part of the last one
-may have been written."
-  (setf (journal-broken-p journal) (not written-p))
-  (unless written-p
-    (lose-lines journal (journal-batch-lines journal)))
-  (drop-batch journal))
 
 (defun write-batch (journal)
   "Writes the batch of JOURNAL; true when that succeeded.  If it could not begin, the batch is kept
 for the next try.  If some of it may have been written (the thread was destroyed, for example), it
 is lost, so that no line is written twice."
-  (let ((begun-p nil))
+  (let ((begun-p nil) (written-p nil))
     (handler-case
         (unwind-protect
              (progn
                (call-with-destination journal (lambda (stream)
                                                 (setf begun-p t)
                                                 (write-lines journal stream)))
-               (settle-batch journal t)
-               (setf begun-p nil))
+               (setf written-p t))
           (when begun-p
-            (settle-batch journal nil)))
+            (setf (journal-broken-p journal) (not written-p))
+            (unless written-p
+              (with-journal (journal)
+                (incf (journal-lost journal) (journal-batch-lines journal))))
+            (reset-output (journal-batch journal))
+            (setf (journal-batch-lines journal) 0)))
       (serious-condition (condition)
-        (note-trouble journal condition)
+        (unless (shiftf (journal-trouble-p journal) t)
+          (funcall (journal-complain journal) :error "~A cannot be written: ~A"
+                   (journal-destination journal) condition))
         nil)
       (:no-error (&rest values)
         (declare (ignore values))
-        (note-recovery journal)
+        (when (or (with-journal (journal) (shiftf (journal-full-p journal) nil))
+                  (shiftf (journal-trouble-p journal) nil))
+          (funcall (journal-complain journal) :warning "~A is written again; lines lost so far: ~D."
+                   (journal-destination journal) (journal-lost journal)))
         t))))
-
-(defun note-trouble (journal condition)
-  "Complains that JOURNAL cannot be written because of CONDITION, unless that was reported and
-lasts."
-  (unless (shiftf (journal-trouble-p journal) t)
-    (funcall (journal-complain journal) :error "~A cannot be written: ~A"
-             (journal-destination journal) condition)))
-
-(defun note-recovery (journal)
-  "Reports that JOURNAL is written again, if a failure was reported, or lines had no room."
-  (when (or (with-journal (journal) (shiftf (journal-full-p journal) nil))
-            (shiftf (journal-trouble-p journal) nil))
-    (funcall (journal-complain journal) :warning "~A is written again; lines lost so far: ~D."
-             (journal-destination journal) (journal-lost journal))))
 
 (defvar *written-journals* '()
   "The journals that the current thread is writing, a list.")
@@ -263,5 +224,10 @@ of the log itself."
       (let ((*written-journals* (cons journal *written-journals*)))
         ;; A batch that was left, and the lines gathered since.
         (loop repeat 2
-              always (or (not (take-batch journal))
+              do (when (zerop (journal-batch-lines journal))
+                   (with-journal (journal)
+                     (rotatef (journal-gathered journal) (journal-batch journal))
+                     (rotatef (journal-lines journal) (journal-batch-lines journal))
+                     (setf (journal-urgent-p journal) nil)))
+              always (or (zerop (journal-batch-lines journal))
                          (write-batch journal)))))))

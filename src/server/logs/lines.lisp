@@ -126,12 +126,6 @@ So one line stays one line, and a field one field, in spite of anything that a c
   ;; Section 7 requires it for quotation mark, reverse solidus, and the characters below 32.
   (quoted-special-p char))
 
-(defun json-escape (char)
-  (case (char-code char)
-    (8 "\\b") (9 "\\t") (10 "\\n") (12 "\\f") (13 "\\r")
-    (34 "\\\"") (92 "\\\\")
-    (t (format nil "\\u~4,'0X" (char-code char)))))
-
 (defun encode-json-string (line string)
   (declare #.*plain-policy*)
   (let ((text (coerce string 'text)))
@@ -139,7 +133,12 @@ So one line stays one line, and a field one field, in spite of anything that a c
     (encode-string line "\"" :utf-8)
     (do-plain-runs (text start end escaped-in-json-p)
       (encode-run line text start end)
-      (encode-string line (json-escape (schar text end)) :utf-8))
+      (let ((code (char-code (schar text end))))
+        (encode-string line (case code
+                              (8 "\\b") (9 "\\t") (10 "\\n") (12 "\\f") (13 "\\r")
+                              (34 "\\\"") (92 "\\\\")
+                              (t (format nil "\\u~4,'0X" code)))
+                       :utf-8)))
     (encode-string line "\"" :utf-8)))
 
 (defun json-name (name)
@@ -149,28 +148,16 @@ They are kept on the property list of NAME."
       (let ((text (format nil "\"~A\":" (substitute #\_ #\- (string-downcase name)))))
         (setf (get name 'json-name) (map 'octets #'char-code text)))))
 
-(defun encode-json-name (line name)
-  "Appends NAME of a JSON object, a keyword or a number, and a colon to LINE."
-  (if (realp name)
-      (encode-string line (format nil "\"~A\":" (decimal-text name)) :utf-8)
-      (encode-octets line (json-name name))))
-
 (defun encode-json-object (line plist)
   (encode-string line "{" :utf-8)
   (loop for (name value) on plist by #'cddr
         for separator = "" then ","
         do (encode-string line separator :utf-8)
-           (encode-json-name line name)
+           (if (realp name)
+               (encode-string line (format nil "\"~A\":" (decimal-text name)) :utf-8)
+               (encode-octets line (json-name name)))
            (encode-json line value))
   (encode-string line "}" :utf-8))
-
-(defun encode-json-array (line vector)
-  (encode-string line "[" :utf-8)
-  (loop for value across vector
-        for separator = "" then ","
-        do (encode-string line separator :utf-8)
-           (encode-json line value))
-  (encode-string line "]" :utf-8))
 
 (defun encode-json (line value)
   "Appends VALUE to LINE as JSON (RFC 8259): NIL as null; a real as a number, to a millionth; a
@@ -183,7 +170,13 @@ vector that is no string as an array; and anything else as the string that PRINC
     (integer (encode-printed line value))
     (real (encode-string line (decimal-text value) :utf-8))
     (cons (encode-json-object line value))
-    (vector (encode-json-array line value))
+    (vector
+     (encode-string line "[" :utf-8)
+     (loop for element across value
+           for separator = "" then ","
+           do (encode-string line separator :utf-8)
+              (encode-json line element))
+     (encode-string line "]" :utf-8))
     (t (encode-json-string line (printed value)))))
 
 ;;; Times

@@ -57,20 +57,18 @@ both strings, and the last REASON, a string or NIL."
 (defparameter *message-kinds* 100
   "How many kinds of messages a throttle distinguishes; all others share one entry.")
 
-(defun throttle-entry (throttle key)
-  "The log throttle of THROTTLE for KEY."
-  (let ((entries (throttle-entries throttle)))
-    (with-lock-briefly ((throttle-lock throttle))
-      (let ((key (if (or (gethash key entries) (< (hash-table-count entries) *message-kinds*))
-                     key
-                     :other)))
-        (or (gethash key entries)
-            (setf (gethash key entries) (make-log-throttle :burst *message-burst*)))))))
-
 (defun count-message (throttle control arguments)
   "Counts a message of CONTROL, a string, and ARGUMENTS, a list, in THROTTLE.  Returns how many of
 its kind came since the last one that was written, this one included; or NIL when it is not to be
 written."
-  (let ((condition (find-if (lambda (argument) (typep argument 'condition)) arguments)))
-    (count-throttled (throttle-entry throttle (cons control (and condition (type-of condition))))
+  (let* ((condition (find-if (lambda (argument) (typep argument 'condition)) arguments))
+         (key (cons control (and condition (type-of condition))))
+         (entries (throttle-entries throttle)))
+    (count-throttled (with-lock-briefly ((throttle-lock throttle))
+                       (unless (or (gethash key entries)
+                                   (< (hash-table-count entries) *message-kinds*))
+                         (setf key :other))
+                       (or (gethash key entries)
+                           (setf (gethash key entries)
+                                 (make-log-throttle :burst *message-burst*))))
                      (milliseconds))))
