@@ -136,11 +136,6 @@ its reply has not begun."
                          (and (plusp delay) delay) seconds))
   (begin-aside "drain" (lambda () (drain-server server errands seconds delay))))
 
-(defparameter *same-signal-milliseconds* 500
-  "For how long after the first signal that asks to stop another one is taken for the same.  A
-signal to the group of processes, as from a terminal, may reach the server once more through its
-parent, such as make.")
-
 (defun do-errands (server errands drain-seconds drain-delay manager)
   "Does ERRANDS, and returns when SERVER was stopped, which may take DRAIN-SECONDS, or NIL for no
 limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
@@ -162,7 +157,9 @@ limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
                       (notify-stopping manager server)
                       (setf stopping-since (milliseconds)
                             drainer (begin-to-drain server errands drain-seconds drain-delay)))
-                     ((< *same-signal-milliseconds* (- (milliseconds) stopping-since))
+                     ;; Earlier, it is the same: a signal to the group of processes, as from a
+                     ;; terminal, may reach the server once more through its parent, such as make.
+                     ((< 500 (- (milliseconds) stopping-since))
                       (end-and-tell server nil 0)
                       (return))))))
     (await-aside drainer 1)))           ; until it has written the last message
