@@ -145,11 +145,11 @@ which its thread waited for a processor does not count."
   (case (thread-state (ready-worker-identity worker))
     (:blocked t)
     (:running nil)
-    (t (zerop (nth-value 1 (computed-microseconds worker (busy-since worker)))))))
+    (t (zerop (nth-value 1 (computed-microseconds worker (ready-worker-stamp worker)))))))
 
 (defun computed-for-long-p (worker)
   "True if WORKER has computed for long at its request."
-  (> (computed-microseconds worker (busy-since worker)) *computing-microseconds*))
+  (> (computed-microseconds worker (ready-worker-stamp worker)) *computing-microseconds*))
 
 (defun classify-workers (engine tick)
   "Returns how many workers of ENGINE are at the ready set, or soon will be; how many of them were
@@ -160,7 +160,7 @@ request at two looks."
     (dolist (worker (engine-workers engine))
       (when (member (worker-state worker) '(:active :starting))
         (incf active)
-        (let ((since (busy-since worker)))
+        (let ((since (ready-worker-stamp worker)))
           (cond ((zerop since))
                 ((= since (ready-worker-blocked-stamp worker)) (incf blocked))
                 ((> (- tick since) 1) (push worker suspects))))))
@@ -221,7 +221,7 @@ true if some workers seem blocked and the next look is to decide."
            (doubt-p (pool-state-calm-p pool)))
       (unless doubt-p
         (dolist (worker found)
-          (setf (ready-worker-blocked-stamp worker) (busy-since worker))))
+          (setf (ready-worker-blocked-stamp worker) (ready-worker-stamp worker))))
       (values (list :waiting waiting
                     :active active
                     :blocked (if doubt-p blocked (+ blocked (length found)))

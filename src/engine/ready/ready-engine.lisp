@@ -35,7 +35,7 @@ use.")
 writes it, except EXCESS, SENTINEL-IDLE-P and WAITING."
   (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0
   (clock 0 :type fixnum)                ; MILLISECONDS at that tick
-  ;; No tick comes: the sentinel is idle, has just failed, or is lost.
+  ;; No tick comes: the sentinel is idle, or has just failed.
   (clock-stopped-p nil)
   ;; How many milliseconds a connection may wait for its next request; NIL for no limit.
   (idle nil :type (or null fixnum))
@@ -84,8 +84,6 @@ the worker that came last first, so the others reach this time.")
   (pool-state nil :type pool-state :read-only t)
   (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
   (begun 0 :type fixnum)                ; the same moment in MILLISECONDS
-  ;; Tick since which it is missed if it does not come, after it was resumed; else 0.
-  (away 0 :type fixnum)
   (poll-milliseconds *poll-milliseconds* :type fixnum) ; how long it waits before it looks around
   (blocked-stamp 0 :type fixnum)        ; the stamp for which it was found to be blocked
   (asked-stamp 0 :type fixnum)          ; the stamp for which it was asked about, and how long its
@@ -103,14 +101,6 @@ the worker that came last first, so the others reach this time.")
   (let ((pool (ready-worker-pool-state worker)))
     (setf (ready-worker-begun worker) (coarse-now pool)
           (ready-worker-stamp worker) (pool-state-tick pool))))
-
-(defparameter *brief-ticks* 20
-  "A worker that was resumed may be on its way for this number of ticks.")
-
-(defun busy-since (worker)
-  "The tick since which WORKER has not waited for events; 0 if it waits, or soon will."
-  (let ((stamp (ready-worker-stamp worker)))
-    (if (zerop stamp) (ready-worker-away worker) stamp)))
 
 (define-condition start-refused (recycling-error)
   ((number :initarg :number :reader start-refused-number))

@@ -50,24 +50,18 @@ housekeeping, and at most *IDLE-TICK*."
   "Waits until the sentinel is woken, at most as long as IDLE-WAIT-SECONDS says of HOUSEKEEPING.
 True if a thread woke it, because no worker of ENGINE waits any more or a deadline comes soon."
   (let ((pool (engine-pool-state engine)))
-    (unwind-protect
-         (progn
-           (setf (pool-state-clock-stopped-p pool) t
-                 (pool-state-sentinel-idle-p pool) t)
-           ;; The last worker that waits first stops counting itself, and then reads
-           ;; SENTINEL-IDLE-P.  So all threads must see that slot before the count is read here;
-           ;; otherwise each might miss the other's write.  The same holds for a thread that sets an
-           ;; early deadline.
-           (order-memory)
-           (let ((seconds (idle-wait-seconds engine housekeeping)))
-             (rest-until-woken engine seconds
-                               (lambda ()
-                                 ;; No thread has woken it by now.
-                                 (not (and (pool-state-sentinel-idle-p pool)
-                                           (somebody-waits-p engine)))))
-             (not (pool-state-sentinel-idle-p pool))))
-      (setf (pool-state-sentinel-idle-p pool) nil)
-      (resume-clock pool))))
+    (setf (pool-state-clock-stopped-p pool) t
+          (pool-state-sentinel-idle-p pool) t)
+    ;; The last worker that waits first stops counting itself, and then reads SENTINEL-IDLE-P.  So
+    ;; all threads must see that slot before the count is read here; otherwise each might miss the
+    ;; other's write.  The same holds for a thread that sets an early deadline.
+    (order-memory)
+    (rest-until-woken engine (idle-wait-seconds engine housekeeping)
+                      (lambda ()        ; no thread has woken it by now
+                        (not (and (pool-state-sentinel-idle-p pool)
+                                  (somebody-waits-p engine)))))
+    (resume-clock pool)
+    (not (shiftf (pool-state-sentinel-idle-p pool) nil))))
 
 (defparameter *long-nap-ticks* 4
   "The length of a nap, in ticks, when no worker was missing for some looks.")

@@ -49,8 +49,7 @@ it has left the pool and is to end."
 (defun end-suspension (engine worker)
   (with-engine (engine)
     (setf (engine-suspended engine) (delete worker (engine-suspended engine))
-          (ready-worker-poll-milliseconds worker) *poll-milliseconds*
-          (ready-worker-away worker) 0)))
+          (ready-worker-poll-milliseconds worker) *poll-milliseconds*)))
 
 (defun await-resume (engine worker)
   "Waits until WORKER, which is suspended, is resumed: true; or may leave the pool, and does:
@@ -85,9 +84,6 @@ RECHECK-WORKERS."
           for worker = (pop (engine-suspended engine))
           while worker
           do (set-worker-state worker :active)
-             ;; It is missed if it does not come.
-             (setf (ready-worker-away worker)
-                   (+ *brief-ticks* (pool-state-tick (engine-pool-state engine))))
              (incf (tally-resumes (engine-tally engine)))
              (bt:condition-notify (ready-worker-resumed worker))
           count t)))
