@@ -107,19 +107,17 @@ the end of the last one, with 0.  Call it with the lock of CHANNEL held, after e
 connection ends or UNSUBSCRIBE is called.  Returns SUBSCRIBER."
   (let ((function (lambda () (unsubscribe channel subscriber)))
         (shared-queue (subscriber-shared-queue subscriber)))
-    ;; A thread destroyed between the two steps would leave one of them for ever.
-    (uninterruptibly
-      ;; First, since another thread may unsubscribe SUBSCRIBER as soon as CHANNEL has it, and then
-      ;; has to find the function.
-      (call-when-over shared-queue function)
-      (cond ((not (with-channel (channel)
-                    (unless (gethash subscriber (channel-subscribers channel))
-                      (setf (gethash subscriber (channel-subscribers channel)) function)
-                      (follow-subscribers channel 1)
-                      t)))
-             (forget-when-over shared-queue function))
-            ((shared-queue-broken-p shared-queue) ; the function may have been called too early
-             (unsubscribe channel subscriber)))))
+    ;; First, since another thread may unsubscribe SUBSCRIBER as soon as CHANNEL has it, and then
+    ;; has to find the function.
+    (call-when-over shared-queue function)
+    (cond ((not (with-channel (channel)
+                  (unless (gethash subscriber (channel-subscribers channel))
+                    (setf (gethash subscriber (channel-subscribers channel)) function)
+                    (follow-subscribers channel 1)
+                    t)))
+           (forget-when-over shared-queue function))
+          ((shared-queue-broken-p shared-queue) ; the function may have been called too early
+           (unsubscribe channel subscriber))))
   subscriber)
 
 (defun unsubscribe (channel subscriber)
@@ -171,7 +169,7 @@ MALFORMED-EVENT, before it sends anything."
 (defun publish-encoded (channel encoder &optional (wanted-p (constantly t)))
   "Sends the message of ENCODER, made by MESSAGE-ENCODER, to all subscribers of CHANNEL for which
 WANTED-P is true, a function that must not wait.  Returns how many got it."
-  (uninterruptibly                      ; or a destroyed thread could leave some of them unsent
+  (uninterruptibly                      ; or a time limit could leave some of them unsent
     (multiple-value-bind (reached full) (put-in-all channel encoder wanted-p)
       (dolist (subscriber full)
         (when (unsubscribe channel subscriber) ; another publisher may have done so

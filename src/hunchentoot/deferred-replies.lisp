@@ -196,8 +196,7 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
     (when content
       (keep-reply-from content)
       (end-taking content))
-    (uninterruptibly                    ; or nothing would delete the files
-      (add-files context (take-temporary-files))
-      (settle-session context)
-      (setf (deferred-reply-stream context) (current-stream)
-            (http-suspended-exchange (current-http-connection)) deferred-response))))
+    (add-files context (take-temporary-files))
+    (settle-session context)
+    (setf (deferred-reply-stream context) (current-stream)
+          (http-suspended-exchange (current-http-connection)) deferred-response)))

@@ -77,13 +77,12 @@ CONTEXT, which another thread may have begun meanwhile, becomes that of the curr
 (defun end-context (context)
   "Deletes the temporary files of CONTEXT, whose reply is over, and removes the objects of its
 request from it."
-  (uninterruptibly
-    (let ((files (with-lock-briefly ((deferred-reply-lock context))
-                   (setf (deferred-reply-request context) nil
-                         (deferred-reply-reply context) nil
-                         (deferred-reply-session context) nil
-                         (deferred-reply-handlers-session context) nil
-                         (deferred-reply-stream context) nil)
-                   (shiftf (deferred-reply-files context) :deleted))))
-      (unless (eq :deleted files)
-        (delete-files files)))))
+  (let ((files (with-lock-briefly ((deferred-reply-lock context))
+                 (setf (deferred-reply-request context) nil
+                       (deferred-reply-reply context) nil
+                       (deferred-reply-session context) nil
+                       (deferred-reply-handlers-session context) nil
+                       (deferred-reply-stream context) nil)
+                 (shiftf (deferred-reply-files context) :deleted))))
+    (unless (eq :deleted files)
+      (delete-files files))))

@@ -43,11 +43,10 @@
 (defun send-to-viewer (viewer octets)
   "Has OCTETS, an event, sent to VIEWER.  A slow client misses it."
   (let ((answer (viewer-answer viewer)))
-    (uninterruptibly                    ; or a destroyed thread could leave them unsent
-      (when (member (put-in-shared-queue (streamed-answer-shared-queue answer)
-                                         (framed octets (viewer-framing viewer)))
-                    '(:room :full))
-        (resume (streamed-answer-deferred-response answer))))))
+    (when (member (put-in-shared-queue (streamed-answer-shared-queue answer)
+                                       (framed octets (viewer-framing viewer)))
+                  '(:room :full))
+      (resume (streamed-answer-deferred-response answer)))))
 
 (defun watch-servers (feeds engine servers)
   "The feed of ENGINE in FEEDS.  The first call makes one for SERVERS, a list, which may be called
@@ -56,15 +55,14 @@ for each request."
     (flet ((known ()
              (find engine all :key #'live-feed-engine)))
       (or (known)
-          (uninterruptibly              ; or the feed could be left without a timer
-            (let ((feed (make-live-feed engine servers)))
-              (with-live-feeds (feeds)
-                (unless (known)
-                  (setf all (cons feed (remove-if #'engine-stopped-p all
-                                                  :key #'live-feed-engine)))))
-              (when (eq feed (known))
-                (await-snapshot feeds feed))
-              (known)))))))
+          (let ((feed (make-live-feed engine servers)))
+            (with-live-feeds (feeds)
+              (unless (known)
+                (setf all (cons feed (remove-if #'engine-stopped-p all
+                                                :key #'live-feed-engine)))))
+            (when (eq feed (known))
+              (await-snapshot feeds feed))
+            (known))))))
 
 (defun add-viewer (feeds servers answer framing)
   "Sends snapshots of SERVERS, a list, to ANSWER, a STREAMED-ANSWER with FRAMING, as FRAMED takes
@@ -74,14 +72,13 @@ its engine in FEEDS.  Ends when the client leaves or the server stops.  The resu
         (feed (watch-servers feeds (suspended-exchange-engine
                                     (streamed-answer-deferred-response answer))
                              servers)))
-    (uninterruptibly
-      (with-live-feeds (feeds)
-        (push viewer (live-feed-viewers feed)))
-      (call-when-over (streamed-answer-shared-queue answer)
-                      (lambda ()
-                        (with-live-feeds (feeds)
-                          (setf (live-feed-viewers feed)
-                                (remove viewer (live-feed-viewers feed)))))))
+    (with-live-feeds (feeds)
+      (push viewer (live-feed-viewers feed)))
+    (call-when-over (streamed-answer-shared-queue answer)
+                    (lambda ()
+                      (with-live-feeds (feeds)
+                        (setf (live-feed-viewers feed)
+                              (remove viewer (live-feed-viewers feed))))))
     (send-to-viewer viewer (snapshots-event (reverse (cons (snapshot-octets servers t)
                                                            (live-feed-history feed)))))))
 
