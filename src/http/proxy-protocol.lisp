@@ -16,23 +16,23 @@
 (defparameter *proxy-signature-2*
   (coerce '(13 10 13 10 0 13 10 #x51 #x55 #x49 #x54 10) 'octets))
 
+(defconstant +least-line-octets+ 15
+  "The length of the shortest header: PROXY UNKNOWN and a line end.")
+
 (defconstant +most-line-octets+ 107
   "The length of the longest header of version 1, with its line end.")
 
 (defconstant +fixed-octets+ 16
   "The length of a header of version 2 before the addresses.")
 
-(defconstant +path-octets+ 108
-  "The length of the address of a Unix-domain socket in version 2.")
-
-(defconstant +most-address-octets+ (* 2 +path-octets+)
-  "The length of the longest pair of addresses in version 2.")
+(defconstant +most-address-octets+ 216
+  "The length of the longest pair of addresses in version 2, of Unix-domain sockets.")
 
 (defstruct (proxy-header (:include opaque) (:constructor make-proxy-header ()) (:copier nil))
   "A header of the PROXY protocol that is being decoded."
   (octets (make-octets (+ +fixed-octets+ +most-address-octets+)) :type octets)
   (fill 0 :type index)                  ; how many octets were decoded, except TLVs
-  (needed +fixed-octets+ :type index)   ; of version 2: with addresses, when that is known
+  (due +least-line-octets+ :type index) ; how many are still to come, at least
   (skip 0 :type (unsigned-byte 16))     ; how many octets of TLVs follow
   ;; Address, a string, and port of the client of PROXY-HEADER, a list; () where the header tells
   ;; none, so that those of the connection count.
@@ -41,8 +41,9 @@
   ;; where the header tells none.
   (destination '() :type list))
 
-(defun refuse-proxy-header ()
-  (refuse :malformed-proxy-header))
+(defun check-proxy-header (right-p)
+  (unless right-p
+    (refuse :malformed-proxy-header)))
 
 (defun settle-addresses (header source destination)
   "Sets the SOURCE and the DESTINATION of HEADER, lists of an IP-ADDRESS and a port."
@@ -53,13 +54,6 @@
 
 ;;; Version 1, section 2.1
 
-(defun words-between-spaces (text)
-  "A list of the parts of TEXT, a string, between single spaces."
-  (loop for start = 0 then (1+ end)
-        for end = (position #\Space text :start start)
-        collect (subseq text start end)
-        while end))
-
 (defun port-word (word)
   "The port that WORD, a string, is; NIL if it is none, or has a leading zero."
   (and (or (equal word "0") (not (eql 0 (position #\0 word))))
@@ -67,39 +61,38 @@
 
 (defun decode-proxy-line (header)
   "Decodes the octets of HEADER, a whole line of version 1."
-  (destructuring-bind (protocol &rest words)
-      (words-between-spaces (latin-1-text (proxy-header-octets header)
-                                          (length *proxy-signature-1*)
-                                          (- (proxy-header-fill header) 2)))
+  (destructuring-bind (&optional protocol &rest words)
+      (uiop:split-string (latin-1-text (proxy-header-octets header) (length *proxy-signature-1*)
+                                       (- (proxy-header-fill header) 2))
+                         :separator " ")
     (unless (equal protocol "UNKNOWN")  ; then the rest of the line means nothing
-      (unless (and (member protocol '("TCP4" "TCP6") :test #'equal)
-                   (= 4 (length words)))
-        (refuse-proxy-header))
+      (check-proxy-header (and (member protocol '("TCP4" "TCP6") :test #'equal)
+                               (= 4 (length words))))
       (let ((addresses (mapcar #'parse-ip-address (subseq words 0 2)))
             (ports (mapcar #'port-word (subseq words 2)))
             (ipv6-p (equal protocol "TCP6")))
-        (unless (and (every #'identity addresses)
-                     (every #'identity ports)
-                     (loop for word in (subseq words 0 2)
-                           always (eq ipv6-p (and (find #\: word) t))))
-          (refuse-proxy-header))
+        (check-proxy-header (and (every #'identity addresses)
+                                 (every #'identity ports)
+                                 (loop for word in (subseq words 0 2)
+                                       always (eq ipv6-p (and (find #\: word) t)))))
         (settle-addresses header
                           (list (first addresses) (first ports))
                           (list (second addresses) (second ports)))))))
 
-(defun take-line-octet (header octet)
-  "Takes OCTET, the next of HEADER, of version 1.  True if it is the last one."
+(defun line-octets-due (header)
+  "How many octets of HEADER, of version 1, are still to come at least.  Decodes it once it is
+whole."
   (let* ((octets (proxy-header-octets header))
          (fill (proxy-header-fill header))
-         (after-return-p (= +carriage-return+ (aref octets (1- fill)))))
-    (when (or (not (eq after-return-p (= octet +line-feed+)))
-              (= fill +most-line-octets+))
-      (refuse-proxy-header))
-    (setf (aref octets fill) octet)
-    (incf (proxy-header-fill header))
-    (when after-return-p
-      (decode-proxy-line header)
-      t)))
+         (last (aref octets (1- fill)))
+         (after-return-p (= +carriage-return+ (aref octets (- fill 2)))))
+    (check-proxy-header (and (eq after-return-p (= last +line-feed+))
+                             (<= fill +most-line-octets+)))
+    (cond (after-return-p
+           (decode-proxy-line header)
+           0)
+          ((= last +carriage-return+) 1)
+          (t (max 2 (- +least-line-octets+ fill))))))
 
 ;;; Version 2, section 2.2
 
@@ -124,95 +117,71 @@ where they are not to be used."
          (#x11 12)                      ; TCP over IPv4
          (#x21 36)                      ; TCP over IPv6
          (#x31 +most-address-octets+)   ; a Unix-domain socket
-         (t (refuse-proxy-header))))
-      (t (refuse-proxy-header)))))
+         (t (check-proxy-header nil))))
+      (t (check-proxy-header nil)))))
 
-(defun decode-fixed-part (header)
-  "Decodes the fixed part of HEADER, of version 2."
-  (let ((size (address-octets header))
-        (rest (integer-of-octets (proxy-header-octets header) 14 16)))
-    (when (> size rest)
-      (refuse-proxy-header))
-    (setf (proxy-header-needed header) (+ +fixed-octets+ size)
-          (proxy-header-skip header) (- rest size))))
+(defun decode-addresses (header size)
+  "Decodes the addresses of HEADER, of version 2, SIZE octets."
+  (flet ((part (start size)
+           (integer-of-octets (proxy-header-octets header) (+ +fixed-octets+ start)
+                              (+ +fixed-octets+ start size))))
+    (case size
+      (0)
+      (12 (settle-addresses header
+                            (list (+ +ipv4-prefix+ (part 0 4)) (part 8 2))
+                            (list (+ +ipv4-prefix+ (part 4 4)) (part 10 2))))
+      (36 (settle-addresses header
+                            (list (part 0 16) (part 32 2))
+                            (list (part 16 16) (part 34 2))))
+      (t (setf (proxy-header-source header) (list "unix:" 0)
+               (proxy-header-destination header) (list "unix:" 0))))))
 
-(defun decode-addresses (header)
-  "Decodes the addresses of HEADER, of version 2."
-  (let ((octets (proxy-header-octets header)))
-    (flet ((part (start size)
-             (integer-of-octets octets (+ +fixed-octets+ start)
-                                (+ +fixed-octets+ start size))))
-      (case (- (proxy-header-needed header) +fixed-octets+)
-        (0)
-        (12 (settle-addresses header
-                              (list (+ +ipv4-prefix+ (part 0 4)) (part 8 2))
-                              (list (+ +ipv4-prefix+ (part 4 4)) (part 10 2))))
-        (36 (settle-addresses header
-                              (list (part 0 16) (part 32 2))
-                              (list (part 16 16) (part 34 2))))
-        (t (setf (proxy-header-source header) (list "unix:" 0)
-                 (proxy-header-destination header) (list "unix:" 0)))))))
-
-(defun take-binary-octet (header octet)
-  "Takes OCTET, the next of HEADER, of version 2.  True if only TLVs may follow."
-  (setf (aref (proxy-header-octets header) (proxy-header-fill header)) octet)
-  (incf (proxy-header-fill header))
-  (when (= +fixed-octets+ (proxy-header-fill header))
-    (decode-fixed-part header))
-  (when (= (proxy-header-needed header) (proxy-header-fill header))
-    (decode-addresses header)
-    t))
+(defun binary-octets-due (header)
+  "How many octets of HEADER, of version 2, are still to come, without TLVs.  Decodes it once it is
+whole."
+  (let ((fill (proxy-header-fill header)))
+    (if (< fill +fixed-octets+)
+        (- +fixed-octets+ fill)
+        (let ((size (address-octets header))
+              (rest (integer-of-octets (proxy-header-octets header) 14 16)))
+          (check-proxy-header (<= size rest))
+          (setf (proxy-header-skip header) (- rest size))
+          (when (= fill (+ +fixed-octets+ size))
+            (decode-addresses header size))
+          (- (+ +fixed-octets+ size) fill)))))
 
 ;;; Either
 
 (defun take-proxy-octet (header octet)
-  "Takes OCTET, the next of HEADER.  True if only TLVs may follow."
+  "Takes OCTET, the next of HEADER, before the TLVs."
   (let* ((octets (proxy-header-octets header))
          (fill (proxy-header-fill header))
-         (first (if (zerop fill) octet (aref octets 0)))
-         (line-p (= first (aref *proxy-signature-1* 0)))
+         (line-p (= (if (zerop fill) octet (aref octets 0)) (aref *proxy-signature-1* 0)))
          (signature (if line-p *proxy-signature-1* *proxy-signature-2*)))
-    (cond ((< fill (length signature))
-           (unless (= octet (aref signature fill))
-             (refuse-proxy-header))
-           (setf (aref octets fill) octet)
-           (incf (proxy-header-fill header))
-           nil)
-          (line-p (take-line-octet header octet))
-          (t (take-binary-octet header octet)))))
-
-(defun proxy-header-done-p (header)
-  "True if HEADER, a PROXY-HEADER, was decoded but for its TLVs."
-  (let ((fill (proxy-header-fill header)))
-    (and (plusp fill)
-         (if (= (aref *proxy-signature-1* 0) (aref (proxy-header-octets header) 0))
-             (= +line-feed+ (aref (proxy-header-octets header) (1- fill)))
-             (and (>= fill +fixed-octets+) (= fill (proxy-header-needed header)))))))
-
-(defconstant +least-line-octets+ 15
-  "The length of the shortest header: PROXY UNKNOWN and a line end.")
+    (setf (aref octets fill) octet
+          (proxy-header-fill header) (1+ fill)
+          (proxy-header-due header)
+          (cond ((< fill (length signature))
+                 (check-proxy-header (= octet (aref signature fill)))
+                 (- (if line-p +least-line-octets+ +fixed-octets+) (1+ fill)))
+                (line-p (line-octets-due header))
+                (t (binary-octets-due header))))))
 
 (defun proxy-octets-due (header)
   "How many octets of HEADER, a PROXY-HEADER that has not come whole, are still to come at least, an
 integer above 0: a reader of so many reads none behind the header."
-  (let ((octets (proxy-header-octets header))
-        (fill (proxy-header-fill header)))
-    (cond ((< fill +least-line-octets+) (- +least-line-octets+ fill))
-          ((proxy-header-done-p header) (proxy-header-skip header))
-          ((/= (aref *proxy-signature-1* 0) (aref octets 0))
-           (- (proxy-header-needed header) fill))
-          ((= +carriage-return+ (aref octets (1- fill))) 1)
-          (t 2))))
+  (if (plusp (proxy-header-due header)) (proxy-header-due header) (proxy-header-skip header)))
 
 (defun decode-proxy-header (header octets start end)
   "Decodes OCTETS from START to END as the next ones of HEADER, a PROXY-HEADER.  Returns true when
 the header has come whole, else NIL; and the position after the last octet that belongs to it.
 Signals PROTOCOL-ERROR if it is malformed (proxy-protocol.txt, section 2)."
   (check-range octets start end)
-  (loop until (or (= start end) (proxy-header-done-p header))
+  (loop until (or (= start end) (zerop (proxy-header-due header)))
         do (take-proxy-octet header (aref octets start))
            (incf start))
-  (let ((skipped (min (- end start) (proxy-header-skip header))))
+  (let ((skipped (if (zerop (proxy-header-due header))
+                     (min (- end start) (proxy-header-skip header))
+                     0)))
     (decf (proxy-header-skip header) skipped)
-    (values (and (proxy-header-done-p header) (zerop (proxy-header-skip header)))
-            (+ start skipped))))
+    (values (zerop (proxy-octets-due header)) (+ start skipped))))
