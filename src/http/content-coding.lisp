@@ -23,15 +23,6 @@ section 12.4.2)."
                 (let ((weight (reduce #'+ (mapcar #'* '(1000 100 10 1) digits))))
                   (and (<= weight 1000) weight)))))))
 
-(defun weight-parameter (text start end)
-  "The weight in the parameter that TEXT has from START to END, in thousandths; 0 if it is
-malformed."
-  (let ((from (text-run-end text start end +whitespace+)))
-    (or (and (<= (+ 2 from) end)
-             (string-equal "q=" text :start2 from :end2 (+ 2 from))
-             (weight-in text (+ 2 from) end))
-        0)))
-
 (defun coding-weights (value)
   "An alist of the codings that VALUE, the text of Accept-Encoding, names, strings in lower case,
 and their weights in thousandths."
@@ -39,12 +30,16 @@ and their weights in thousandths."
     (declare (type text text))
     (do-elements (text start end)
       (let* ((name-end (text-run-end text start end +token+))
-             (next (text-run-end text name-end end +whitespace+)))
+             (next (text-run-end text name-end end +whitespace+))
+             (from (text-run-end text (min end (1+ next)) end +whitespace+)))
         (when (< start name-end)
           (push (cons (string-downcase (text-part text start name-end))
                       (cond ((= next end) 1000)
-                            ((char= #\; (char text next)) (weight-parameter text (1+ next) end))
-                            (t 0)))
+                            ((and (char= #\; (char text next))
+                                  (<= (+ 2 from) end)
+                                  (string-equal "q=" text :start2 from :end2 (+ 2 from))
+                                  (weight-in text (+ 2 from) end)))
+                            (t 0)))        ; it is malformed
                 weights))))
     (nreverse weights)))
 

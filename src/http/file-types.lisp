@@ -34,20 +34,13 @@
   "Media types of files, each with its file name extensions.  For an extension that Hunchentoot
 knows, its handlers keep Hunchentoot's type; see docs/differences.md.")
 
-(defun with-charset (type)
-  "TYPE, a media type, with UTF-8 as its charset where it has text."
-  (if (eql 0 (search "text/" type))
-      (format nil "~A; charset=utf-8" type)
-      type))
-
-(defun table-of-file-types ()
+(defparameter *types-by-end*
   (let ((table (make-hash-table :test 'equalp)))
     (loop for (type . ends) in *file-types*
+          for in-utf-8 = (format nil "~A~:[~;; charset=utf-8~]" type (eql 0 (search "text/" type)))
           do (dolist (end ends)
-               (setf (gethash end table) (cons type (with-charset type)))))
-    table))
-
-(defparameter *types-by-end* (table-of-file-types)
+               (setf (gethash end table) (cons type in-utf-8))))
+    table)
   "Media types without and with a charset, in a pair, by extension, regardless of case.")
 
 (defun media-type-of-file (pathname &optional charset-p)

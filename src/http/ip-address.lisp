@@ -126,24 +126,18 @@ and zone; NIL if there is none."
   (address 0 :type ip-address :read-only t)
   (size 0 :type (integer 0 128) :read-only t))
 
-(defun size-in-text (text start ipv4-p)
-  "The number of bits in TEXT, a string, from START, the size of a network; NIL if there is none.
-If IPV4-P, it counts the bits of an IPv4 address."
-  (let ((size (decimal-number text start (length text) 3)))
-    (and size
-         (<= size (if ipv4-p 32 128))
-         (if ipv4-p (+ 96 size) size))))
-
 (defun parse-network (text)
   "The network that TEXT, a string, names: an address, or in CIDR notation an address, a slash and a
 number of bits (RFC 4632, section 3.1; RFC 4291, section 2.3).  NIL if it names none, or if the
 address has bits beyond that number: it would be a mistake."
   (let* ((slash (position #\/ text))
          (address (parse-ip-address text 0 (or slash (length text))))
-         (size (cond ((null address) nil)
-                     (slash (size-in-text text (1+ slash) (not (find #\: text))))
-                     (t 128))))
-    (and size
+         (most (if (find #\: text) 128 32))
+         (number (if slash (decimal-number text (1+ slash) (length text) 3) most))
+         (size (and number (+ number (- 128 most)))))
+    (and address
+         size
+         (<= size 128)
          (zerop (ldb (byte (- 128 size) 0) address))
          (make-network address size))))
 

@@ -33,13 +33,7 @@
 ;;;; A refused head does not become a request.  The server replies to it and closes the connection;
 ;;;; no state is involved.
 
-(defmacro define-table (name value documentation)
-  "Defines the parameter NAME with VALUE, a form, and DOCUMENTATION, at compile time too, since
-macros below use it."
-  `(eval-when (:compile-toplevel :load-toplevel :execute)
-     (defparameter ,name ,value ,documentation)))
-
-(define-table *transitions*
+(defparameter *transitions*
   '(;; event         client                               ours                            closes
     (:request        ((:idle -> :done))                   ((:idle))                       :nobody)
     (:request-body   ((:idle -> :body))                   ((:idle))                       :nobody)
@@ -112,15 +106,9 @@ is illegal."
   (if (eq :any clauses)
       side
       (dolist (clause clauses)
-        (destructuring-bind (from &optional to) (split-clause clause)
-          (when (member side from)
-            (return (or to side)))))))
-
-(defun split-clause (clause)
-  (let ((arrow (position '-> clause)))
-    (if arrow
-        (list (subseq clause 0 arrow) (nth (1+ arrow) clause))
-        (list clause))))
+        (let ((arrow (member '-> clause)))
+          (when (member side (ldiff clause arrow))
+            (return (or (second arrow) side)))))))
 
 (defun state-by-entry (entry state)
   "The state after the event of ENTRY, of *TRANSITIONS*, in STATE; NIL if the event is illegal."
@@ -152,22 +140,17 @@ is illegal."
   (let ((states (make-array 256 :element-type 'protocol-state :initial-element +illegal+)))
     (dotimes (state 256 states)
       (when (possible-state-p state)
-        (setf (aref states state)
-              (or (some (lambda (entry)
-                          (and (eq event (first entry))
-                               (state-by-entry entry state)))
-                        *transitions*)
-                  +illegal+))))))
+        (loop for entry in *transitions*
+              for after = (and (eq event (first entry)) (state-by-entry entry state))
+              when after
+                do (setf (aref states state) after))))))
 
 (defparameter *events* (remove-duplicates (mapcar #'first *transitions*))
   "All events.")
 
-(defmacro states-after-event (event)
-  "The vector of STATES-AFTER for the value of EVENT, a form.  It is computed at load time.  NIL if
-the value is not an event."
-  `(case ,event
-     ,@(loop for event in (remove-duplicates (mapcar #'first *transitions*))
-             collect `(,event (load-time-value (states-after ,event))))))
+(defparameter *states-after*
+  (loop for event in *events* collect event collect (states-after event))
+  "A plist from all events to the results of STATES-AFTER.")
 
 ;;; The interface for servers
 
@@ -175,7 +158,7 @@ the value is not an event."
   "The PROTOCOL-STATE after EVENT, a keyword, in STATE, a PROTOCOL-STATE.  Signals ILLEGAL-EVENT if
 EVENT is illegal in STATE."
   (declare (type protocol-state state) #.*plain-policy*)
-  (let* ((states (states-after-event event))
+  (let* ((states (getf *states-after* event))
          (after (if states
                     (aref (the (simple-array protocol-state (256)) states) state)
                     +illegal+)))
