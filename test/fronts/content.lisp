@@ -324,14 +324,16 @@ value is the number of interim ones."
           (readable-p connection 1/10))
         (is (= 408 (response-status (read-response connection))))))))
 
-(define-front-test (the-least-rate-can-be-left-off :modes (:plain) :needs :our-content)
+(define-front-test (who-has-sent-much-or-need-not-be-fast-has-time-for-the-rest :needs :our-content)
   (with-globals ((http:*content-grace* 0))
-    (with-front (request :min-content-rate nil :read-timeout 60) (reply 200 '() (content request))
-      (with-connection (connection)
-        (send connection (post-head "/" "Content-Length: 2") "a")
-        (is (not (readable-p connection 1/2)))
-        (send connection "b")
-        (is (equal "ab" (response-text (read-response connection))))))))
+    (dolist (rate '(nil 1))
+      (with-front (request :min-content-rate rate :read-timeout 60)
+          (reply 200 '() (content request))
+        (with-connection (connection)
+          (send connection (octets (post-head "/" "Content-Length: 50000") (test-octets 49999)))
+          (is (not (readable-p connection 1/2)))
+          (send connection "b")
+          (is (= 50000 (length (response-body (read-response connection))))))))))
 
 (define-front-test (a-soft-stop-does-not-wait-for-content-that-does-not-come
                     :modes (:plain) :needs :parking)
