@@ -43,19 +43,24 @@ was needed since.")
                 (milliseconds)))
     (forget-thread-trouble engine)))
 
+(defun thread-made-p (engine function)
+  "Calls FUNCTION, which makes a thread for ENGINE.  NIL if it could not: that is counted, and
+logged unless it was before."
+  (handler-case (call-making-thread function)
+    ((or error storage-condition) (condition)
+      (note-thread-trouble engine condition)
+      nil)
+    (:no-error (&rest values)
+      (declare (ignore values))
+      (forget-thread-trouble engine)
+      t)))
+
 (defun call-in-thread (engine name function)
   "Has a new thread called NAME, a string, call FUNCTION, without arguments, for the service of
 ENGINE.  True when the thread was made.  NIL when it could not be made, which is counted, and logged
 unless it was before; for a moment from then on, without an attempt; and once the process exits."
   (when (may-launch-p engine)
-    (handler-case (call-making-thread (lambda () (bt:make-thread function :name name)))
-      (error (condition)
-        (note-thread-trouble engine condition)
-        nil)
-      (:no-error (thread)
-        (declare (ignore thread))
-        (forget-thread-trouble engine)
-        t))))
+    (thread-made-p engine (lambda () (bt:make-thread function :name name)))))
 
 (defun join-exited-threads (engine &optional (seconds 0))
   "Joins the threads of the workers of ENGINE that have ended, and waits up to SECONDS, a real or

@@ -55,7 +55,7 @@ it."
 
 (defun start-first-sentinel (engine)
   "Makes the sentinel of ENGINE, and returns when it has begun."
-  (start-sentinel engine)
+  (call-making-thread (lambda () (make-sentinel-thread engine)))
   (wait-for-change engine 5 (lambda ()
                               (not (eq (bt:current-thread)
                                        (sentinel-thread (engine-sentinel engine)))))))

@@ -51,11 +51,9 @@ at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true
 ;;; Its thread.  Only a person at a REPL or a failing Lisp makes it die.  Its last act is then to
 ;;; make the next one.
 
-(defun start-sentinel (engine)
+(defun make-sentinel-thread (engine)
   "Makes the sentinel of ENGINE, and returns its thread."
-  (call-making-thread (lambda ()
-                        (make-engine-thread (engine-service engine) :sentinel
-                                            (lambda () (run-sentinel engine))))))
+  (make-engine-thread (engine-service engine) :sentinel (lambda () (run-sentinel engine))))
 
 (defun run-sentinel (engine)
   "The life of the sentinel of ENGINE in its own thread."
@@ -67,8 +65,7 @@ at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true
         (list-engine engine)
         (sentinel-loop engine))
     (if (serving-p engine)
-        (handler-case (start-sentinel engine)
-          (error (condition) (note-thread-trouble engine condition)))
+        (thread-made-p engine (lambda () (make-sentinel-thread engine)))
         (end-sentinel engine))))
 
 (defun end-sentinel (engine)

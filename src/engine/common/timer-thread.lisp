@@ -26,17 +26,11 @@
 (defun start-timer-thread (engine)
   "Makes the timer thread of ENGINE.  If that fails, the sentinel tries again later."
   (setf (timers-thread (engine-timers engine)) (bt:current-thread))
-  (handler-case
-      (call-making-thread
-       (lambda ()
-         (make-engine-thread (engine-service engine) :timers
-                             (lambda () (run-timer-thread engine)))))
-    (error (condition)
-      (setf (timers-thread (engine-timers engine)) :missing)
-      (note-thread-trouble engine condition))
-    (:no-error (&rest values)
-      (declare (ignore values))
-      (forget-thread-trouble engine))))
+  (unless (thread-made-p engine
+                         (lambda ()
+                           (make-engine-thread (engine-service engine) :timers
+                                               (lambda () (run-timer-thread engine)))))
+    (setf (timers-thread (engine-timers engine)) :missing)))
 
 (defun replace-timer-thread (engine)
   "Makes the timer thread of ENGINE if it is needed.  Only the sentinel calls this."

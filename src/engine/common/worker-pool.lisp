@@ -133,19 +133,13 @@ cleanup forms."
   "Makes the thread of WORKER, which was reserved.  True if that succeeded; otherwise the
 reservation is given back, and the sentinel tries again.  Never call it with the lock held."
   (let ((engine (worker-engine worker)))
-    (handler-case
-        (call-making-thread (lambda ()
-                              (make-engine-thread (engine-service engine) (worker-number worker)
-                                                  (lambda () (run-worker worker)))))
-      ((or error storage-condition) (condition)
-        (note-thread-trouble engine condition)
+    (or (thread-made-p engine
+                       (lambda ()
+                         (make-engine-thread (engine-service engine) (worker-number worker)
+                                             (lambda () (run-worker worker)))))
         (with-engine (engine)
-          (retire worker))
-        nil)
-      (:no-error (&rest values)
-        (declare (ignore values))
-        (forget-thread-trouble engine)
-        t))))
+          (retire worker)
+          nil))))
 
 (defun make-workers (engine workers)
   "Makes the threads of WORKERS of ENGINE, a list, which were reserved, until one cannot be made.

@@ -28,9 +28,6 @@ lock."
   (uninterruptibly
     (unwind-protect
         (progn
-          (with-journal (journal)
-            (setf (journal-thread journal) (bt:current-thread))
-            (bt:condition-notify (journal-done journal)))
           ;; At the end, lines that could not be written wait for the next start.
           (loop do (interruptibly (await-lines journal))
                 until (let ((written-p (interruptibly (flush-journal journal))))
@@ -55,21 +52,17 @@ each thread writes the lines that it appends.  The same holds for a string strea
 blocks, and must not be used by two threads."
   (when (and (not (typep (journal-sink journal) 'string-stream))
              (with-journal (journal)
-               (when (eq :off (shiftf (journal-phase journal) :running))
-                 (setf (journal-thread journal) nil) ; an old one, destroyed or still ending
-                 t)))
-    (handler-case (call-making-thread (lambda ()
-                                        (bt:make-thread (lambda () (keep-journal journal))
-                                                        :name (journal-name journal))))
+               (eq :off (shiftf (journal-phase journal) :running))))
+    (handler-case (setf (journal-thread journal)
+                        (call-making-thread
+                         (lambda ()
+                           (bt:make-thread (lambda () (keep-journal journal))
+                                           :name (journal-name journal)))))
       (error (condition)
         (with-journal (journal)
           (leave-journal journal))
         (funcall (journal-complain journal) :warning "~A has no thread: ~A"
-                 (journal-name journal) condition))
-      (:no-error (thread)
-        (declare (ignore thread))
-        ;; From here on its cleanup forms run, even if it is destroyed.
-        (await-journal journal (journal-done journal) 1 (lambda () (journal-thread journal)))))))
+                 (journal-name journal) condition)))))
 
 (defun stop-journal (journal seconds)
   "Has the thread of JOURNAL write its lines and end, and waits for that up to SECONDS, a real.  NIL
