@@ -78,8 +78,8 @@ connections left behind."
 
 (defun await-stop (server)
   "Waits until another thread has stopped SERVER."
-  (wait-until (lambda () (heed-destruction) (server-stopped-p server))
-              (server-stopped server) (server-lock server) nil *destruction-period*))
+  (wait-until (lambda () (server-stopped-p server))
+              (server-stopped server) (server-lock server) nil nil))
 
 ;;; The entry points of Clack
 

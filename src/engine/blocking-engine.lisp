@@ -414,4 +414,4 @@ up once others wait."
                                                       (housekeep engine)
                                                       (clear-stack)
                                                       (wait-a-tick engine)))
-          do (pause-after-failure engine)))
+          do (rest-until-woken engine *tick*)))

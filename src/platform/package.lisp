@@ -10,8 +10,7 @@ engine calls on top of them.")
    #:uninterruptibly #:interruptibly
    #:with-acquired #:set-acquired #:when-taken
    #:end-after #:milliseconds-left #:wait-until #:wait-once
-   #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period*
-   #:heed-destruction
+   #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole
    #:call-making-thread #:process-exits-p #:process-exits #:call-at-exit
    #:call-on-signal #:exit-process
    ;; listeners

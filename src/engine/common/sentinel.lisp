@@ -45,9 +45,6 @@ at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true
                    (funcall needed-p)))
              (sentinel-wakeup (engine-sentinel engine)) (engine-lock engine) period))
 
-(defun pause-after-failure (engine)
-  (rest-until-woken engine *tick*))
-
 ;;; Its thread.  Only a person at a REPL or a failing Lisp makes it die.  Its last act is then to
 ;;; make the next one.
 

@@ -114,6 +114,6 @@ and go while we run, and the standby count may have changed."
             unless (call-surviving engine :pool-size #'see-to-workers)
               ;; ADJUST-POOL may have failed before it set the clock.
               do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
-                 (pause-after-failure engine)
+                 (rest-until-woken engine *tick*)
                  (resume-clock (engine-pool-state engine)))))
   (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)) ; no tick follows

@@ -80,26 +80,20 @@ is destroyed meanwhile.  Returns the values of FORM."
      (survive-destruction)
      ,@cleanup))
 
-(defparameter *destruction-period* 1/4
-  "The longest time, in seconds, a real, between two calls of HEED-DESTRUCTION in a thread that
-waits; NIL if it need not call it.")
-
-(defun heed-destruction ()
-  "Ends the current thread if another thread has destroyed it by Bordeaux Threads, which does not
-end waits on ABCL."
-  (eval nil))                           ; see DESTROY-THREAD
-
 (defun wait-on (condition-variable lock seconds)
   "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
 CONDITION-VARIABLE, and takes LOCK again.  The wait may end early, so the caller checks its
-condition in a loop."
+condition in a loop.  Ends the current thread if BT:DESTROY-THREAD has destroyed it, which does not
+end waits on ABCL."
   ;; After an interrupt of the wait, Bordeaux Threads does not take LOCK again.  A cleanup form that
   ;; releases LOCK would then signal an error, and a handler for it might keep the thread alive.
   (let ((lock-back-p nil))
     (unwind-protect
-         (setf lock-back-p (bt:condition-wait condition-variable lock :timeout seconds))
+         (setf lock-back-p (bt:condition-wait condition-variable lock
+                                              :timeout (min 1/4 (or seconds 1))))
       (unless lock-back-p
-        (bt:acquire-lock lock)))))
+        (bt:acquire-lock lock))))
+  (eval nil))                           ; see DESTROY-THREAD
 
 (defun %closed-p (listener)
   (jcall-method ("java.net.ServerSocket" "isClosed") (usocket:socket listener)))

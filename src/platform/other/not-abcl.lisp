@@ -11,15 +11,6 @@
 is destroyed meanwhile.  Returns the values of FORM."
   `(unwind-protect ,form ,@cleanup))
 
-(defparameter *destruction-period* nil
-  "The longest time, in seconds, a real, between two calls of HEED-DESTRUCTION in a thread that
-waits; NIL if it need not call it.")
-
-(declaim (inline heed-destruction))
-(defun heed-destruction ()
-  "Has no effect: a destroyed thread ends its wait by itself."
-  nil)
-
 (defun wait-timed-out-p (condition)
   "True if CONDITION, signalled by a read or write of a socket's stream, means that the wait has
 timed out."
