@@ -47,27 +47,21 @@ REASON."
          (tls-mistaken :password index nil "must be given: the private key in ~A is encrypted"
                        (princ-to-string file)))))
 
-(defun load-key (context index file password)
-  "Loads the private key in FILE, with PASSWORD, into CONTEXT, an SSL_CTX."
+(defun load-pair (context index certificate-file key-file password)
+  "Loads into CONTEXT, an SSL_CTX, the private key in KEY-FILE, with PASSWORD, and the certificates
+in CERTIFICATE-FILE: the server's own, and then those of its issuers.  INDEX is their number for
+messages."
   (unless (= 1 (call-with-password context password
                                    (lambda ()
-                                     (%use-private-key context (name-for-openssl file)
+                                     (%use-private-key context (name-for-openssl key-file)
                                                        1)))) ; SSL_FILETYPE_PEM
-    (key-refused index file password (why-it-failed))))
-
-(defun load-certificate (context index file)
-  "Loads the certificates in FILE into CONTEXT, an SSL_CTX: the server's own, and then those of its
-issuers."
+    (key-refused index key-file password (why-it-failed)))
   (unless (= 1 (call-with-password context nil
                                    (lambda ()
-                                     (%use-certificate-chain context (name-for-openssl file)))))
-    (tls-mistaken :certificate index (princ-to-string file)
-                  "has no certificate that OpenSSL can use (~A)" (why-it-failed))))
-
-(defun load-pair (context index certificate-file key-file password)
-  "Loads certificate and key into CONTEXT, an SSL_CTX.  INDEX is their number for messages."
-  (load-key context index key-file password)
-  (load-certificate context index certificate-file)
+                                     (%use-certificate-chain
+                                      context (name-for-openssl certificate-file)))))
+    (tls-mistaken :certificate index (princ-to-string certificate-file)
+                  "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
   (unless (= 1 (%check-private-key context))
     (%clear-errors)
     (tls-mistaken :key index (princ-to-string key-file)

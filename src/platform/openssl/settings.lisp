@@ -4,7 +4,6 @@
 
 ;;; Protocols and behaviour
 
-
 (defconstant +context-options+
   (logior (ash 1 17)                    ; SSL_OP_NO_COMPRESSION
           (ash 1 21)                    ; SSL_OP_PRIORITIZE_CHACHA: if the client prefers that
@@ -19,16 +18,6 @@
 the rest of a write from another address, since the garbage collector moves octets.  It frees empty
 buffers.")
 
-(defun set-behaviour (context minimum-protocol read-ahead)
-  "Gives CONTEXT, an SSL_CTX, its settings that need no files."
-  (control-context context +control-minimum-protocol+
-                   (ecase minimum-protocol (:tls-1.2 +tls-1.2+) (:tls-1.3 +tls-1.3+)))
-  (%set-context-options context +context-options+)
-  (control-context context +control-mode+ +tls-modes+)
-  (control-context context +control-read-ahead+ (if read-ahead 1 0))
-  (control-context context +control-session-cache+ 0)
-  (%set-protocol-selector context (cffi:callback choose-protocol) (cffi:null-pointer)))
-
 ;;; Ciphers
 
 (defparameter *default-tls-ciphers*
@@ -42,15 +31,6 @@ section 4.2).")
 (defparameter *default-tls-cipher-suites*
   "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
   "The ciphers for TLS 1.3 (RFC 8446, section 9.1).")
-
-(defun set-names (context names setter)
-  "Gives CONTEXT, an SSL_CTX, the ciphers NAMES by SETTER."
-  (unless (= 1 (funcall setter context names))
-    (tls-mistaken :ciphers nil names "cannot be used (~A)" (why-it-failed))))
-
-(defun set-ciphers (context ciphers cipher-suites)
-  (set-names context cipher-suites #'%set-context-cipher-suites)
-  (set-names context ciphers #'%set-context-ciphers))
 
 ;;; Sessions
 
@@ -69,11 +49,6 @@ clients are verified, so that a client that was verified in another way cannot r
     (error (condition)
       (tls-mistaken subject nil (princ-to-string file) "cannot be read (~A)" condition))))
 
-(defun set-session-id-context (context octets)
-  (cffi:with-foreign-object (pointer :uint8 (length octets))
-    (copy-out octets pointer)
-    (%set-session-id-context context pointer (length octets))))
-
 (defconstant +ticket-key-octets+ 80)    ; a name of 16, 32 for the MAC, 32 for the cipher
 
 (defun read-ticket-key (file)
@@ -83,12 +58,6 @@ clients are verified, so that a client that was verified in another way cannot r
       (tls-mistaken :ticket-key-file nil (princ-to-string file) "has ~D octets in place of ~D"
                     (length octets) +ticket-key-octets+))
     octets))
-
-(defun set-ticket-key (context key)
-  "Makes CONTEXT, an SSL_CTX, use KEY for session tickets (RFC 5077, section 4)."
-  (cffi:with-foreign-object (pointer :uint8 +ticket-key-octets+)
-    (copy-out key pointer)
-    (control-context context +control-ticket-keys+ +ticket-key-octets+ pointer)))
 
 ;;; The whole context
 
@@ -105,20 +74,30 @@ clients are verified, so that a client that was verified in another way cannot r
                           read-ahead session-id-context ticket-key)
   "Gives CONTEXT, an SSL_CTX, all settings, and CERTIFICATE, the one at INDEX; returns a list of
 warnings."
-  (set-behaviour context minimum-protocol read-ahead)
-  (set-ciphers context ciphers cipher-suites)
-  (set-session-id-context context session-id-context)
-  (set-ticket-key context ticket-key)
+  (control-context context +control-minimum-protocol+
+                   (ecase minimum-protocol (:tls-1.2 +tls-1.2+) (:tls-1.3 +tls-1.3+)))
+  (%set-context-options context +context-options+)
+  (control-context context +control-mode+ +tls-modes+)
+  (control-context context +control-read-ahead+ (if read-ahead 1 0))
+  (control-context context +control-session-cache+ 0)
+  (%set-protocol-selector context (cffi:callback choose-protocol) (cffi:null-pointer))
+  (flet ((set-names (names setter)
+           (unless (= 1 (funcall setter context names))
+             (tls-mistaken :ciphers nil names "cannot be used (~A)" (why-it-failed)))))
+    (set-names cipher-suites #'%set-context-cipher-suites)
+    (set-names ciphers #'%set-context-ciphers))
+  (cffi:with-foreign-object (pointer :uint8 (length session-id-context))
+    (copy-out session-id-context pointer)
+    (%set-session-id-context context pointer (length session-id-context)))
+  (cffi:with-foreign-object (pointer :uint8 +ticket-key-octets+) ; RFC 5077, section 4
+    (copy-out ticket-key pointer)
+    (control-context context +control-ticket-keys+ +ticket-key-octets+ pointer))
   (when client-ca-file
     (load-authorities context client-ca-file))
   (set-verification context verify-client)
   (destructuring-bind (certificate-file key-file &optional password) certificate
     (load-pair context index certificate-file key-file password)
     (certificate-warnings context certificate-file)))
-
-(defun control-name-callback (context)
-  "Makes CONTEXT, an SSL_CTX, call CHOOSE-CERTIFICATE in each handshake."
-  (%context-callback-control context +control-name-callback+ (cffi:callback choose-certificate)))
 
 (defun build-context (certificates ciphers ticket-key settings)
   "The context for CERTIFICATES with CIPHERS, TICKET-KEY and SETTINGS; and a list of warnings."
@@ -132,7 +111,9 @@ warnings."
                                      :ciphers ciphers :ticket-key ticket-key settings)))
                (context (%make-tls-context id (reverse handles) ciphers ticket-key)))
            (when (rest handles)         ; with one certificate, there is no choice
-             (mapc #'control-name-callback handles))
+             (dolist (handle handles)
+               (%context-callback-control handle +control-name-callback+
+                                          (cffi:callback choose-certificate))))
            (free-when-forgotten context handles)
            (setf complete t)
            (make-findable context)

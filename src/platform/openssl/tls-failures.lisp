@@ -2,15 +2,11 @@
 
 ;;;; The reasons for failed handshakes in CL+SSL's conditions.
 
-(defun reason-in-error-text (text)
-  "The reason in TEXT, in the format of ERR_print_errors(3); NIL if there is none."
-  (let ((fields (uiop:split-string text :separator '(#\: #\Newline))))
-    ;; The fields are "error", its number, the library, the function and the reason.
-    (nth 4 (member "error" fields :test #'string=))))
-
 (defmethod tls-failure-words ((condition cl+ssl::ssl-error/handle))
-  (let ((text (princ-to-string condition)))
-    (or (reason-in-error-text text)
+  (let* ((text (princ-to-string condition)) ; in the format of ERR_print_errors(3)
+         (fields (uiop:split-string text :separator '(#\: #\Newline))))
+    ;; The fields are "error", its number, the library, the function and the reason.
+    (or (nth 4 (member "error" fields :test #'string=))
         (typecase condition
           ((or cl+ssl::ssl-error-syscall cl+ssl::ssl-error-zero-return) :gone)
           (t text)))))
