@@ -51,17 +51,6 @@ starts must not speak in its name."
                               (unfit-process
                                (watchdog-complaint "WATCHDOG_PID" unfit-process)))))))))
 
-(defun period-of (manager)
-  "The number of milliseconds between two reports to MANAGER."
-  (let ((seconds (manager-watchdog-seconds manager)))
-    ;; The watchdog wants to be fed within half of its time.
-    (max 10 (min 10000 (if seconds (floor (* 1000 seconds) 3) 10000)))))
-
-(defun seconds-to-report (manager)
-  "How many seconds MANAGER, or NIL for none, may wait for the next report; NIL for any number."
-  (and manager
-       (/ (milliseconds-left (manager-due manager)) 1000)))
-
 ;;; Messages
 
 (defparameter *notification-seconds* 2
@@ -120,29 +109,23 @@ manager's variables."
   (funcall function)
   (notify manager server "READY=1" :seconds *notification-seconds*))
 
-(defun notify-stopping (manager server)
-  "Tells MANAGER, or NIL for none, that SERVER begins to stop."
-  (notify manager server "STOPPING=1"))
-
 ;;; In each period
 
-(defun ask-pool (manager server on-answer)
-  "Asks the pool of SERVER to serve, for the watchdog of MANAGER.  ON-ANSWER, a function, is called
-in any thread when it has done so."
-  (let ((engine (server-engine server)))
-    ;; One question at a time, or a pool that hangs would collect them.
-    (unless (or (null engine) (eq engine (manager-asked manager)))
-      (setf (manager-asked manager) engine)
-      (call-when-pool-serves engine on-answer))))
-
 (defun report-to-manager (manager server stopping-p on-answer)
-  "Tells MANAGER, or NIL for none, about SERVER when a period is over.  ON-ANSWER is as for
-ASK-POOL.  The watchdog ends when the server begins to stop: STOPPING-P."
+  "Tells MANAGER, or NIL for none, about SERVER when a period is over, and asks the pool of SERVER
+to serve, for the watchdog: ON-ANSWER, a function, is called in any thread when it has done so.  The
+watchdog ends when the server begins to stop: STOPPING-P."
   (when (and manager (<= (manager-due manager) (milliseconds)))
-    (setf (manager-due manager) (+ (milliseconds) (period-of manager)))
-    (notify-status manager server)
-    (when (and (manager-watchdog-seconds manager) (not stopping-p))
-      (ask-pool manager server on-answer))))
+    (let ((seconds (manager-watchdog-seconds manager))
+          (engine (server-engine server)))
+      (setf (manager-due manager)
+            ;; The watchdog wants to be fed within half of its time.
+            (+ (milliseconds) (max 10 (min 10000 (if seconds (floor (* 1000 seconds) 3) 10000)))))
+      (notify-status manager server)
+      ;; One question at a time, or a pool that hangs would collect them.
+      (unless (or (null seconds) stopping-p (null engine) (eq engine (manager-asked manager)))
+        (setf (manager-asked manager) engine)
+        (call-when-pool-serves engine on-answer)))))
 
 (defun feed-watchdog (manager server)
   "Tells the watchdog of MANAGER that the pool of SERVER has served."

@@ -119,22 +119,22 @@ its reply has not begun."
       (tell-failure server "The server could not stop in order: ~A" condition)
       '())))
 
-(defun drain-server (server errands seconds delay)
-  "Stops SERVER gently, after DELAY seconds, in up to SECONDS, and leaves ERRANDS the one to exit."
-  (let ((unfinished (end-and-tell server t seconds delay)))
-    (leave-errand errands :leave)
-    (when unfinished
-      (tell-operator server :warning
-                     (format nil "~D request~:P or connection~:P did not finish in time"
-                             (length unfinished))))))
-
 (defun begin-to-drain (server errands seconds delay)
-  "Has a thread of BEGIN-ASIDE drain SERVER after DELAY seconds, in up to SECONDS, and returns it."
+  "Has a thread of BEGIN-ASIDE stop SERVER gently, after DELAY seconds, in up to SECONDS, and leave
+ERRANDS the one to exit.  Returns the thread."
   (tell-operator server :info
                  (format nil "Stopping~@[ in ~D second~:P~]: ~
                               what runs has ~:[no limit of time~;~:*up to ~D second~:P~]"
                          (and (plusp delay) delay) seconds))
-  (begin-aside "drain" (lambda () (drain-server server errands seconds delay))))
+  (begin-aside "drain"
+               (lambda ()
+                 (let ((unfinished (end-and-tell server t seconds delay)))
+                   (leave-errand errands :leave)
+                   (when unfinished
+                     (tell-operator
+                      server :warning
+                      (format nil "~D request~:P or connection~:P did not finish in time"
+                              (length unfinished))))))))
 
 (defun do-errands (server errands drain-seconds drain-delay manager)
   "Does ERRANDS, and returns when SERVER was stopped, which may take DRAIN-SECONDS, or NIL for no
@@ -142,7 +142,8 @@ limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
   (let ((drainer nil) (stopping-since nil))
     (loop
       (report-to-manager manager server stopping-since (lambda () (leave-errand errands :feed)))
-      (ecase (next-errand errands (seconds-to-report manager))
+      (ecase (next-errand errands (and manager
+                                       (/ (milliseconds-left (manager-due manager)) 1000)))
         ((nil))
         (:feed (unless stopping-since
                  (feed-watchdog manager server)))
@@ -154,7 +155,7 @@ limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
         (:report (report server))
         (:leave (return))
         (:stop (cond ((null stopping-since)
-                      (notify-stopping manager server)
+                      (notify manager server "STOPPING=1")
                       (setf stopping-since (milliseconds)
                             drainer (begin-to-drain server errands drain-seconds drain-delay)))
                      ;; Earlier, it is the same: a signal to the group of processes, as from a
@@ -166,15 +167,9 @@ limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
 
 ;;; From the start to the exit
 
-(defun print-failure (condition)
-  "Prints that CONDITION has prevented the start, in one sentence."
-  (format *error-output* "~&The server cannot start: ~A~%"
-          (substitute #\Space #\Newline (message-text "~A" (list condition))))
-  (finish-output *error-output*))
-
 (defun started-server (make on-start)
   "The server that MAKE has made, started, after a call of ON-START, a function or NIL, with it.
-Prints an error, and returns NIL then."
+Prints an error, in one sentence, and returns NIL then."
   (let ((server nil))
     (handler-case (progn (setf server (funcall make))
                          (begin-serving server)
@@ -182,7 +177,9 @@ Prints an error, and returns NIL then."
                            (funcall on-start server))
                          server)
       (error (condition)
-        (print-failure condition)
+        (format *error-output* "~&The server cannot start: ~A~%"
+                (substitute #\Space #\Newline (message-text "~A" (list condition))))
+        (finish-output *error-output*)
         (when server
           (ignore-errors (end-serving server nil 0)))
         nil))))
