@@ -40,10 +40,9 @@ A failure is logged, unless the last call for PART failed as well."
 (defun rest-until-woken (engine period &optional (needed-p (constantly nil)))
   "Lets the sentinel of ENGINE wait until it is woken, for at most PERIOD, as for WAIT-UNTIL; not
 at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true."
-  (wait-once (lambda ()
-               (or (eq (engine-phase engine) :stopped)
-                   (funcall needed-p)))
-             (sentinel-wakeup (engine-sentinel engine)) (engine-lock engine) period))
+  (interruptibly
+    (wait-once (lambda () (or (engine-stopped-p engine) (funcall needed-p)))
+               (sentinel-wakeup (engine-sentinel engine)) (engine-lock engine) period)))
 
 ;;; Its thread.  Only a person at a REPL or a failing Lisp makes it die.  Its last act is then to
 ;;; make the next one.
@@ -60,7 +59,7 @@ at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true
           (setf (sentinel-thread (engine-sentinel engine)) (bt:current-thread))
           (bt:condition-notify (engine-changed engine)))
         (list-engine engine)
-        (sentinel-loop engine))
+        (uninterruptibly (sentinel-loop engine)))
     (if (serving-p engine)
         (thread-made-p engine (lambda () (make-sentinel-thread engine)))
         (end-sentinel engine))))
