@@ -160,7 +160,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :serial t
       :components ((:file "for-all")    ; what is done for several, whatever becomes of one
                    (:file "service-protocol") ; what an engine asks of the layer above
-                   (:file "send-queue") ; what a socket did not take yet
+                   (:file "memory-budget") ; of what clients make us keep
+                   (:file "send-queue") ; the one way out of a connection
                    (:file "slow-readers") ; when a peer takes too long for that
                    (:file "connection-state")
                    (:file "histogram")  ; of how long things take
@@ -168,7 +169,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "timer-heap") ; timers that wait for their moment
                    (:file "engine")     ; its phases
                    (:file "engines")    ; all of this Lisp
-                   (:file "memory-budget") ; of what clients make us keep
                    (:file "service-calls") ; whose errors only count
                    (:file "address-counts") ; how many connections each address has
                    (:file "engine-threads") ; those that cannot be made, or are to be joined
@@ -194,7 +194,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "parking-connections")
                    (:file "lingering-connections") ; which are closed gently
                    (:file "evictions")  ; for others, or for being late
-                   (:file "pending-output") ; slow readers
                    (:file "serving-connections")
                    (:file "resuming-connections")   ; answers that come later
                    (:file "accepting-connections")
@@ -232,7 +231,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "peer-waits") ; for input, and until the peer takes output
                    (:file "buffered-input")
                    (:file "buffered-output")
-                   (:file "backpressure")    ; what a slow client does not take of a streamed reply
                    (:file "stream")
                    (:file "stream-transport")
                    (:file "tls-transport"

@@ -116,7 +116,7 @@ A client that is gone is not a failure here: the writer signals it."
   (check-response response)
   (let* ((within-p (within-function-p delayed))
          (written (and (null (cddr response))
-                       (make-written delayed (first response) (second response) within-p))))
+                       (make-written delayed (first response) (second response)))))
     (unless written
       (check-body response))
     (when (and within-p (not (eq :idle (delayed-side delayed))))
@@ -167,8 +167,7 @@ A client that is gone is not a failure here: the writer signals it."
   "Lets no thread answer or write DELAYED any more, whose function was left."
   (withdraw-response delayed)
   (when (delayed-written delayed)
-    (drop-written (delayed-written delayed))
-    (end-turns (delayed-written delayed))))
+    (drop-written (delayed-written delayed))))
 
 (defun respond-later (exchange function)
   "Calls FUNCTION, which the application has returned for the request of EXCHANGE, with a responder.
@@ -177,8 +176,6 @@ The response may come later."
     (unless-returned (progn
                        (funcall function (make-responder delayed))
                        (setf (delayed-thread delayed) nil)
-                       (when (delayed-written delayed)
-                         (end-turns (delayed-written delayed)))
                        (if (lift-handler-limit exchange)
                            (settle-delayed delayed)
                            (give-up-delayed delayed)))

@@ -84,7 +84,7 @@ response to EXCHANGE with STATUS and HEADERS; NIL where it is no readable regula
   (flet ((headers ()
            (caching-headers exchange status headers pathname)))
     (if (readiness-supported-p)
-        (call-with-file sibling (exchange-http exchange)
+        (call-with-file sibling
                         (lambda (part version)
                           (send-version exchange status (headers) part version coding)))
         (let ((octets (and (pathname-name sibling) (file-octets sibling))))

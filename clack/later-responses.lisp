@@ -48,7 +48,7 @@
 (defun used-by-function-only-p (delayed)
   "True while the response to DELAYED is not over and only the call of its function has written it."
   (not (or (delayed-elsewhere-p delayed)
-           (shared-queue-over-p (written-shared-queue (delayed-written delayed))))))
+           (shared-queue-shut-p (written-shared-queue (delayed-written delayed))))))
 
 (defun limit-unused-writer (delayed)
   "If the function of DELAYED has left its writer open, has that closed after :REPLY-TIMEOUT

@@ -34,7 +34,7 @@ not the application's."
   (note-event exchange :reply-cut)
   (let ((io (http-io (exchange-http exchange))))
     (when (io-open-p io)
-      (leave-output-to-engine io))))
+      (push-output io))))
 
 (defun send-failure (exchange status text)
   "Sends STATUS and TEXT as the response to EXCHANGE; cuts a response that has begun."

@@ -112,7 +112,7 @@ content, :CHUNKED, or NIL for no header about it.  Signals INVALID-HEADER."
       (with-line (line)
         (encode-element line element)
         (write-with-backpressure io (output-octets line) 0 (output-fill line))))
-    (leave-output-to-engine io)))
+    (push-output io)))
 
 (defun append-body (reply body at-once-p)
   "Appends BODY, as SEND-WHOLE takes it, to REPLY; or returns it, if it is to be sent after that.  A

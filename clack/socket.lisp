@@ -94,7 +94,6 @@ EXCHANGE over, lets it go on without the worker, and returns true."
   (let ((socket (exchange-upgrade exchange)))
     (cond ((null socket) nil)
           ((taken-over-p exchange)
-           (take-sending-back socket)
            t)
           (t
            (end-websocket socket)

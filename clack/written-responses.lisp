@@ -1,31 +1,18 @@
 (in-package #:clack.handler.recycling)
 
 ;;;; Responses that an application writes piece by piece, in any thread.  A writer puts its pieces
-;;;; into a shared send queue.  The thread that has the turn, or owns the connection, sends them.
-;;;;
-;;;;   TURN       the function                the writer's thread         and then
-;;;;   NIL        has begun it, and runs      takes the turn and sends    waits for the client if it
-;;;;                                                                      has to
-;;;;   a thread   likewise; that thread is    leaves sending to that      waits while the queue is
-;;;;              sending                     thread                      full
-;;;;   :OVER      has returned, or has not    has the connection resumed  likewise
-;;;;              begun it
+;;;; into a shared queue, which is sent when the head was.  While it is full, the thread of the
+;;;; function, which owns the connection, waits for the client, and other threads wait for room.
 ;;;;
 ;;;;   the queue is         the writer
 ;;;;   open                 takes the piece
 ;;;;   over, and CLOSED-P   signals REPLY-ALREADY-SENT
 ;;;;   over otherwise       signals CLIENT-LEFT
-;;;;
-;;;; Invariants:
-;;;; - Only the thread that has the turn touches the buffered connection.
-;;;; - A thread that is interrupted in its turn, and writes in the interrupt, does not send, however
-;;;;   full the queue is.  The piece leaves at the end of the turn, with the next piece, or when the
-;;;;   function has returned.
 
 (defstruct (written-response (:include streamed-answer) (:conc-name written-)
                              (:constructor make-written-response
                                  (deferred-response shared-queue delayed status headers framing
-                                  announced turn)))
+                                  announced)))
   "The response to DELAYED with STATUS and HEADERS.  FRAMING and ANNOUNCED are the two values of
 FRAMING-OF-STREAM."
   (delayed nil :read-only t)
@@ -33,9 +20,6 @@ FRAMING-OF-STREAM."
   (headers nil :read-only t)
   (framing nil :read-only t)
   (announced nil :read-only t)
-  (lock (bt:make-lock "written response") :read-only t) ; held while TURN changes
-  (turn nil)
-  (ended (bt:make-condition-variable) :read-only t) ; notified when a turn has ended
   (stream nil))                         ; a REPLY-STREAM, when the head was sent
 
 (defun signal-client-left (written)
@@ -48,9 +32,8 @@ FRAMING-OF-STREAM."
 
 ;;; Framing
 
-(defun make-written (delayed status headers within-p)
-  "A WRITTEN-RESPONSE to DELAYED with STATUS and HEADERS.  WITHIN-P is true in the call of the
-application's function."
+(defun make-written (delayed status headers)
+  "A WRITTEN-RESPONSE to DELAYED with STATUS and HEADERS."
   (let ((head (exchange-head (delayed-exchange delayed)))
         (deferred-response (delayed-deferred-response delayed)))
     (multiple-value-bind (framing announced)
@@ -58,9 +41,9 @@ application's function."
                            (eq :http/1.1 (head-protocol head)))
       (make-written-response
        deferred-response
-       (make-shared-queue *high-water-mark* :engine (suspended-exchange-engine deferred-response)
-                                            :announced (and (integerp framing) framing))
-       delayed status headers framing announced (if within-p nil :over)))))
+       (queue-of-exchange (delayed-exchange delayed) *high-water-mark*
+                          (and (integerp framing) framing))
+       delayed status headers framing announced))))
 
 ;;; Head and end, in the thread that owns the connection
 
@@ -87,8 +70,9 @@ application's function."
            (drop-written written))
           ((not (eq :none framing))
            (setf (deferred-response-shared-queue (written-deferred-response written))
-                 (written-shared-queue written))))
-    (leave-output-to-engine io)))
+                 (written-shared-queue written))
+           (begin-shared-queue (written-shared-queue written) io)))
+    (push-output io)))
 
 (defun end-written (written)
   "Ends WRITTEN, whose octets were all sent or given to the engine."
@@ -100,7 +84,7 @@ application's function."
 (defun written-to-end-p (written)
   "True when nothing more that is written to WRITTEN would be sent."
   (or (eq :none (written-framing written))
-      (shared-queue-over-p (written-shared-queue written))))
+      (shared-queue-shut-p (written-shared-queue written))))
 
 (defun end-within (written)
   "Sends the rest of WRITTEN and ends it, in the thread of the application's function."
@@ -109,88 +93,7 @@ application's function."
     (cond ((shared-queue-ended-p shared-queue)
            (note-event (delayed-exchange delayed) :reply-cut))
           (t
-           (send-queued shared-queue (delayed-io delayed))
            (end-written written)))))
-
-;;; Turns to send, while the function runs
-
-(defun take-turn (written)
-  "Gives the turn to the current thread, and returns :TAKEN.  Returns :BUSY if another thread has
-it, and :OVER if the function has returned."
-  (with-lock-briefly ((written-lock written))
-    (cond ((eq :over (written-turn written)) :over)
-          ((written-turn written) :busy)
-          (t
-           (setf (written-turn written) (bt:current-thread))
-           :taken))))
-
-(defun end-turn (written)
-  "Ends the current thread's turn."
-  (with-lock-briefly ((written-lock written))
-    (setf (written-turn written) nil)
-    (bt:condition-notify (written-ended written))))
-
-(defun within-turn-p (written)
-  "True when the current thread has the turn: it writes in an interrupt, or in the handler of a
-condition that was signalled during the turn."
-  (eq (bt:current-thread) (written-turn written)))
-
-(defun end-turns (written)
-  "Waits until no thread has the turn, and lets no thread take it any more."
-  (wait-until (lambda ()
-                (case (written-turn written)
-                  (:over t)
-                  ((nil) (setf (written-turn written) :over))))
-              (written-ended written) (written-lock written) nil 1/4))
-
-(defun send-in-turn (written)
-  "Sends the shared send queue of WRITTEN.  The thread of the function waits for the client only
-while the queue is full, since it sends again when it writes or returns.  Any other thread waits
-until the client has taken everything."
-  (let* ((delayed (written-delayed written))
-         (shared-queue (written-shared-queue written))
-         (io (delayed-io delayed))
-         (within-p (within-function-p delayed)))
-    (loop
-      (send-queued shared-queue io)
-      (unless (if within-p (full-p shared-queue) (io-unsent io))
-        (return))
-      (send-unsent io))
-    (when (and within-p (shared-queue-over-p shared-queue) (eq :body (delayed-side delayed)))
-      (end-within written))))
-
-(defun sent-in-turn-p (written)
-  "Calls SEND-IN-TURN, in a thread that may have no buffers of its own.  NIL where the client has
-left."
-  (handler-case (progn (if (within-function-p (written-delayed written))
-                           (send-in-turn written)
-                           (call-with-borrowed-worker-buffers (lambda () (send-in-turn written))))
-                       t)
-    ((or descriptor-broken stream-timeout) ()
-      (drop-written written)            ; so that no thread waits for room in vain
-      nil)))
-
-(defun send-if-free (written)
-  "Sends the shared send queue of WRITTEN if the current thread gets the turn.  Returns the value of
-TAKE-TURN.  Signals CLIENT-LEFT, after the turn has ended."
-  (multiple-value-bind (turn left-p)
-      (with-acquired (turn (take-turn written) (when (eq :taken turn) (end-turn written)))
-        (values turn (and (eq :taken turn) (not (sent-in-turn-p written)))))
-    (when left-p
-      (signal-client-left written))
-    turn))
-
-(defun send-within (written)
-  "Sends the shared send queue of WRITTEN while the function runs, or leaves it to the thread that
-is sending."
-  (unless (or (eq :over (written-turn written)) (within-turn-p written))
-    (loop
-      (ecase (send-if-free written)
-        ;; Another thread may have queued a piece while this one had the turn.
-        (:taken (unless (queued-p (written-shared-queue written))
-                  (return)))
-        (:busy (return))
-        (:over (return (resume (written-deferred-response written))))))))
 
 ;;; Writing
 
@@ -217,46 +120,50 @@ NIL."
 
 (defun await-room-in (written)
   "Waits until there is room in WRITTEN.  Signals CLIENT-LEFT when there is none in time."
-  ;; The sending thread ends the queue when the client takes nothing in time.  When the client takes
-  ;; little, more than one such time may pass.
-  (loop until (room-awaited-p written)
-        do (unless (and (written-stream written)
-                        (engine-sends-p (delayed-io (written-delayed written))))
-             (drop-written written)
-             (signal-client-left written))
-           (send-within written))       ; the thread that had the turn may have been destroyed
-  (when (shared-queue-ended-p (written-shared-queue written))
-    (refuse-write written)))
+  (let* ((shared-queue (written-shared-queue written))
+         (delayed (written-delayed written))
+         (io (delayed-io delayed)))
+    (handler-case
+        (if (within-function-p delayed)
+            (loop while (full-p shared-queue)
+                  do (await-peer io :output)
+                     (flush-io io))
+            ;; When the client takes little, more than one such time may pass.
+            (loop until (room-awaited-p written)
+                  do (unless (and (written-stream written) (engine-sends-p io))
+                       (signal-client-left written))))
+      (client-left ()
+        (drop-written written)          ; so that no thread waits for room in vain
+        (signal-client-left written)))
+    (when (shared-queue-ended-p shared-queue)
+      (refuse-write written))))
 
 (defun put-piece (written octets)
-  "Puts OCTETS, framed, into the shared send queue of WRITTEN, and has them sent."
-  (let ((shared-queue (written-shared-queue written))
-        ;; In its turn, this thread would wait for itself if it waited for room.
-        (within-turn-p (within-turn-p written)))
-    (ecase (uninterruptibly             ; or a destroyed thread could leave them unsent
-             (let ((result (put-in-shared-queue shared-queue octets within-turn-p)))
-               (when (and (eq :over (written-turn written)) (member result '(:room :full)))
-                 (resume (written-deferred-response written)))
-               result))
-      (:room (send-within written))
-      (:full (send-within written)
-             (unless within-turn-p
-               (await-room-in written)))
-      (:refused (send-within written)
-                (await-room-in written)
-                (put-piece written octets))
-      (:too-long (error 'content-too-long :stream nil))
-      (:over (refuse-write written)))))
+  "Puts OCTETS, framed, into the shared queue of WRITTEN, and has them sent."
+  (ecase (put-in-shared-queue (written-shared-queue written) octets)
+    (:room (have-sent written))
+    (:full (have-sent written)
+           (await-room-in written))
+    (:refused (await-room-in written)
+              (put-piece written octets))
+    (:too-long (error 'content-too-long :stream nil))
+    (:over (refuse-write written))))
+
+(defun have-sent (written)
+  "Has what was put into WRITTEN sent, unless that was done at once, or will be by the poller or the
+function's thread."
+  (unless (delayed-thread (written-delayed written))
+    (have-owner-send (written-deferred-response written))))
 
 (defun close-written (written)
   "Closes WRITTEN for its writer.  Pieces that were written are still sent."
   (setf (written-closed-p written) t)
-  (when (uninterruptibly
-          (and (close-shared-queue (written-shared-queue written))
-               (not (eq :none (written-framing written)))
-               (or (not (eq :over (written-turn written)))
-                   (progn (resume (written-deferred-response written)) nil))))
-    (send-within written)))
+  (when (and (close-shared-queue (written-shared-queue written))
+             (not (eq :none (written-framing written))))
+    (let ((delayed (written-delayed written)))
+      (cond ((null (delayed-thread delayed)) (resume (written-deferred-response written)))
+            ((and (within-function-p delayed) (eq :body (delayed-side delayed)))
+             (end-within written))))))
 
 (defun write-piece (written chunk start end close-p)
   "Writes CHUNK, a string, octets or NIL, from START to END, to WRITTEN.  Closes WRITTEN if
@@ -266,7 +173,7 @@ CLOSE-P."
     (unless (within-function-p delayed)
       (setf (delayed-elsewhere-p delayed) t))
     (cond ((and close-p (zerop (length octets))))
-          ((shared-queue-over-p (written-shared-queue written))
+          ((shared-queue-shut-p (written-shared-queue written))
            (refuse-write written))
           ((or (zerop (length octets)) (eq :none (written-framing written))))
           (t

@@ -76,11 +76,6 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
   (set-worker-state worker :serving)
   connection)
 
-(defun note-queued (connection)
-  "Notes for how long CONNECTION was queued, and returns it."
-  (setf (connection-queued connection) (- (milliseconds) (connection-opened connection)))
-  connection)
-
 (defmethod milliseconds-queued ((engine blocking-engine) connection least)
   (declare (ignore least))
   (let ((descriptor (connection-descriptor connection)))
@@ -91,9 +86,11 @@ gives up its own place; but the limit may be lower by now.  Call it with the loc
 
 (defun take-queued-connection (engine worker)
   "Makes WORKER the one that serves the oldest connection in the queue of ENGINE.  Under the lock."
-  (prog1 (assign-connection worker (note-queued (pop (engine-queue engine))))
+  (let ((connection (pop (engine-queue engine))))
+    (setf (connection-queued connection) (- (milliseconds) (connection-opened connection)))
     (when (unserved-queue-p engine)     ; another worker is missing as well
-      (notify-sentinel engine))))
+      (notify-sentinel engine))
+    (assign-connection worker connection)))
 
 (defmethod worker-needed-p ((engine blocking-engine))
   (or (unserved-queue-p engine)
@@ -173,10 +170,6 @@ it may.  Returns :SERVE, :QUEUED, :REFUSED or :LATE, and a sibling to be launche
 
 ;;; The life of a worker: it accepts, and serves what it accepted
 
-(defun back-off (engine)
-  "Waits for a tick, or until ENGINE accepts nothing more."
-  (wait-for-change engine *tick* (lambda () (not (accepting-p engine)))))
-
 (defmethod accept-rest ((engine blocking-engine) seconds)
   ;; Its workers accept, and make siblings for it.
   (loop with left = (countdown seconds)
@@ -192,36 +185,28 @@ it may.  Returns :SERVE, :QUEUED, :REFUSED or :LATE, and a sibling to be launche
                  ;; The trouble of one connection need not be that of the next.
                  (or (note-accept-trouble engine condition)
                      (not (typep condition 'network-trouble))))
-        (back-off engine))
+        (wait-for-change engine *tick* (lambda () (not (accepting-p engine)))))
       nil)))
 
 ;;; Serving it
 
-(defun become-idle (engine worker)
-  "True when WORKER may wait for another request of its connection."
-  (with-engine (engine)
-    (when (and (serving-p engine) (not (drain-over-p engine (milliseconds))))
-      (set-worker-state worker :keep-alive)
-      t)))
-
 (defun next-request-p (engine worker connection)
   "Waits until CONNECTION has another request, or the end of its input."
-  (and (become-idle engine worker)
+  (and (with-engine (engine)
+         (when (and (serving-p engine) (not (drain-over-p engine (milliseconds))))
+           (set-worker-state worker :keep-alive)
+           t))
        (prog1 (interruptibly
                 (await-input (connection-handle connection)
                              :until (end-after (engine-idle-seconds engine))))
          (with-engine (engine)
            (set-worker-state worker :serving)))))
 
-(defun call-service (engine connection)
-  "The outcome of SERVE for CONNECTION."
-  (setf (connection-outcome connection) nil)
-  (interruptibly (serve (engine-service engine) connection nil)))
-
 (defun serve-to-the-end (engine worker connection)
   "Serves the requests of CONNECTION; returns :CLOSE, :DETACHED or :BROKEN."
   (handler-case
-      (loop for outcome = (call-service engine connection)
+      (loop for outcome = (progn (setf (connection-outcome connection) nil)
+                                 (interruptibly (serve (engine-service engine) connection nil)))
             do (case outcome
                  (:next)
                  (:park (unless (next-request-p engine worker connection)
@@ -339,30 +324,25 @@ a worker, which looks after the time itself, and may be late.  Call it with the 
   (and (eq (worker-state worker) :keep-alive)
        (> (worker-milliseconds worker) *overload-idle-milliseconds*)))
 
-(defun end-drained-connections (engine)
-  "Ends the connections of ENGINE that idle, when it has drained for long enough.  Under the lock."
-  (when (drain-over-p engine (milliseconds))
-    (dolist (worker (engine-workers engine))
-      (when (eq (worker-state worker) :keep-alive)
-        (shut-down (connection-handle (worker-connection worker)) :input)))))
-
 (defun end-idle-connections (engine)
   "Ends the connections of ENGINE that are idle where its drain is over, or while others wait for a
 worker.  Under the lock."
-  (end-drained-connections engine)
-  (when (setf (engine-overloaded-p engine) (and (saturated-p engine) t))
-    (dolist (worker (remove-if-not #'idle-too-long-p (engine-workers engine)))
-      (end-connection engine worker :evicted))))
+  (let ((drained-p (drain-over-p engine (milliseconds)))
+        (overloaded-p (saturated-p engine)))
+    (setf (engine-overloaded-p engine) (and overloaded-p t))
+    (dolist (worker (engine-workers engine))
+      (when (eq (worker-state worker) :keep-alive)
+        (cond (drained-p
+               (shut-down (connection-handle (worker-connection worker)) :input))
+              ((and overloaded-p
+                    (> (worker-milliseconds worker) *overload-idle-milliseconds*))
+               (end-connection engine worker :evicted)))))))
 
 ;;; The pool's proof that it serves.  Workers take nothing but connections, so the timer thread
 ;;; looks at what they do.
 
 (defparameter *proof-seconds* 1/10
   "How often the timer thread looks whether the pool serves, until it does.")
-
-(defun served-count (engine)
-  "How many requests ENGINE has served."
-  (durations-counted (durations-of-requests engine)))
 
 (defun free-worker-p (engine)
   "True if a worker of ENGINE waits for connections that it may serve, or for a client that is given
@@ -373,9 +353,10 @@ up once others wait."
              (not (full-p engine))))))
 
 (defmethod call-when-pool-serves ((engine blocking-engine) function)
-  (let ((served (served-count engine)))
+  (let ((served (durations-counted (durations-of-requests engine))))
     (labels ((look ()
-               (if (or (free-worker-p engine) (< served (served-count engine)))
+               (if (or (free-worker-p engine)
+                       (< served (durations-counted (durations-of-requests engine))))
                    (funcall function)
                    (schedule engine *proof-seconds* #'look))))
       (schedule engine 0 #'look))))
@@ -390,7 +371,8 @@ up once others wait."
   (dolist (connection (late-handlers engine))
     (time-out-handler (engine-service engine) connection))
   (maintain-pool engine)
-  (replace-timer-thread engine))
+  (when (timer-thread-needed-p engine)
+    (start-timer-thread engine)))
 
 (defun nothing-under-way-p (engine)
   "True when nothing that the sentinel looks after is under way.  Under the lock."

@@ -7,7 +7,7 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; implemented by the layer above
-   #:service #:serve #:output-unwanted-p #:release #:time-out-handler
+   #:service #:serve #:release #:time-out-handler
    #:give-notice #:*refusal-reasons* #:address-limit
    #:keep-unread-input #:input-kept-p
    #:make-engine-thread #:call-in-thread #:call-as-worker #:note
@@ -20,17 +20,22 @@ subclasses SERVICE and is called through its generic functions.")
    #:resume-connection #:limit-handler-at #:milliseconds-queued #:wake-from-client #:call-for-all
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
-   #:send-queue #:make-send-queue #:send-queue-parts #:send-queue-sender #:send-queue-sent
-   #:peer-progress
-   #:note-worker-wait
-   #:connection-queue #:connection-output #:enqueue #:flush-queue #:clear-queue #:queued-octets
-   #:limit-taking #:copy-limits #:send-queue-milliseconds #:look-at-taker #:next-look-at-taker
-   #:taker-given-up-p #:end-wait #:reset-taking #:earlier
+   #:connection-queue #:connection-output
+   #:send-queue #:make-send-queue #:with-send-queue #:send-queue-lock #:send-queue-descriptor
+   #:send-queue-parts #:send-queue-size #:send-queue-sender #:send-queue-owner-sends-p
+   #:send-queue-waits-p #:send-queue-sending-p #:send-waiting
+   #:send-queue-connection #:send-queue-arm #:send-queue-mark #:send-queue-on-room
+   #:send-queue-changed #:dead-p #:*giving-room-p*
+   #:write-to-queue #:write-parts #:write-under-lock #:queue-octets
+   #:hold-octets #:release-held
+   #:flush-queue #:end-queue #:make-room-for-output
+   #:peer-progress #:note-worker-wait
+   #:limit-taking #:send-queue-milliseconds #:next-look-at-taker #:taker-given-up-p
+   #:reset-taking #:earlier
    #:drop-parts
-   #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets
-   #:make-step-part
-   #:file-part-p #:gather-octets
-   #:open-file-part #:file-part-file
+   #:part #:part-position #:part-end #:make-octets-part #:octets-part #:octets-part-p
+   #:octets-part-octets #:make-step-part
+   #:step-part-p #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p
    ;; engines
    #:engine #:blocking-engine #:make-blocking-engine #:make-ready-engine
    #:engine-service #:engine-listener #:engine-thread-limit #:engine-accept-limit

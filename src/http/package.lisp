@@ -47,7 +47,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; conditional and range requests
    #:entity-tag #:precondition #:range-current-p #:parse-range
    ;; replies
-   #:output #:make-output #:output-octets #:output-fill #:reset-output #:give-octets-away
+   #:output #:make-output #:output-octets #:output-fill #:reset-output
    #:invalid-header #:invalid-header-name #:invalid-header-value
    #:encode-head #:encode-continue #:encode-status-line #:encode-header
    #:encode-date #:encode-end-of-head

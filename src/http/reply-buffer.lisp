@@ -30,12 +30,6 @@
   (setf (output-fill output) 0)
   output)
 
-(defun give-octets-away (output)
-  "Empties OUTPUT and gives it a fresh vector.  The caller owns the previous vector from then on."
-  (setf (output-octets output) (make-octets +output-size+)
-        (output-fill output) 0)
-  (values))
-
 (defun grow-output (output size)
   "Makes room in OUTPUT for SIZE octets in all; returns its vector."
   (let ((grown (make-octets (max size (* 2 (length (output-octets output)))))))

@@ -71,13 +71,13 @@ SUBSCRIBER.  Returns the value of PUT-IN-SHARED-QUEUE.")
 (defgeneric message-format (subscriber)
   (:documentation "The format of messages to SUBSCRIBER, a keyword that ENCODE-MESSAGE knows."))
 
-(defgeneric drop-subscriber (subscriber)
-  (:documentation "Marks SUBSCRIBER, whose client is too slow, so that GO-ON-WITH ends it.")
-  (:method (subscriber)
-    (end-shared-queue (subscriber-shared-queue subscriber))))
+(defgeneric resume-subscriber (subscriber)
+  (:documentation "Has the owner of the connection of SUBSCRIBER look after it."))
 
-(defgeneric go-on-with (subscriber)
-  (:documentation "Has the shared send queue of SUBSCRIBER sent."))
+(defun go-on-with (subscriber)
+  "Has what was put into SUBSCRIBER sent, unless that was done at once, or the poller sees to it."
+  (when (owner-wanted-p (subscriber-shared-queue subscriber))
+    (resume-subscriber subscriber)))
 
 (defmethod subscriber-shared-queue ((stream outgoing-stream))
   (outgoing-stream-shared-queue stream))
@@ -85,10 +85,7 @@ SUBSCRIBER.  Returns the value of PUT-IN-SHARED-QUEUE.")
 (defmethod message-format ((stream outgoing-stream))
   (if (eq :chunked (outgoing-stream-framing stream)) :event-chunk :event))
 
-(defmethod drop-subscriber ((stream outgoing-stream))
-  (drop-shared-queue (outgoing-stream-shared-queue stream)))
-
-(defmethod go-on-with ((stream outgoing-stream))
+(defmethod resume-subscriber ((stream outgoing-stream))
   (resume (outgoing-stream-deferred-response stream)))
 
 ;;; Subscribers
@@ -116,7 +113,7 @@ connection ends or UNSUBSCRIBE is called.  Returns SUBSCRIBER."
                     (follow-subscribers channel 1)
                     t)))
            (forget-when-over shared-queue function))
-          ((shared-queue-broken-p shared-queue) ; the function may have been called too early
+          ((shared-queue-ended-p shared-queue) ; the function may have been called too early
            (unsubscribe channel subscriber))))
   subscriber)
 
@@ -175,12 +172,9 @@ WANTED-P is true, a function that must not wait.  Returns how many got it."
         (when (unsubscribe channel subscriber) ; another publisher may have done so
           (with-channel (channel)
             (incf (channel-dropped channel)))
-          (drop-subscriber subscriber)
-          (go-on-with subscriber)))
-      (when reached
-        (call-with-spare-worker-buffers
-         (lambda ()
-           (call-for-all #'go-on-with reached))))
+          (drop-shared-queue (subscriber-shared-queue subscriber))
+          (resume-subscriber subscriber)))
+      (call-for-all #'go-on-with reached)
       (length reached))))
 
 (defun put-in-all (channel encoder wanted-p)

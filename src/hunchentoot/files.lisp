@@ -41,7 +41,7 @@ regular file.  CALLBACK, a function, is called before the reply is sent, as Hunc
 (defun send-regular-file (pathname sibling coding content-type callback)
   "Like SEND-BEST-FILE, with the file SIBLING, which has PATHNAME with CODING, or is PATHNAME if
 that is NIL."
-  (call-with-file sibling (current-http-connection)
+  (call-with-file sibling
                   (lambda (part version)
                     (let ((content-type (or content-type
                                             (hunchentoot:mime-type pathname) ; as programs expect

@@ -364,7 +364,7 @@ closed, or Hunchentoot's code has sent the reply and kept the connection."
 sent, but no last chunk."
   (setf hunchentoot::*hunchentoot-stream* stream)
   (when (io-open-p io)
-    (leave-output-to-engine io)))
+    (push-output io)))
 
 ;;; Replies that handlers stream, see streaming.lisp
 

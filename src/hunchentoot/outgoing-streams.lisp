@@ -61,8 +61,8 @@ MARK octets may wait.  NIL when the reply is over."
            (hunchentoot:*request* request)
            (hunchentoot:*reply* (draft-of reply completion))
            (framing (current-framing))
-           (queue (make-shared-queue mark :engine (suspended-exchange-engine deferred-response)
-                                          :announced (and (integerp framing) framing))))
+           (queue (queue-of-exchange (deferred-response-exchange deferred-response) mark
+                                     (and (integerp framing) framing))))
       (make-outgoing-stream deferred-response queue framing
                             (hunchentoot:reply-external-format reply)
                             completion))))
@@ -94,7 +94,7 @@ MARK octets may wait.  NIL when the reply is over."
                (start-streaming acceptor request (hunchentoot:return-code*))
             (when (eq :none (outgoing-stream-framing stream))
               (end-with-head deferred-response stream)))
-          (leave-output-to-engine (http-io (current-http-connection))))
+          (push-output (http-io (current-http-connection))))
       ((or invalid-header reply-failed) (condition)
         (end-with-head deferred-response stream)
         (report-error acceptor request condition nil)))))
@@ -141,13 +141,12 @@ WRITE-OUTGOING."
 WRITE-OUTGOING."
   (let ((shared-queue (outgoing-stream-shared-queue stream))
         (deferred-response (outgoing-stream-deferred-response stream)))
-    (ecase (uninterruptibly             ; or a destroyed thread could leave them unsent
-             (let ((result (put-in-shared-queue shared-queue octets)))
-               (when (member result '(:room :full))
-                 (resume deferred-response))
-               result))
-      (:room t)
+    (ecase (put-in-shared-queue shared-queue octets)
+      (:room
+       (have-owner-send deferred-response)
+       t)
       (:full
+       (have-owner-send deferred-response)
        (room-p stream wait))
       (:refused
        (if (room-p stream wait)
@@ -192,4 +191,4 @@ complete.  True for the first call, unless the client has left before."
   "True while STREAM, an OUTGOING-STREAM, is not closed and its client is not known to have left."
   (let ((deferred-response (outgoing-stream-deferred-response stream)))
     (not (or (deferred-response-left-p deferred-response)
-             (shared-queue-over-p (outgoing-stream-shared-queue stream))))))
+             (shared-queue-shut-p (outgoing-stream-shared-queue stream))))))

@@ -151,12 +151,10 @@ left."
 (defun open-websocket (socket http on-open)
   "Opens SOCKET, over HTTP, so that its octets are sent from now on, and calls ON-OPEN, a function
 or NIL."
+  (begin-sending socket (http-io http))
   (setf (websocket-begun-p socket) t)
   (when on-open
-    (call-for-websocket socket "ON-OPEN"
-                        (lambda ()
-                          (call-lending socket (http-io http)
-                                        (lambda () (funcall on-open socket)))))))
+    (call-for-websocket socket "ON-OPEN" (lambda () (funcall on-open socket)))))
 
 ;;; In any thread
 
@@ -192,15 +190,10 @@ WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
     (not (full-p shared-queue))))
 
 (defun put-frame (socket frame)
-  "Puts FRAME into SOCKET and has it sent.  Where there is no room, first sends as much as the
-client takes now.  Returns the value of PUT-IN-SHARED-QUEUE."
-  (let ((result (put-in-websocket socket frame)))
-    (when (eq :refused result)
-      (resume-websocket socket)
-      (setf result (put-in-websocket socket frame)))
-    (when (member result '(:room :full))
-      (resume-websocket socket))
-    result))
+  "Puts FRAME into SOCKET and has it sent.  Returns the value of PUT-IN-SHARED-QUEUE."
+  (prog1 (put-in-websocket socket frame)
+    (when (owner-wanted-p (websocket-shared-queue socket))
+      (resume-websocket socket))))
 
 (defun close-websocket (socket &key (code 1000) (reason ""))
   "Ends SOCKET, a WEBSOCKET, with a close frame behind earlier messages.  CODE is an integer of RFC
@@ -218,5 +211,5 @@ call, while SOCKET is open."
 (defmethod message-format ((socket websocket))
   :websocket)
 
-(defmethod go-on-with ((socket websocket))
+(defmethod resume-subscriber ((socket websocket))
   (resume-websocket socket))

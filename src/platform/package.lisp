@@ -35,7 +35,7 @@ engine calls on top of them.")
    #:descriptor #:token #:would-block-p #:+would-block+ #:error-text #:+ebadf+ #:+eio+
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
    #:receive-octets #:drop-octets #:+most-dropped+
-   #:send-octets #:send-octets-before-more #:send-held-octets
+   #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
    ;; streams of the Lisp on descriptors
    #:octet-stream-descriptor #:accompany #:hand-octets-over

@@ -33,10 +33,6 @@
     (declare (dynamic-extent #'continue-it))
     (call-with-borrowed-worker-buffers #'continue-it)))
 
-(defmethod output-unwanted-p ((application http-service) connection)
-  (let ((suspended-exchange (connection-suspended-exchange connection)))
-    (and suspended-exchange (over-at-once-p suspended-exchange))))
-
 (defun settled-outcome (connection outcome)
   "OUTCOME of a service of CONNECTION, as SERVE returns it: :BROKEN where the rest of its output
 cannot be sent, and :NEXT instead of :PARK where octets that were read are still to be served."
@@ -320,10 +316,10 @@ has the engine continue when the peer takes octets."
   (let* ((http (established-http connection))
          (io (and http (http-io http))))
     (when (and io (io-awaits-output-p io) (null (connection-output connection)))
-      (enqueue (connection-queue connection)
-               (list (make-step-part (lambda ()
-                                       (await-descriptor (connection-descriptor connection) :output
-                                                         :until (milliseconds)))))))))
+      (write-parts (connection-queue connection)
+                   (list (make-step-part (lambda ()
+                                           (await-descriptor (connection-descriptor connection)
+                                                             :output :until (milliseconds)))))))))
 
 ;;; The end
 
@@ -344,15 +340,16 @@ has the engine continue when the peer takes octets."
                  (release-input (http-io http))
                  (abandon-suspended-exchange http)
                  (abandon-content http))
-               (when (connection-parkable-p connection) ; the engine has sent the output
-                 (clear-queue (connection-queue connection)))
+               (when (and (connection-parkable-p connection) (connection-output connection))
+                 (end-queue (connection-queue connection))) ; its peer does not take it
                (when (and http (not (eq (http-stream http) socket-stream)))
                  ;; A TLS stream closes the stream that it was made of.
                  (when io
                    (leave-end-to-engine io))
                  (close-outer-stream application
                                      (http-stream http)))
-               (when (open-stream-p socket-stream)
+               (when (and (open-stream-p socket-stream)
+                          (not (dead-p (connection-queue connection))))
                  (finish-output socket-stream)))
           (when io
             (end-encryption io)

@@ -21,7 +21,6 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:client-left #:client-left-source #:reply-already-sent
    #:cannot-defer #:cannot-defer-reason #:stream-full #:content-too-long
    #:make-free-list #:take-from-free-list #:put-on-free-list #:call-with-worker-buffers
-   #:call-with-borrowed-worker-buffers #:call-with-spare-worker-buffers
    ;; streams
    #:descriptor-stream #:make-descriptor-stream #:stream-io
    ;; buffered connections
@@ -32,7 +31,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:fill-input #:input-waiting-p #:pace-io
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
    #:flushed-p #:flush-io #:send-unsent
-   #:engine-sends-p #:*high-water-mark* #:io-talked-on-p #:leave-output-to-engine
+   #:engine-sends-p #:*high-water-mark* #:io-talked-on-p
    #:write-with-backpressure
    ;; streams of the Lisp's own beside buffered connections
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
@@ -94,22 +93,23 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:deferred-response-owner #:answer-deferred-response #:call-to-answer
    #:withdraw-deferred-response #:take-answer #:reopen-deferred-response
    #:streamed-answer #:refuse-write
+   #:queue-of-exchange #:have-owner-send
    #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
    #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p
    #:put-in-websocket #:resume-websocket
-   #:close-websocket-with #:call-for-websocket #:websocket-begun-p #:call-lending
+   #:close-websocket-with #:call-for-websocket #:websocket-begun-p #:begin-sending
    #:await-room-in-websocket
    #:exchange-upgrade
-   #:make-program-socket #:begin-to-speak #:take-sending-back #:end-websocket #:fail-program-socket
+   #:make-program-socket #:begin-to-speak #:end-websocket #:fail-program-socket
    #:program-socket-reader #:listen-to-program-socket
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket
    #:finish-program-socket
    #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced
    #:silent-again-p
-   #:shared-queue #:make-shared-queue #:put-in-shared-queue #:full-p #:queued-p
-   #:shared-queue-over-p #:shared-queue-shut-p #:shared-queue-broken-p #:close-shared-queue
+   #:shared-queue #:make-shared-queue #:put-in-shared-queue #:full-p #:owner-wanted-p
+   #:shared-queue-shut-p #:close-shared-queue
    #:drop-shared-queue #:end-shared-queue
-   #:call-when-room #:await-room #:send-queued
+   #:call-when-room #:await-room #:await-peer #:send-queued #:begin-shared-queue
    ;; requests
    #:take-parser #:return-parser #:read-head #:drop-head
    #:content #:content-io #:content-size #:content-known-p #:content-left #:invite-content

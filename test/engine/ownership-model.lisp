@@ -42,7 +42,7 @@
   (defparameter *model-places*
     '(:idle :find :find-over :own :own-over :serve :look :watch :park :late
       :forget :end :close :unwatch :forget-given :leave
-      :claim :claimed :requeue :queue :expire :shut :expired)
+      :claim :claimed :requeue :queue :shut)
     "Where a thread can be.")
 
   (defun model-place (name)
@@ -286,7 +286,7 @@ it."
       (:forget (one-of (progn (when (= connection (shared *world* :entry))
                                 (setf (shared *world* :entry) 0))
                               (at :end))))
-      (:end (one-of (at (if (bits-p (model-event :end connection) :expiring) :idle :close))))
+      (:end (one-of (progn (model-event :end connection) (at :close))))
       (:close (one-of (progn (close-in-model connection) (at :idle))))
       ;; Giving away
       (:unwatch (one-of (progn (use connection "epoll_ctl")
@@ -296,9 +296,9 @@ it."
       (:forget-given (one-of (progn (when (= connection (shared *world* :entry))
                                       (setf (shared *world* :entry) 0))
                                     (at :leave))))
-      (:leave (one-of (unless (bits-p (model-event :leave connection) :expiring)
-                        (setf (shared *world* :holder) 3)
-                        (at :idle)))))))
+      (:leave (one-of (progn (model-event :leave connection)
+                             (setf (shared *world* :holder) 3)
+                             (at :idle)))))))
 
 (defun sentinel-choices (place)
   "The same for the sentinel."
@@ -306,7 +306,7 @@ it."
     (case place
       (:idle (one-of (unless (zerop (shared *world* :entry))
                        (at :claim (shared *world* :entry)))))
-      (:claim (one-of (at (if (claimed-in-model-p connection) :claimed :expire))))
+      (:claim (one-of (at (if (claimed-in-model-p connection) :claimed :shut))))
       ;; It drops the connection, parks it again as it was, or has somebody look at it.
       (:claimed (one-of (at :forget)
                         (at (if (bits-p (model-event :park connection) :arrived) :requeue :late))
@@ -315,27 +315,19 @@ it."
                           (at :queue))))
       (:queue (one-of (progn (setf (model-queued *world* connection) 1)
                              (at :late))))
-      (:expire (one-of (let ((before (model-event :expire connection)))
-                         (at (if (and (bits-p before :owned) (not (bits-p before :expiring)))
-                                 :shut
-                                 :idle)))))
-      ;; The deadline may have changed meanwhile.
-      (:shut (one-of (shut-in-model connection)
-                     (at :expired)))
-      (:expired (one-of (at (if (expired-and-closed-p connection) :close :idle))))
+      ;; Under the lock, as the end of an ownership.  The deadline may have changed meanwhile.
+      (:shut (one-of (shut-in-model connection) (at :idle)))
       (t (worker-choices place)))))
 
 (defun claimed-in-model-p (connection)
   (not (bits-p (model-event :claim connection) :owned :closed)))
 
-(defun expired-and-closed-p (connection)
-  (bits-p (model-event :expired connection) :closed))
-
 (defun shut-in-model (connection)
-  (use connection "shutdown")
-  (setf (model-shut *world* connection) 1)
-  (mark-pending connection)
-  (at :expired))
+  (when (bits-p (model-word *world* connection) :owned)
+    (use connection "shutdown")
+    (setf (model-shut *world* connection) 1)
+    (mark-pending connection))
+  (at :idle))
 
 (defun stop-is-done-with (connection)
   "Who stops the engine turns away from CONNECTION."
@@ -351,15 +343,9 @@ it."
       (:idle (one-of (progn (setf (shared *world* :stopping) 1)
                             (unless (zerop (shared *world* :entry))
                               (at :claim (shared *world* :entry))))))
-      (:claim (one-of (at (if (claimed-in-model-p connection) :forget :expire))))
-      ;; While the sentinel is about to shut it down, and may find that it need not, it tries again.
-      (:expire (one-of (let ((before (model-event :expire connection)))
-                         (cond ((not (bits-p before :owned)) (stop-is-done-with connection))
-                               ((not (bits-p before :expiring)) (at :shut))
-                               ((omitted-p :again) (stop-is-done-with connection))))))
-      (:shut (one-of (if (omitted-p :shut) (at :expired) (shut-in-model connection))))
-      (:expired (one-of (if (expired-and-closed-p connection)
-                            (at :close)
+      (:claim (one-of (at (if (claimed-in-model-p connection) :forget :shut))))
+      (:shut (one-of (progn (unless (omitted-p :shut)
+                              (shut-in-model connection))
                             (stop-is-done-with connection))))
       (t (worker-choices place)))))
 
@@ -538,18 +524,15 @@ came to be."
   (if (platform:readiness-supported-p)
       (progn
         (finds-the-mistake :ready (:owned) (:owned)) ; no mark is left
-        (finds-the-mistake :ready (:owned :expiring) (:owned :expiring))
         (finds-the-mistake :ready-over (:owned) (:owned :arrived))
         (finds-the-mistake :park (:owned :arrived) ())
-        (finds-the-mistake :expire (:owned) (:owned)) ; the owner does not see it
-        (finds-the-mistake :leave (:owned :expiring) (:closed :expiring)))
+        (finds-the-mistake :leave (:owned) (:owned)))
       (skip "There is no ready engine here.")))
 
 (test the-search-notices-what-a-thread-does-not-do
   (if (platform:readiness-supported-p)
       (loop for (place name) in '((:sibling-at :late) ; who parks does not look whether all stops
                                   (:sentinel-at :late)
-                                  (:stop-at :again)   ; it relies on the sentinel
                                   (:stop-at :shut))
             do (let ((*omission* (list place name)))
                  (is (stringp (search-worlds 22 '(:sibling :sentinel :stop)))

@@ -203,15 +203,6 @@
     (is (http:encode-by output 5 (constantly t)))
     (is (= 8 (http:output-fill output)))))
 
-(test octets-that-were-given-away-are-not-written-to
-  (let ((output (http:make-output)))
-    (http:encode-octets output (as-octets '(1 2 3)))
-    (let ((octets (http:output-octets output)))
-      (http:give-octets-away output)
-      (is (zerop (http:output-fill output)))
-      (http:encode-octets output (as-octets '(4 5 6)))
-      (is (equalp (as-octets '(1 2 3)) (subseq octets 0 3))))))
-
 (test small-bodies-are-copied-and-large-ones-are-not
   (let ((output (http:make-output))
         (limit http:*body-copy-limit*))

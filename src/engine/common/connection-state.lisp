@@ -3,10 +3,12 @@
 (defstruct (connection (:include opaque)
             (:constructor make-connection
                 (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer
-                         parkable-p)))
+                         parkable-p
+                 &aux (queue (make-send-queue (if (minusp descriptor) nil descriptor))))))
   "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp
-says.  The sentinel reads DEADLINE, DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them
-all: what these see may be of different moments."
+says, and WATCHED, which changes under the lock of QUEUE.  The sentinel reads DEADLINE,
+DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them all: what these see may be of
+different moments."
   (queued 0 :type fixnum)               ; for how many milliseconds it was in the engine's queue
   ;; The socket of CONNECTION, as the platform's functions take it; NIL where it has a descriptor
   ;; and nobody has wanted a socket yet.
@@ -25,9 +27,8 @@ all: what these see may be of different moments."
   ;; The descriptor of CONNECTION, an integer; -1 where there is only the socket.
   (descriptor -1 :type fixnum :read-only t)
   (address nil :type (or null integer)) ; for which it is counted; see address-counts.lisp
-  ;; The SEND-QUEUE of CONNECTION: what its socket did not take yet. After its service has returned
-  ;; from SERVE, the engine sends that.
-  (queue (make-send-queue) :type send-queue)
+  ;; The SEND-QUEUE of CONNECTION: what its socket did not take yet.
+  (queue nil :type send-queue)
   ;; In the ready engine only:
   (generation 0 :type fixnum :read-only t) ; see connection-table.lisp
   ;; The peer of CONNECTION as ACCEPT-DESCRIPTOR returned it, for DESCRIPTOR-PEER-NAME; NIL where

@@ -36,8 +36,7 @@ wakes it.")
   (failed 0 :type fixnum)               ; errors of the service, of making a thread
   (stalls 0 :type fixnum)               ; calls of SERVE that claimed input and served none
   ;; How long requests took that were served by workers that have ended, and by resuming threads.
-  (served-before (make-tally-sheet) :read-only t)
-  (served-by-resuming-threads (make-shared-sheet) :read-only t))
+  (served-before (make-tally-sheet) :read-only t))
 
 (defstruct (sentinel (:include opaque) (:copier nil))
   "The thread that looks after an engine from its start to its stop: see sentinel.lisp.  Under the

@@ -82,26 +82,3 @@ seconds, and in :BUCKETS, a list, each bound in seconds and how many durations w
                        sum (aref sheet index) into count
                        collect (/ bound 1000000.0)
                        collect count)))
-
-;;; Of threads that are no workers
-
-(defun make-shared-sheet ()
-  "Counters like those of a tally sheet, for many writers."
-  (coerce (loop repeat +sheet-places+ collect (make-counter)) 'simple-vector))
-
-(defun note-shared-duration (counters duration)
-  "Counts DURATION, in MICROSECONDS, in COUNTERS, a shared sheet, as NOTE-DURATION does."
-  (counter-add (svref counters +buckets+) duration)
-  (counter-add (svref counters (bucket-of duration)) 1))
-
-(defun note-shared-request (counters duration kind octets)
-  "Counts a request in COUNTERS, a shared sheet, as NOTE-REQUEST does."
-  (counter-add (svref counters (+ +buckets+ 2 kind)) 1)
-  (counter-add (svref counters (1+ +buckets+)) octets)
-  (note-shared-duration counters duration))
-
-(defun sheet-of-counters (counters)
-  "The counts of COUNTERS, a shared sheet, as a fresh tally sheet."
-  (let ((sheet (make-tally-sheet)))
-    (map-into sheet #'counter-count counters)
-    sheet))

@@ -104,12 +104,6 @@ it."
   "Seconds that STOP waits, however short its time is, for threads that have nothing to finish: so
 that nobody accepts from a listener that is closed next.")
 
-(defun await-resting-workers (engine seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until the workers of ENGINE, which stops, that
-have no connection have ended.  They have nothing to finish, so five seconds are plenty."
-  (wait-for-change engine (min 5 (max *least-stop-seconds* (or seconds 5)))
-                   (lambda () (<= (pool-size engine) (busy-count engine)))))
-
 (defun await-empty-pool (engine seconds)
   (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))
 
@@ -158,17 +152,18 @@ sentinel."
               (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*)))))
       (notify-sentinel engine))))
 
-(defun seconds-of-held-connections (engine)
-  "For how many seconds more ENGINE, which drains, gets connections that the system has held."
-  (max 0 (- (/ (milliseconds-left (tally-drain-end (engine-tally engine))) 1000) *drain-seconds*)))
-
 (defun end-arrivals (engine seconds)
   "Makes ENGINE, which drains, accept the connections that have come, and nothing more.  Takes up
 to SECONDS, a real, or as long as it should if NIL."
   (let ((left (countdown seconds)))
     (flet ((at-most (seconds)
              (min seconds (or (funcall left) seconds))))
-      (await-other-phase engine :draining (at-most (seconds-of-held-connections engine)))
+      ;; Until then it gets connections that the system has held.
+      (await-other-phase engine :draining
+                         (at-most (max 0 (- (/ (milliseconds-left
+                                                (tally-drain-end (engine-tally engine)))
+                                               1000)
+                                            *drain-seconds*))))
       (when (stop-arrivals (engine-listener engine))
         (await-other-phase engine :draining (at-most *arrival-seconds*))
         (accept-rest engine (at-most *drain-seconds*)))))
@@ -220,7 +215,9 @@ up to SECONDS, a real or NIL for no limit."
     (close-timers (engine-timers engine))
     (when first-p
       (end-input engine :keep-alive)))
-  (await-resting-workers engine seconds))
+  ;; Workers without a connection have nothing to finish, so five seconds are plenty.
+  (wait-for-change engine (min 5 (max *least-stop-seconds* (or seconds 5)))
+                   (lambda () (<= (pool-size engine) (busy-count engine)))))
 
 (defun describe-worker (worker)
   "A plist about WORKER, for people, who are told the states of connections: see

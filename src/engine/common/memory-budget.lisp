@@ -70,7 +70,7 @@ budget and PLACE."
 ;; to 16 MiB all at once, 30 processes each: none died, and as many messages were served.  Beside a
 ;; load one died later with 3/4: several threads may find the same room before one of them has taken
 ;; it.
-(defparameter *most-used* 3/4
+(defparameter *most-used* 5/8
   "The share of the heap that may be in use, garbage included, when memory is taken for a client.")
 
 ;; Long vectors outlive several collections of the usual kind, and fill the heap though nothing

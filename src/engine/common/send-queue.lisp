@@ -1,13 +1,23 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The send queue of a connection holds the octets that its socket has not taken yet: a list of
-;;;; parts, in the order in which they leave.  The owner of the connection adds parts and flushes
-;;;; the queue: a handler through its buffered connection, while it serves a request; the engine
-;;;; afterwards, whenever the socket takes more.
+;;;; The one way out of a connection.  Its send queue has what the socket has not taken yet, a list
+;;;; of parts in the order in which they leave.  Any thread writes, whoever owns the connection:
+;;;; what the socket takes at once is never queued.
 ;;;;
-;;;; Invariants: the octets of a part from POSITION to END were not sent, and nobody changes
-;;;; them.  The open file of a part is that part's alone, and is closed when its last octet was
-;;;; sent, or by DROP-PARTS.
+;;;; The lock is held for a send that does not wait, and for arming the poller; never while a thread
+;;;; waits or a function of a program runs.  Where a stream of the Lisp carries the octets, a send
+;;;; waits: all is queued, and one thread at a time sends what is queued, without the lock.
+;;;;
+;;;;   phase    a write                       and what waits
+;;;;   :OPEN    is sent, or queued            is sent by a worker when the poller says so
+;;;;   :DEAD    returns an error number       was dropped; threads that waited for room were woken
+;;;;
+;;;; Invariants:
+;;;; - While octets wait on a connection that the poller watches, it is armed for output.
+;;;; - The descriptor is used only in the phase :OPEN, and closed only in the phase :DEAD.  So no
+;;;;   thread uses a number that is another connection's by then.
+;;;; - RESERVED counts the vectors of the parts in the memory budget of all clients.
+;;;; - Nobody changes the octets of a part.  The open file of a part is that part's alone.
 
 (defstruct (part (:include opaque))
   "A range of something that is to be sent."
@@ -25,19 +35,14 @@
 (defstruct (file-part (:include part) (:constructor make-file-part (file)))
   "Part of FILE, a descriptor, from which nobody else reads."
   ;; The descriptor that FILE-PART is read from, an integer; NIL when it was closed.
-  (file nil :type (or null fixnum)))
+  (file nil :type (or null fixnum))
+  ;; A queue has taken FILE-PART over, and closes it.
+  (queued-p nil))
 
 (defstruct (step-part (:include part (end 1)) (:constructor make-step-part (function)))
   "Something that has to be done when a descriptor takes octets: FUNCTION, without arguments,
 returns true when it is, and NIL when the descriptor takes no more now."
   (function nil :type function :read-only t))
-
-(defun open-file-part (name)
-  "A FILE-PART, yet empty, of the file NAME, a string; NIL when that cannot be read.  The caller
-defers interrupts until it has recorded the part, which it has to drop in the end."
-  (let ((file (open-file name)))
-    (unless (minusp file)
-      (make-file-part file))))
 
 (defun drop-parts (parts)
   "Lets go of PARTS, a list, which are not to be sent."
@@ -46,42 +51,122 @@ defers interrupts until it has recorded the part, which it has to drop in the en
       (when-taken (file (shiftf (file-part-file part) nil))
         (close-descriptor file)))))
 
-(defun send-part-to-descriptor (descriptor part more-p)
-  (let ((position (part-position part))
-        (end (part-end part)))
-    (etypecase part
-      (octets-part
-       (funcall (if more-p #'send-octets-before-more #'send-octets)
-                descriptor (octets-part-octets part) position end))
-      (file-part
-       (send-file descriptor (file-part-file part) position end)))))
+(defstruct (peer-watch (:include opaque) (:constructor make-peer-watch ()) (:copier nil))
+  "How a peer takes its time, see slow-readers.lisp."
+  (looked nil :type (or null fixnum))   ; when it was looked at last; NIL while nothing waits
+  (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known
+  (end nil :type (or null fixnum))      ; by when it is to take some of them, in MILLISECONDS
+  (waited 0 :type fixnum)               ; for how many milliseconds it was waited for
+  (taken 0 :type fixnum)                ; how many octets it took meanwhile
+  (worker-waited 0 :type fixnum))       ; of workers for output and input, in milliseconds
 
-(defun gather-octets (parts buffer end)
-  "Copies the first octets of PARTS, a list, to BUFFER, up to END.  Returns how many: fewer than
-END only if there are no more, or a step has to be done before; 0 if a file ends too early."
-  (loop with fill = 0
-        for part in parts
-        while (and (< fill end) (not (step-part-p part)))
-        do (let* ((position (part-position part))
-                  (next (+ fill (min (- end fill) (- (part-end part) position)))))
-             (etypecase part
-               (octets-part
-                (replace buffer (octets-part-octets part)
-                         :start1 fill :end1 next :start2 position))
-               (file-part
-                (unless (read-file-octets (file-part-file part) position buffer fill next)
-                  (return fill))))
-             (setf fill next))
-        finally (return fill)))
+(defstruct (send-queue (:include opaque) (:constructor make-send-queue (&optional descriptor))
+                       (:copier nil))
+  "The output of a connection on DESCRIPTOR, an integer, or NIL where SENDER sends."
+  (descriptor nil :type (or null fixnum) :read-only t)
+  (lock (bt:make-lock "send queue") :read-only t)
+  (phase :open :type (member :open :dead))
+  ;; The parts (see PART) of SEND-QUEUE, and the last cons of that list.
+  (parts '() :type list)
+  (last '() :type list)
+  (size 0 :type fixnum)                 ; how many octets wait
+  (held '() :type list)                 ; vectors that wait for something else, the last first
+  ;; A function that sends instead of the descriptor.  It takes a list of parts, the first with
+  ;; octets left, and returns what SEND-OCTETS does; or NIL.
+  (sender nil :type (or null function))
+  ;; Only the owner of the connection sends, since another thread must not be in SENDER meanwhile.
+  (owner-sends-p nil)
+  (waits-p nil)                         ; SENDER waits
+  (sending-p nil)                       ; a thread is in it
+  (connection nil)                      ; and what arms its poller, a function of that; or NIL
+  (arm nil :type (or null function))
+  ;; The demands on the peer, see LIMIT-TAKING.
+  (milliseconds nil :type (or null fixnum))
+  (rate nil :type (or null (integer 1)))
+  (grace 0 :type fixnum)                ; in milliseconds
+  (watch nil :type (or null peer-watch)) ; NIL until the peer is waited for
+  ;; How many octets of SEND-QUEUE were sent since they were counted last; see COUNT-REQUEST.
+  (sent 0 :type fixnum)
+  (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
+  (mark 0 :type index)                  ; when at most half of it waits, these functions, without
+  (on-room '() :type list)              ; arguments, are called once, and those that wait are woken
+  (changed nil))                        ; a condition variable, once a thread has waited for room
 
-(defun send-first (destination parts more-p)
-  "Sends as much of the first of PARTS, a list, and perhaps of the next ones, as DESTINATION, see
-SEND-PARTS, takes now.  Returns the number of octets, 0 if a file ends too early, or minus an
-error number."
-  (let ((part (first parts)))
+(defmacro with-send-queue ((queue) &body body)
+  "Evaluates BODY, which is short and does not wait, while no other thread uses QUEUE."
+  `(with-lock-briefly ((send-queue-lock ,queue))
+     ,@body))
+
+(defun dead-p (queue)
+  "True when QUEUE takes and sends nothing any more."
+  (eq :dead (send-queue-phase queue)))
+
+;;; Under the lock
+
+(defun part-memory (part)
+  "How many octets of memory PART keeps in use."
+  (if (octets-part-p part) (length (octets-part-octets part)) 0))
+
+(defun hold-memory (queue octets)
+  "Counts OCTETS, an integer, for QUEUE: beyond the budget, too; see MAKE-ROOM-FOR-OUTPUT."
+  (when (plusp octets)
+    (change-reservation (send-queue-reserved queue) (+ (send-queue-reserved queue) octets)
+                        :share nil)))
+
+(defun hold-octets (queue octets)
+  "Keeps OCTETS, a vector, in QUEUE until RELEASE-HELD."
+  (hold-memory queue (length octets))
+  (push octets (send-queue-held queue)))
+
+(defun release-held (queue)
+  "Queues what is held in QUEUE, to be sent."
+  (dolist (octets (reverse (shiftf (send-queue-held queue) '())))
+    (change-reservation (send-queue-reserved queue) (- (send-queue-reserved queue) (length octets)))
+    (queue-octets queue octets 0 (length octets) nil)))
+
+(defun put-parts (queue parts)
+  "Queues PARTS, a list."
+  (let ((memory 0) (size 0) (watch (send-queue-watch queue)))
+    (declare (type index memory size))
+    (dolist (part parts)
+      (when (file-part-p part)
+        (setf (file-part-queued-p part) t))
+      (incf memory (part-memory part))
+      (incf size (- (part-end part) (part-position part))))
+    (when (and watch (peer-watch-owed watch))
+      (incf (peer-watch-owed watch) size))
+    (incf (send-queue-size queue) size)
+    (hold-memory queue memory))
+  (if (send-queue-parts queue)
+      (setf (cdr (send-queue-last queue)) parts)
+      (setf (send-queue-parts queue) parts))
+  (setf (send-queue-last queue) (last parts)))
+
+(defun drop-first (queue)
+  (let* ((part (pop (send-queue-parts queue)))
+         (memory (part-memory part)))
+    (drop-parts (list part))
+    (when (plusp memory)
+      (change-reservation (send-queue-reserved queue) (- (send-queue-reserved queue) memory)))
+    (unless (send-queue-parts queue)
+      (end-wait queue))))
+
+(defun send-first (queue)
+  "Sends as much of the first part of QUEUE, and perhaps of the next ones, as the socket takes now.
+Returns the number of octets, 0 if a file ends too early, or minus an error number."
+  (let* ((parts (send-queue-parts queue))
+         (part (first parts))
+         (position (part-position part))
+         (end (part-end part))
+         (descriptor (send-queue-descriptor queue)))
     (cond ((step-part-p part) (if (funcall (step-part-function part)) 1 +would-block+))
-          ((functionp destination) (funcall destination parts))
-          (t (send-part-to-descriptor destination part (or more-p (rest parts)))))))
+          ((send-queue-sender queue) (funcall (send-queue-sender queue) parts))
+          ((file-part-p part)
+           (send-file descriptor (file-part-file part) position end))
+          ((rest parts)
+           (send-octets-before-more descriptor (octets-part-octets part) position end))
+          (t
+           (send-octets descriptor (octets-part-octets part) position end)))))
 
 (defun skip-octets (parts count)
   "Notes that COUNT octets of PARTS, a list, were sent."
@@ -91,110 +176,153 @@ error number."
         do (incf (part-position part) sent)
            (decf count sent)))
 
-(defun send-parts (destination parts &optional more-p)
-  "Sends as much of PARTS, a list, as DESTINATION takes now, one part after the other.
-DESTINATION is a descriptor; or a function that takes a list of parts, the first with octets
-left, and returns how many octets it has taken, as SEND-OCTETS does.  If MORE-P, the system may
-hold octets that a descriptor takes, for others that follow soon.  Returns three values: a list
-of the parts that are left, the first of them perhaps begun; how many octets were sent, or NIL for
-none; and an error number, an integer, or NIL."
-  (loop with sent = nil
-        while parts
-        do (let ((part (first parts)))
-             (if (= (part-position part) (part-end part))
-                 (drop-parts (list (pop parts)))
-                 (let ((count (send-first destination parts more-p)))
-                   (cond ((plusp count)
-                          (skip-octets parts count)
-                          (setf sent (+ (or sent 0) count)))
-                         ((would-block-p count) (return (values parts sent nil)))
-                         ((zerop count) (return (values parts sent +eio+)))
-                         (t (return (values parts sent (- count))))))))
-        finally (return (values '() sent nil))))
+(defun send-parts (queue)
+  "Sends what waits in QUEUE, as far as the socket takes it now.  Returns an error number, after
+which QUEUE is dead, or NIL.  The second value is true if anything was sent."
+  (loop with sent-p = nil
+        for part = (first (send-queue-parts queue))
+        while (and part (not (send-queue-waits-p queue)))
+        do (if (= (part-position part) (part-end part))
+               (drop-first queue)
+               (let ((count (send-first queue)))
+                 (cond ((plusp count)
+                        (skip-octets (send-queue-parts queue) count)
+                        (decf (send-queue-size queue) count)
+                        (incf (send-queue-sent queue) count)
+                        (setf sent-p t))
+                       ((would-block-p count)
+                        (when (send-queue-arm queue)
+                          (funcall (send-queue-arm queue) (send-queue-connection queue)))
+                        (return (values nil sent-p)))
+                       (t
+                        (end-under-lock queue)
+                        (return (values (if (zerop count) +eio+ (- count)) sent-p))))))
+        finally (return (values nil sent-p))))
 
-(defun count-octets (parts)
-  "How many octets PARTS, a list, have yet to send."
-  (loop for part in parts
-        sum (- (part-end part) (part-position part))))
+(defun send-some (queue octets start end)
+  "Sends as many OCTETS from START to END as the socket of QUEUE, in which nothing waits, takes now.
+Returns what SEND-OCTETS does."
+  (let ((count (if (send-queue-sender queue)
+                   (funcall (send-queue-sender queue) (list (make-octets-part octets start end)))
+                   (send-octets (send-queue-descriptor queue) octets start end))))
+    (when (plusp count)
+      (incf (send-queue-sent queue) count))
+    count))
 
-;;; The queue
+(defun write-under-lock (queue octets start end copy-p)
+  "See WRITE-TO-QUEUE."
+  (cond ((dead-p queue) +ebadf+)
+        ((= start end) nil)
+        (t
+         (let ((count (if (or (send-queue-parts queue) (send-queue-waits-p queue))
+                          0
+                          (send-some queue octets start end))))
+           (cond ((= count (- end start)) nil)
+                 ((or (>= count 0) (would-block-p count))
+                  (incf start (max 0 count))
+                  (queue-octets queue octets start end copy-p)
+                  (send-parts queue))
+                 (t
+                  (end-under-lock queue)
+                  (- count)))))))
 
-(defstruct (peer-watch (:include opaque) (:constructor make-peer-watch ()) (:copier nil))
-  "How a peer takes its time, see slow-readers.lisp."
-  (looked nil :type (or null fixnum))   ; the last look, in MILLISECONDS; NIL while nobody waits
-  (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known
-  (end nil :type (or null fixnum))      ; by when it is to take some of them, in MILLISECONDS
-  (waited 0 :type fixnum)               ; for how many milliseconds it was waited for
-  (taken 0 :type fixnum)                ; how many octets it took meanwhile
-  (worker-waited 0 :type fixnum))       ; of workers for output and input, in milliseconds
+(defun queue-octets (queue octets start end copy-p)
+  (put-parts queue (list (if copy-p
+                             (make-octets-part (subseq octets start end))
+                             (make-octets-part octets start end)))))
 
-(defstruct (taking-limits (:include opaque)
-                          (:constructor make-taking-limits (milliseconds rate grace))
-                          (:copier nil))
-  "The demands on a peer, see LIMIT-TAKING.  The connections of a server share one of these."
-  (milliseconds nil :type (or null fixnum) :read-only t)
-  (rate nil :type (or null (integer 1)) :read-only t)
-  (grace 0 :type fixnum :read-only t))  ; in milliseconds
+(defun end-under-lock (queue)
+  (setf (send-queue-phase queue) :dead)
+  (drop-parts (send-queue-parts queue))
+  (setf (send-queue-parts queue) '()
+        (send-queue-last queue) '()
+        (send-queue-held queue) '()
+        (send-queue-size queue) 0)
+  (change-reservation (send-queue-reserved queue) 0)
+  (setf (send-queue-watch queue) nil))
 
-(defvar *no-limits* (make-taking-limits nil nil 0)
-  "The TAKING-LIMITS of a new queue.")
+(defun take-takers (queue)
+  "If there is room in QUEUE, wakes the threads that wait for it, and removes and returns the
+functions to be called, the oldest first.  When it is dead, its owner calls these, since a program
+is told of the end first."
+  (when (<= (send-queue-size queue) (ash (send-queue-mark queue) -1))
+    (when (send-queue-changed queue)
+      (bt:condition-notify (send-queue-changed queue)))
+    (unless (dead-p queue)
+      (reverse (shiftf (send-queue-on-room queue) '())))))
 
-(defparameter *recent-limits-count* 8
-  "The largest number of TAKING-LIMITS that are remembered.")
-(defvar *recent-limits* '()
-  "The TAKING-LIMITS that were made last, a list.")
+;;; From any thread
 
-(defun taking-limits (milliseconds rate grace)
-  "The TAKING-LIMITS of these values, perhaps made before."
-  (or (find-if (lambda (limits)
-                 (and (eql milliseconds (taking-limits-milliseconds limits))
-                      (eql rate (taking-limits-rate limits))
-                      (= grace (taking-limits-grace limits))))
-               *recent-limits*)
-      (let ((recent *recent-limits*))
-        (first (set-published *recent-limits*
-                              (cons (make-taking-limits milliseconds rate grace)
-                                    (if (< (length recent) *recent-limits-count*)
-                                        recent
-                                        (butlast recent))))))))
+(defun write-to-queue (queue octets start end &optional copy-p)
+  "Writes OCTETS from START to END, all or nothing.  What the socket does not take now waits in
+QUEUE; OCTETS must not change any more unless COPY-P.  Returns NIL, or an error number when QUEUE is
+dead."
+  (or (values (with-send-queue (queue)
+                (write-under-lock queue octets start end copy-p)))
+      (send-waiting queue)))
 
-(defstruct (send-queue (:include opaque) (:constructor make-send-queue ()) (:copier nil))
-  "The unsent octets of a connection.  Its owner alone writes the slots; other threads may read
-them."
-  ;; The parts (see PART) of SEND-QUEUE, a list in the order in which they leave.
-  (parts '() :type list)
-  ;; The function by which SEND-PARTS sends SEND-QUEUE; NIL if a descriptor does.
-  (sender nil :type (or null function))
-  (limits *no-limits* :type taking-limits)
-  (watch nil :type (or null peer-watch)) ; NIL until the peer is waited for
-  ;; How many octets of SEND-QUEUE and beside it were sent since they were counted last; see COUNT-
-  ;; REQUEST.
-  (sent 0 :type fixnum)
-  (reserved 0 :type index))             ; octets of the budget of all clients, for its parts
+(defun write-parts (queue parts)
+  "Writes PARTS, a list (see PART), as WRITE-TO-QUEUE does.  Takes the files of PARTS over."
+  (or (values (with-send-queue (queue)
+                (cond ((dead-p queue)
+                       (drop-parts parts)
+                       +ebadf+)
+                      (t
+                       (put-parts queue parts)
+                       (send-parts queue)))))
+      (send-waiting queue)))
 
-(defun queued-octets (queue)
-  "How many octets QUEUE, a SEND-QUEUE, has, an integer."
-  (count-octets (send-queue-parts queue)))
+(defun send-waiting (queue)
+  "Sends what waits in QUEUE, if its sender waits, and no other thread is in that.  Returns an error
+number, or NIL.  A non-local exit makes QUEUE dead."
+  (when (send-queue-waits-p queue)
+    (unless-returned
+        (loop for part = (with-send-queue (queue)
+                           (unless (send-queue-sending-p queue)
+                             (first (setf (send-queue-sending-p queue) (send-queue-parts queue)))))
+              while part
+              do (let* ((left (- (part-end part) (part-position part)))
+                        (count (if (plusp left)
+                                   (funcall (send-queue-sender queue) (list part))
+                                   0)))
+                   (with-send-queue (queue)
+                     (setf (send-queue-sending-p queue) nil)
+                     (cond ((dead-p queue) (return +ebadf+))
+                           ((plusp count)
+                            (skip-octets (list part) count)
+                            (decf (send-queue-size queue) count)
+                            (incf (send-queue-sent queue) count))
+                           ((zerop left) (drop-first queue))
+                           (t
+                            (end-under-lock queue)
+                            (return (if (zerop count) +eio+ (- count))))))))
+      (end-queue queue))))
 
-(defun enqueue (queue parts)
-  "Adds PARTS, a list (see PART), to the end of QUEUE, a SEND-QUEUE.  The caller owns its
-connection."
-  (let ((watch (send-queue-watch queue)))
-    (when (and watch (peer-watch-owed watch))
-      (incf (peer-watch-owed watch) (count-octets parts))))
-  (setf (send-queue-parts queue) (append (send-queue-parts queue) parts)))
+(defvar *giving-room-p* nil
+  "True while a function that waited for room is called, which must not wait for room itself.")
 
-(defun flush-queue (queue descriptor &optional more-p)
-  "Sends as much of QUEUE, a SEND-QUEUE, as its sender, or else DESCRIPTOR, takes now; MORE-P is
-as in SEND-PARTS.  The caller owns its connection, and is not interrupted.  Returns true if
-anything was sent; and an error number, an integer, or NIL."
-  (multiple-value-bind (left sent failure)
-      (send-parts (or (send-queue-sender queue) descriptor) (send-queue-parts queue) more-p)
-    (setf (send-queue-parts queue) left)
-    (incf (send-queue-sent queue) (or sent 0))
-    (values sent failure)))
+(defun flush-queue (queue)
+  "Sends as much of QUEUE as the socket takes now.  A worker calls this when the poller says so; it
+need not own the connection.  Returns an error number, or NIL; and true if anything was sent."
+  (send-waiting queue)
+  (let ((takers '()))
+    (multiple-value-bind (failure sent-p)
+        (with-send-queue (queue)
+          (if (dead-p queue)
+              +ebadf+
+              (multiple-value-prog1 (send-parts queue)
+                (setf takers (take-takers queue)))))
+      (when takers
+        (let ((*giving-room-p* t))
+          (interruptibly (mapc #'funcall takers))))
+      (values failure sent-p))))
 
-(defun clear-queue (queue)
-  "Drops the parts of QUEUE, a SEND-QUEUE, unsent.  The caller owns its connection."
-  (drop-parts (shiftf (send-queue-parts queue) '()))
-  (reset-taking queue))
+(defun end-queue (queue &optional shut-p)
+  "Makes QUEUE dead, and drops what waits.  If SHUT-P, also shuts the descriptor down, which makes
+an event: the owner of the connection closes it, and calls the functions that wait for room."
+  (with-send-queue (queue)
+    (unless (dead-p queue)
+      (end-under-lock queue)
+      (take-takers queue)
+      (when shut-p
+        (shut-descriptor (send-queue-descriptor queue) :io)))))

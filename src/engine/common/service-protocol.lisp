@@ -28,13 +28,6 @@ interrupts deferred, for a resuming thread (see RESUME-CONNECTION): SERVICE then
 must not wait, and returns NIL if there is nothing to do for that thread and a worker is to look.
 An error is counted and logged, and the connection closed."))
 
-(defgeneric output-unwanted-p (service connection)
-  (:documentation "True if SERVICE wants CONNECTION ended at once, although its peer has not
-taken all output.  The owner of CONNECTION calls it, so it must not wait.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
-
 (defgeneric release (service connection)
   (:documentation "Releases everything that SERVICE keeps for CONNECTION, and flushes its output:
 the engine is about to close the socket.  Returns true if the peer may send more, though no input

@@ -2,10 +2,14 @@
 
 (defun durations-of-requests (engine)
   "How long the requests of ENGINE took: a fresh tally sheet."
-  (let ((sheet (sheet-of-counters (tally-served-by-resuming-threads (engine-tally engine)))))
-    (add-sheet sheet (tally-served-before (engine-tally engine)))
+  (let ((sheet (copy-seq (tally-served-before (engine-tally engine)))))
     (dolist (worker (engine-workers engine) sheet)
       (add-sheet sheet (worker-durations worker)))))
+
+(defun note-request-elsewhere (engine duration kind octets)
+  "Counts a request of ENGINE that no worker has served, as NOTE-REQUEST does."
+  (with-engine (engine)
+    (note-request (tally-served-before (engine-tally engine)) duration kind octets)))
 
 (defun uptime (engine)
   "Seconds from the start of ENGINE to its stop or to now."

@@ -32,11 +32,6 @@
                                                (lambda () (run-timer-thread engine)))))
     (setf (timers-thread (engine-timers engine)) :missing)))
 
-(defun replace-timer-thread (engine)
-  "Makes the timer thread of ENGINE if it is needed.  Only the sentinel calls this."
-  (when (timer-thread-needed-p engine)
-    (start-timer-thread engine)))
-
 (defun notify-timer-thread (engine)
   "Makes the timer thread of ENGINE look at the alarm."
   (let ((timers (engine-timers engine)))
@@ -76,14 +71,6 @@ next one."
     (when (and (not (timers-closed-p timers)) (alarm-rings-p timers))
       (setf (timers-alarm timers) +never+))))
 
-(defun begin-timer-thread (engine)
-  "Makes the current thread the timer thread of ENGINE.  The alarm rings at once: a function may
-have ended the last thread."
-  (with-engine (engine)
-    (setf (timers-thread (engine-timers engine)) (bt:current-thread)))
-  (with-timers ((engine-timers engine))
-    (setf (timers-alarm (engine-timers engine)) 0)))
-
 (defun end-timer-thread (engine)
   "The last act of the timer thread of ENGINE.  The sentinel joins it, and makes another one unless
 the timers have ended."
@@ -95,31 +82,26 @@ the timers have ended."
       (notify-sentinel engine)))
   (release-resources-when-empty engine))
 
-(defun call-due-functions (engine)
-  "Calls the functions of the timers of ENGINE that are due, one after the other."
-  (loop for function = (next-due-function engine (microseconds))
-        while function
-        do (run-timer engine function)))
-
 (defun run-timer-thread (engine)
   "The life of the timer thread of ENGINE, until the timers are closed."
   (let ((*timed-engine* engine))
     (unwind-protect-whole
         (noting-end (engine)
-          (begin-timer-thread engine)
+          (with-engine (engine)
+            (setf (timers-thread (engine-timers engine)) (bt:current-thread)))
+          ;; The alarm rings at once: a function may have ended the last thread.
+          (with-timers ((engine-timers engine))
+            (setf (timers-alarm (engine-timers engine)) 0))
           (loop with timers = (engine-timers engine)
                 until (timers-closed-p timers)
                 do (interruptibly (await-alarm timers))
                    (when (take-alarm timers)
-                     (call-due-functions engine))))
+                     (loop for function = (next-due-function engine (microseconds))
+                           while function
+                           do (run-timer engine function)))))
       (end-timer-thread engine))))
 
 ;;; The end of the timers
-
-(defun timer-thread-gone-p (engine)
-  "True if ENGINE has no timer thread, or the caller is that thread."
-  (or (timer-thread-missing-p engine)
-      (eq (timers-thread (engine-timers engine)) (bt:current-thread))))
 
 (defun alarm-in-use-p (engine)
   "True if a thread may still use the alarm of ENGINE, whose timers are closed."
@@ -133,4 +115,7 @@ timers are closed, and its timer thread has ended."
     ;; A thread that sets the alarm is done in a moment.
     (wait-until (lambda () (not (timers-setting timers)))
                 (timers-changed timers) (timers-lock timers) 5 1/1000))
-  (wait-for-change engine seconds (lambda () (timer-thread-gone-p engine))))
+  (wait-for-change engine seconds (lambda ()
+                                     (or (timer-thread-missing-p engine)
+                                         (eq (timers-thread (engine-timers engine))
+                                             (bt:current-thread))))))

@@ -55,9 +55,8 @@
   "For how long WORKER has been in its state."
   (- (milliseconds) (worker-since worker)))
 
-(defvar *served-by-resuming-threads* nil
-  "The shared sheet of the requests that the current thread serves where it is no worker's; or
-NIL.")
+(defvar *resuming-for* nil
+  "The engine for which the current thread, which is no worker's, resumes a connection; or NIL.")
 
 (defun count-request (connection duration &optional (kind 0))
   "Counts a request of CONNECTION, which the current thread owns, as served in DURATION, an integer
@@ -67,8 +66,8 @@ meaning for the layer above."
   (let ((octets (shiftf (send-queue-sent (connection-queue connection)) 0)))
     (cond (*worker*
            (note-request (worker-durations *worker*) duration kind octets))
-          (*served-by-resuming-threads*
-           (note-shared-request *served-by-resuming-threads* duration kind octets)))))
+          (*resuming-for*
+           (note-request-elsewhere *resuming-for* duration kind octets)))))
 
 (defmethod print-object ((worker worker) stream)
   (print-unreadable-object (worker stream :type t)

@@ -30,6 +30,8 @@ DESCRIPTOR."
                                             :parkable-p t)))
       (unless connection
         (close-descriptor descriptor)))
+    (setf (send-queue-connection (connection-queue connection)) connection
+          (send-queue-arm (connection-queue connection)) (engine-arm engine))
     (counter-add (tally-accepted (engine-tally engine)) 1)
     (counter-add (tally-open (engine-tally engine)) 1)
     connection))

@@ -3,15 +3,13 @@
 ;;;; The sentinel of the ready engine looks a few times a second after deadlines, and more.
 ;;;;
 ;;;;   a connection that is                and                         is
-;;;;   overdue, with output left           its peer is fast enough     looked at again, by its end;
-;;;;                                                                   its owner does so itself
+;;;;   parked, with output left            its peer is too slow        shut down, for a worker to
+;;;;                                                                   close
 ;;;;   overdue, parked, no output left     has input that no worker    left to the workers, however
 ;;;;                                       has looked at               long they are busy
 ;;;;   overdue, parked                     its service asked for       left to the workers; resumed
 ;;;;                                       that time                   here if all of them serve
 ;;;;                                                                   and none may be made
-;;;;   overdue, with output left           its reply was to come       left to the workers, which
-;;;;                                       later                       close it
 ;;;;   overdue, parked                     the service gives notice    closed gently
 ;;;;   overdue, parked                     otherwise                   closed
 ;;;;   overdue, owned                      its owner has not begun to  left to its owner
@@ -36,17 +34,19 @@
               (cond ((overdue-p connection now)
                      (time-out-parked-connection engine connection now))
                     ((drain-time-out-p engine connection now)
-                     (end-idle-parked-connection engine connection now))
+                     (unless (left-to-workers-p engine connection now)
+                       (end-with-notice engine connection now)))
                     (t
                      (park-again engine connection)))
               t)
       (when (overdue-p connection now)
-        (call-while-expiring connection
-                             (lambda ()
-                               (when (and (owner-may-wait-p connection)
-                                          (overdue-p connection now)
-                                          (not (output-in-time-p connection now)))
-                                 (time-out-owned-connection engine connection))))))))
+        (call-if-owned connection
+                       (lambda ()
+                         (when (and (owner-may-wait-p connection)
+                                    (overdue-p connection now))
+                           (count-time-out engine connection)
+                           (setf (connection-deadline connection) nil)
+                           (shut-descriptor (connection-descriptor connection) :io))))))))
 
 (defun owner-may-wait-p (connection)
   "True if the owner of CONNECTION, another thread, may be waiting for its peer.  An owner that
@@ -64,46 +64,26 @@ deadline for the rest of a request is about to park."
   (and (drain-over-p engine now)
        (not (unfinished-p connection))))
 
-(defun time-out-owned-connection (engine connection)
-  "Shuts the descriptor of CONNECTION down; its owner cannot close it meanwhile."
-  (count-time-out engine connection)
-  (setf (connection-deadline connection) nil)
-  (shut-descriptor (connection-descriptor connection) :io))
-
 (defmethod wake-from-client ((engine ready-engine) connection direction)
-  (call-while-expiring connection
-                       (lambda ()
-                         (shut-descriptor (connection-descriptor connection)
-                                          (if (eq :input direction) :input :io)))))
+  (call-if-owned connection
+                 (lambda ()
+                   (shut-descriptor (connection-descriptor connection)
+                                    (if (eq :input direction) :input :io)))))
 
 (defun time-out-parked-connection (engine connection now)
-  "Ends CONNECTION, which is overdue and owned by the sentinel, unless its peer makes progress or
-waits for us."
-  (cond ((taken-in-time-p connection now)
-         (park-again engine connection))
-        ((left-to-workers-p engine connection now))
+  "Ends CONNECTION, which is overdue and owned by the sentinel, unless its peer waits for us."
+  (cond ((left-to-workers-p engine connection now))
         ((served-when-due-p connection)
          (setf (connection-deadline connection) nil)
-         (serve-when-due engine connection))
-        ((and (connection-output connection) (eq :deferred (connection-outcome connection)))
-         (have-worker-end engine connection))
+         ;; If all workers may serve for long, the sentinel itself lets the service say that the
+         ;; reply for which CONNECTION waits has not come.
+         (if (and (eq :deferred (connection-deadline-kind connection))
+                  (all-serve-p engine))
+             (resume-owned engine connection)
+             (requeue-connection engine connection)))
         (t
          (count-time-out engine connection)
          (end-with-notice engine connection now))))
-
-(defun serve-when-due (engine connection)
-  "Has a worker serve CONNECTION, which is due and owned by the sentinel.  If all workers may
-serve for long, and CONNECTION waits for a reply, the sentinel itself lets the service say that
-none has come."
-  (if (and (eq :deferred (connection-deadline-kind connection))
-           (all-serve-p engine))
-      (resume-owned engine connection)
-      (requeue-connection engine connection)))
-
-(defun end-idle-parked-connection (engine connection now)
-  "Ends CONNECTION, which the sentinel owns, unless a request has come."
-  (unless (left-to-workers-p engine connection now)
-    (end-with-notice engine connection now)))
 
 (defun next-housekeeping (last)
   "The moment in MILLISECONDS of the sentinel's next look at deadlines, if it looked at LAST."
@@ -114,7 +94,12 @@ none has come."
   (let ((now (milliseconds)))
     (when (<= (next-housekeeping (controller-last-housekeeping controller)) now)
       (setf (controller-last-housekeeping controller) now)
-      (map-connections (lambda (connection) (time-out-if-due engine connection now))
+      (map-connections (lambda (connection)
+                         (time-out-if-due engine connection now)
+                         (when (and (connection-output connection)
+                                    (parked-p connection)
+                                    (taker-given-up-p (connection-queue connection) now))
+                           (give-output-up engine connection :write)))
                        (engine-table engine))
       (count-processors engine controller now)
       (sample-wait engine)

@@ -47,11 +47,11 @@ unread.  The service is not called for that input again."
         (t
          (drop-connection engine connection))))
 
-(defun parked-by (engine key)
-  "The parked connections of ENGINE for which KEY, a function, returns a number, the least first."
+(defun connections-by (engine key)
+  "The connections of ENGINE for which KEY, a function, returns a number, the least first."
   (let ((entries '()))
     (map-connections (lambda (connection)
-                       (let ((number (and (parked-p connection) (funcall key connection))))
+                       (let ((number (funcall key connection)))
                          (when number
                            (push (cons number connection) entries))))
                      (engine-table engine))
@@ -60,11 +60,12 @@ unread.  The service is not called for that input again."
 ;;; For their descriptors
 
 (defun order-of-giving-way (connection)
-  "A number by which CONNECTION, which is parked, gives way to others: first those that have idled
+  "A number by which CONNECTION gives way to others, if it is parked: first those that have idled
 longest; then those that wait for the rest of a request, whose deadlines come soon; last those whose
 peers do not take their output.  NIL if it does not."
   (let ((deadline (or (connection-deadline connection) 0)))
-    (cond ((connection-output connection) (+ deadline most-positive-fixnum))
+    (cond ((not (parked-p connection)) nil)
+          ((connection-output connection) (+ deadline most-positive-fixnum))
           ((unfinished-p connection) nil)
           ((amid-request-p connection) (+ deadline (ash 1 50)))
           (t deadline))))
@@ -72,7 +73,7 @@ peers do not take their output.  NIL if it does not."
 (defun evict-idle-connections (engine)
   "Ends some parked connections of ENGINE: without descriptors no other client comes in.  True if
 there were any that might end."
-  (let ((connections (parked-by engine #'order-of-giving-way))
+  (let ((connections (connections-by engine #'order-of-giving-way))
         (freed-p nil))
     ;; A share of them, or each new client would search all connections again.
     (loop repeat (ceiling (length connections) 64)
@@ -85,35 +86,37 @@ there were any that might end."
 (defun evict-if-idle (engine connection)
   "Ends CONNECTION unless a thread owns it, it has input, or an answer is to come.  True if its
 descriptor is free."
-  (as-owner (claim-parked connection)
-    ;; It may have been served, and parked again, since it was found to idle.
-    (cond ((connection-output connection)
-           (give-up-unfinished engine connection)
-           nil)
-          ((unfinished-p connection)
-           (park-again engine connection)
-           nil)
-          ((not (left-to-workers-p engine connection (milliseconds)))
-           (with-engine (engine)
-             (count-expired engine :evicted))
-           (drop-connection engine connection)
-           t))))
+  (cond ((connection-output connection)
+         (give-output-up engine connection :evicted)
+         nil)
+        (t
+         (as-owner (claim-parked connection)
+           ;; It may have been served, and parked again, since it was found to idle.
+           (cond ((unfinished-p connection)
+                  (park-again engine connection)
+                  nil)
+                 ((not (left-to-workers-p engine connection (milliseconds)))
+                  (with-engine (engine)
+                    (count-expired engine :evicted))
+                  (drop-connection engine connection)
+                  t))))))
 
 ;;; For their memory
 
 (defun memory-kept-p (engine connection)
-  "True if CONNECTION of ENGINE, which is parked or the caller's, has memory of the budget of all
-clients, and no worker is to end it."
-  (and (not (end-left-to-worker connection))
-       (or (plusp (send-queue-reserved (connection-queue connection)))
+  "True if CONNECTION of ENGINE has memory of the budget of all clients that it can give back: for
+output, or for input if it is parked."
+  (or (plusp (send-queue-reserved (connection-queue connection)))
+      (and (parked-p connection)
+           (not (end-left-to-worker connection))
            (input-kept-p (engine-service engine) connection))))
 
 (defun evict-oldest (engine)
-  "Ends an eighth of the parked connections of ENGINE that have memory, if it is a ready engine:
+  "Ends an eighth of the connections of ENGINE that have memory, if it is a ready engine:
 those that would end first anyway.  True if any memory came free at once.  The caller owns none of
 them."
   (let ((keepers (and (typep engine 'ready-engine)
-                      (parked-by engine (lambda (connection)
+                      (connections-by engine (lambda (connection)
                                           (and (memory-kept-p engine connection)
                                                (or (connection-deadline connection) 0))))))
         (before (client-memory-reserved)))
@@ -124,21 +127,29 @@ them."
     (< (client-memory-reserved) before)))
 
 (defun evict (engine connection)
-  "Ends CONNECTION if it is still parked and has memory."
-  (as-owner (claim-parked connection)
-    (cond ((not (memory-kept-p engine connection))
-           (park-again engine connection))
-          ((unfinished-p connection)
-           (give-up-unfinished engine connection))
-          (t
-           (setf (connection-deadline-kind connection) :evicted)
-           (count-time-out engine connection)
-           (end-with-notice engine connection (milliseconds))))))
+  "Ends CONNECTION if it has memory for output, or is still parked and has some for input."
+  (if (plusp (send-queue-reserved (connection-queue connection)))
+      (give-output-up engine connection :evicted)
+      (as-owner (claim-parked connection)
+        (setf (connection-deadline-kind connection) :evicted)
+        (cond ((unfinished-p connection)
+               (have-worker-end engine connection))
+              (t
+               (count-time-out engine connection)
+               (end-with-notice engine connection (milliseconds)))))))
 
-(defun give-up-unfinished (engine connection)
-  "Has a worker end CONNECTION, which the caller owns, and whose answer is under way.  Its output
-goes at once: the worker may come late, while others fill the heap."
-  (clear-queue (connection-queue connection))
-  (release-output connection)
-  (setf (connection-deadline-kind connection) :evicted)
-  (have-worker-end engine connection))
+(defun give-output-up (engine connection kind)
+  "Drops the output of CONNECTION at once, and counts that by KIND.  A worker closes it."
+  (end-queue (connection-queue connection) t)
+  (with-engine (engine)
+    (count-expired engine kind)))
+
+(defun make-room-for-output (engine queue)
+  "Called after something was queued in QUEUE, of a connection of ENGINE, perhaps by a thread that
+does not own it.  If more memory is reserved than may wait for clients, others give way.  If the
+heap has no room for as much by each worker, collects garbage."
+  (let ((octets (send-queue-reserved queue)))
+    (when (plusp octets)
+      (loop until (reserve-client-memory 0 *waiting-share*)
+            while (evict-oldest engine))
+      (make-room-in-heap (* octets (worker-count engine :active :starting))))))

@@ -22,23 +22,15 @@ or may."
   (if (or (and (release-owned engine connection)
                (not (read-closed-p connection)))
           (unread-p connection))
-      (close-lingering engine connection)
+      (progn (begin-to-linger connection (coarse-now (engine-pool-state engine)))
+             (linger engine connection))
       (close-owned engine connection)))
-
-(defun close-lingering (engine connection)
-  "Closes CONNECTION, which was released, gently."
-  (begin-to-linger connection (coarse-now (engine-pool-state engine)))
-  (linger engine connection))
-
-(defun known-read-p (connection)
-  "True if all input of CONNECTION is known to have been read."
-  (and (connection-watched connection)
-       (not (arrived-p connection))
-       (eq :read (connection-input connection))))
 
 (defun unread-p (connection)
   "True if CONNECTION has more input than was read.  Drops one octet of it."
-  (not (or (known-read-p connection)
+  (not (or (and (connection-watched connection) ; then all of it is known to have been read
+                (not (arrived-p connection))
+                (eq :read (connection-input connection)))
            (<= (drop-octets (connection-descriptor connection) 1) 0))))
 
 (defun begin-to-linger (connection now)

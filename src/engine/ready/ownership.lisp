@@ -7,7 +7,6 @@
 ;;;;   :owned         one thread, the owner, may read, write and close it; otherwise it is parked
 ;;;;   :arrived       the kernel reported an event since the owner looked last
 ;;;;   :read-closed   the kernel reported the end of the peer's input; it reports that once
-;;;;   :expiring      a thread other than the owner shuts the descriptor down
 ;;;;   :closed        it is gone
 ;;;;
 ;;;;   event          reported by
@@ -15,8 +14,6 @@
 ;;;;   :ready-over    the same, if the kernel reported the end of the input as well
 ;;;;   :claim         a thread that wants to own it if it is parked
 ;;;;   :park          its owner, when it waits for the kernel's next event
-;;;;   :expire        a thread that is going to shut down the descriptor of another owner
-;;;;   :expired       the same thread, afterwards
 ;;;;   :end           its owner, to close it
 ;;;;   :leave         its owner, to give the open descriptor away
 ;;;;
@@ -29,9 +26,9 @@
 ;;;;   owner parks without reading, it tells the service, which may have a request in a buffer and
 ;;;;   would not look for more.  Code that needs :ARRIVED and :READ-CLOSED reads both at once.
 ;;;; - No thread uses a descriptor number that belongs to another connection by then.  Only the
-;;;;   owner uses it, and only before :PARK, :END and :LEAVE.  The one exception shuts it down
-;;;;   between :EXPIRE and :EXPIRED.  If the owner ends the connection meanwhile, the descriptor
-;;;;   stays open until :EXPIRED, and is closed there.
+;;;;   owner reads from it and closes it, and only before :PARK, :END and :LEAVE.  Any thread writes
+;;;;   to it, and shuts it down, under the lock of the send queue.  The owner holds that for :END
+;;;;   and :LEAVE, after which nobody does so.
 ;;;; - A descriptor is closed once.
 ;;;;
 ;;;; An application, or a person at a REPL, may interrupt or destroy a thread at any moment.  That
@@ -58,7 +55,7 @@
 ;;;;   otherwise                           serve the input
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
-  (defparameter *ownership-bits* '(:owned :arrived :read-closed :expiring :closed)
+  (defparameter *ownership-bits* '(:owned :arrived :read-closed :closed)
     "The bits of an ownership, the lowest first.")
 
   (defparameter *ownership-rules*
@@ -73,12 +70,8 @@
                    (() :set (:owned)))
       (:park       ((:owned :arrived) :clear (:arrived))
                    ((:owned) :clear (:owned)))
-      (:expire     ((:expiring))
-                   ((:owned) :set (:expiring)))
-      (:expired    ((:expiring) :clear (:expiring)))
       (:end        ((:owned) :set (:closed) :clear (:owned :arrived)))
-      (:leave      ((:expiring))
-                   ((:owned) :set (:closed) :clear (:owned :arrived))))
+      (:leave      ((:owned) :set (:closed) :clear (:owned :arrived))))
     "The rules for each event.  The first rule whose bits are all set applies: it sets and clears
 the bits that it lists.  If no rule applies, nothing changes.")
 
@@ -182,24 +175,21 @@ worker that handles an event defers interrupts already, and needs no AS-OWNER."
   (not (ownership-test (change-ownership connection :park) :arrived)))
 
 (defun end-ownership (connection)
-  "Ends the caller's ownership of CONNECTION for ever.  True if the caller is to close the
-descriptor; otherwise another thread uses the descriptor, and will close it."
-  (not (ownership-test (change-ownership connection :end) :expiring)))
+  "Ends the caller's ownership of CONNECTION for ever, and the use of its descriptor by others."
+  (end-queue (connection-queue connection))
+  (with-send-queue ((connection-queue connection))
+    (change-ownership connection :end)))
 
 (defun leave-ownership (connection)
   "Ends the caller's ownership of CONNECTION for ever.  The descriptor can be given away then."
-  ;; A thread that shuts it down makes one call of the system, which does not wait, in between.
-  (loop while (ownership-test (change-ownership connection :leave) :expiring)
-        do (bt:thread-yield)))
+  (let ((queue (connection-queue connection)))
+    (with-send-queue (queue)
+      (setf (send-queue-arm queue) nil)
+      (change-ownership connection :leave))))
 
-(defun call-while-expiring (connection function)
-  "Calls FUNCTION, which shuts the descriptor of CONNECTION down, if another thread owns
-CONNECTION.  The descriptor stays open meanwhile.  True if FUNCTION was called."
-  (uninterruptibly
-    (let ((before (change-ownership connection :expire)))
-      (when (and (ownership-test before :owned)
-                 (not (ownership-test before :expiring)))
-        (unwind-protect (funcall function)
-          (when (ownership-test (change-ownership connection :expired) :closed)
-            (close-descriptor (connection-descriptor connection))))
-        t))))
+(defun call-if-owned (connection function)
+  "Calls FUNCTION, which shuts the descriptor of CONNECTION down, if a thread owns CONNECTION.  The
+descriptor stays open meanwhile."
+  (with-send-queue ((connection-queue connection))
+    (when (owned-p connection)
+      (funcall function))))

@@ -22,27 +22,25 @@ cases the caller still owns it."
                        (pool-state-idle pool) (coarse-now pool))))
   (leave-to-poller engine connection))
 
-(defun leave-to-poller (engine connection &optional (interest :input))
-  "Parks CONNECTION as PARK does, without a deadline.  The poller watches it for INTEREST, :INPUT
-or :BOTH, from now on, unless it is watched already."
+(defun leave-to-poller (engine connection)
+  "Parks CONNECTION as PARK does, without a deadline.  The poller watches it from now on."
   ;; Watch it before another thread can own it: that owner could close the descriptor, and the
   ;; next connection might have the same number.
   (setf (connection-untouched connection) :parked)
   (cond ((not (or (connection-watched connection)
-                  (watch-connection engine connection interest)))
+                  (watch-connection engine connection)))
          :broken)
         ((give-up-ownership connection) :parked)
         (t :again)))
 
-(defun watch-connection (engine connection interest)
-  "Has the kernel report events of CONNECTION, which the caller owns, for INTEREST, :INPUT or
-:BOTH.  NIL if the kernel refuses."
-  (let ((result (watch (engine-poller engine) (connection-descriptor connection)
-                       (connection-token connection) (eq :both interest))))
+(defun watch-connection (engine connection)
+  "Has the kernel report events of CONNECTION, which the caller owns.  NIL if the kernel refuses."
+  (let ((result (with-send-queue ((connection-queue connection))
+                  (watch-under-lock engine connection))))
     (cond ((zerop result)
            (when (engine-watch-trouble-p engine)
              (setf (engine-watch-trouble-p engine) nil))
-           (setf (connection-watched connection) interest))
+           t)
           (t
            (count-failure engine)
            (unless (shiftf (engine-watch-trouble-p engine) t)
@@ -50,6 +48,25 @@ or :BOTH, from now on, unless it is watched already."
                           "Connections cannot wait without a thread, and are closed: ~A."
                           (error-text (- result))))
            nil))))
+
+(defun watch-under-lock (engine connection)
+  "Has the poller of ENGINE watch CONNECTION for input; for output too if some waits.  Returns 0 or
+minus an error number."
+  (let ((both-p (and (connection-output connection) t))
+        (descriptor (connection-descriptor connection))
+        (token (connection-token connection)))
+    (ecase (connection-watched connection)
+      (:both 0)
+      (:input (when both-p
+                (setf (connection-watched connection) :both)
+                ;; An event comes if it takes more by now.
+                (rearm (engine-poller engine) descriptor token t))
+       0)
+      ((nil)
+       (let ((result (watch (engine-poller engine) descriptor token both-p)))
+         (when (zerop result)
+           (setf (connection-watched connection) (if both-p :both :input)))
+         result)))))
 
 (defun park-again (engine connection)
   "Parks CONNECTION, which the caller owns and has not served."

@@ -58,6 +58,7 @@ sentinel stands."
                          (:conc-name engine-) (:copier nil))
   "The engine for platforms with pollers.  A parked connection has no thread."
   (poller nil)                          ; NIL before the start
+  (arm nil)                             ; see WATCH-UNDER-LOCK; a function of a connection
   (table (make-table) :type table :read-only t)
   (pool-state nil :type pool-state :read-only t)
   ;; Samples of how long a ready connection waits for a worker: see READY-STATISTICS.LISP.

@@ -19,7 +19,8 @@ real, or for ever if NIL."
 (defmethod acquire-resources ((engine ready-engine))
   (let ((pool (engine-pool-state engine))
         (listener (engine-listener-descriptor engine)))
-    (setf (engine-poller engine) (make-poller))
+    (setf (engine-poller engine) (make-poller)
+          (engine-arm engine) (lambda (connection) (watch-under-lock engine connection)))
     (setf (pool-state-clock pool) (milliseconds)
           (pool-state-floor pool) (min (usable-processors) (engine-standby engine))
           (pool-state-target pool) (pool-state-floor pool))
@@ -58,14 +59,9 @@ is one of STATES, makes its owner read nothing more."
            (drop-connection engine connection)
            t))
         ((member :serving states)
-         ;; Another thread may be about to shut it down, and may decide not to.  So this one waits
-         ;; until that is done, and then ends the input itself.
-         (loop until (or (call-while-expiring connection
-                                              (lambda ()
-                                                (shut-descriptor (connection-descriptor connection)
-                                                                 :input)))
-                         (not (owned-p connection)))
-               do (bt:thread-yield)))))
+         (call-if-owned connection
+                        (lambda ()
+                          (shut-descriptor (connection-descriptor connection) :input))))))
 
 (defun octets-unseen-p (engine connection)
   "True if CONNECTION of ENGINE is parked and has input that no worker has looked at.  The caller

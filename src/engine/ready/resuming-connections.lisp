@@ -31,7 +31,7 @@ does not signal; its value does not matter."
 (defun resume-owned (engine connection)
   "Resumes CONNECTION, which the current thread owns.  Interrupts are deferred."
   (let ((*worker* (worker-of engine))
-        (*served-by-resuming-threads* (tally-served-by-resuming-threads (engine-tally engine)))
+        (*resuming-for* engine)
         (result nil))                   ; stays so after a non-local exit
     (unwind-protect (setf result (serve-resumption engine connection))
       (end-resumption engine connection result))))

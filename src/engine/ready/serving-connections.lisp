@@ -13,6 +13,26 @@
 turn.  So a client that never pauses does not keep its worker, nor timers and other clients
 waiting.")
 
+;;; Output that a peer takes slowly: no worker waits for it.  Input that comes meanwhile stays in
+;;; the socket, so a peer that sends requests and reads no answers blocks its own sending.  The
+;;; poller reports input once, perhaps to a thread that only tries to send.  So after the last octet
+;;; was taken the service reads everything again, as if an event had come.
+
+(defun send-pending-output (engine connection)
+  "Sends the output that CONNECTION, which the caller owns, has left.  Returns :AGAIN if there is
+more to do for it, else :PARKED, :CLOSE or :BROKEN."
+  (let ((queue (connection-queue connection)))
+    (cond ((flush-queue queue) :broken)
+          ((null (send-queue-parts queue))
+           (if (and (not (eq :close (connection-outcome connection))) (serving-p engine))
+               :again
+               :close))
+          ((unread-input-kept-p engine connection)
+           (setf (connection-deadline connection) nil)
+           (prog1 (leave-to-poller engine connection)
+             (make-room-for-output engine queue)))
+          (t :broken))))
+
 (defmacro noting-failure ((engine connection) &body body)
   "The value of BODY, which serves CONNECTION of ENGINE as SERVE-ONCE does; after an error, the
 value that SERVE-ONCE should return."
@@ -42,6 +62,7 @@ over."
                (loop repeat +turn+
                      for result = (noting-failure (engine connection)
                                     (cond ((end-left-to-worker connection))
+                                          ((dead-p (connection-queue connection)) :broken)
                                           ((connection-output connection)
                                            (send-pending-output engine connection))
                                           (t
@@ -88,7 +109,9 @@ integer, counts its requests from before.  Returns a value like SERVE-ONCE."
          :again)
         (t
          (when (and (eq outcome :next) (eql served (connection-served connection)))
-           (note-stall engine)
+           ;; To call it again would change nothing, so it is parked, and has a deadline.
+           (with-engine (engine)
+             (incf (tally-stalls (engine-tally engine))))
            (setf outcome :park))
          (ecase outcome
            (:park (settle-served engine connection))
@@ -110,12 +133,6 @@ read.  Returns a value like SERVE-ONCE."
           ;; The kernel reported this end already; no further event will come.
           ((or (ownership-test ownership :read-closed) (not (serving-p engine))) :close)
           (t (park engine connection)))))
-
-(defun note-stall (engine)
-  "Counts that the service of ENGINE served no request and says that there is input.  To call it
-again would change nothing, so the connection is parked, and has a deadline."
-  (with-engine (engine)
-    (incf (tally-stalls (engine-tally engine)))))
 
 (defmethod milliseconds-queued ((engine ready-engine) connection least)
   "Trusts the samples only where the kernel does not know when the input came."

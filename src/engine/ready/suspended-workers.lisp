@@ -27,55 +27,36 @@ it has left the pool and is to end."
          (suspend-worker engine worker))
         (t t)))
 
-(defun become-active (engine worker)
-  "Notes that WORKER, which was just made, is at the ready set."
-  (with-engine (engine)
-    (set-worker-state worker :active)
-    (bt:condition-notify (engine-changed engine))))
-
 (defun suspend-worker (engine worker)
   "Waits until WORKER is resumed: true; or has left the pool: NIL."
   (clear-stack)                         ; else it may keep the last connection alive for long
-  (begin-suspension engine worker)
-  (prog1 (await-resume engine worker)
-    (end-suspension engine worker)))
-
-(defun begin-suspension (engine worker)
   (with-engine (engine)
     (incf (tally-suspends (engine-tally engine)))
     (set-worker-state worker :suspended)
-    (push worker (engine-suspended engine))))
-
-(defun end-suspension (engine worker)
-  (with-engine (engine)
-    (setf (engine-suspended engine) (delete worker (engine-suspended engine))
-          (ready-worker-poll-milliseconds worker) *poll-milliseconds*)))
+    (push worker (engine-suspended engine)))
+  (prog1 (await-resume engine worker)
+    (with-engine (engine)
+      (setf (engine-suspended engine) (delete worker (engine-suspended engine))
+            (ready-worker-poll-milliseconds worker) *poll-milliseconds*))))
 
 (defun await-resume (engine worker)
-  "Waits until WORKER, which is suspended, is resumed: true; or may leave the pool, and does:
-NIL."
+  "Waits until WORKER, which is suspended, is resumed: true; or may leave the pool, and does: NIL.
+The pool grows only while none is suspended, and a thread that lowers the floor calls
+RECHECK-WORKERS."
   (flet ((outcome ()
-           (case (worker-state worker)
-             (:active :resumed)
-             (t (when (or (not (serving-p engine)) (dispensable-p engine worker))
+           (cond ((eq :active (worker-state worker)) :resumed)
+                 ((or (not (serving-p engine))
+                      (and (> (pool-size engine) (engine-standby engine))
+                           (>= (worker-milliseconds worker) (* 1000 *suspension-seconds*))))
                   (retire worker)
-                  :retired))))
-         (period () (suspension-seconds engine)))
+                  :retired)))
+         (period ()
+           (and (> (pool-size engine) (engine-standby engine))
+                *suspension-seconds*)))
     (declare (dynamic-extent #'outcome #'period))
     (eq :resumed (interruptibly
                    (wait-until #'outcome (ready-worker-resumed worker) (engine-lock engine)
                                nil #'period)))))
-
-(defun suspension-seconds (engine)
-  "The number of seconds that a worker waits before it checks whether it is dispensable; NIL for
-ever.  The pool grows only while none is suspended, and a thread that lowers the floor calls
-RECHECK-WORKERS."
-  (and (> (pool-size engine) (engine-standby engine))
-       *suspension-seconds*))
-
-(defun dispensable-p (engine worker)
-  (and (> (pool-size engine) (engine-standby engine))
-       (>= (worker-milliseconds worker) (* 1000 *suspension-seconds*))))
 
 (defun resume-workers (engine count)
   "Lets up to COUNT suspended workers of ENGINE wait on the ready set again; returns how many."

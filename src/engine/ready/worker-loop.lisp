@@ -16,7 +16,9 @@
 (defmethod worker-loop ((engine ready-engine) worker)
   (prepare-thread *worker-slack-microseconds*)
   (setf (ready-worker-identity worker) (thread-identity))
-  (become-active engine worker)
+  (with-engine (engine)
+    (set-worker-state worker :active)
+    (bt:condition-notify (engine-changed engine)))
   (loop with pool = (engine-pool-state engine)
         while (keep-working-p engine worker pool)
         do (let ((token (next-event engine worker)))
@@ -35,7 +37,8 @@
          (when (accepting-p engine) ; or an inherited listener's connections are for others
            (accept-connections engine worker)))
         ((= token +timer-token+)
-         (attend-timers-in engine worker))
+         (unless-returned (run-due-timers engine worker)
+           (call-for-timers engine)))   ; that event will not come again
         (t
          (let ((connection (own-connection engine token)))
            (cond ((null connection))
@@ -45,11 +48,9 @@
 (defun own-connection (engine token)
   "The connection of TOKEN, if the caller now owns it; else NIL."
   (let ((connection (find-connection (engine-table engine) (plain-token token))))
-    (and connection
-         (become-owner connection (token-hangup-p token))
-         connection)))
-
-(defun attend-timers-in (engine worker)
-  "Runs the due timers of ENGINE in WORKER, which got the event of the alarm."
-  (unless-returned (run-due-timers engine worker)
-    (call-for-timers engine)))          ; that event will not come again
+    (when connection
+      (if (become-owner connection (token-hangup-p token))
+          connection
+          (progn (when (connection-output connection) ; its owner may be in a handler for long
+                   (flush-queue (connection-queue connection)))
+                 nil)))))

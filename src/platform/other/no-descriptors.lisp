@@ -41,7 +41,7 @@
   (unsupported error-text listener-descriptor descriptor-socket
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
                receive-octets first-octet drop-octets
-               send-octets send-octets-before-more send-held-octets
+               send-octets send-octets-before-more
                accept-descriptor close-descriptor shut-descriptor
                set-no-delay set-non-blocking set-blocking #-sbcl await-descriptor
                unsent-octets

@@ -136,11 +136,6 @@ minus an error number."
   "Makes the system send small packets of DESCRIPTOR at once.  Returns 0 or minus an error number."
   (set-socket-option descriptor +tcp-nodelay+ 1 +ipproto-tcp+))
 
-(defun send-held-octets (descriptor)
-  "Makes the system send the octets to DESCRIPTOR that SEND-OCTETS-BEFORE-MORE held back.  Returns 0
-or minus an error number."
-  (set-no-delay descriptor))            ; each such call sends them
-
 (defun defer-accepts (listener seconds)
   "Makes the system hold each new connection of LISTENER, a usocket, until its first octets arrive,
 or for about SECONDS, an integer; 0 for not at all.  Returns 0 or minus an error number; on a

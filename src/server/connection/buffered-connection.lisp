@@ -7,16 +7,14 @@
 ;;;; Invariants:
 ;;;; - INPUT is NIL, or its octets from START to END were received and not read.
 ;;;; - OUTPUT is NIL, or its octets from 0 to FILL were written and not sent.
-;;;; - QUEUE, the send queue of the connection, has the parts of a reply (see send-queue.lisp of
-;;;;   the engine) that the descriptor did not accept.  They are sent before the octets in OUTPUT.
-;;;;   After the request the engine sends them.  Before that, a handler that flushes, or reads
-;;;;   and finds no input, waits until they are sent.
+;;;; - QUEUE, the send queue of the connection (see send-queue.lisp of the engine), has what was
+;;;;   written before the octets in OUTPUT, and the descriptor did not accept.
 ;;;; - DRAINED-P is true only if the last read of the descriptor returned fewer octets than there
 ;;;;   was room for, so that the poller will report the next ones.
 
 (defstruct (io (:include opaque) (:copier nil)
                (:constructor make-io
-                   (descriptor &optional transport (queue (make-send-queue)))))
+                   (descriptor &optional transport (queue (make-send-queue descriptor)))))
   "A non-blocking descriptor and its buffers."
   ;; Octets go through DESCRIPTOR or TRANSPORT; both are NIL after closing.
   (descriptor nil :type (or null descriptor))
@@ -172,7 +170,7 @@ directions: the engine is closing the connection, and may still drain what the p
 
 (defun drop-descriptor (io)
   "Makes IO a closed one without closing its descriptor, which another party closes."
-  (clear-queue (io-queue io))
+  (end-queue (io-queue io))
   (setf (io-descriptor io) nil
         (io-transport io) nil
         (io-start io) (io-end io)

@@ -62,6 +62,7 @@ plain HTTP gets a reply."
     (when (eq :plain-http (handshake-failure-kind failure))
       (let ((refusal (make-refusal :plain-http-to-tls)))
         (note-rejected application http refusal)
+        (setf (send-queue-sender (io-queue (http-base http))) nil) ; no TLS
         (send-refusal-at-once (http-base http) refusal)))))
 
 (defun put-program-stream (application connection http)
@@ -76,9 +77,9 @@ handshake is done."
 (defun leave-handshake-to-engine (connection transport)
   "Queues a step with which the engine continues the handshake of TRANSPORT, of CONNECTION, when the
 peer takes octets."
-  (enqueue (connection-queue connection)
-           (list (make-step-part (lambda ()
-                                   (not (eq :output (transport-handshake transport))))))))
+  (write-parts (connection-queue connection)
+               (list (make-step-part (lambda ()
+                                       (not (eq :output (transport-handshake transport))))))))
 
 ;;; Where a worker waits
 

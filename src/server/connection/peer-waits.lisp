@@ -57,23 +57,17 @@ the connection is broken off first, so that no later wait for this peer is possi
 slow-readers.lisp of the engine), calls GIVE-UP-TAKER."
   (let* ((base (io-base io))
          (queue (io-queue base))
-         (limit (send-queue-milliseconds queue))
-         (now (milliseconds)))
+         (limit (send-queue-milliseconds queue)))
     (when (io-lent base)
       (let ((limit (lent-milliseconds base)))
         (setf (send-queue-milliseconds queue) (if (minusp limit) nil limit))))
     (unwind-protect
-         (loop
-           (look-at-taker queue (open-descriptor base) now)
-           (when (taker-given-up-p queue now)
-             (give-up-taker base))
-           (let ((room-p (await-descriptor (open-descriptor base) :output
-                                           :until (next-look-at-taker queue now))))
-             (setf now (milliseconds))
-             (when room-p
-               (return (look-at-taker queue (open-descriptor base) now)))))
-      (setf (send-queue-milliseconds queue) limit)
-      (end-wait queue))))
+         (loop for now = (milliseconds)
+               when (taker-given-up-p queue now)
+                 do (give-up-taker base)
+               until (await-descriptor (open-descriptor base) :output
+                                       :until (next-look-at-taker queue now)))
+      (setf (send-queue-milliseconds queue) limit))))
 
 ;;; The least rate
 ;;;

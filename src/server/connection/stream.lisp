@@ -17,7 +17,7 @@ ours."))
   (declare (ignore stream))
   nil)
 
-(defun make-descriptor-stream (descriptor &optional (queue (make-send-queue)))
+(defun make-descriptor-stream (descriptor &optional (queue (make-send-queue descriptor)))
   "A stream of octets on DESCRIPTOR, which is open and non-blocking, and whose connection has QUEUE,
 a SEND-QUEUE."
   (let ((io (make-io descriptor nil queue)))
@@ -31,7 +31,8 @@ meanwhile."
          (queue (if (and base (not (transport-waits-p transport)))
                     (io-queue base)
                     (make-send-queue))))
-    (setf (send-queue-sender queue) (lambda (parts) (transport-send-parts transport parts)))
+    (setf (send-queue-sender queue) (lambda (parts) (transport-send-parts transport parts))
+          (send-queue-waits-p queue) (transport-waits-p transport))
     queue))
 
 (defun make-transport-io (transport)
@@ -182,7 +183,8 @@ on.  Returns NIL when the descriptor was closed already."
   "Sends the unsent octets of IO, then makes the descriptor of the stream beside it that of IO,
 blocking, as programs expect.  The caller closes the former descriptor."
   (send-unsent io)
-  (setf (io-queue io) (make-send-queue)     ; the former queue stays with the connection
-        (io-descriptor io) (lisp-stream-descriptor (io-lent io))
+  (setf (io-descriptor io) (lisp-stream-descriptor (io-lent io))
+        ;; The former queue stays with the connection.
+        (io-queue io) (make-send-queue (io-descriptor io))
         (io-owner io) :lent)
   (set-blocking (io-descriptor io)))

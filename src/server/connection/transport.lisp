@@ -22,6 +22,24 @@
   "A part of at least this many octets is written to a transport without a copy: a TLS record has at
 most so many (RFC 8446, section 5.1).")
 
+(defun gather-octets (parts buffer end)
+  "Copies the first octets of PARTS, a list, to BUFFER, up to END.  Returns how many: fewer than
+END only if there are no more, or a step has to be done before; 0 if a file ends too early."
+  (loop with fill = 0
+        for part in parts
+        while (and (< fill end) (not (step-part-p part)))
+        do (let* ((position (part-position part))
+                  (next (+ fill (min (- end fill) (- (part-end part) position)))))
+             (etypecase part
+               (octets-part
+                (replace buffer (octets-part-octets part)
+                         :start1 fill :end1 next :start2 position))
+               (file-part
+                (unless (read-file-octets (file-part-file part) position buffer fill next)
+                  (return fill))))
+             (setf fill next))
+        finally (return fill)))
+
 (defun send-repeatedly (transport octets end)
   "Writes OCTETS up to END to TRANSPORT, record by record, as far as it takes them now.  Returns the
 same as TRANSPORT-SEND."

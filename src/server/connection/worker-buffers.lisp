@@ -45,35 +45,12 @@ thread changes it at the same time."
 (defvar *free-worker-buffers* (make-free-list 16)
   "Worker buffers that no thread uses.")
 
-(defun borrow-worker-buffers ()
-  "Worker buffers that no thread uses, perhaps new."
-  (or (take-from-free-list *free-worker-buffers*) (make-worker-buffers)))
-
-(defun return-worker-buffers (worker-buffers)
-  "Keeps WORKER-BUFFERS, which the caller has borrowed, for other threads."
-  (put-on-free-list *free-worker-buffers* worker-buffers))
-
-(defvar *spare-worker-buffers* nil
-  "In a thread that resumes many connections one after the other, the worker buffers for the next
-one; NIL during one, and in other threads.")
-
 (defun call-with-borrowed-worker-buffers (thunk)
   "Calls THUNK, a function without arguments, with worker buffers that no other thread uses.
 Returns what THUNK returns."
-  (let* ((spare (shiftf *spare-worker-buffers* nil))
-         (*worker-buffers* (or spare (borrow-worker-buffers))))
+  (let ((*worker-buffers* (or (take-from-free-list *free-worker-buffers*) (make-worker-buffers))))
     (multiple-value-prog1 (funcall thunk)
-      (if spare
-          (setf *spare-worker-buffers* spare)
-          (return-worker-buffers *worker-buffers*)))))
-
-(defun call-with-spare-worker-buffers (thunk)
-  "Calls THUNK, a function without arguments that resumes many connections, with worker buffers for
-all of them.  Returns what THUNK returns."
-  (let ((*spare-worker-buffers* (borrow-worker-buffers)))
-    (multiple-value-prog1 (funcall thunk)
-      (when *spare-worker-buffers*
-        (return-worker-buffers *spare-worker-buffers*)))))
+      (put-on-free-list *free-worker-buffers* *worker-buffers*))))
 
 ;;; Buffers for input and output
 

@@ -46,7 +46,7 @@
     (when (member (put-in-shared-queue (streamed-answer-shared-queue answer)
                                        (framed octets (viewer-framing viewer)))
                   '(:room :full))
-      (resume (streamed-answer-deferred-response answer)))))
+      (have-owner-send (streamed-answer-deferred-response answer)))))
 
 (defun watch-servers (feeds engine servers)
   "The feed of ENGINE in FEEDS.  The first call makes one for SERVERS, a list, which may be called
@@ -95,6 +95,4 @@ its engine in FEEDS.  Ends when the client leaves or the server stops.  The resu
     (setf (live-feed-history feed) (subseq kept 0 (min *snapshots-kept* (length kept))))
     (when viewers
       (let ((event (snapshots-event (list (snapshot-octets (live-feed-servers feed) t)))))
-        (call-with-spare-worker-buffers
-         (lambda ()
-           (call-for-all (lambda (viewer) (send-to-viewer viewer event)) viewers)))))))
+        (call-for-all (lambda (viewer) (send-to-viewer viewer event)) viewers)))))

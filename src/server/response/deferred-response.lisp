@@ -164,6 +164,19 @@ for that; :EARLY if its owner has yet to look; :LATE if it was not pending."
         (resume-connection (suspended-exchange-engine deferred-response)
                            (suspended-exchange-connection deferred-response)))))
 
+(defun queue-of-exchange (exchange mark announced)
+  "A shared queue for the content of the reply of EXCHANGE, in which MARK octets may wait.
+ANNOUNCED is the number of octets of that, or NIL."
+  (make-shared-queue mark (io-queue (http-io (exchange-http exchange)))
+                     :engine (exchange-engine exchange) :announced announced))
+
+(defun have-owner-send (deferred-response)
+  "Has the owner of the connection of DEFERRED-RESPONSE send what was put into its shared queue,
+unless that was sent at once, or the poller sees to it."
+  (let ((shared-queue (deferred-response-shared-queue deferred-response)))
+    (when (and shared-queue (owner-wanted-p shared-queue))
+      (resume deferred-response))))
+
 ;;; The client's leaving
 
 (defun take-on-leaving (deferred-response)
@@ -187,16 +200,13 @@ error."
 time."
   (tell-of-leaving deferred-response (take-on-leaving deferred-response)))
 
-(defmethod over-at-once-p ((deferred-response deferred-response))
-  (let ((shared-queue (deferred-response-shared-queue deferred-response)))
-    (and shared-queue (shared-queue-broken-p shared-queue))))
-
 (defun break-stream (deferred-response shared-queue)
   "Ends SHARED-QUEUE, of DEFERRED-RESPONSE, whose client does not get the rest.  Wakes threads that
 wait for room first: one of them may hold a lock that the ON-LEAVING function needs.  Calls that
 function next, and then the functions that wait for room."
   (with-acquired (function (take-on-leaving deferred-response)
                            (tell-of-leaving deferred-response function))
+    (end-queue (shared-queue-queue shared-queue))
     (end-shared-queue shared-queue
                       (lambda () (tell-of-leaving deferred-response (shiftf function nil))))))
 
@@ -370,11 +380,11 @@ closed its sending side."
         (break-stream deferred-response shared-queue))) ; no other code would end it
   (when (ends-with-engine-p deferred-response)
     (close-shared-queue shared-queue))
-  (let ((sent-p (and (not (shared-queue-broken-p shared-queue))
+  (let ((sent-p (and (not (shared-queue-ended-p shared-queue))
                      (send-queued shared-queue (http-io http)))))
     ;; It may be broken by now.  Then the worker that closes the connection abandons
     ;; DEFERRED-RESPONSE.
-    (cond ((shared-queue-broken-p shared-queue) :broken)
+    (cond ((shared-queue-ended-p shared-queue) :broken)
           ((not sent-p) :deferred)
           (t
            (setf (http-suspended-exchange http) nil

@@ -83,14 +83,15 @@ anything but a regular file."
 
 ;;; Into a reply
 
-(defun close-unless-left (part http)
-  "Closes the file of PART, if any, unless the queue of HTTP has some of it, and owns the file."
-  (unless (or (null part)
-              (member part (io-unsent (http-io http))))
-    (drop-parts (list part))))
+(defun open-file-part (name)
+  "A FILE-PART, yet empty, of the file NAME, a string; NIL when that cannot be read.  The caller has
+to drop it in the end."
+  (let ((file (open-file name)))
+    (unless (minusp file)
+      (make-file-part file))))
 
-(defun call-with-file (pathname http function)
-  "Calls FUNCTION with a FILE-PART of the file PATHNAME, to be sent over HTTP, and its VERSION.  NIL
+(defun call-with-file (pathname function)
+  "Calls FUNCTION with a FILE-PART of the file PATHNAME, which it may send, and its VERSION.  NIL
 where that is no readable regular file."
   (let* ((known (known-file pathname))
          (name (known-file-name known))
@@ -99,7 +100,8 @@ where that is no readable regular file."
                       (when version
                         (funcall function part version)
                         t))
-      (close-unless-left part http))))
+      (unless (or (null part) (file-part-queued-p part))
+        (drop-parts (list part))))))
 
 (defun append-file (reply part)
   "Appends the octets of PART, of a file, to REPLY where they are few; otherwise returns PART, to be

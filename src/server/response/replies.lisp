@@ -14,25 +14,16 @@
      ,@body))
 
 (defun send-reply (io reply &optional body)
-  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to IO, without waiting.  Octets
-that the descriptor does not accept are queued: then REPLY gives its vector away, and BODY must not
-change any more."
+  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to IO.  What the descriptor does
+not accept is queued: BODY must not change any more."
   (send-output io)                      ; octets that were written before
-  (sending-wholly (io)
-    (let* ((fill (output-fill reply))
-           (sent (if body
-                     0
-                     (max 0 (send io (output-octets reply) 0 fill)))))
-      (unless (= sent fill)             ; almost every reply is sent wholly here
-        (enqueue (io-queue io)
-                 (cons (make-octets-part (output-octets reply) sent fill)
-                       (typecase body
-                         (null '())
-                         (part (list body))
-                         (t (list (make-octets-part body))))))
-        (flush-io io)
-        (when (io-unsent io)
-          (give-octets-away reply))))))
+  (let ((queue (io-queue io))
+        (octets (output-octets reply))
+        (fill (output-fill reply)))
+    (check-sent io (if body
+                       (write-parts queue (list (make-octets-part (subseq octets 0 fill))
+                                                (if (part-p body) body (make-octets-part body))))
+                       (write-to-queue queue octets 0 fill t)))))
 
 (defparameter *retry-seconds* 1
   "The value of Retry-After for a refused client, an integer of seconds.")
@@ -66,11 +57,10 @@ content if HEAD-ONLY-P."
     (send-reply io reply)))
 
 (defun send-refusal-at-once (io refusal &optional head-only-p)
-  "Like SEND-REFUSAL, but drops the octets that the descriptor of IO does not accept now, and sends
-no content if HEAD-ONLY-P.  True when some were sent."
+  "Like SEND-REFUSAL, in a thread that may not own the connection of IO.  True when it is sent."
   (with-reply (reply)
     (encode-refusal reply refusal head-only-p)
-    (plusp (send io (output-octets reply) 0 (output-fill reply)))))
+    (null (write-to-queue (io-queue io) (output-octets reply) 0 (output-fill reply) t))))
 
 (defun send-continue (io)
   "Asks the peer of IO for the content that it holds back (RFC 9110, section 10.1.1)."

@@ -224,7 +224,7 @@ not take now are queued.  True when the content has its announced length."
           (encode-last-chunk end)
           (write-encoded io end))))
     (when (and framing (io-open-p io))
-      (leave-output-to-engine io))
+      (push-output io))
     (not (typep framing '(integer 1)))))
 
 (defmethod close ((stream reply-stream) &key abort)

@@ -24,12 +24,6 @@ thread may be any, and must not read."))
   (:documentation "Ends SUSPENDED-EXCHANGE, whose connection is about to be closed.  The result has
 no meaning."))
 
-(defgeneric over-at-once-p (suspended-exchange)
-  (:documentation "True when octets of SUSPENDED-EXCHANGE, even those that wait for the peer, are
-not to be sent any more.")
-  (:method ((suspended-exchange suspended-exchange))
-    nil))
-
 (defgeneric suspended-exchange-memory (suspended-exchange)
   (:documentation "How many octets of memory, an integer, SUSPENDED-EXCHANGE keeps while it waits
 without a worker, besides its input.")

@@ -142,8 +142,7 @@ unfinished message."
 (defun hand-to-program (socket io octets)
   "Calls the program of SOCKET with OCTETS, which have come over IO."
   (lend-no-buffers io)                  ; it may take long
-  (send-waiting socket io)
-  (call-in-burst socket io (lambda () (tell-program socket octets))))
+  (tell-program socket octets))
 
 (defun call-telling (socket function)
   "Calls FUNCTION, which informs the program of SOCKET about its end."
@@ -201,7 +200,7 @@ unfinished message."
 
 (defmethod reads-on-p ((socket program-socket))
   (and (program-socket-reader socket)
-       (not (shared-queue-over-p (program-socket-shared-queue socket)))
+       (not (shared-queue-shut-p (program-socket-shared-queue socket)))
        (call-next-method)))
 
 (defmethod note-end-of-input ((socket program-socket))
@@ -216,7 +215,7 @@ unfinished message."
          (setf (program-socket-worker-wanted-p socket) nil)
          (loop for outcome = (continue-speaking socket http nil)
                for called-p = (and (member outcome '(:deferred :again))
-                                   (written-called-p socket http))
+                                   (written-called-p socket))
                while (and called-p (eq :deferred outcome))
                finally (return outcome)))
         ((program-socket-worker-wanted-p socket)
@@ -233,19 +232,12 @@ unfinished message."
   (unwind-protect (continue-websocket socket (http-io http) resuming-p)
     (setf (websocket-owner socket) nil)))
 
-(defun written-called-p (socket http)
-  "Calls the functions of the program that are due after a send to SOCKET over HTTP; true if there
-were any."
+(defun written-called-p (socket)
+  "Calls the functions of the program that are due after a send to SOCKET; true if there were any."
   (when (program-socket-written socket)
     (setf (websocket-owner socket) (bt:current-thread))
-    (unwind-protect (call-lending-value socket (http-io http) #'call-written)
+    (unwind-protect (call-written socket)
       (setf (websocket-owner socket) nil))))
-
-(defun call-lending-value (socket io function)
-  "Calls FUNCTION with SOCKET as CALL-LENDING does, and returns its value."
-  (let ((value nil))
-    (call-lending socket io (lambda () (setf value (funcall function socket))))
-    value))
 
 (defmethod say-going-away ((socket program-socket))
   (cond ((running-p (suspended-exchange-engine socket)) nil)
@@ -277,8 +269,6 @@ were any."
   (call-written socket))
 
 (defmethod abandon ((socket program-socket))
-  ;; Its thread may have been destroyed in a function of the program.
-  (take-sending-back socket)
   (unwind-protect (end-with-program socket)
     (end-websocket socket)              ; the program may have ended the thread
     (with-websocket (socket) (take-buffered socket))

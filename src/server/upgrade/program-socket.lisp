@@ -67,7 +67,7 @@ or NIL for never."
                  (exchange-application exchange)
                  (exchange-engine exchange)
                  (exchange-connection exchange)
-                 (make-shared-queue *high-water-mark* :engine (exchange-engine exchange))
+                 (queue-of-exchange exchange *high-water-mark* nil)
                  frames-p most-octets (and frames-p (as-milliseconds ping-seconds))
                  (as-milliseconds idle-seconds) (milliseconds) (words-of-upgrade exchange))))
     (setf (websocket-begun-p socket) t)
@@ -77,8 +77,7 @@ or NIL for never."
   "Makes SOCKET the suspended exchange of HTTP, whose request the current thread serves.  From now
 on, output of the program is sent at once."
   (setf (http-suspended-exchange http) socket)
-  (when (lendable-p (http-io http))
-    (lend-sending socket)))
+  (begin-sending socket (http-io http)))
 
 ;;; Functions to call after a send
 
@@ -89,7 +88,7 @@ on, output of the program is sent at once."
     (let* ((shared-queue (program-socket-shared-queue socket))
            (ended-p (shared-queue-ended-p shared-queue)))
       (and (or ended-p
-               (<= position (- (program-socket-put socket) (shared-queue-size shared-queue))))
+               (<= position (- (program-socket-put socket) (octets-waiting-in shared-queue))))
            (ecase kind
              (:data (not ended-p))      ; it may not have been sent
              (:close (or (not (program-socket-held-p socket))
@@ -193,7 +192,7 @@ caller holds the lock."
 caller holds the lock."
   (let* ((shared-queue (program-socket-shared-queue socket))
          (result (cond ((plusp (length octets)) (put-in-shared-queue shared-queue octets))
-                       ((shared-queue-over-p shared-queue) :over)
+                       ((shared-queue-shut-p shared-queue) :over)
                        (t :room))))
     (if (and (eq :over result) (program-socket-frames-p socket) (farewell-said-p socket))
         :dropped
@@ -241,11 +240,12 @@ this.  It waits while the queue is full, for at most the write timeout.  Signals
   (loop
     (ecase (put-written socket octets callback)
       ((:room :full :dropped)
-       (resume-websocket socket)
+       (when (or (owner-wanted-p (program-socket-shared-queue socket))
+                 (not (eq :open (websocket-state socket))))
+         (resume-websocket socket))
        (call-written socket)
        (return))
       (:refused
-       (resume-websocket socket)
        (unless (await-room-in-websocket
                 socket (or (write-seconds (suspended-exchange-application socket)) t))
          (end-websocket socket)
@@ -257,7 +257,7 @@ this.  It waits while the queue is full, for at most the write timeout.  Signals
 SOCKET has ended.  Flushes when more than *HIGH-WATER-MARK* octets are kept; then it may wait and
 signal as WRITE-TO-PROGRAM-SOCKET does."
   (when (with-websocket (socket)
-          (unless (shared-queue-over-p (program-socket-shared-queue socket))
+          (unless (shared-queue-shut-p (program-socket-shared-queue socket))
             (push octets (program-socket-buffered socket))
             (< *high-water-mark* (incf (program-socket-buffered-size socket) (length octets)))))
     (flush-program-socket socket)))
@@ -268,13 +268,18 @@ lock."
   (setf (program-socket-buffered-size socket) 0)
   (shiftf (program-socket-buffered socket) '()))
 
+(defun joined-octets (vectors)
+  "The octets of VECTORS, a list, in one vector."
+  (let ((octets (make-octets (reduce #'+ vectors :key #'length))) (fill 0))
+    (dolist (vector vectors octets)
+      (replace octets (the octets vector) :start1 fill)
+      (incf fill (length vector)))))
+
 (defun flush-program-socket (socket &optional callback)
   "Sends all kept pieces of SOCKET as WRITE-TO-PROGRAM-SOCKET does, with CALLBACK."
   (let ((parts (with-websocket (socket) (take-buffered socket))))
     (write-to-program-socket socket
-                             (if parts
-                                 (joined-octets (reverse parts) (octets-of parts))
-                                 (make-octets 0))
+                             (joined-octets (reverse parts))
                              callback)))
 
 (defun finish-program-socket (socket)

@@ -31,7 +31,6 @@
                       (prog1 (receive-messages socket io)
                         (keep-time socket now))))
          (ended-p (send-queued (websocket-shared-queue socket) io)))
-    (send-held socket io)
     (note-ping-sent socket io)
     (cond (ended-p :close)
           ((eq :gone (websocket-state socket)) :broken)
@@ -53,8 +52,7 @@ may have come."
                (return t))
              (let ((new-p (= (io-start io) (io-end io))))
                (when new-p
-                 (send-waiting socket io)
-                 (send-held socket io))
+                 (send-for-websocket socket))
                (ecase (if (nothing-new-p socket io) :none (fill-input io))
                  (:some
                   (when new-p
@@ -83,11 +81,6 @@ client's end may have come with the last octets, without an event of its own."
   (and (io-all-read-p io)
        (not (peer-left-p socket))))
 
-(defun send-waiting (socket io)
-  "Sends as many octets in the shared queue of SOCKET as the client takes now over IO."
-  (when (queued-p (websocket-shared-queue socket))
-    (send-queued (websocket-shared-queue socket) io)))
-
 (defgeneric handle-input (socket io)
   (:documentation "Handles the next part of the input of IO for SOCKET."))
 
@@ -101,20 +94,16 @@ client's end may have come with the last octets, without an event of its own."
       ((nil :pong))
       (:ping (put-in-websocket socket (encode-frame :pong value)))
       ((:text :binary)
-       (send-waiting socket io)
-       (unwind-protect (call-on-message socket io kind value)
+       (unwind-protect (call-on-message socket kind value)
          (reduce-account (websocket-memory socket) 0)))
       (:close (note-close socket :receive-close value more))
       (:failure (note-close socket :fail value more)))))
 
-(defun call-on-message (socket io kind message)
+(defun call-on-message (socket kind message)
   (when (sending-p (websocket-state socket))
     (call-for-websocket socket (if (eq :text kind) "ON-TEXT" "ON-BINARY")
                         (lambda ()
-                          (call-in-burst socket io
-                                         (lambda ()
-                                           (funcall (websocket-on-message socket)
-                                                    socket kind message)))))))
+                          (funcall (websocket-on-message socket) socket kind message)))))
 
 (defun call-for-websocket (socket callback function)
   "Calls FUNCTION, which calls the function of a program that it knows as CALLBACK, a string.  A
@@ -191,8 +180,7 @@ was read."
 (defun note-ping-sent (socket io)
   "Records the time when a ping in the queue of SOCKET was sent over IO."
   (when (and (eq :put (websocket-pinged socket))
-             (null (io-unsent io))
-             (not (queued-p (websocket-shared-queue socket))))
+             (null (io-unsent io)))
     (setf (websocket-pinged socket) (milliseconds))))
 
 (defun settle-websocket-deadline (socket io)
@@ -203,9 +191,6 @@ applies instead."
                         (earlier (end-moment socket) (ping-moment socket)))))
 
 ;;; The end
-
-(defmethod over-at-once-p ((socket websocket))
-  (shared-queue-ended-p (websocket-shared-queue socket)))
 
 (defmethod abandon ((socket websocket))
   (when (websocket-begun-p socket)

@@ -2,18 +2,6 @@
 
 ;;;; A WebSocket over a connection, and how any thread sends to it.  websocket-connection.lisp has
 ;;;; its input.
-;;;;
-;;;; ON-MESSAGE may take long, and the messages of other threads to the client must not wait for it.
-;;;; So the owner lends the send permission meanwhile:
-;;;;
-;;;;   relay     the sender
-;;;;   NIL       the owner of the connection
-;;;;   :FREE     any thread that has octets to send, after it has changed RELAY to :TAKEN
-;;;;   :TAKEN    the thread that has done so; it also sends octets that others add in the meantime
-;;;;
-;;;; Invariant: the holder of the send permission, or the next one, sees all octets in the shared
-;;;; queue.  Each thread puts its octets in before it asks for the permission, and each holder looks
-;;;; again after it has released the permission.
 
 (defparameter *closing-seconds* 5
   "How many seconds a client has to answer a close frame.")
@@ -47,14 +35,7 @@
   ;; The thread that serves it now; at first the one that answers the handshake.
   (owner (bt:current-thread))
   ;; True when the answer to the opening handshake of WEBSOCKET was sent.
-  (begun-p nil)
-  (relay nil :type (member nil :free :taken))
-  ;; The state of a burst of messages; see there.
-  (more-p nil)                          ; others have come while the owner handles one
-  (withheld-p nil)                      ; the system may hold octets that the owner has sent
-  ;; The time of the first message whose answers may be held, in MILLISECONDS.
-  (held-since 0 :type fixnum)
-  (slow-p nil))                         ; that time was long ago
+  (begun-p nil))
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
@@ -85,7 +66,7 @@ gone; NIL for never."
     (%make-websocket (exchange-application exchange)
                      (exchange-engine exchange)
                      (exchange-connection exchange)
-                     (make-shared-queue high-water-mark :engine (exchange-engine exchange))
+                     (queue-of-exchange exchange high-water-mark nil)
                      memory
                      (make-decoder-with-account memory message-octets)
                      on-message on-close
@@ -118,124 +99,29 @@ same as PUT-IN-SHARED-QUEUE."
   "True when the current thread is the owner of SOCKET."
   (eq (bt:current-thread) (websocket-owner socket)))
 
+(defun begin-sending (socket io)
+  "Lets any thread send to SOCKET, over IO, from now on; only the owner where a stream of the Lisp
+reads and writes, since one thread at a time may use that."
+  (when (io-waits-p io)
+    (setf (send-queue-owner-sends-p (io-queue io)) t))
+  (begin-shared-queue (websocket-shared-queue socket) io))
+
 (defun resume-websocket (socket)
-  "Has the shared queue of SOCKET sent: at once, or soon by its owner."
-  (cond ((relay-queued socket))
-        ((not (owned-websocket-p socket)) (resume socket))
+  "Has the owner of SOCKET send what only that can send, and look at the state of SOCKET."
+  (cond ((not (owned-websocket-p socket)) (resume socket))
         ((websocket-begun-p socket) (send-for-websocket socket))))
 
 (defun send-for-websocket (socket)
-  "Sends as much of the shared queue of SOCKET as the client takes now.  The caller has the send
-permission."
-  (let ((io (websocket-io socket)))
-    (handler-case
-        (if (owned-websocket-p socket)
-            (send-amid-burst socket io)
-            (send-queued (websocket-shared-queue socket) io))
-      ((or descriptor-broken stream-timeout) ()
-        (end-websocket socket)))))      ; its owner will notice
-
-(defun relayed-p (socket)
-  "Sends the shared queue of SOCKET if the send permission is free.  True when it was."
-  (when-taken (permission-p (compare-and-set (websocket-relay socket) :free :taken))
-    (unwind-protect (send-for-websocket socket)
-      (compare-and-set (websocket-relay socket) :taken :free))
-    t))
-
-(defun relay-queued (socket)
-  "Sends the shared queue of SOCKET if its owner has lent the send permission.  True when the queue
-is empty, or another thread sends it."
-  (loop
-    (cond ((relayed-p socket)
-           (unless (queued-p (websocket-shared-queue socket))
-             (return t)))
-          (t
-           ;; Read RELAY once: it may become :FREE in the meantime, and then the loop must go on.
-           (case (websocket-relay socket)
-             (:taken (return t))
-             ((nil) (return nil)))))))
-
-(defun lendable-p (io)
-  "True when another thread may send to IO, since that does not wait."
-  (and (engine-sends-p io)
-       (io-descriptor (io-base io))
-       (not (io-waits-p io))))
-
-(defun lend-sending (socket)
-  "Lends the send permission for SOCKET.  The caller is its owner."
-  (compare-and-set (websocket-relay socket) nil :free)
-  (when (queued-p (websocket-shared-queue socket))
-    (relay-queued socket)))
-
-(defun take-sending-back (socket)
-  "Returns the send permission for SOCKET to its owner, the caller, which may not have lent it."
-  ;; The holder of the permission is in a system call that does not wait.
-  (loop until (or (compare-and-set (websocket-relay socket) :free nil)
-                  (null (websocket-relay socket)))
-        do (bt:thread-yield)))
-
-(defun call-lending (socket io function)
-  "Calls FUNCTION, of a program, in the owner of SOCKET, which lends the send permission for IO
-meanwhile."
-  (if (lendable-p io)
-      (unwind-protect (progn (lend-sending socket)
-                             (funcall function))
-        (take-sending-back socket))
-      (funcall function)))
-
-;;; Bursts of messages
-;;;
-;;; Answers to messages that have come together are sent together.  While more messages wait, the
-;;; system may hold the output of the owner; a send without that flag, by any thread, releases it.
-;;; After the last message the owner releases the held octets.  If a handler waits meanwhile, the
-;;; system sends them by itself, when earlier octets are acknowledged or after its retransmission
-;;; timeout (200 ms and a round trip, or more where that varies).  To keep that rare, nothing is
-;;; held after a message that took long, or several that did together.
-
-(defparameter *long-milliseconds* 1
-  "How long after the first message whose answer is held more messages may be handled without a
-send.")
-
-(defun send-amid-burst (socket io)
-  "Like SEND-QUEUED, for the owner of SOCKET during a message."
-  (let ((more-p (websocket-more-p socket)))
-    (cond (more-p                       ; other threads may add octets after any look at the queue
-           (setf (websocket-withheld-p socket) t))
-          ((queued-p (websocket-shared-queue socket))
-           (setf (websocket-withheld-p socket) nil)))
-    (send-queued (websocket-shared-queue socket) io :more-p more-p)))
-
-(defun send-held (socket io)
-  "Makes the system send the octets that it holds of the output of SOCKET over IO.  The caller is
-the owner."
-  (when (shiftf (websocket-withheld-p socket) nil)
-    (let ((descriptor (io-descriptor (io-base io))))
-      (when descriptor
-        (send-held-octets descriptor)))))
-
-(defun call-holding (socket io function)
-  "Calls FUNCTION, which handles a message.  If other messages wait behind it, the system may hold
-the answers of SOCKET over IO."
-  (setf (websocket-more-p socket) (and (< (io-start io) (io-end io))
-                                       (not (websocket-slow-p socket))
-                                       (lendable-p io)))
-  (unwind-protect (funcall function)
-    (setf (websocket-more-p socket) nil)))
-
-(defun call-in-burst (socket io function)
-  "Like CALL-LENDING, for FUNCTION, which handles a message over IO.  Other messages may have come
-behind it."
-  (unless (websocket-withheld-p socket)
-    (setf (websocket-held-since socket) (milliseconds)))
-  ;; Octets of other threads are sent, and not held, when the permission is lent.
-  (unless-returned (call-lending socket io (lambda () (call-holding socket io function)))
-    (send-held socket io)) ; ending with unread input resets the connection, which drops octets
-  (setf (websocket-slow-p socket)
-        (< *long-milliseconds* (- (milliseconds) (websocket-held-since socket)))))
+  "Sends as much of the shared queue of SOCKET as the client takes now.  The caller is its owner."
+  (handler-case (send-queued (websocket-shared-queue socket) (websocket-io socket))
+    ((or descriptor-broken stream-timeout) ()
+      (end-websocket socket))))         ; its owner will notice
 
 (defun end-websocket (socket)
   "Notes that the TCP connection of SOCKET has ended, or will end."
   (with-websocket (socket) (step-websocket socket :end))
+  (when (shared-queue-begun-p (websocket-shared-queue socket))
+    (end-queue (shared-queue-queue (websocket-shared-queue socket))))
   (end-shared-queue (websocket-shared-queue socket)))
 
 (defun close-websocket-with (socket code reason)
@@ -257,7 +143,7 @@ Signals an error where either must not be in a close frame."
 (defun websocket-open-p (socket)
   "True while messages can be sent to SOCKET, as far as is known."
   (and (sending-p (websocket-state socket))
-       (not (shared-queue-over-p (websocket-shared-queue socket)))))
+       (not (shared-queue-shut-p (websocket-shared-queue socket)))))
 
 (defgeneric say-going-away (socket)
   (:documentation "Sends the client of SOCKET a close frame if its engine stops.")
@@ -268,32 +154,19 @@ Signals an error where either must not be in a close frame."
 
 ;;; Waiting for the client to take octets
 
-(defparameter *relay-look-seconds* 1/20
-  "How often a thread that waits for room checks whether it can send itself, since the owner is
-busy.")
-
 (defun await-room-in-websocket (socket wait)
   "Waits up to WAIT seconds, a real, or T for no limit, until SOCKET has room or has ended.  True
 when it does.  Returns NIL at once in a handler that has not returned yet: its octets are not sent
 before."
   (let ((end (if (eq t wait) nil (end-after wait))))
-    (cond ((not (owned-websocket-p socket)) (await-room-elsewhere socket end))
+    (cond ((not (owned-websocket-p socket))
+           (await-room (websocket-shared-queue socket) (if (eq t wait) nil wait)))
           ((websocket-begun-p socket) (await-room-as-owner socket end))
           (t nil))))
 
-(defun await-room-elsewhere (socket end)
-  "Like AWAIT-ROOM, until END, in a thread that is not the owner of SOCKET."
-  (loop
-    (let ((left (milliseconds-left end)))
-      (cond ((await-room (websocket-shared-queue socket)
-                         (if left (min (/ left 1000) *relay-look-seconds*) *relay-look-seconds*))
-             (return t))
-            ((eql 0 left) (return nil)))
-      (relay-queued socket))))
-
 (defun await-room-as-owner (socket end)
-  "Like AWAIT-ROOM, until END, in the only thread that would send; without END, up to the write
-timeout."
+  "Like AWAIT-ROOM, until END; without END, up to the write timeout.  All other workers may wait as
+well, so the caller, which is the owner, sends."
   (let ((io (websocket-io socket)))
     (loop while (full-p (websocket-shared-queue socket))
           do (handler-case
@@ -302,6 +175,5 @@ timeout."
                        (return nil))
                      (await-peer io :output))
                ((or descriptor-broken stream-timeout) () (end-websocket socket)))
-             (unless (relay-queued socket)
-               (send-for-websocket socket))
+             (send-for-websocket socket)
           finally (return t))))
