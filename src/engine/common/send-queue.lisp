@@ -48,8 +48,9 @@ returns true when it is, and NIL when the descriptor takes no more now."
   "Lets go of PARTS, a list, which are not to be sent."
   (dolist (part parts)
     (when (file-part-p part)
-      (when-taken (file (shiftf (file-part-file part) nil))
-        (close-descriptor file)))))
+      (let ((file (shiftf (file-part-file part) nil)))
+        (when file
+          (close-descriptor file))))))
 
 (defstruct (peer-watch (:include opaque) (:constructor make-peer-watch ()) (:copier nil))
   "How a peer takes its time, see slow-readers.lisp."
@@ -149,6 +150,7 @@ returns true when it is, and NIL when the descriptor takes no more now."
     (when (plusp memory)
       (change-reservation (send-queue-reserved queue) (- (send-queue-reserved queue) memory)))
     (unless (send-queue-parts queue)
+      (setf (send-queue-last queue) '()) ; or it would keep what was sent alive
       (end-wait queue))))
 
 (defun send-first (queue)
@@ -178,9 +180,8 @@ Returns the number of octets, 0 if a file ends too early, or minus an error numb
 
 (defun send-parts (queue)
   "Sends what waits in QUEUE, as far as the socket takes it now.  Returns an error number, after
-which QUEUE is dead, or NIL.  The second value is true if anything was sent."
-  (loop with sent-p = nil
-        for part = (first (send-queue-parts queue))
+which QUEUE is dead, or NIL."
+  (loop for part = (first (send-queue-parts queue))
         while (and part (not (send-queue-waits-p queue)))
         do (if (= (part-position part) (part-end part))
                (drop-first queue)
@@ -188,16 +189,14 @@ which QUEUE is dead, or NIL.  The second value is true if anything was sent."
                  (cond ((plusp count)
                         (skip-octets (send-queue-parts queue) count)
                         (decf (send-queue-size queue) count)
-                        (incf (send-queue-sent queue) count)
-                        (setf sent-p t))
+                        (incf (send-queue-sent queue) count))
                        ((would-block-p count)
                         (when (send-queue-arm queue)
                           (funcall (send-queue-arm queue) (send-queue-connection queue)))
-                        (return (values nil sent-p)))
+                        (return nil))
                        (t
                         (end-under-lock queue)
-                        (return (values (if (zerop count) +eio+ (- count)) sent-p))))))
-        finally (return (values nil sent-p))))
+                        (return (if (zerop count) +eio+ (- count)))))))))
 
 (defun send-some (queue octets start end)
   "Sends as many OCTETS from START to END as the socket of QUEUE, in which nothing waits, takes now.
@@ -213,6 +212,8 @@ Returns what SEND-OCTETS does."
   "See WRITE-TO-QUEUE."
   (cond ((dead-p queue) +ebadf+)
         ((= start end) nil)
+        ((and (send-queue-parts queue) (send-queue-arm queue)) ; it is armed
+         (queue-octets queue octets start end copy-p))
         (t
          (let ((count (if (or (send-queue-parts queue) (send-queue-waits-p queue))
                           0
@@ -229,10 +230,12 @@ Returns what SEND-OCTETS does."
 (defun queue-octets (queue octets start end copy-p)
   (put-parts queue (list (if copy-p
                              (make-octets-part (subseq octets start end))
-                             (make-octets-part octets start end)))))
+                             (make-octets-part octets start end))))
+  nil)
 
 (defun end-under-lock (queue)
-  (setf (send-queue-phase queue) :dead)
+  (setf (send-queue-phase queue) :dead
+        (send-queue-sending-p queue) nil)
   (drop-parts (send-queue-parts queue))
   (setf (send-queue-parts queue) '()
         (send-queue-last queue) '()
@@ -257,19 +260,19 @@ is told of the end first."
   "Writes OCTETS from START to END, all or nothing.  What the socket does not take now waits in
 QUEUE; OCTETS must not change any more unless COPY-P.  Returns NIL, or an error number when QUEUE is
 dead."
-  (or (values (with-send-queue (queue)
-                (write-under-lock queue octets start end copy-p)))
+  (or (with-send-queue (queue)
+        (write-under-lock queue octets start end copy-p))
       (send-waiting queue)))
 
 (defun write-parts (queue parts)
   "Writes PARTS, a list (see PART), as WRITE-TO-QUEUE does.  Takes the files of PARTS over."
-  (or (values (with-send-queue (queue)
-                (cond ((dead-p queue)
-                       (drop-parts parts)
-                       +ebadf+)
-                      (t
-                       (put-parts queue parts)
-                       (send-parts queue)))))
+  (or (with-send-queue (queue)
+        (cond ((dead-p queue)
+               (drop-parts parts)
+               +ebadf+)
+              (t
+               (put-parts queue parts)
+               (send-parts queue))))
       (send-waiting queue)))
 
 (defun send-waiting (queue)
@@ -303,19 +306,18 @@ number, or NIL.  A non-local exit makes QUEUE dead."
 
 (defun flush-queue (queue)
   "Sends as much of QUEUE as the socket takes now.  A worker calls this when the poller says so; it
-need not own the connection.  Returns an error number, or NIL; and true if anything was sent."
+need not own the connection.  Returns an error number, or NIL."
   (send-waiting queue)
-  (let ((takers '()))
-    (multiple-value-bind (failure sent-p)
-        (with-send-queue (queue)
-          (if (dead-p queue)
-              +ebadf+
-              (multiple-value-prog1 (send-parts queue)
-                (setf takers (take-takers queue)))))
-      (when takers
-        (let ((*giving-room-p* t))
-          (interruptibly (mapc #'funcall takers))))
-      (values failure sent-p))))
+  (let* ((takers '())
+         (failure (with-send-queue (queue)
+                    (if (dead-p queue)
+                        +ebadf+
+                        (prog1 (send-parts queue)
+                          (setf takers (take-takers queue)))))))
+    (when takers
+      (let ((*giving-room-p* t))
+        (interruptibly (mapc #'funcall takers))))
+    failure))
 
 (defun end-queue (queue &optional shut-p)
   "Makes QUEUE dead, and drops what waits.  If SHUT-P, also shuts the descriptor down, which makes

@@ -205,4 +205,5 @@ no more will follow.  Signals DESCRIPTOR-BROKEN."
       (setf (send-queue-mark queue) (shared-queue-mark shared-queue)
             (shared-queue-begun-p shared-queue) t
             (shared-queue-size shared-queue) 0)
-      (release-held queue))))
+      (release-held queue))
+    (flush-queue queue)))
