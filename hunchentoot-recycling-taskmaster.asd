@@ -55,7 +55,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "other/not-abcl" :if-feature (:not :abcl))
                  (:file "other/not-sbcl-or-ecl" :if-feature (:not (:or :sbcl :ecl)))
                  (:file "waiting")      ; with an end that signals do not move
-                 (:file "interrupts")   ; and what they must not cut in two
                  (:file "brief-locks")  ; that are held for a few instructions
                  (:file "thread-making") ; and when there is none any more
                  (:file "references")   ; to objects that are not to become garbage

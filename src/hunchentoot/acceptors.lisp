@@ -345,28 +345,29 @@ the new engine."
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
   "Starts ACCEPTOR, and returns it once it accepts connections.  When that fails, signals the reason
 and leaves it stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread starts it."
-  (with-acquired (starter-p (begin-start acceptor) (when starter-p (end-start acceptor)))
-    (unless starter-p
-      (hunchentoot:parameter-error "~A is being started by another thread." acceptor))
-    (let ((was-listening (hunchentoot:started-p acceptor)))
-      (unless was-listening
-        (unless (boundp 'hunchentoot:*session-secret*)
-          (renew-secret))               ; Hunchentoot would do it later, and warn
-        (check-access-log-function acceptor)
-        (note-engine acceptor nil)
-        ;; Where redefinitions of methods cannot be watched, they take effect at a start.
-        (setf (acceptor-user-methods acceptor) nil))
-      (unless-returned (multiple-value-prog1 (call-next-method)
-                         (settle-logs acceptor)
-                         (check-access-log-folder acceptor))
-        (unless (or was-listening
-                    ;; A START within this one, in the debugger, has ended.
-                    (null (slot-value acceptor 'starter)))
-          (let ((engine (server-engine acceptor)))
-            (when engine                ; it may have started before the failure
-              (stop-engine engine :timeout 0)))
-          (stop-listening acceptor (acceptor-listener acceptor))
-          (settle-logs acceptor))))))
+  (unless (begin-start acceptor)
+    (hunchentoot:parameter-error "~A is being started by another thread." acceptor))
+  (unwind-protect
+      (let ((was-listening (hunchentoot:started-p acceptor)))
+        (unless was-listening
+          (unless (boundp 'hunchentoot:*session-secret*)
+            (renew-secret))               ; Hunchentoot would do it later, and warn
+          (check-access-log-function acceptor)
+          (note-engine acceptor nil)
+          ;; Where redefinitions of methods cannot be watched, they take effect at a start.
+          (setf (acceptor-user-methods acceptor) nil))
+        (unless-returned (multiple-value-prog1 (call-next-method)
+                           (settle-logs acceptor)
+                           (check-access-log-folder acceptor))
+          (unless (or was-listening
+                      ;; A START within this one, in the debugger, has ended.
+                      (null (slot-value acceptor 'starter)))
+            (let ((engine (server-engine acceptor)))
+              (when engine                ; it may have started before the failure
+                (stop-engine engine :timeout 0)))
+            (stop-listening acceptor (acceptor-listener acceptor))
+            (settle-logs acceptor))))
+    (end-start acceptor)))
 
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor)
                              &key soft (timeout (if soft nil 1)) (delay 0))

@@ -166,16 +166,15 @@ MALFORMED-EVENT, before it sends anything."
 (defun publish-encoded (channel encoder &optional (wanted-p (constantly t)))
   "Sends the message of ENCODER, made by MESSAGE-ENCODER, to all subscribers of CHANNEL for which
 WANTED-P is true, a function that must not wait.  Returns how many got it."
-  (uninterruptibly                      ; or a time limit could leave some of them unsent
-    (multiple-value-bind (reached full) (put-in-all channel encoder wanted-p)
-      (dolist (subscriber full)
-        (when (unsubscribe channel subscriber) ; another publisher may have done so
-          (with-channel (channel)
-            (incf (channel-dropped channel)))
-          (drop-shared-queue (subscriber-shared-queue subscriber))
-          (resume-subscriber subscriber)))
-      (call-for-all #'go-on-with reached)
-      (length reached))))
+  (multiple-value-bind (reached full) (put-in-all channel encoder wanted-p)
+    (dolist (subscriber full)
+      (when (unsubscribe channel subscriber) ; another publisher may have done so
+        (with-channel (channel)
+          (incf (channel-dropped channel)))
+        (drop-shared-queue (subscriber-shared-queue subscriber))
+        (resume-subscriber subscriber)))
+    (call-for-all #'go-on-with reached)
+    (length reached)))
 
 (defun put-in-all (channel encoder wanted-p)
   "Puts the message of ENCODER into the shared send queues of all subscribers of CHANNEL for which

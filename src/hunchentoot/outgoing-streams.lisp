@@ -69,9 +69,8 @@ MARK octets may wait.  NIL when the reply is over."
 
 (defun end-with-head (deferred-response stream)
   "Ends STREAM, the answer to DEFERRED-RESPONSE, after its head: no content follows."
-  (uninterruptibly                      ; both steps or none
-    (setf (deferred-response-shared-queue deferred-response) nil)
-    (end-shared-queue (outgoing-stream-shared-queue stream))))
+  (setf (deferred-response-shared-queue deferred-response) nil)
+  (end-shared-queue (outgoing-stream-shared-queue stream)))
 
 (defun settle-start (stream)
   "Sets the status and headers of STREAM in the current reply.  Signals REPLY-FAILED."
@@ -181,11 +180,10 @@ writer ends."
 (defun close-outgoing (stream)
   "Ends STREAM, an OUTGOING-STREAM.  Octets that were written are still sent, and then the reply is
 complete.  True for the first call, unless the client has left before."
-  (uninterruptibly
-    (setf (outgoing-stream-closed-p stream) t)
-    (when (close-shared-queue (outgoing-stream-shared-queue stream))
-      (resume (outgoing-stream-deferred-response stream))
-      t)))
+  (setf (outgoing-stream-closed-p stream) t)
+  (when (close-shared-queue (outgoing-stream-shared-queue stream))
+    (resume (outgoing-stream-deferred-response stream))
+    t))
 
 (defun outgoing-open-p (stream)
   "True while STREAM, an OUTGOING-STREAM, is not closed and its client is not known to have left."

@@ -8,7 +8,6 @@ engine calls on top of them.")
    ;; clock, machine, threads
    #:milliseconds #:as-milliseconds #:universal-milliseconds #:microseconds #:processor-count
    #:uninterruptibly #:interruptibly
-   #:with-acquired #:set-acquired #:when-taken
    #:end-after #:milliseconds-left #:wait-until #:wait-once
    #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole
    #:call-making-thread #:process-exits-p #:process-exits #:call-at-exit

@@ -240,9 +240,9 @@ Returns what SEND-OCTETS does."
   (setf (send-queue-parts queue) '()
         (send-queue-last queue) '()
         (send-queue-held queue) '()
-        (send-queue-size queue) 0)
-  (change-reservation (send-queue-reserved queue) 0)
-  (setf (send-queue-watch queue) nil))
+        (send-queue-size queue) 0
+        (send-queue-watch queue) nil)
+  (change-reservation (send-queue-reserved queue) 0))
 
 (defun take-takers (queue)
   "If there is room in QUEUE, wakes the threads that wait for it, and removes and returns the

@@ -31,25 +31,12 @@
 ;;;;   and :LEAVE, after which nobody does so.
 ;;;; - A descriptor is closed once.
 ;;;;
-;;;; An application, or a person at a REPL, may interrupt or destroy a thread at any moment.  That
-;;;; costs one connection at most, by one rule: no thread can be interrupted while it owns a
-;;;; connection, except while the service has the connection.  A worker defers interrupts (see
-;;;; worker-loop.lisp).  Every other thread owns connections only within AS-OWNER.
-;;;;
-;;;;   an interrupt that comes to             takes effect          costs           cleanup
-;;;;   a worker that waits for an event       when it looks around  nothing         RUN-WORKER
-;;;;   a worker that is suspended             at once               nothing         END-SUSPENSION
-;;;;   a worker while its service serves      at once               the connection  END-SERVICE
-;;;;   a worker while its service releases    at once               the connection  RELEASE-OWNED
-;;;;   a worker that calls a timer            at once               that call       ATTEND-TIMERS-IN
-;;;;   a worker elsewhere                     at one of these       nothing
-;;;;   any other thread within AS-OWNER       when it owns none     nothing
-;;;;   the sentinel elsewhere                 at once               nothing         RUN-SENTINEL
-;;;;   a worker that dies without unwinding                         its connection  REAP-WORKER
+;;;; No thread is interrupted while it owns a connection, except where functions of programs run: a
+;;;; worker defers interrupts, and every other thread owns connections only within AS-OWNER.
 ;;;;
 ;;;; CONNECTION-OUTPUT and CONNECTION-LINGERING-P say what an owner has to do:
 ;;;;
-;;;;   there are octets that the socket    send them: see pending-output.lisp
+;;;;   there are octets that the socket    send them
 ;;;;   did not take
 ;;;;   the last answer was sent            drop input until it ends
 ;;;;   otherwise                           serve the input
@@ -167,8 +154,7 @@ True if the caller owns CONNECTION now; otherwise its owner will look again."
 true, evaluates BODY, which parks the connection or ends it, and returns its value; else returns
 NIL.  Interrupts wait until then, because no other thread could finish the work of BODY.  A
 worker that handles an event defers interrupts already, and needs no AS-OWNER."
-  `(when-taken (,(gensym "OWNED-P") ,taking)
-     ,@body))
+  `(uninterruptibly (when ,taking ,@body)))
 
 (defun give-up-ownership (connection)
   "Parks CONNECTION.  NIL if more input has come; the caller then still owns it."

@@ -129,10 +129,9 @@ A full vector is doubled.  So each octet is copied once or twice, however slowly
     (when (and input (> (length (the octets input)) (max +least-kept+ (* 2 size))))
       (let ((kept (replace (make-octets (max +least-kept+ size)) (the octets input)
                            :start2 start :end2 (io-end io))))
-        (uninterruptibly
-          (setf (io-input io) kept
-                (io-start io) 0
-                (io-end io) size)))
+        (setf (io-input io) kept
+              (io-start io) 0
+              (io-end io) size))
       (return-buffer :input input))))
 
 (defun input-memory (io)

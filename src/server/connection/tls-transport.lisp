@@ -58,9 +58,9 @@
       (call-next-method)))
 
 (defmethod encrypt-io (base context)
-  (set-acquired (io-encrypted base)
-                (let ((session (make-tls-session context (io-descriptor base))))
-                  (make-transport-io (make-tls-transport session base)))))
+  (setf (io-encrypted base)
+        (make-transport-io
+         (make-tls-transport (make-tls-session context (io-descriptor base)) base))))
 
 (defmethod transport-tls-handle ((transport tls-transport))
   (tls-session-pointer (transport-session transport)))

@@ -106,18 +106,10 @@ has it sent.  True when the client still waits for it.  Signals REPLY-ALREADY-SE
   "Like ANSWER-DEFERRED-RESPONSE; the answer is the result of FUNCTION, which is called only if
 there was no answer before.  If FUNCTION exits non-locally, DEFERRED-RESPONSE can be answered
 again."
-  (let ((answer nil) (returned-p nil) (awaited-p nil))
-    ;; If the thread were destroyed between two of these steps, no other could answer.
-    (with-acquired (claimed-p (claim-deferred-response deferred-response)
-                              (cond ((not claimed-p))
-                                    (returned-p
-                                     (setf awaited-p (give-and-resume deferred-response answer)))
-                                    (t (setf (deferred-response-claimed-p deferred-response) nil))))
-      (unless claimed-p
-        (error 'reply-already-sent))
-      (setf answer (funcall function)
-            returned-p t))
-    awaited-p))
+  (unless (claim-deferred-response deferred-response)
+    (error 'reply-already-sent))
+  (unless-returned (give-and-resume deferred-response (funcall function))
+    (setf (deferred-response-claimed-p deferred-response) nil)))
 
 (defun claim-deferred-response (deferred-response)
   "Reserves the right to answer DEFERRED-RESPONSE for the caller.  NIL where it was answered, or
@@ -204,11 +196,8 @@ time."
   "Ends SHARED-QUEUE, of DEFERRED-RESPONSE, whose client does not get the rest.  Wakes threads that
 wait for room first: one of them may hold a lock that the ON-LEAVING function needs.  Calls that
 function next, and then the functions that wait for room."
-  (with-acquired (function (take-on-leaving deferred-response)
-                           (tell-of-leaving deferred-response function))
-    (end-queue (shared-queue-queue shared-queue))
-    (end-shared-queue shared-queue
-                      (lambda () (tell-of-leaving deferred-response (shiftf function nil))))))
+  (end-queue (shared-queue-queue shared-queue))
+  (end-shared-queue shared-queue (lambda () (note-leaving deferred-response))))
 
 (defun give-deferred-response-up (deferred-response)
   "Makes DEFERRED-RESPONSE drop any later answer.  Returns its answer, if the sending of that has

@@ -15,13 +15,12 @@ for CONNECTION."
            (finish-output (http-stream http))
            ;; OpenSSL has the number of the descriptor, so the program must get this one.  From then
            ;; on that number may at any moment be that of another connection.
-           (uninterruptibly
-             (detach (worker-engine *worker*) connection)
-             (setf (connection-outcome connection) :detached)
-             (if (hand-descriptor-over base)
-                 (end-when-forgotten base)
-                 ;; The program has just closed it.
-                 (close-socket (connection-descriptor connection))))
+           (detach (worker-engine *worker*) connection)
+           (setf (connection-outcome connection) :detached)
+           (if (hand-descriptor-over base)
+               (end-when-forgotten base)
+               ;; The program has just closed it.
+               (close-socket (connection-descriptor connection)))
            :detached)
           (t
            (usocket:socket-stream (connection-usocket connection)) ; lends that

@@ -125,13 +125,13 @@ non-locally.  A worker calls the others, on which other threads rely."
 (defun call-written (socket)
   "Calls the functions of SOCKET that are due.  True if there were any."
   (when (program-socket-written socket)
-    (with-acquired (caller-p (become-caller-p socket) (when caller-p (leave-calling socket)))
-      (when caller-p
-        (loop for function = (next-written socket)
-              while function
-              do (call-program socket function)
-              count t into count
-              finally (return (plusp count)))))))
+    (when (become-caller-p socket)
+      (unwind-protect (loop for function = (next-written socket)
+                            while function
+                            do (call-program socket function)
+                            count t into count
+                            finally (return (plusp count)))
+        (leave-calling socket)))))
 
 (defun call-program (socket function)
   "Calls FUNCTION, of a program, without arguments.  A failure ends SOCKET."

@@ -197,14 +197,12 @@ applies instead."
     (say-farewell socket))
   (end-websocket socket)
   (drop-incomplete-message socket)
-  ;; A thread that is destroyed before the call leaves it to the next one that abandons SOCKET.
-  (with-acquired (function (with-websocket (socket)
-                             (shiftf (websocket-on-close socket) nil))
-                           (setf (websocket-on-close socket) function))
+  (let ((function (with-websocket (socket)
+                    (shiftf (websocket-on-close socket) nil))))
     (when function
       (call-for-websocket socket "ON-CLOSE"
                           (lambda ()
-                            (funcall (shiftf function nil) socket
+                            (funcall function socket
                                      (websocket-code socket) (websocket-reason socket)))))))
 
 (defgeneric drop-incomplete-message (socket)
