@@ -47,10 +47,8 @@ returns true when it is, and NIL when the descriptor takes no more now."
 (defun drop-parts (parts)
   "Lets go of PARTS, a list, which are not to be sent."
   (dolist (part parts)
-    (when (file-part-p part)
-      (let ((file (shiftf (file-part-file part) nil)))
-        (when file
-          (close-descriptor file))))))
+    (when (and (file-part-p part) (file-part-file part))
+      (close-descriptor (shiftf (file-part-file part) nil)))))
 
 (defstruct (peer-watch (:include opaque) (:constructor make-peer-watch ()) (:copier nil))
   "How a peer takes its time, see slow-readers.lisp."
