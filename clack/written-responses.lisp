@@ -90,10 +90,9 @@ FRAMING-OF-STREAM."
   "Sends the rest of WRITTEN and ends it, in the thread of the application's function."
   (let ((shared-queue (written-shared-queue written))
         (delayed (written-delayed written)))
-    (cond ((shared-queue-ended-p shared-queue)
-           (note-event (delayed-exchange delayed) :reply-cut))
-          (t
-           (end-written written)))))
+    (if (shared-queue-ended-p shared-queue)
+        (note-event (delayed-exchange delayed) :reply-cut)
+        (end-written written))))
 
 ;;; Writing
 
@@ -152,8 +151,9 @@ NIL."
 (defun have-sent (written)
   "Has what was put into WRITTEN sent, unless that was done at once, or will be by the poller or the
 function's thread."
-  (unless (delayed-thread (written-delayed written))
-    (have-owner-send (written-deferred-response written))))
+  (if (delayed-thread (written-delayed written))
+      (send-waiting (shared-queue-queue (written-shared-queue written)))
+      (have-owner-send (written-deferred-response written))))
 
 (defun close-written (written)
   "Closes WRITTEN for its writer.  Pieces that were written are still sent."

@@ -22,7 +22,7 @@ subclasses SERVICE and is called through its generic functions.")
    ;; output that the socket did not take yet
    #:connection-queue #:connection-output
    #:send-queue #:make-send-queue #:with-send-queue #:send-queue-lock #:send-queue-descriptor
-   #:send-queue-parts #:send-queue-size #:send-queue-sender #:send-queue-owner-sends-p
+   #:send-queue-parts #:send-queue-size #:send-queue-sender
    #:send-queue-waits-p #:send-queue-sending-p #:send-waiting
    #:send-queue-connection #:send-queue-arm #:send-queue-mark #:send-queue-on-room
    #:send-queue-changed #:dead-p #:*giving-room-p*

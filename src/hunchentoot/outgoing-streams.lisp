@@ -159,15 +159,15 @@ WRITE-OUTGOING."
 (defun room-p (stream wait)
   "True when STREAM has room, for which this waits as WAIT says, unless the current thread is the
 one that would make room.  Signals CLIENT-LEFT."
-  (let ((shared-queue (outgoing-stream-shared-queue stream)))
-    (when (and wait
-               (not (eq (bt:current-thread)
-                        (deferred-response-owner (outgoing-stream-deferred-response stream)))))
-      (await-room shared-queue (if (eq t wait) nil wait)))
+  (let* ((shared-queue (outgoing-stream-shared-queue stream))
+         (owner (deferred-response-owner (outgoing-stream-deferred-response stream)))
+         (room-p (if (and wait (not (eq (bt:current-thread) owner)))
+                     (await-room shared-queue (if (eq t wait) nil wait))
+                     (not (full-p shared-queue)))))
     (when (and (shared-queue-ended-p shared-queue)
                (not (outgoing-stream-closed-p stream))) ; else the octets may have been sent
       (refuse-write stream))
-    (not (full-p shared-queue))))
+    room-p))
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when STREAM, an OUTGOING-STREAM, has room: at once if it

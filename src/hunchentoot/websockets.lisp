@@ -182,12 +182,11 @@ WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
 
 (defun websocket-room-p (socket wait)
   "True when SOCKET has room, for which this waits as WAIT says.  Signals CLIENT-LEFT."
-  (let ((shared-queue (websocket-shared-queue socket)))
-    (when (and wait (full-p shared-queue))
-      (await-room-in-websocket socket wait))
-    (when (shared-queue-ended-p shared-queue)
+  (let ((room-p (or (not (full-p (websocket-shared-queue socket)))
+                    (and wait (await-room-in-websocket socket wait)))))
+    (when (shared-queue-ended-p (websocket-shared-queue socket))
       (error 'client-left :source socket))
-    (not (full-p shared-queue))))
+    room-p))
 
 (defun put-frame (socket frame)
   "Puts FRAME into SOCKET and has it sent.  Returns the value of PUT-IN-SHARED-QUEUE."

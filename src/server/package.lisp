@@ -106,7 +106,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:finish-program-socket
    #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced
    #:silent-again-p
-   #:shared-queue #:make-shared-queue #:put-in-shared-queue #:full-p #:owner-wanted-p
+   #:shared-queue #:shared-queue-queue
+   #:make-shared-queue #:put-in-shared-queue #:full-p #:owner-wanted-p
    #:shared-queue-shut-p #:close-shared-queue
    #:drop-shared-queue #:end-shared-queue
    #:call-when-room #:await-room #:await-peer #:send-queued #:begin-shared-queue

@@ -73,8 +73,6 @@ returns true when it is, and NIL when the descriptor takes no more now."
   ;; A function that sends instead of the descriptor.  It takes a list of parts, the first with
   ;; octets left, and returns what SEND-OCTETS does; or NIL.
   (sender nil :type (or null function))
-  ;; Only the owner of the connection sends, since another thread must not be in SENDER meanwhile.
-  (owner-sends-p nil)
   (waits-p nil)                         ; SENDER waits
   (sending-p nil)                       ; a thread is in it
   (connection nil)                      ; and what arms its poller, a function of that; or NIL

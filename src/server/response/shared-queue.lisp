@@ -60,8 +60,6 @@
     (cond ((not (shared-queue-begun-p shared-queue))
            (hold-octets queue octets)
            (incf (shared-queue-size shared-queue) (length octets)))
-          ((send-queue-owner-sends-p queue)
-           (queue-octets queue octets 0 (length octets) nil))
           (t
            (write-under-lock queue octets 0 (length octets) nil)))))
 
@@ -83,16 +81,14 @@ has ended; or :TOO-LONG because fewer octets were announced."
                   (setf (shared-queue-silent-p shared-queue) nil)
                   (put-under-lock shared-queue octets)
                   (if (full-p shared-queue) :full :room))))
-    (unless (send-queue-owner-sends-p (shared-queue-queue shared-queue))
-      (send-waiting (shared-queue-queue shared-queue)))
     (when (shared-queue-engine shared-queue)
       (make-room-for-output (shared-queue-engine shared-queue) (shared-queue-queue shared-queue)))))
 
 (defun owner-wanted-p (shared-queue)
   "True when octets of SHARED-QUEUE wait for the owner of the connection, since no poller does."
   (let ((queue (shared-queue-queue shared-queue)))
-    (and (send-queue-parts queue)
-         (or (send-queue-owner-sends-p queue) (null (send-queue-arm queue))))))
+    (and (or (send-queue-parts queue) (dead-p queue))
+         (or (send-queue-waits-p queue) (null (send-queue-arm queue))))))
 
 (defun silent-again-p (shared-queue)
   "True when no octets were put into SHARED-QUEUE since the last call."

@@ -100,10 +100,7 @@ same as PUT-IN-SHARED-QUEUE."
   (eq (bt:current-thread) (websocket-owner socket)))
 
 (defun begin-sending (socket io)
-  "Lets any thread send to SOCKET, over IO, from now on; only the owner where a stream of the Lisp
-reads and writes, since one thread at a time may use that."
-  (when (io-waits-p io)
-    (setf (send-queue-owner-sends-p (io-queue io)) t))
+  "Lets any thread send to SOCKET, over IO, from now on."
   (begin-shared-queue (websocket-shared-queue socket) io))
 
 (defun resume-websocket (socket)
