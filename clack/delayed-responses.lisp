@@ -176,6 +176,7 @@ The response may come later."
     (unless-returned (progn
                        (funcall function (make-responder delayed))
                        (setf (delayed-thread delayed) nil)
+                       (order-memory)   ; a thread that closes the writer reads that next
                        (if (lift-handler-limit exchange)
                            (settle-delayed delayed)
                            (give-up-delayed delayed)))

@@ -88,11 +88,9 @@ FRAMING-OF-STREAM."
 
 (defun end-within (written)
   "Sends the rest of WRITTEN and ends it, in the thread of the application's function."
-  (let ((shared-queue (written-shared-queue written))
-        (delayed (written-delayed written)))
-    (if (shared-queue-ended-p shared-queue)
-        (note-event (delayed-exchange delayed) :reply-cut)
-        (end-written written))))
+  (if (shared-queue-ended-p (written-shared-queue written))
+      (note-event (delayed-exchange (written-delayed written)) :reply-cut)
+      (end-written written)))
 
 ;;; Writing
 

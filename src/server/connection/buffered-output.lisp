@@ -34,12 +34,8 @@ BODY ends the connection."
 (defun send-unsent (io)
   "Sends the whole queue of IO; waits for the peer."
   (loop while (io-unsent io)
-        do (unless (io-waits-p io)
-             (await-peer io :output))
-           (flush-io io)
-           (let ((queue (io-queue io)))
-             (wait-until (lambda () (not (send-queue-sending-p queue)))
-                         (bt:make-condition-variable) (send-queue-lock queue) nil 1/100))))
+        do (await-peer io :output)
+           (flush-io io)))
 
 (defun engine-sends-p (io)
   "True when the engine sends what is unsent of IO."

@@ -11,7 +11,8 @@
 STREAM-TIMEOUT when that takes too long, or when too many workers wait and this peer is the slowest.
 Each wait has the whole limit."
   (flet ((wait ()
-           (cond ((eq :output direction) (await-taker io))
+           (cond ((and (eq :output direction) (io-waits-p io)) (await-sender (io-queue io)))
+                 ((eq :output direction) (await-taker io))
                  ((io-pace io) (await-input-at-pace io))
                  (t (await-input-within io (wait-limit (io-base io)))))))
     (declare (dynamic-extent #'wait))
@@ -51,6 +52,11 @@ the connection is broken off first, so that no later wait for this peer is possi
   (when (eq :engine (io-owner io))
     (break-off-io io))
   (error 'stream-timeout :stream (io-stream io)))
+
+(defun await-sender (queue)
+  "Waits while another thread is in the sender of QUEUE, which waits for the peer."
+  (wait-until (lambda () (not (send-queue-sending-p queue)))
+              (bt:make-condition-variable) (send-queue-lock queue) nil 1/100))
 
 (defun await-taker (io)
   "Waits until the descriptor beneath IO has room for more octets.  If the peer is too slow (see

@@ -57,11 +57,11 @@
 
 (defun put-under-lock (shared-queue octets)
   (let ((queue (shared-queue-queue shared-queue)))
-    (cond ((not (shared-queue-begun-p shared-queue))
-           (hold-octets queue octets)
-           (incf (shared-queue-size shared-queue) (length octets)))
+    (cond ((shared-queue-begun-p shared-queue)
+           (write-under-lock queue octets 0 (length octets) nil))
           (t
-           (write-under-lock queue octets 0 (length octets) nil)))))
+           (hold-octets queue octets)
+           (incf (shared-queue-size shared-queue) (length octets))))))
 
 (defun put-in-shared-queue (shared-queue octets &optional however-full-p)
   "Puts OCTETS, a vector that must not change any more, into SHARED-QUEUE.  Returns :ROOM when more
