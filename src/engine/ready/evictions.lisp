@@ -112,13 +112,13 @@ output, or for input if it is parked."
            (input-kept-p (engine-service engine) connection))))
 
 (defun evict-oldest (engine)
-  "Ends an eighth of the connections of ENGINE that have memory, if it is a ready engine:
-those that would end first anyway.  True if any memory came free at once.  The caller owns none of
-them."
+  "Ends an eighth of the connections of ENGINE that have memory, if it is a ready engine: first
+those without a deadline, whose peers do not take their output, and then those that would end first
+anyway.  True if any memory came free at once.  The caller owns none of them."
   (let ((keepers (and (typep engine 'ready-engine)
                       (connections-by engine (lambda (connection)
-                                          (and (memory-kept-p engine connection)
-                                               (or (connection-deadline connection) 0))))))
+                                               (and (memory-kept-p engine connection)
+                                                    (or (connection-deadline connection) 0))))))
         (before (client-memory-reserved)))
     ;; An eighth, not one: otherwise each new octet would search all connections again.
     (loop repeat (ceiling (length keepers) 8)
@@ -131,12 +131,14 @@ them."
   (if (plusp (send-queue-reserved (connection-queue connection)))
       (give-output-up engine connection :evicted)
       (as-owner (claim-parked connection)
-        (setf (connection-deadline-kind connection) :evicted)
-        (cond ((unfinished-p connection)
-               (have-worker-end engine connection))
+        (cond ((not (input-kept-p (engine-service engine) connection)) ; it was served meanwhile
+               (park-again engine connection))
               (t
-               (count-time-out engine connection)
-               (end-with-notice engine connection (milliseconds)))))))
+               (setf (connection-deadline-kind connection) :evicted)
+               (if (unfinished-p connection)
+                   (have-worker-end engine connection)
+                   (progn (count-time-out engine connection)
+                          (end-with-notice engine connection (milliseconds)))))))))
 
 (defun give-output-up (engine connection kind)
   "Drops the output of CONNECTION at once, and counts that by KIND.  A worker closes it."

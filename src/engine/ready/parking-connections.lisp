@@ -38,8 +38,7 @@ cases the caller still owns it."
   (let ((result (with-send-queue ((connection-queue connection))
                   (watch-under-lock engine connection))))
     (cond ((zerop result)
-           (when (engine-watch-trouble-p engine)
-             (setf (engine-watch-trouble-p engine) nil))
+           (setf (engine-watch-trouble-p engine) nil)
            t)
           (t
            (count-failure engine)

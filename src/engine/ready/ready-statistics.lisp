@@ -50,10 +50,9 @@ died."
 
 (defun end-sample (engine)
   "Ends the sample under way, if any: the caller got the wakeup."
-  (let ((wait (sample-under-way engine)))
-    (when (plusp wait)
-      (note-wait engine wait)
-      (setf (engine-sampled-since engine) 0))))
+  (when (plusp (engine-sampled-since engine))
+    (note-wait engine (sample-under-way engine))
+    (setf (engine-sampled-since engine) 0)))
 
 (defmethod parking-statistics ((engine ready-engine))
   (multiple-value-bind (parked deferred writing) (count-without-worker engine)

@@ -171,26 +171,17 @@ unless that was sent at once, or the poller sees to it."
 
 ;;; The client's leaving
 
-(defun take-on-leaving (deferred-response)
-  "Notes that the client of DEFERRED-RESPONSE is gone.  Returns the ON-LEAVING function the first
-time, otherwise NIL."
-  (with-deferred-response (deferred-response)
-    (unless (shiftf (deferred-response-left-p deferred-response) t)
-      (deferred-response-on-leaving deferred-response))))
-
-(defun tell-of-leaving (deferred-response function)
-  "Calls FUNCTION, the result of TAKE-ON-LEAVING for DEFERRED-RESPONSE, unless it is NIL.  Logs an
-error."
-  (when function
-    (handler-case (funcall function)
-      (error (condition)
-        (log-message (suspended-exchange-engine deferred-response) :error
-                     "What was to be done for a client's leaving failed: ~A" condition)))))
-
 (defun note-leaving (deferred-response)
   "Notes that the client of DEFERRED-RESPONSE is gone, and calls its ON-LEAVING function the first
-time."
-  (tell-of-leaving deferred-response (take-on-leaving deferred-response)))
+time.  Logs an error of that."
+  (let ((function (with-deferred-response (deferred-response)
+                    (unless (shiftf (deferred-response-left-p deferred-response) t)
+                      (deferred-response-on-leaving deferred-response)))))
+    (when function
+      (handler-case (funcall function)
+        (error (condition)
+          (log-message (suspended-exchange-engine deferred-response) :error
+                       "What was to be done for a client's leaving failed: ~A" condition))))))
 
 (defun break-stream (deferred-response shared-queue)
   "Ends SHARED-QUEUE, of DEFERRED-RESPONSE, whose client does not get the rest.  Wakes threads that

@@ -55,14 +55,6 @@
   (or (eq :ended (shared-queue-phase shared-queue))
       (dead-p (shared-queue-queue shared-queue))))
 
-(defun put-under-lock (shared-queue octets)
-  (let ((queue (shared-queue-queue shared-queue)))
-    (cond ((shared-queue-begun-p shared-queue)
-           (write-under-lock queue octets 0 (length octets) nil))
-          (t
-           (hold-octets queue octets)
-           (incf (shared-queue-size shared-queue) (length octets))))))
-
 (defun put-in-shared-queue (shared-queue octets &optional however-full-p)
   "Puts OCTETS, a vector that must not change any more, into SHARED-QUEUE.  Returns :ROOM when more
 may follow, or :FULL when the caller should wait for room before the next call.  Otherwise it has
@@ -79,7 +71,12 @@ has ended; or :TOO-LONG because fewer octets were announced."
                   (when (shared-queue-announced shared-queue)
                     (decf (shared-queue-announced shared-queue) (length octets)))
                   (setf (shared-queue-silent-p shared-queue) nil)
-                  (put-under-lock shared-queue octets)
+                  (cond ((shared-queue-begun-p shared-queue)
+                         (write-under-lock (shared-queue-queue shared-queue)
+                                           octets 0 (length octets) nil))
+                        (t
+                         (hold-octets (shared-queue-queue shared-queue) octets)
+                         (incf (shared-queue-size shared-queue) (length octets))))
                   (if (full-p shared-queue) :full :room))))
     (when (shared-queue-engine shared-queue)
       (make-room-for-output (shared-queue-engine shared-queue) (shared-queue-queue shared-queue)))))
