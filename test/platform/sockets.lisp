@@ -78,6 +78,5 @@
           (eventually ("the connection to be closed")
             (and (= 1 (figure :accepted))
                  (zerop (figure :open))))
-          (disconnect connection)
           (task-result sender)
           (pass))))))
