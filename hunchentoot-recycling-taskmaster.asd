@@ -35,14 +35,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
   :pathname "src/"
   :serial t
   :components
-  ((:module "base"                      ; policies, types, root conditions
-    :serial t
-    :components ((:file "package")
-                 (:file "policies")
-                 (:file "types")
-                 (:file "opaque")       ; structures that do not print their contents
-                 (:file "root-condition")
-                 (:file "unwinding")))
+  ((:file "base")                       ; policies, types, root conditions
    (:module "platform"                  ; the door to the operating system and to the Lisp
     :serial t
     :components ((:file "package")
