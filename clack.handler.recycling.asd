@@ -16,14 +16,10 @@ that come later, streams, server-sent events and WebSockets, without a thread fo
   :components ((:file "package")
                (:file "clack-server")   ; answers to the server and its engine
                (:file "clack-tls" :if-feature (:not :hunchentoot-no-ssl))
-               (:file "environment")    ; of a request
-               (:file "responses")      ; as octets
-               (:file "file-responses")
-               (:file "delayed-responses") ; given to a responder
-               (:file "written-responses") ; piece by piece
+               (:file "responses")      ; whole ones, as octets
+               (:file "later-responses") ; given to a responder, or written piece by piece
                (:file "socket")         ; connections that applications take over
-               (:file "requests-served")
-               (:file "later-responses") ; complete after their function has returned
+               (:file "serving")        ; from the environment to the response
                (:file "options")        ; arguments of RUN
                (:file "running")        ; start and stop
                (:file "monitoring-middlewares") ; pages for those that watch

@@ -1,15 +1,38 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Responses as octets.  A response is a list (STATUS HEADERS BODY); HEADERS is a plist, whose
-;;;; names may repeat.
+;;;; Whole responses as octets.  A response is a list (STATUS HEADERS BODY); HEADERS is a plist,
+;;;; whose names may repeat.
 ;;;;
 ;;;;   BODY                     the server sends
 ;;;;   NIL                      a head
 ;;;;   a list                   its elements, strings in UTF-8 and octets, one after the other
 ;;;;   octets                   these octets
-;;;;   a pathname               the file; see file-responses.lisp
+;;;;   a pathname               the file, a part of it, or nothing where the client has this version
 ;;;;   not in the list          a head, and the pieces that the application gives to the writer; see
-;;;;                            written-responses.lisp
+;;;;                            later-responses.lisp
+
+(define-condition unfit-response (recycling-error)
+  ((response :initarg :response :reader unfit-response-response))
+  (:report (lambda (condition stream)
+             (let ((*print-length* 10) (*print-level* 4))
+               (format stream "The application has returned ~S, which is not a Clack response."
+                       (unfit-response-response condition)))))
+  (:documentation "Signalled when an application returns something that is not a response."))
+
+(defun check-response (response)
+  "Signals UNFIT-RESPONSE unless RESPONSE is a list of a final status (RFC 9110, section 15), a list
+of headers and perhaps a body."
+  (flet ((proper-list-p (object)
+           (and (listp object)
+                (handler-case (list-length object) ; NIL for a circular list
+                  (type-error () nil)))))
+    (unless (and (proper-list-p response)
+                 (<= 1 (length response) 3)
+                 (typep (first response) '(or (eql 101) (integer 200 999)))
+                 (proper-list-p (second response))
+                 (or (typep (third response) '(or pathname (vector octet)))
+                     (proper-list-p (third response))))
+      (error 'unfit-response :response response))))
 
 ;;; Headers
 
@@ -27,23 +50,35 @@ string."
         when (eq name (header-name other))
           return value))
 
-(defun with-content-type (headers type)
-  "HEADERS, a plist, with TYPE added as Content-Type unless they have one."
-  (if (header :content-type headers)
-      headers
-      (list* :content-type type headers)))
+(defun with-headers (headers &rest others)
+  "HEADERS, a plist, with those of OTHERS, names and values or NIL, added that are missing."
+  (loop for (name value) on others by #'cddr
+        when (and value (not (header name headers)))
+          do (setf headers (list* name value headers)))
+  headers)
 
-(defparameter *text-type* "text/html; charset=utf-8"
-  "The Content-Type of strings where an application sets none.  Applications rely on it, since
-Clack's handler for Hunchentoot has it.")
+(defun announced-length (headers)
+  "The Content-Length in HEADERS, an integer, or NIL where there is no valid one."
+  (let* ((value (header :content-length headers))
+         (length (if (stringp value) (parse-integer value :junk-allowed t) value)))
+    (and (typep length 'content-size) length)))
 
 (defparameter *server-line*
   (map 'octets #'char-code (format nil "Server: recycling~C~C" #\Return #\Newline)))
 
-(defun encode-own-headers (reply headers allowed-p)
-  "Appends HEADERS, a plist, to REPLY, except those that only the server sets, and except
-Content-Type unless ALLOWED-P.  True when Server is among them."
-  (let ((server-p nil))
+(defun encode-response-head (reply exchange status headers framing)
+  "Appends the head of the response to EXCHANGE, with STATUS and HEADERS, to REPLY, an empty OUTPUT.
+FRAMING is the number of octets of content, :CHUNKED, or NIL if the content ends with the
+connection.  Returns the protocol event that sending the head will be.  Signals INVALID-HEADER."
+  (let* ((server (exchange-application exchange))
+         (allowed-p (body-allowed-p status))
+         (event (reply-event exchange status
+                             (and (or framing (not allowed-p))
+                                  (server-persistent-p server)
+                                  (not (last-of-connection-p exchange))
+                                  (not (says-close-p (header :connection headers))))))
+         (server-p nil))
+    (encode-status-line reply status)
     (loop for (name value) on headers by #'cddr
           when value
             do (let ((name (header-name name)))
@@ -57,164 +92,185 @@ Content-Type unless ALLOWED-P.  True when Server is among them."
                     (when (eq name :server)
                       (setf server-p t))
                     (encode-header reply name value)))))
-    server-p))
-
-(defun encode-response-head (reply exchange status headers event framing)
-  "Appends the head of the response to EXCHANGE, with STATUS and HEADERS, to REPLY, an empty OUTPUT.
-EVENT is the protocol event that sending the head will be.  FRAMING is the number of octets of
-content, :CHUNKED, or NIL for no header about it.  Signals INVALID-HEADER."
-  (let ((allowed-p (body-allowed-p status)))
-    (encode-status-line reply status)
-    (unless (encode-own-headers reply headers allowed-p)
+    (unless server-p
       (encode-octets reply *server-line*))
-    (when allowed-p
-      (case framing
-        ((nil))
-        (:chunked (encode-header reply :transfer-encoding "chunked"))
-        (t (encode-header reply :content-length framing))))
-    (multiple-value-bind (connection keep-alive)
-        (connection-headers exchange event (seconds-for (exchange-application exchange) :idle))
-      (when connection
-        (encode-header reply :connection connection))
-      (when keep-alive
-        (encode-header reply :keep-alive keep-alive)))
-    (when (eq :switch event)
-      (encode-header reply :connection (or (header :connection headers) "upgrade")))
+    (cond ((not (and allowed-p framing)))
+          ((eq :chunked framing) (encode-header reply :transfer-encoding "chunked"))
+          (t (encode-header reply :content-length framing)))
+    (if (eq :switch event)
+        (encode-header reply :connection (or (header :connection headers) "upgrade"))
+        (multiple-value-bind (connection keep-alive)
+            (connection-headers exchange event (seconds-for server :idle))
+          (when connection
+            (encode-header reply :connection connection))
+          (when keep-alive
+            (encode-header reply :keep-alive keep-alive))))
     (encode-date reply (current-second))
-    (encode-end-of-head reply)))
-
-;;; The connection after the response
-
-(defun kept-p (exchange headers)
-  "True when the server is willing to keep the connection of EXCHANGE, whose response has HEADERS."
-  (and (server-persistent-p (exchange-application exchange))
-       (not (last-of-connection-p exchange))
-       (not (says-close-p (header :connection headers)))))
+    (encode-end-of-head reply)
+    event))
 
 ;;; Whole responses
 
-(defun element-length (element)
-  (etypecase element
-    (string (encoded-length element :utf-8))
-    (null 0)
-    ((vector octet) (length element))))
+(defparameter *text-type* "text/html; charset=utf-8"
+  "The Content-Type of strings where an application sets none.  Applications rely on it, since
+Clack's handler for Hunchentoot has it.")
 
 (defun encode-element (reply element)
+  "Appends ELEMENT, of a list that is a body, to REPLY."
   (etypecase element
     (string (encode-string reply element :utf-8))
     (null)
     ((vector octet) (encode-octets reply (coerce element 'octets)))))
 
-(defun send-elements (io elements)
-  "Sends ELEMENTS, a list, to IO, one after the other.  Waits for the peer where it is slow."
-  (whole-or-broken (io)
-    (dolist (element elements)
-      (with-line (line)
-        (encode-element line element)
-        (write-with-backpressure io (output-octets line) 0 (output-fill line))))
-    (push-output io)))
-
-(defun append-body (reply body at-once-p)
-  "Appends BODY, as SEND-WHOLE takes it, to REPLY; or returns it, if it is to be sent after that.  A
-list is appended if AT-ONCE-P."
-  (etypecase body
-    (list (if at-once-p
-              (dolist (element body)
-                (encode-element reply element))
-              body))
-    (octets (if (encode-body reply body) nil body))
-    (part (append-file reply body))))
-
 (defun send-whole (exchange status headers length body)
   "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content:
 BODY, octets, a part of a file, or a list of elements."
   (begin-limited-reply exchange)
-  (let ((io (http-io (exchange-http exchange)))
-        (event (reply-event exchange status (kept-p exchange headers))))
+  (let ((io (http-io (exchange-http exchange))))
     (with-reply (reply)
-      (encode-response-head reply exchange status headers event length)
-      (let ((rest (and (content-wanted-p (head-method (exchange-head exchange)) status)
-                       (append-body reply body
-                                    ;; A longer list is sent element by element, in a worker, which
-                                    ;; waits for its client.  Otherwise slow clients could fill the
-                                    ;; heap with copies of what they do not take.
-                                    (or (<= length (* 1024 1024))
-                                        ;; The thread that gives it later must not wait.
-                                        (exchange-deferred-response exchange))))))
+      (let* ((event (encode-response-head reply exchange status headers length))
+             (rest (and (content-wanted-p (head-method (exchange-head exchange)) status)
+                        (etypecase body
+                          (list
+                           ;; A longer list is sent element by element, in a worker, which waits for
+                           ;; its client.  Otherwise slow clients could fill the heap with copies of
+                           ;; what they do not take.  A thread that gives it later must not wait.
+                           (if (or (<= length (* 1024 1024)) (exchange-deferred-response exchange))
+                               (dolist (element body)
+                                 (encode-element reply element))
+                               body))
+                          (octets (if (encode-body reply body) nil body))
+                          (part (append-file reply body))))))
         (note-event exchange event)
         (send-reply io reply (if (listp rest) nil rest))
         (when (consp rest)
-          (send-elements io rest))
+          (whole-or-broken (io)
+            (dolist (element rest)
+              (with-line (line)
+                (encode-element line element)
+                (write-with-backpressure io (output-octets line) 0 (output-fill line))))
+            (push-output io)))
         (note-event exchange :reply-end)))))
 
-(defun announced-length (headers)
-  "The Content-Length in HEADERS, an integer, or NIL where there is no valid one."
-  (let* ((value (header :content-length headers))
-         (length (if (stringp value) (parse-integer value :junk-allowed t) value)))
-    (and (typep length 'content-size) length)))
-
-(defun send-nothing (exchange status headers)
-  ;; In a response to HEAD, the application may announce the length that GET would have.
-  (send-whole exchange status headers
-              (or (and (eq :head (head-method (exchange-head exchange)))
-                       (announced-length headers))
-                  0)
-              '()))
-
-(defun send-list (exchange status headers elements)
-  (if (and (eq :head (head-method (exchange-head exchange))) (every #'null elements))
-      (send-nothing exchange status headers)
-      (send-whole exchange status
-                  (if (some #'stringp elements) (with-content-type headers *text-type*) headers)
-                  (loop for element in elements sum (element-length element) of-type index)
-                  elements)))
-
-(defun send-octet-vector (exchange status headers octets)
-  (send-whole exchange status headers (length octets) (coerce octets 'octets)))
-
-(define-condition unfit-response (recycling-error)
-  ((response :initarg :response :reader unfit-response-response))
-  (:report (lambda (condition stream)
-             (let ((*print-length* 10) (*print-level* 4))
-               (format stream "The application has returned ~S, which is not a Clack response."
-                       (unfit-response-response condition)))))
-  (:documentation "Signalled when an application returns something that is not a response."))
-
-(deftype final-status ()
-  "A status after which a client waits for no other (RFC 9110, section 15).  101 is one, since it
-ends HTTP on the connection (section 15.2.2)."
-  '(or (eql 101) (integer 200 999)))
-
-(defun proper-list-p (object)
-  "True when OBJECT is a list that ends with NIL."
-  (and (listp object)
-       (handler-case (list-length object) ; NIL for a circular list
-         (type-error () nil))
-       t))
-
-(defun check-response (response)
-  "Signals UNFIT-RESPONSE unless RESPONSE is a list of a status, a list of headers and perhaps a
-body."
-  (unless (and (proper-list-p response)
-               (<= 1 (length response) 3)
-               (typep (first response) 'final-status)
-               (proper-list-p (second response))
-               (or (atom (third response))
-                   (proper-list-p (third response))))
-    (error 'unfit-response :response response)))
-
 (defun send-response (exchange response)
-  "Sends RESPONSE, a list with a body, to the request of EXCHANGE."
+  "Sends RESPONSE, which CHECK-RESPONSE has let pass, to the request of EXCHANGE."
   (destructuring-bind (status &optional headers body) response
-    (typecase body
-      (list (if body
-                (send-list exchange status headers body)
-                (send-nothing exchange status headers)))
+    (etypecase body
+      (list
+       (send-whole exchange status
+                   (if (and (some #'stringp body) (not (header :content-type headers)))
+                       (list* :content-type *text-type* headers)
+                       headers)
+                   ;; For HEAD, the application may announce the length that GET would have.
+                   (or (and (eq :head (head-method (exchange-head exchange)))
+                            (every #'null body)
+                            (announced-length headers))
+                       (loop for element in body
+                             sum (etypecase element
+                                   (string (encoded-length element :utf-8))
+                                   (null 0)
+                                   ((vector octet) (length element)))
+                               of-type index))
+                   body))
       (pathname (send-file-response exchange status headers body))
-      ((vector octet) (send-octet-vector exchange status headers body))
-      (t (error 'unfit-response :response response)))))
+      ((vector octet)
+       (send-whole exchange status headers (length body) (coerce body 'octets))))))
 
 (defun send-text (exchange status text &optional headers)
   "Sends TEXT, in ASCII, as the response to EXCHANGE, with STATUS and additional HEADERS, a plist."
-  (send-list exchange status (list* :content-type "text/plain; charset=us-ascii" headers)
-             (list text)))
+  (send-response exchange (list status
+                                (list* :content-type "text/plain; charset=us-ascii" headers)
+                                (list text))))
+
+;;; Files
+
+(defun send-version (exchange status headers part version coding)
+  "Sends the octets of PART, the VERSION of a file with CODING or NIL, for which the client has
+asked; see RFC 9110, sections 13 and 14.  HEADERS, a plist, are those of the response."
+  (let* ((head (exchange-head exchange))
+         (headers (with-headers headers
+                    :last-modified (version-date version)
+                    :etag (coded-tag (version-tag version) coding)
+                    :accept-ranges "bytes"))
+         (tag (header :etag headers)))
+    (flet ((refuse (status text &rest others)
+             (send-text exchange status text
+                        ;; With what says which version this is about.
+                        (append others
+                                (loop for (name value) on headers by #'cddr
+                                      when (member (header-name name)
+                                                   '(:vary :etag :last-modified))
+                                        collect name and collect value)))))
+      (ecase (if (= 200 status)
+                 (precondition head tag (header :last-modified headers))
+                 :proceed)
+        (:not-modified (send-response exchange (list 304 headers)))
+        (:failed (refuse 412 "The file is not as the request wants it."))
+        (:proceed
+         (multiple-value-bind (status range)
+             (settle-range part version head status tag (header :vary headers))
+           (if (and range (= 416 status))
+               (refuse status "The range lies beyond the end of the file." :content-range range)
+               (send-whole exchange status
+                           (with-headers (if range (list* :content-range range headers) headers)
+                             :content-encoding (coding-name coding))
+                           (- (part-end part) (part-position part)) part))))))))
+
+(defun with-vary (headers)
+  "HEADERS, a plist, with a single Vary, which has Accept-Encoding in it."
+  (loop for (name value) on headers by #'cddr
+        if (and value (eq :vary (header-name name)))
+          collect value into values
+        else
+          collect name into others and collect value into others
+        finally (return (list* :vary (vary-by-encoding
+                                      (and values (format nil "~{~A~^, ~}" values)))
+                               others))))
+
+(defun file-octets (pathname)
+  "All octets of the file PATHNAME, on Lisps without descriptors; NIL where there is none."
+  (with-open-file (stream pathname :element-type 'octet :if-does-not-exist nil)
+    (when stream
+      (let ((octets (make-octets (file-length stream))))
+        (read-sequence octets stream)
+        octets))))
+
+(defun send-file-response (exchange status headers pathname)
+  "Sends the file PATHNAME, or a compressed sibling of it, or the part for which the client has
+asked, with STATUS and HEADERS.  Without a Content-Type in HEADERS, the name of the file gives one,
+as with Clack's other handlers.  Sends 404 where there is no readable file."
+  (let* ((server (exchange-application exchange))
+         (siblings-p (server-precompressed-files-p server))
+         (headers (with-headers headers
+                    :content-type (or (media-type-of-file pathname t)
+                                      "application/octet-stream"))))
+    (flet ((caching-headers ()
+             (let ((headers (if (eql 200 status)
+                                (with-headers headers
+                                  :cache-control (cache-control-of
+                                                  (server-file-cache-control server) pathname))
+                                headers)))
+               (if siblings-p (with-vary headers) headers))))
+      (flet ((sent-p (file coding)      ; NIL where FILE is no readable regular file
+               (if (readiness-supported-p)
+                   (call-with-file file
+                                   (lambda (part version)
+                                     (send-version exchange status (caching-headers)
+                                                   part version coding)))
+                   (let ((octets (and (pathname-name file) ; or it is a folder
+                                      (file-octets file))))
+                     (when octets
+                       (send-whole exchange status
+                                   (with-headers (caching-headers)
+                                     :content-encoding (coding-name coding))
+                                   (length octets) octets)
+                       t)))))
+        (multiple-value-bind (sibling coding)
+            ;; An ETag or a Content-Encoding of the application is for the file itself.
+            (and siblings-p
+                 (not (header :content-encoding headers))
+                 (not (header :etag headers))
+                 (coded-sibling pathname (exchange-head exchange)))
+          (or (and sibling (sent-p sibling coding))
+              (sent-p pathname nil)
+              (send-text exchange 404 "There is no such file.")))))))
