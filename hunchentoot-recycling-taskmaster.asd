@@ -135,14 +135,10 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
    (:module "websocket"                 ; RFC 6455 without I/O
     :serial t
     :components ((:file "package")
-                 (:file "failures")     ; and codes of close frames
-                 (:file "websocket-state") ; what may follow what
-                 (:file "sha-1")
+                 (:file "websocket-state") ; what may follow what; codes and failures
                  (:file "opening-handshake")
                  (:file "payload")      ; masks and UTF-8
                  (:file "frame-encoder")
-                 (:file "frame-bounds") ; for programs that read frames themselves
-                 (:file "decoder-state")
                  (:file "message-decoder")))
    (:module "engine"                    ; threads and connections, nothing of HTTP
     :serial t
@@ -258,10 +254,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:module "upgrade"                 ; WebSockets, and connections that programs take over
       :serial t
       :components ((:file "detaching")  ; connections that programs take away
-                   (:file "websocket-sending")
-                   (:file "websocket-connection")
-                   (:file "program-socket") ; connections over which programs speak by themselves
-                   (:file "program-input")))
+                   (:file "websocket")
+                   (:file "program-socket"))) ; connections over which programs speak by themselves
      (:file "connection-life")          ; from the engine to the application and back
      (:file "prometheus")               ; statistics as metrics
      (:file "monitoring")               ; pages for those that watch

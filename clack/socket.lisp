@@ -85,7 +85,7 @@ SOCKET-OF."
 (defun take-over-if-listened-to (exchange)
   "Makes the connection of EXCHANGE the application's if that has set a callback."
   (let ((socket (exchange-upgrade exchange)))
-    (when (and socket (program-socket-reader socket) (untouched-p exchange))
+    (when (and socket (websocket-on-message socket) (untouched-p exchange))
       (take-over exchange))))
 
 (defun settle-takeover (exchange)
@@ -112,7 +112,7 @@ element is not an octet."
 
 (defun clack-socket-callback (exchange)
   (let ((socket (exchange-upgrade exchange)))
-    (and socket (program-socket-reader socket))))
+    (and socket (websocket-on-message socket))))
 
 (defun set-clack-socket-callback (callback exchange)
   (listen-to-program-socket (socket-of exchange) callback)

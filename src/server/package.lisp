@@ -10,10 +10,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
                 #:make-message-decoder #:decode-message #:end-decoding
                 #:encode-frame #:encode-close
                 #:+abnormal-end+ #:+going-away+
-                #:frame-extent #:frame-payload-size #:whole-frame-p #:control-frame-p
-                #:continuation-frame-p
-                #:final-frame-p #:text-frame-p
-                #:close-frame-payload #:close-payload #:close-payload-code #:client-close-frame
+                #:whole-frame-p #:close-frame-code #:frame-of-client #:close-of-client
                 #:failure-code-p
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:export
@@ -101,7 +98,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:await-room-in-websocket
    #:exchange-upgrade
    #:make-program-socket #:begin-to-speak #:end-websocket #:fail-program-socket
-   #:program-socket-reader #:listen-to-program-socket
+   #:websocket-on-message #:listen-to-program-socket
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket
    #:finish-program-socket
    #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced

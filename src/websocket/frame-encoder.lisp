@@ -3,99 +3,43 @@
 ;;;; Messages to octets: RFC 6455, section 5.2.  A frame and its head are one vector, so that a
 ;;;; program encodes a message for many connections once.
 ;;;;
-;;;; A server does not mask its frames, and MASK is NIL.  Tests play clients, which do: there, MASK
-;;;; is 32 bits, and its lowest octet is the first.
+;;;; A server does not mask its frames, and MASK is NIL.  Otherwise it is 32 bits, and its lowest
+;;;; octet is the first.
 
 (defconstant +most-control-octets+ 125
   "The maximum number of octets in the payload of a control frame (RFC 6455, section 5.5).")
 
-(defun opcode-of (kind)
-  "The opcode of frames of KIND."
-  (case kind
-    (:continuation 0)
-    (:text 1)
-    (:binary 2)
-    (:close 8)
-    (:ping 9)
-    (:pong 10)
-    (t (error "~S is not a kind of frame." kind))))
+(defparameter *opcodes* '(:text 1 :binary 2 :close 8 :ping 9 :pong 10)
+  "The opcodes of the kinds of frames.")
 
-;;; The head
-
-(defun length-octets (length)
-  "The number of octets in the extended length of a frame with LENGTH octets of payload."
-  (cond ((<= length +most-control-octets+) 0)
-        ((< length #x10000) 2)
-        (t 8)))
-
-(defun head-size (length mask)
-  "The number of octets in the head of a frame with LENGTH octets of payload and MASK."
-  (+ 2 (length-octets length) (if mask 4 0)))
-
-(defun put-big-endian (target position number count)
-  "Puts NUMBER into COUNT octets of TARGET from POSITION on, the highest first."
-  (declare (type octets target) (type index position) (type (integer 0 8) count)
-           (type (unsigned-byte 62) number) #.*plain-policy*)
-  (dotimes (i count (+ position count))
-    (setf (aref target (+ position i)) (ldb (byte 8 (* 8 (- count i 1))) number))))
-
-(defun put-frame-head (target kind length final-p mask)
-  "Puts the head of a frame into TARGET, from 0 on.  Returns its end."
-  (declare (type octets target) (type index length) (type (or null mask) mask) #.*plain-policy*)
-  (let ((more (length-octets length))
-        (mask-bit (if mask #x80 0)))
-    (setf (aref target 0) (logior (if final-p #x80 0) (opcode-of kind))
-          (aref target 1) (logior mask-bit (ecase more (0 length) (2 126) (8 127))))
-    (let ((end (put-big-endian target 2 length more)))
-      (when mask
-        (dotimes (i 4)
-          (setf (aref target (+ end i)) (ldb (byte 8 (* 8 i)) mask))))
-      (+ end (if mask 4 0)))))
-
-(defun check-control (kind length final-p)
-  "Signals an error for a control frame that is not final or is too long."
-  (when (and (<= 8 (opcode-of kind))
-             (not (and final-p (<= length +most-control-octets+))))
-    (error "A control frame must be final, with at most ~D octets of payload, not ~D."
-           +most-control-octets+ length)))
-
-(defun encode-frame-head (kind length &key (final-p t) mask)
-  "The head, a fresh vector of octets, of a frame with a payload of LENGTH octets, an integer.  The
-caller sends the payload after the head, masked with MASK, 32 bits, unless that is NIL.  KIND is
-:TEXT, :BINARY, :PING, :PONG, :CLOSE or, for a further frame of a message, :CONTINUATION.  FINAL-P
-is true for the last frame of a message.  Signals an error for a control frame that is not final or
-has more than 125 octets (RFC 6455, section 5.2)."
-  (check-type length index)
-  (check-type mask (or null mask))
-  (check-control kind length final-p)
-  (let ((octets (make-octets (head-size length mask))))
-    (put-frame-head octets kind length final-p mask)
+(defun frame-of (kind payload mask)
+  "A frame of KIND, of *OPCODES*, with PAYLOAD, a string or octets, and MASK."
+  (let* ((size (if (stringp payload) (encoded-length payload :utf-8) (length payload)))
+         (opcode (getf *opcodes* kind))
+         (more (cond ((<= size +most-control-octets+) 0) ((< size #x10000) 2) (t 8)))
+         (start (+ 2 more (if mask 4 0)))
+         (octets (make-octets (+ start size))))
+    (declare (type index size start) (type (integer 0 8) more) (type (or null mask) mask)
+             #.*plain-policy*)
+    (when (and (<= 8 opcode) (plusp more))
+      (error "A control frame must have at most ~D octets of payload, not ~D."
+             +most-control-octets+ size))
+    (setf (aref octets 0) (logior #x80 opcode)
+          (aref octets 1) (logior (if mask #x80 0) (ecase more (0 size) (2 126) (8 127))))
+    (dotimes (i more)                   ; the highest octet of the length first
+      (setf (aref octets (+ 2 i)) (ldb (byte 8 (* 8 (- more i 1))) size)))
+    (when mask
+      (dotimes (i 4)
+        (setf (aref octets (+ start -4 i)) (ldb (byte 8 (* 8 i)) mask))))
+    (cond ((stringp payload)
+           (let ((output (make-output octets)))
+             (setf (output-fill output) start)
+             (encode-string output payload :utf-8 size))
+           (when mask
+             (unmask-octets octets start (length octets) octets start mask)))
+          (t
+           (unmask-octets payload 0 size octets start (or mask 0))))
     octets))
-
-;;; The whole frame
-
-(defun payload-size (payload)
-  "The number of octets of PAYLOAD, a string or octets."
-  (if (stringp payload)
-      (encoded-length payload :utf-8)
-      (length payload)))
-
-(defun put-payload (target position payload size mask)
-  "Puts PAYLOAD, a string or octets, of SIZE octets into TARGET from POSITION to its end, masked
-with MASK unless that is NIL."
-  (cond ((stringp payload)
-         (let ((output (make-output target)))
-           (setf (output-fill output) position)
-           (encode-string output payload :utf-8 size))
-         (when mask
-           (unmask-octets target position (length target) target position mask)))
-        (t
-         (unmask-octets payload 0 size target position (or mask 0)))))
-
-(defun utf-8-p (octets)
-  "True if OCTETS are a complete text in UTF-8."
-  (declare (type octets octets) #.*plain-policy*)
-  (= +between-characters+ (check-utf-8 octets 0 (length octets) +between-characters+)))
 
 (defun encode-frame (kind payload &key mask)
   "A whole frame, a fresh vector of octets: a message of KIND :TEXT or :BINARY, or a :PING or :PONG.
@@ -108,45 +52,64 @@ bits, unless that is NIL.  Signals an error if the octets of a :TEXT are not UTF
   (let ((payload (if (stringp payload) payload (coerce payload 'octets))))
     (when (and (eq :text kind)
                (not (stringp payload))
-               (not (utf-8-p payload)))
+               (/= +between-characters+
+                   (check-utf-8 payload 0 (length payload) +between-characters+)))
       (error "A text of ~D octets is not UTF-8." (length payload)))
     (frame-of kind payload mask)))
 
-(defun frame-of (kind payload mask)
-  "The frame of KIND that ENCODE-FRAME returns for PAYLOAD and MASK."
-  (let ((size (payload-size payload)))
-    (check-control kind size t)
-    (let* ((octets (make-octets (+ (head-size size mask) size)))
-           (start (put-frame-head octets kind size t mask)))
-      (put-payload octets start payload size mask)
-      octets)))
-
-;;; Close
-
-(defun cut-reason (octets most)
-  "OCTETS, a text in UTF-8; cut after a whole character if they are more than MOST."
-  (if (<= (length octets) most)
-      octets
-      (subseq octets 0 (loop for end downfrom most
-                             ;; A continuation octet at END means that END is within a character.
-                             while (= #x80 (logand #xC0 (aref octets end)))
-                             finally (return end)))))
+(defun close-frame (code reason mask)
+  "A close frame with CODE, if that is not +NO-CLOSE-CODE+; and REASON, as far as it fits."
+  (let* ((octets (utf-8-octets reason))
+         (end (min (length octets) (- +most-control-octets+ 2))))
+    (when (< end (length octets))       ; it is cut after a whole character
+      (loop while (= #x80 (logand #xC0 (aref octets end)))
+            do (decf end)))
+    (frame-of :close
+              (if (= +no-close-code+ code)
+                  (make-octets 0)
+                  (concatenate 'octets (list (ash code -8) (logand 255 code))
+                               (subseq octets 0 end)))
+              mask)))
 
 (defun encode-close (code &optional (reason "") mask)
-  "A close frame, a fresh vector of octets, with CODE, an integer for which CLOSE-CODE-P is true,
-and REASON, a string, which is cut to 123 octets.  The frame is masked with MASK, 32 bits, unless
-that is NIL.  If CODE is +NO-CLOSE-CODE+, as DECODE-MESSAGE returns it, the frame has neither code
-nor reason.  Signals an error for any other CODE (RFC 6455, sections 5.5.1 and 7.4)."
+  "A close frame, a fresh vector of octets, with CODE, an integer that a close frame may have, and
+REASON, a string, which is cut to 123 octets.  The frame is masked with MASK, 32 bits, unless that
+is NIL.  If CODE is +NO-CLOSE-CODE+, as DECODE-MESSAGE returns it, the frame has neither code nor
+reason.  Signals an error for any other CODE (RFC 6455, sections 5.5.1 and 7.4)."
   (check-type code (or (eql 1005) (satisfies close-code-p)))
   (check-type reason string)
   (check-type mask (or null mask))
-  (if (= +no-close-code+ code)
-      (frame-of :close (make-octets 0) mask)
-      (let* ((size (payload-size reason))
-             (octets (make-octets size)))
-        (put-payload octets 0 reason size nil)
-        (let* ((cut (cut-reason octets (- +most-control-octets+ 2)))
-               (payload (make-octets (+ 2 (length cut)))))
-          (put-big-endian payload 0 code 2)
-          (replace payload cut :start1 2)
-          (frame-of :close payload mask)))))
+  (close-frame code reason mask))
+
+;;; For programs that read and write frames themselves
+
+(defun frame-of-client (kind payload)
+  "A frame, a fresh vector of octets, as a client would send it: of KIND, a keyword of a message or
+a control frame, with PAYLOAD, octets (RFC 6455, section 5.2)."
+  (frame-of kind payload 0))
+
+(defun close-of-client (code reason)
+  "A close frame, a fresh vector of octets, as a client would send it, with REASON, a string, and
+CODE, an integer, perhaps one that is never sent (RFC 6455, section 5.5.1)."
+  (close-frame code reason 0))
+
+(defun whole-frame-p (octets)
+  "The position of the payload if OCTETS, a vector, are exactly one frame of a server; else NIL (RFC
+6455, section 5.2)."
+  (when (< 1 (length octets))
+    (let* ((size (aref octets 1))
+           (start (case size (126 4) (127 10) (t 2))))
+      (when (<= start (length octets))
+        (when (< 2 start)
+          (setf size (reduce (lambda (number octet) (+ (* 256 number) octet))
+                             octets :start 2 :end start :initial-value 0)))
+        (and (= (+ start size) (length octets))
+             start)))))
+
+(defun close-frame-code (octets)
+  "The code, an integer, in OCTETS, a vector, if they are one close frame of a server; +NO-CLOSE-
+CODE+ if that has none; else NIL (RFC 6455, section 5.5.1)."
+  (let ((start (whole-frame-p octets)))
+    (cond ((or (null start) (/= #x88 (aref octets 0))) nil)
+          ((< (length octets) (+ 2 start)) +no-close-code+)
+          (t (+ (* 256 (aref octets start)) (aref octets (1+ start)))))))

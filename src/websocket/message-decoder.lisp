@@ -1,206 +1,235 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
-;;;; Octets to messages: RFC 6455, sections 5 and 8.1.  Like the parsers of HTTP, a decoder is a
-;;;; state machine.  It examines each octet once, in order, as soon as the octet arrives.  So the
-;;;; messages and the failure of a connection do not depend on how its octets were split.
+;;;; Octets to messages: RFC 6455, sections 5 and 8.1.  A decoder takes each octet once, in order,
+;;;; as soon as it arrives, and judges it then.  So the messages and the failure of a connection do
+;;;; not depend on how its octets were split.
 ;;;;
-;;;;   phase              waits for                        next phase
-;;;;   READ-FIRST-OCTET   the first octet of a frame       READ-SECOND-OCTET
-;;;;   READ-SECOND-OCTET  the mask bit and 7-bit length    READ-LENGTH, READ-MASK, TAKE-PAYLOAD
-;;;;   READ-LENGTH        DUE octets of the length         READ-MASK, TAKE-PAYLOAD
-;;;;   READ-MASK          DUE octets of the mask           TAKE-PAYLOAD
-;;;;   TAKE-PAYLOAD       REMAINING octets of the payload  READ-FIRST-OCTET
-;;;;   SKIP-REST          nothing, after a close frame or  SKIP-REST
-;;;;                      a failure
+;;;;   while             it takes                           by
+;;;;   -                 the head of a frame                TAKE-HEAD
+;;;;   PAYLOAD-P         REMAINING octets of the payload    TAKE-PAYLOAD
+;;;;   OVER-P            all: a close frame or a failure has come
 ;;;;
-;;;; A frame without payload ends right after its head.
+;;;; Invariants:
+;;;; - HELD has the octets of the message received so far, FILL of them, unmasked.  Between
+;;;;   messages, KIND is NIL and HELD is empty.  Whatever length a frame announces, HELD is never
+;;;;   larger than twice the octets received.
+;;;; - CONTROL is the payload of the current control frame, else NIL; its last REMAINING octets have
+;;;;   not arrived.
 
-(defmacro define-frame-step (name (decoder octets position end) documentation &body body)
-  "Defines NAME as a phase of DECODER that gets OCTETS from POSITION below END, at least one.  BODY
-returns the position after the octets that it took; and, if they complete an event, the kind and the
-two values of the event, as DECODE-MESSAGE describes them."
-  `(defun ,name (,decoder ,octets ,position ,end)
-     ,documentation
-     (declare (type message-decoder ,decoder) (type octets ,octets) (type index ,position ,end)
-              (ignorable ,decoder ,octets ,position ,end) #.*plain-policy*)
-     ,@body))
+(defparameter *no-octets* (make-octets 0)
+  "The empty vector, for a decoder that holds nothing.")
 
-;;; The head.  Section 5.2: FIN RSV1 RSV2 RSV3 opcode; MASK length
+(defstruct (message-decoder (:include opaque) (:copier nil) (:predicate nil) (:conc-name decoder-)
+                            (:constructor %make-message-decoder
+                                (masked-p strings-p most-frame-octets most-message-octets reserve)))
+  "Finds the messages in the octets of a connection; see DECODE-MESSAGE."
+  (masked-p t :type boolean :read-only t) ; frames must be masked
+  (strings-p t :type boolean :read-only t) ; texts become strings
+  (most-frame-octets 0 :type index :read-only t)
+  (most-message-octets 0 :type index :read-only t)
+  (reserve nil :type (or null function) :read-only t)
+  (over-p nil)
+  ;; The frame
+  (head (make-octets 14) :type octets :read-only t)
+  (head-fill 0 :type (integer 0 14))
+  (mask 0 :type mask)                   ; its lowest octet masks the next octet of the payload
+  (payload-p nil)
+  (remaining 0 :type index)
+  (control nil :type (or null octets))
+  ;; The message
+  (kind nil :type (member nil :text :binary))
+  (held *no-octets* :type octets)
+  (fill 0 :type index)
+  (reserved-p nil :type boolean)        ; memory was reserved for the message
+  (text-state +between-characters+ :type utf-8-state))
 
-(declaim (inline control-p))
-(defun control-p (opcode)
-  "True if OPCODE is the opcode of a control frame."
-  (<= 8 opcode))
+(defun make-message-decoder (&key (role :server) (strings-p t) (message-octets (* 1024 1024))
+                               (frame-octets message-octets) reserve)
+  "A decoder for our side of a connection.  If ROLE is :SERVER it decodes the frames of a client; if
+ROLE is :CLIENT, those of a server.  Texts become strings if STRINGS-P, else octets.  MESSAGE-OCTETS
+and FRAME-OCTETS, integers, are the maximum sizes of a message and of one of its frames (RFC 6455,
+section 10.4).  RESERVE is NIL or a function.  The decoder calls it before it allocates memory for
+an incomplete message, with the number of octets, and true if they are for the complete result.  If
+RESERVE returns NIL, the message becomes a failure."
+  (check-type role (member :server :client))
+  (check-type message-octets index)
+  (check-type frame-octets index)
+  (check-type reserve (or null function))
+  (%make-message-decoder (eq :server role) (and strings-p t) frame-octets message-octets reserve))
 
-(defun first-octet-failure (decoder octet)
-  "The failure if OCTET must not be the first octet of a frame; else NIL."
-  (let ((opcode (logand 15 octet))
-        (final-p (logtest #x80 octet))
-        (within-message-p (decoder-kind decoder)))
-    (cond ((logtest #x70 octet) :reserved-bits)
-          ((not (or (<= opcode 2) (<= 8 opcode 10))) :unknown-opcode)
-          ((control-p opcode) (if final-p nil :fragmented-control))
-          ((zerop opcode) (if within-message-p nil :stray-continuation))
-          (within-message-p :interrupted-message))))
+(defun decoder-idle-p (decoder)
+  "True if DECODER is neither within a frame nor within a message."
+  (check-type decoder message-decoder)
+  (and (zerop (decoder-head-fill decoder))
+       (null (decoder-kind decoder))
+       (not (decoder-over-p decoder))))
 
-(define-frame-step read-first-octet (decoder octets position end)
-  "Takes the octet with the opcode."
-  (let* ((octet (aref octets position))
-         (failure (first-octet-failure decoder octet)))
-    (cond (failure
-           (fail decoder end failure))
+(defun octets-held (decoder)
+  "The number of octets of memory, an integer, that DECODER holds for an incomplete frame or
+message."
+  (check-type decoder message-decoder)
+  (+ (length (decoder-held decoder)) (length (decoder-control decoder))))
+
+(defun drop-message (decoder)
+  "Frees the message that DECODER holds, and makes DECODER ready for the next one."
+  (setf (decoder-fill decoder) 0
+        (decoder-held decoder) *no-octets*
+        (decoder-reserved-p decoder) nil
+        (decoder-kind decoder) nil
+        (decoder-text-state decoder) +between-characters+
+        (decoder-control decoder) nil))
+
+(defun end-decoding (decoder)
+  "Makes DECODER drop the incomplete message that it holds, and all further octets.  The result has
+no meaning."
+  (drop-message decoder)
+  (setf (decoder-over-p decoder) t))
+
+(defun reserve-for-message (decoder octets whole-p)
+  "Reserves a number of OCTETS for the message of DECODER.  WHOLE-P is true if they are for the
+complete result.  NIL if there is no memory."
+  (let ((reserve (decoder-reserve decoder)))
+    (or (null reserve)
+        (progn (setf (decoder-reserved-p decoder) t)
+               (funcall reserve octets whole-p)))))
+
+(defun fail (decoder position failure)
+  "Ends a step that has found FAILURE, a keyword of *FAILURES*, at POSITION; returns its values."
+  (destructuring-bind (code section reason) (rest (assoc failure *failures*))
+    (declare (ignore section))
+    (end-decoding decoder)
+    (values position :failure code reason)))
+
+;;; The head.  Section 5.2: FIN RSV1 RSV2 RSV3 opcode; MASK length; extended length; mask
+
+(defun head-failure (decoder head fill)
+  "The failure of the first or the second octet of HEAD, of which FILL octets have come; else NIL."
+  (let* ((first (aref head 0))
+         (opcode (logand 15 first))
+         (final-p (logtest #x80 first)))
+    (if (= 1 fill)
+        (cond ((logtest #x70 first) :reserved-bits)
+              ((not (or (<= opcode 2) (<= 8 opcode 10))) :unknown-opcode)
+              ((<= 8 opcode) (if final-p nil :fragmented-control))
+              ((zerop opcode) (if (decoder-kind decoder) nil :stray-continuation))
+              ((decoder-kind decoder) :interrupted-message))
+        (let ((length (logand 127 (aref head 1))))
+          (cond ((not (eq (decoder-masked-p decoder) (logtest #x80 (aref head 1))))
+                 (if (decoder-masked-p decoder) :unmasked-frame :masked-frame))
+                ((< opcode 8) nil)
+                ((> length +most-control-octets+) :control-too-long)
+                ((and (= 8 opcode) (= 1 length)) :close-of-one-octet))))))
+
+(defun settle-length (decoder head length-end)
+  "Settles how many octets of payload the frame with HEAD has, whose length ends at LENGTH-END.
+Returns a failure, or NIL."
+  (let ((size (if (= 2 length-end)
+                  (logand 127 (aref head 1))
+                  (loop with size of-type (unsigned-byte 64) = 0
+                        for i from 2 below length-end
+                        do (setf size (logior (ldb (byte 64 0) (ash size 8)) (aref head i)))
+                        finally (return size))))
+        (control-p (<= 8 (logand 15 (aref head 0)))))
+    (declare (type (unsigned-byte 64) size))
+    (cond ((< size (ecase length-end (2 0) (4 126) (10 #x10000))) :length-not-minimal)
+          ((logbitp 63 size) :length-too-large)
+          ((and (not control-p) (> size (decoder-most-frame-octets decoder))) :frame-too-large)
+          ((and (not control-p)
+                (> (+ size (decoder-fill decoder)) (decoder-most-message-octets decoder)))
+           :message-too-large)
           (t
-           (setf (decoder-final-p decoder) (logtest #x80 octet)
-                 (decoder-opcode decoder) (logand 15 octet)
-                 (decoder-phase decoder) 'read-second-octet)
-           (case (decoder-opcode decoder)
-             (1 (setf (decoder-kind decoder) :text))
-             (2 (setf (decoder-kind decoder) :binary)))
-           (1+ position)))))
+           (when control-p
+             (setf (decoder-control decoder) (make-octets size)))
+           (setf (decoder-remaining decoder) size)
+           nil))))
 
-(defun second-octet-failure (decoder octet)
-  "The failure if OCTET must not be the second octet of a frame; else NIL."
-  (let ((length (logand 127 octet))
-        (opcode (decoder-opcode decoder)))
-    (cond ((not (eq (decoder-masked-p decoder) (logtest #x80 octet)))
-           (if (decoder-masked-p decoder) :unmasked-frame :masked-frame))
-          ((not (control-p opcode)) nil)
-          ((> length +most-control-octets+) :control-too-long)
-          ((and (= 8 opcode) (= 1 length)) :close-of-one-octet))))
-
-(define-frame-step read-second-octet (decoder octets position end)
-  "Takes the octet with the mask bit, and with the length or the size of an extended length."
-  (let* ((octet (aref octets position))
-         (length (logand 127 octet))
-         (next (1+ position))
-         (failure (second-octet-failure decoder octet)))
-    (cond (failure
-           (fail decoder end failure))
-          ((<= length +most-control-octets+)
-           (settle-length decoder length next end))
-          (t
-           (setf (decoder-number decoder) 0
-                 (decoder-due decoder) (if (= 126 length) 2 8)
-                 (decoder-least decoder) (if (= 126 length) 126 #x10000)
-                 (decoder-phase decoder) 'read-length)
-           next))))
-
-(define-frame-step read-length (decoder octets position end)
-  "Takes an octet of the length, the highest first."
-  (let ((number (logior (ldb (byte 64 0) (ash (decoder-number decoder) 8))
-                        (aref octets position)))
-        (next (1+ position)))
-    (declare (type (unsigned-byte 64) number))
-    (setf (decoder-number decoder) number)
-    (cond ((plusp (decf (decoder-due decoder))) next)
-          ((< number (decoder-least decoder)) (fail decoder end :length-not-minimal))
-          ((logbitp 63 number) (fail decoder end :length-too-large))
-          (t (settle-length decoder number next end)))))
-
-(defun settle-length (decoder length position end)
-  "Ends a phase that has read the LENGTH of a frame up to POSITION; returns its values."
-  (declare (type message-decoder decoder) (type (unsigned-byte 64) length) #.*plain-policy*)
-  (cond ((control-p (decoder-opcode decoder))
-         (setf (decoder-control decoder) (make-octets length)
-               (decoder-remaining decoder) length)
-         (await-mask decoder position))
-        ((> length (decoder-most-frame-octets decoder))
-         (fail decoder end :frame-too-large))
-        ((> (+ length (decoder-fill decoder)) (decoder-most-message-octets decoder))
-         (fail decoder end :message-too-large))
-        (t
-         (setf (decoder-remaining decoder) length)
-         (await-mask decoder position))))
-
-(defun await-mask (decoder position)
-  "Ends a phase that has read the head of a frame up to POSITION, except for the mask; returns its
-values."
-  (setf (decoder-mask decoder) 0)
-  (cond ((decoder-masked-p decoder)
-         (setf (decoder-due decoder) 4
-               (decoder-phase decoder) 'read-mask)
-         position)
-        (t
-         (await-payload decoder position))))
-
-(define-frame-step read-mask (decoder octets position end)
-  "Takes an octet of the mask, the lowest first."
-  (let ((due (decoder-due decoder)))
-    (declare (type (integer 1 4) due))
-    (setf (decoder-mask decoder) (logior (decoder-mask decoder)
-                                         (ash (aref octets position) (* 8 (- 4 due))))
-          (decoder-due decoder) (1- due))
-    (if (= 1 due)
-        (await-payload decoder (1+ position))
-        (1+ position))))
-
-(defun await-payload (decoder position)
-  "Ends a phase that has read the head of a frame up to POSITION; returns its values."
-  (cond ((zerop (decoder-remaining decoder))
-         (end-frame decoder position))
-        (t
-         (setf (decoder-phase decoder) 'take-payload)
-         position)))
+(defun take-head (decoder octets position end)
+  "Takes octets of the head of a frame.  Returns the position after them; and, if they complete an
+event, its kind and its two values, as DECODE-MESSAGE describes them."
+  (declare (type message-decoder decoder) (type octets octets) (type index position end)
+           #.*plain-policy*)
+  (let ((head (decoder-head decoder))
+        (fill (decoder-head-fill decoder))
+        (mask-size (if (decoder-masked-p decoder) 4 0)))
+    (declare (type (integer 0 14) fill))
+    (loop
+      (when (= position end)
+        (setf (decoder-head-fill decoder) fill)
+        (return position))
+      (setf (aref head fill) (aref octets position)
+            fill (1+ fill)
+            position (1+ position))
+      (let* ((length-end (if (< 1 fill)
+                             (case (logand 127 (aref head 1)) (126 4) (127 10) (t 2))
+                             10))
+             (failure (or (and (<= fill 2) (head-failure decoder head fill))
+                          (and (= fill length-end) (settle-length decoder head length-end)))))
+        (when failure
+          (return (fail decoder end failure)))
+        (when (= fill (+ length-end mask-size))
+          (setf (decoder-head-fill decoder) fill
+                (decoder-mask decoder) 0)
+          (dotimes (i mask-size)
+            (setf (ldb (byte 8 (* 8 i)) (decoder-mask decoder)) (aref head (+ length-end i))))
+          (case (logand 15 (aref head 0))
+            (1 (setf (decoder-kind decoder) :text))
+            (2 (setf (decoder-kind decoder) :binary)))
+          (return (cond ((zerop (decoder-remaining decoder))
+                         (end-frame decoder position))
+                        (t
+                         (setf (decoder-payload-p decoder) t)
+                         position))))))))
 
 ;;; The payload
 
-(define-frame-step take-payload (decoder octets position end)
-  "Takes the octets of the payload that have arrived."
+(defun take-payload (decoder octets position end)
+  "Takes the octets of the payload that have arrived; returns the same as TAKE-HEAD."
+  (declare (type message-decoder decoder) (type octets octets) (type index position end)
+           #.*plain-policy*)
   (let* ((remaining (decoder-remaining decoder))
          (count (min remaining (- end position)))
          (next (+ position count))
-         (control (decoder-control decoder)))
+         (control (decoder-control decoder))
+         (mask (decoder-mask decoder))
+         (turn (* 8 (mod count 4))))
     (declare (type index remaining count next))
     (cond (control
-           (unmask-octets octets position next control (- (length control) remaining)
-                          (decoder-mask decoder)))
-          ((not (take-data decoder octets position next))
-           (return-from take-payload (fail decoder end :no-memory))))
-    (setf (decoder-mask decoder) (turned-mask (decoder-mask decoder) count)
+           (unmask-octets octets position next control (- (length control) remaining) mask))
+          (t
+           (let* ((fill (decoder-fill decoder))
+                  (after (+ fill count))
+                  (held (room-for decoder after)))
+             (declare (type index fill after) (type (or null octets) held))
+             (unless held
+               (return-from take-payload (fail decoder end :no-memory)))
+             (unmask-octets octets position next held fill mask)
+             (when (and (eq :text (decoder-kind decoder))
+                        (= +not-utf-8+
+                           (setf (decoder-text-state decoder)
+                                 (check-utf-8 held fill after (decoder-text-state decoder)))))
+               (return-from take-payload (fail decoder end :text-not-utf-8)))
+             (setf (decoder-fill decoder) after))))
+    (setf (decoder-mask decoder) (logior (ash mask (- turn)) ; for the octets that follow
+                                         (ldb (byte 32 0) (ash mask (- 32 turn))))
           (decoder-remaining decoder) (- remaining count))
-    (cond ((= +not-utf-8+ (decoder-text-state decoder)) (fail decoder end :text-not-utf-8))
-          ((= count remaining) (end-frame decoder next))
-          (t next))))
-
-(defun turned-mask (mask count)
-  "MASK rotated for the octets that follow the next COUNT octets."
-  (declare (type mask mask) (type index count))
-  (let ((shift (* 8 (mod count 4))))
-    (logior (ash mask (- shift))
-            (ldb (byte 32 0) (ash mask (- 32 shift))))))
-
-(defun take-data (decoder octets start end)
-  "Adds OCTETS from START below END to the message, and checks them if the message is a text.  NIL
-if there is no memory."
-  (declare (type message-decoder decoder) (type octets octets) (type index start end)
-           #.*plain-policy*)
-  (let* ((fill (decoder-fill decoder))
-         (after (+ fill (- end start)))
-         (held (room-for decoder after)))
-    (declare (type index fill after) (type (or null octets) held))
-    (when held
-      (unmask-octets octets start end held fill (decoder-mask decoder))
-      (when (eq :text (decoder-kind decoder))
-        (multiple-value-bind (state characters)
-            (check-utf-8 held fill after (decoder-text-state decoder))
-          (setf (decoder-text-state decoder) state)
-          (incf (decoder-characters decoder) characters)))
-      (setf (decoder-fill decoder) after)
-      t)))
+    (if (= count remaining)
+        (end-frame decoder next)
+        next)))
 
 (defun room-for (decoder size)
   "The vector of DECODER, with room for SIZE octets, all of which have arrived; NIL if there is no
 memory."
   (let* ((held (decoder-held decoder))
-         (room (length held)))
+         (room (length held))
+         (final-p (logtest #x80 (aref (decoder-head decoder) 0))))
     (if (<= size room)
         held
         (let* ((twice (max size (* 2 room)))
                (whole (+ (decoder-fill decoder) (decoder-remaining decoder)))
                ;; Once the last frame has begun, the size of the message is known.
-               (grown-size (if (decoder-final-p decoder) (min twice whole) twice)))
+               (grown-size (if final-p (min twice whole) twice)))
           ;; Most messages arrive in one piece and leave at once, so they need no reservation.
-          (when (or (and (zerop room) (decoder-final-p decoder) (= size whole))
+          (when (or (and (zerop room) final-p (= size whole))
                     (reserve-for-message decoder (- grown-size room) nil))
             (let ((grown (make-octets grown-size)))
               ;; UNMASK-OCTETS copies groups of octets in every Lisp.
@@ -210,71 +239,62 @@ memory."
 ;;; The end of a frame
 
 (defun end-frame (decoder position)
-  "Ends a phase that has read the last octet of a frame before POSITION; returns its values."
-  (let ((control (decoder-control decoder)))
-    (setf (decoder-phase decoder) 'read-first-octet
+  "Ends a step that has taken the last octet of a frame before POSITION; returns its values."
+  (let ((control (decoder-control decoder))
+        (first (aref (decoder-head decoder) 0)))
+    (setf (decoder-head-fill decoder) 0
+          (decoder-payload-p decoder) nil
           (decoder-control decoder) nil)
-    (ecase (decoder-opcode decoder)
+    (ecase (logand 15 first)
       (8 (end-close decoder control position))
       (9 (values position :ping control))
       (10 (values position :pong control))
-      ((0 1 2) (if (decoder-final-p decoder)
+      ((0 1 2) (if (logtest #x80 first)
                    (end-message decoder position)
                    position)))))
 
-(defconstant +character-octets+ 4
-  "The maximum number of octets of memory for a character of a string.")
-
-(defun reserve-whole (decoder kind fill characters)
-  "Reserves memory for the result of the message of DECODER, of KIND, with FILL octets and
-CHARACTERS characters, if memory was reserved for the message before.  NIL if there is no memory."
-  (cond ((not (decoder-reserved-p decoder)) t)
-        ((eq :text kind) (reserve-for-message decoder (* +character-octets+ characters) t))
-        ((= fill (length (decoder-held decoder))) t)
-        (t (reserve-for-message decoder fill t))))
-
 (defun end-message (decoder position)
-  "Ends a phase that has read the last octet of a message before POSITION; returns its values."
-  (declare (type message-decoder decoder) #.*plain-policy*)
-  (let ((kind (decoder-kind decoder))
-        (held (decoder-held decoder))
-        (fill (decoder-fill decoder))
-        (characters (decoder-characters decoder)))
+  "Ends a step that has taken the last octet of a message before POSITION; returns its values."
+  (let* ((kind (decoder-kind decoder))
+         (held (decoder-held decoder))
+         (fill (decoder-fill decoder))
+         (string-p (and (eq :text kind) (decoder-strings-p decoder)))
+         ;; Octets of memory for the result; a character of a string has four.
+         (memory (cond (string-p (* 4 fill))
+                       ((= fill (length held)) 0)
+                       (t fill))))
     (cond ((/= +between-characters+ (decoder-text-state decoder))
            (fail decoder position :text-not-utf-8))
-          ((not (reserve-whole decoder kind fill characters))
+          ((not (or (not (decoder-reserved-p decoder))
+                    (zerop memory)
+                    (reserve-for-message decoder memory t)))
            (fail decoder position :no-memory))
           (t
            (drop-message decoder)
            (values position kind
-                   (cond ((eq :text kind) (utf-8-text held 0 fill characters))
-                         ((= fill (length held)) held)
+                   (cond (string-p (text-of-octets held 0 fill))
+                         ((zerop memory) held)
                          (t (subseq held 0 fill))))))))
 
 (defun end-close (decoder payload position)
-  "Ends a phase that has read, before POSITION, a close frame with PAYLOAD of 0 or at least 2
+  "Ends a step that has taken, before POSITION, a close frame with PAYLOAD of 0 or at least 2
 octets; returns its values."
   (declare (type octets payload) #.*plain-policy*)
   (end-decoding decoder)
-  (if (zerop (length payload))
-      (values position :close +no-close-code+ "")
-      (let ((code (+ (* 256 (aref payload 0)) (aref payload 1)))
-            (end (length payload)))
-        (multiple-value-bind (state characters)
-            (check-utf-8 payload 2 end +between-characters+)
+  (let ((end (length payload)))
+    (if (zerop end)
+        (values position :close +no-close-code+ "")
+        (let ((code (+ (* 256 (aref payload 0)) (aref payload 1))))
           (cond ((not (close-code-p code)) (fail decoder position :invalid-close-code))
-                ((/= +between-characters+ state) (fail decoder position :reason-not-utf-8))
-                (t (values position :close code (utf-8-text payload 2 end characters))))))))
-
-(define-frame-step skip-rest (decoder octets position end)
-  "Drops all octets after a close frame or a failure."
-  end)
+                ((/= +between-characters+ (check-utf-8 payload 2 end +between-characters+))
+                 (fail decoder position :reason-not-utf-8))
+                (t (values position :close code (text-of-octets payload 2 end))))))))
 
 (defun decode-message (decoder octets start end)
   "Continues to decode with DECODER, in OCTETS from START below END, up to the next event.  Returns
 four values: the kind of the event, a keyword; the position after it in OCTETS, from which the
 caller calls again; and two values that depend on the kind:
-  :TEXT     the message, a string
+  :TEXT     the message, a string; octets if DECODER makes no strings
   :BINARY   the message, a vector of octets
   :PING     the payload, at most 125 octets; reply with a :PONG unless a close frame was sent
   :PONG     the payload, at most 125 octets; a client may send it unasked
@@ -290,7 +310,9 @@ reference to it.  After :CLOSE and :FAILURE, DECODER drops all octets and finds 
     (when (= start end)
       (return (values nil end nil nil)))
     (multiple-value-bind (position kind value more)
-        (funcall (decoder-phase decoder) decoder octets start end)
+        (cond ((decoder-over-p decoder) end)
+              ((decoder-payload-p decoder) (take-payload decoder octets start end))
+              (t (take-head decoder octets start end)))
       (declare (type index position))
       (when kind
         (return (values kind position value more)))

@@ -8,8 +8,7 @@
 ;;;; has a decompressor with a limit.
 ;;;;
 ;;;; The program decides which origins may connect: a browser sends Origin, but lets any page
-;;;; connect
-;;;; (section 10.2).
+;;;; connect (section 10.2).
 
 (define-condition handshake-refused (recycling-error)
   ((status :initarg :status :reader handshake-refused-status)
@@ -29,79 +28,74 @@ headers and the reason of this condition."))
       "The fields that the reply to the HANDSHAKE-REFUSED needs: an alist from keywords to
 strings.")
 
-(defun refuse-handshake (status reason &rest headers)
-  (error 'handshake-refused :status status :reason reason :headers headers))
+;;; SHA-1 (FIPS 180-4, section 6.1), for Sec-WebSocket-Accept only.  There, it shows that a server
+;;; speaks WebSocket; it protects no secret.
 
-;;; The checks, in the order of section 4.2.1
+(defun rotated (word count)
+  "WORD, of 32 bits, rotated to the left by COUNT bits."
+  (logior (ldb (byte 32 0) (ash word count)) (ash word (- count 32))))
 
-(defun check-request-line (method protocol)
-  "Refuses a request unless it is a GET of HTTP/1.1."
-  (unless (eq :get method)
-    (refuse-handshake 405 "Only GET opens a WebSocket." '(:allow . "GET")))
-  (unless (eq :http/1.1 protocol)
-    (refuse-handshake 400 "Only HTTP/1.1 opens a WebSocket.")))
+(defun digest-after (digest octets start)
+  "The five words of DIGEST, a list, after the block at START in OCTETS (section 6.1.2)."
+  (let ((words (make-array 80 :initial-element 0)))
+    (dotimes (i 64)
+      (setf (aref words (floor i 4))
+            (logior (ash (aref words (floor i 4)) 8) (aref octets (+ start i)))))
+    (loop for i from 16 below 80
+          do (setf (aref words i)
+                   (rotated (logxor (aref words (- i 3)) (aref words (- i 8))
+                                    (aref words (- i 14)) (aref words (- i 16)))
+                            1)))
+    (destructuring-bind (a b c d e) digest
+      (loop for word across words
+            for round from 0
+            ;; The functions and constants of sections 4.1.1 and 4.2.1.
+            for mixed = (cond ((< round 20) (+ #x5A827999 (logxor d (logand b (logxor c d)))))
+                              ((< round 40) (+ #x6ED9EBA1 (logxor b c d)))
+                              ((< round 60)
+                               (+ #x8F1BBCDC (logior (logand b c) (logand d (logior b c)))))
+                              (t (+ #xCA62C1D6 (logxor b c d))))
+            do (psetf a (ldb (byte 32 0) (+ (rotated a 5) mixed e word))
+                      b a
+                      c (rotated b 30)
+                      d c
+                      e d))
+      (mapcar (lambda (old new) (ldb (byte 32 0) (+ old new))) digest (list a b c d e)))))
 
-(defun check-no-content (content-length transfer-encoding)
-  "Refuses a request with content.  The server might disagree with a proxy, or with a client that
-waits for 100 (Continue), about the start of the first frame."
-  (when (or transfer-encoding
-            (and content-length (find #\0 content-length :test #'char/=)))
-    (refuse-handshake 400 "A request that opens a WebSocket must not have content.")))
+(defun sha-1 (octets)
+  "The digest of OCTETS, a vector of 20 octets."
+  (let* ((size (length octets))
+         ;; OCTETS, a one bit, zeros, and the number of bits in 64 bits (section 5.1.1).
+         (padded (make-array (* 64 (ceiling (+ size 9) 64)) :initial-element 0))
+         (digest '(#x67452301 #xEFCDAB89 #x98BADCFE #x10325476 #xC3D2E1F0))
+         (result (make-octets 20)))
+    (replace padded octets)
+    (setf (aref padded size) #x80)
+    (dotimes (k 8)
+      (setf (aref padded (- (length padded) k 1)) (ldb (byte 8 (* 8 k)) (* 8 size))))
+    (loop for start from 0 below (length padded) by 64
+          do (setf digest (digest-after digest padded start)))
+    (dotimes (i 20 result)
+      (setf (aref result i) (ldb (byte 8 (- 24 (* 8 (mod i 4)))) (nth (floor i 4) digest))))))
 
-(defun element-p (word value)
-  "True if VALUE, a list in a header field or NIL, has WORD, regardless of case."
-  (and value (member word (list-elements value) :test #'string-equal)))
+;;; The handshake
 
-(defun check-upgrade (connection upgrade)
-  "Refuses a request whose fields Connection and Upgrade do not ask for a WebSocket."
-  (unless (and (element-p "upgrade" connection) (element-p "websocket" upgrade))
-    ;; RFC 9110, sections 7.8 and 15.5.22: 426 names the protocol to upgrade to.
-    (refuse-handshake 426 "This resource is a WebSocket: Connection and Upgrade must ask for it."
-                      '(:upgrade . "websocket") '(:connection . "Upgrade")
-                      '(:sec-websocket-version . "13"))))
-
-(defun check-version (version)
-  "Refuses a VERSION of the protocol other than 13."
-  ;; Section 4.4.
-  (unless (equal "13" version)
-    (refuse-handshake 426 "This server speaks version 13 of the WebSocket protocol."
-                      '(:upgrade . "websocket") '(:connection . "Upgrade")
-                      '(:sec-websocket-version . "13"))))
-
-(defun base64-digit-p (char)
-  (or (char<= #\A char #\Z) (char<= #\a char #\z) (char<= #\0 char #\9) (find char "+/")))
+(defun accept-key (key)
+  "The value, a string, of Sec-WebSocket-Accept for KEY, the value of Sec-WebSocket-Key, a string
+(RFC 6455, section 4.2.2, item 5.4)."
+  (cl-base64:usb8-array-to-base64-string
+   (sha-1 (map 'octets #'char-code
+               (concatenate 'string key "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")))))
 
 (defun key-p (key)
   "True if KEY, a string or NIL, is 16 octets in Base64: 22 digits and the padding."
   (and key
        (= 24 (length key))
        (string= "==" key :start2 22)
-       (null (position-if-not #'base64-digit-p key :end 22))))
-
-(defun check-key (key)
-  (unless (key-p key)
-    (refuse-handshake 400 "Sec-WebSocket-Key is not 16 octets in Base64.")))
-
-(defun chosen-subprotocol (offered subprotocols)
-  "The first of SUBPROTOCOLS, strings, that is in the field OFFERED; NIL if none is, or if OFFERED
-is NIL."
-  (let ((names (and offered (list-elements offered))))
-    (unless (every #'token-p names)
-      (refuse-handshake 400 "Sec-WebSocket-Protocol is not a list of tokens."))
-    (find-if (lambda (name) (member name names :test #'string=)) subprotocols)))
-
-;;; The reply
-
-(defun accept-key (key)
-  "The value, a string, of Sec-WebSocket-Accept for KEY, the value of Sec-WebSocket-Key, a string
-(RFC 6455, section 4.2.2, item 5.4)."
-  (let* ((suffix "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")
-         (octets (make-octets (+ (length key) (length suffix)))))
-    (map-into octets #'char-code key)
-    (loop for char across suffix
-          for i from (length key)
-          do (setf (aref octets i) (char-code char)))
-    (cl-base64:usb8-array-to-base64-string (sha-1 octets))))
+       (every (lambda (char)
+                (or (char<= #\A char #\Z) (char<= #\a char #\z) (char<= #\0 char #\9)
+                    (find char "+/")))
+              (subseq key 0 22))))
 
 (defun accept-handshake (method protocol header &optional (subprotocols '()))
   "Checks a request to open a WebSocket.  Returns the value, a string, of Sec-WebSocket-Accept; and
@@ -110,14 +104,38 @@ METHOD is a keyword such as :GET, and PROTOCOL is a keyword such as :HTTP/1.1.  
 from the name of a header field, a keyword such as :SEC-WEBSOCKET-KEY, to its value, a string or
 NIL; the values of a repeated field are joined by commas.  Signals HANDSHAKE-REFUSED if the request
 cannot open a WebSocket, or has content (RFC 6455, section 4.2)."
-  (flet ((field (name) (funcall header name)))
-    (check-request-line method protocol)
-    (check-upgrade (field :connection) (field :upgrade))
-    (check-version (field :sec-websocket-version))
-    (check-key (field :sec-websocket-key))
-    (check-no-content (field :content-length) (field :transfer-encoding))
-    (let ((subprotocol (chosen-subprotocol (field :sec-websocket-protocol) subprotocols)))
-      (values (accept-key (field :sec-websocket-key)) subprotocol))))
+  (labels ((refuse (status reason &rest headers)
+             (error 'handshake-refused :status status :reason reason :headers headers))
+           (refuse-upgrade (reason)
+             ;; RFC 9110, sections 7.8 and 15.5.22: 426 names the protocol to upgrade to.
+             (refuse 426 reason '(:upgrade . "websocket") '(:connection . "Upgrade")
+                     '(:sec-websocket-version . "13")))
+           (field (name)
+             (funcall header name))
+           (elements (name)
+             (and (field name) (list-elements (field name)))))
+    ;; In the order of section 4.2.1.
+    (unless (eq :get method)
+      (refuse 405 "Only GET opens a WebSocket." '(:allow . "GET")))
+    (unless (eq :http/1.1 protocol)
+      (refuse 400 "Only HTTP/1.1 opens a WebSocket."))
+    (unless (and (member "upgrade" (elements :connection) :test #'string-equal)
+                 (member "websocket" (elements :upgrade) :test #'string-equal))
+      (refuse-upgrade "This resource is a WebSocket: Connection and Upgrade must ask for it."))
+    (unless (equal "13" (field :sec-websocket-version)) ; section 4.4
+      (refuse-upgrade "This server speaks version 13 of the WebSocket protocol."))
+    (unless (key-p (field :sec-websocket-key))
+      (refuse 400 "Sec-WebSocket-Key is not 16 octets in Base64."))
+    ;; With content the server might disagree with a proxy, or with a client that waits for 100
+    ;; (Continue), about the start of the first frame.
+    (when (or (field :transfer-encoding)
+              (and (field :content-length) (find #\0 (field :content-length) :test #'char/=)))
+      (refuse 400 "A request that opens a WebSocket must not have content."))
+    (let ((names (elements :sec-websocket-protocol)))
+      (unless (every #'token-p names)
+        (refuse 400 "Sec-WebSocket-Protocol is not a list of tokens."))
+      (values (accept-key (field :sec-websocket-key))
+              (find-if (lambda (name) (member name names :test #'string=)) subprotocols)))))
 
 (defun handshake-headers (accept subprotocol)
   "The fields of the reply 101 (Switching Protocols) with ACCEPT and SUBPROTOCOL, the values of

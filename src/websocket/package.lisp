@@ -6,26 +6,23 @@ stream, thread or clock.")
   (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group)
   (:import-from #:hunchentoot-recycling-taskmaster.http
                 #:check-range #:list-elements #:token-p
-                #:make-output #:output-fill #:encoded-length #:encode-string)
+                #:make-output #:output-fill #:encoded-length #:encode-string
+                #:utf-8-octets #:utf-8-text)
   (:export
    ;; the opening handshake
    #:accept-handshake #:handshake-headers #:accept-key
    #:handshake-refused #:handshake-refused-status #:handshake-refused-reason
    #:handshake-refused-headers
    ;; octets to messages
-   #:message-decoder #:make-message-decoder #:decode-message #:decoder-idle-p #:octets-held
-   #:end-decoding
+   #:make-message-decoder #:decode-message #:decoder-idle-p #:octets-held #:end-decoding
    ;; messages to octets
-   #:encode-frame #:encode-close #:encode-frame-head
-   ;; bounds of frames
-   #:frame-extent #:frame-payload-size #:whole-frame-p #:control-frame-p #:continuation-frame-p
-   #:final-frame-p #:text-frame-p
-   #:close-frame-payload #:close-payload #:close-payload-code #:client-close-frame #:failure-code-p
+   #:encode-frame #:encode-close
+   ;; frames of programs
+   #:whole-frame-p #:close-frame-code #:frame-of-client #:close-of-client #:failure-code-p
    ;; codes of close frames
-   #:close-code-p #:+no-close-code+ #:+going-away+ #:+abnormal-end+
+   #:+no-close-code+ #:+going-away+ #:+abnormal-end+
    ;; the states of a connection
-   #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p
-   #:misplaced-step #:misplaced-step-step #:misplaced-step-state))
+   #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p))
 
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 

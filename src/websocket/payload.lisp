@@ -14,8 +14,8 @@
 
 (declaim (ftype (function (octets index index octets index mask) t) unmask-octets)
          (ftype (function (octets index index) index) ascii-end)
-         (ftype (function (octets index index utf-8-state) (values utf-8-state index)) check-utf-8)
-         (ftype (function (octets index index index) text) utf-8-text))
+         (ftype (function (octets index index utf-8-state) utf-8-state) check-utf-8)
+         (ftype (function (octets index index) text) text-of-octets))
 
 ;;; Masks
 
@@ -90,60 +90,21 @@ position where less than a group is left before END."
         do (setf start (the index (+ start +group-size+))))
   start)
 
-(declaim (inline usual-end))
-(defun usual-end (octets start end)
-  "Skips characters of two or three octets that a simple test recognizes.  Returns the first
-position from START where that test fails, or where fewer than four octets are left before END; and
-the number of characters before it."
-  (declare (type octets octets) (type index start end) #.*hot-policy*)
-  (flet ((continued-p (count)
-           (loop for k of-type index from 1 below count
-                 always (= #x80 (logand #xC0 (aref octets (the index (+ start k))))))))
-    (declare (inline continued-p))
-    (loop with characters of-type index = 0
-          while (<= (+ start 4) end)
-          do (let ((lead (aref octets start)))
-               (cond ((and (<= #xE1 lead #xEF) (/= lead #xED) (continued-p 3))
-                      (setf start (the index (+ start 3))))
-                     ((and (<= #xC2 lead #xDF) (continued-p 2))
-                      (setf start (the index (+ start 2))))
-                     (t (return (values start characters))))
-               (setf characters (the index (1+ characters))))
-          finally (return (values start characters)))))
-
-(defmacro characters-of (lead)
-  "The number of Lisp characters for a character that begins with LEAD; it is two beyond U+FFFF if
-this Lisp's strings are UTF-16."
-  (if (< #x10000 char-code-limit)
-      1
-      `(if (<= #xF0 ,lead) 2 1)))
-
 (defun check-utf-8 (octets start end state)
   "Checks OCTETS from START below END, a part of a text, in STATE.  Returns the state after them,
-which is +NOT-UTF-8+ if they are not UTF-8; and the number of characters that begin in them."
+which is +NOT-UTF-8+ if they are not UTF-8."
   (declare (type octets octets) (type index start end) (type utf-8-state state) #.*hot-policy*)
-  (let ((steps *utf-8-steps*) (characters 0))
-    (declare (type (octets 2048) steps) (type index characters))
+  (let ((steps *utf-8-steps*))
+    (declare (type (octets 2048) steps))
     (loop
       (when (= state +between-characters+)
-        (let ((stop (ascii-end octets start end)))
-          (declare (type index stop))
-          (setf characters (the index (+ characters (the index (- stop start)))))
-          (multiple-value-bind (next count) (usual-end octets stop end)
-            (declare (type index next count))
-            (setf start next
-                  characters (the index (+ characters count))))))
+        (setf start (the index (ascii-end octets start end))))
       (unless (< start end)
-        (return (values state characters)))
-      (let ((octet (aref octets start)))
-        (setf state (aref steps (logior (ash state 8) octet)))
-        (when (= state +not-utf-8+)
-          (return (values state characters)))
-        (unless (= #x80 (logand #xC0 octet))
-          (setf characters (the index (+ characters (characters-of octet)))))
-        (setf start (the index (1+ start)))))))
-
-;;; The characters of a text that was checked
+        (return state))
+      (setf state (aref steps (logior (ash state 8) (aref octets start)))
+            start (the index (1+ start)))
+      (when (= state +not-utf-8+)
+        (return state)))))
 
 (defmacro put-group (group text position)
   "Puts the octets of GROUP, a variable, all of them ASCII, into TEXT from POSITION on."
@@ -151,52 +112,23 @@ which is +NOT-UTF-8+ if they are not UTF-8; and the number of characters that be
                  append `((schar ,text (the index (+ ,position ,k)))
                           (code-char (ldb (byte 8 ,(* 8 k)) ,group))))))
 
-(defmacro code-of-octets (octets start count)
-  "The code of the character with COUNT octets, at least two, in OCTETS from START on."
-  `(logior (ash (ldb (byte ,(- 7 count) 0) (aref ,octets ,start)) ,(* 6 (1- count)))
-           ,@(loop for k from 1 below count
-                   collect `(ash (ldb (byte 6 0) (aref ,octets (the index (+ ,start ,k))))
-                                 ,(* 6 (- count k 1))))))
-
-(defmacro put-character (code text position)
-  "Puts the character of CODE, a variable, into TEXT at POSITION, a variable, and advances
-POSITION."
-  (flet ((put (code)
-           `(setf (schar ,text ,position) (code-char ,code)
-                  ,position (the index (1+ ,position)))))
-    (if (< #x10000 char-code-limit)
-        (put code)
-        `(cond ((< ,code #x10000) ,(put code))
-               (t ,(put `(+ #xD800 (ash (- ,code #x10000) -10)))
-                  ,(put `(+ #xDC00 (logand #x3FF ,code))))))))
-
-(defun utf-8-text (octets start end characters)
-  "A fresh string of the CHARACTERS characters in OCTETS, UTF-8, from START below END.  CHECK-UTF-8
-has checked and counted them."
-  (declare (type octets octets) (type index start end characters) #.*hot-policy*)
-  (let ((text (make-string characters)) (position 0))
-    (declare (type index position))
-    (macrolet ((take (count)
-                 `(let ((code (code-of-octets octets start ,count)))
-                    (declare (type (unsigned-byte 21) code))
-                    (put-character code text position)
-                    (setf start (the index (+ start ,count))))))
-      (loop
-        (loop while (<= (+ start +group-size+) end)
-              do (let ((group (octet-group octets start)))
-                   (declare (type octet-group group))
-                   (when (logtest (ldb (byte (* 8 +group-size+) 0) #x8080808080808080) group)
-                     (return))
-                   (put-group group text position)
-                   (setf start (the index (+ start +group-size+))
-                         position (the index (+ position +group-size+)))))
-        (unless (< start end)
-          (return text))
-        (let ((lead (aref octets start)))
-          (cond ((< lead #x80)
-                 (setf (schar text position) (code-char lead)
-                       position (the index (1+ position))
-                       start (the index (1+ start))))
-                ((< lead #xE0) (take 2))
-                ((< lead #xF0) (take 3))
-                (t (take 4))))))))
+(defun text-of-octets (octets start end)
+  "A fresh string of OCTETS, UTF-8, from START below END, which CHECK-UTF-8 has checked."
+  (declare (type octets octets) (type index start end) #.*hot-policy*)
+  (let ((stop (ascii-end octets start end)) (position 0))
+    (declare (type index stop position))
+    (if (loop for place of-type index from stop below end
+              thereis (<= #x80 (aref octets place)))
+        (utf-8-text octets start end)
+        (let ((text (make-string (- end start))))
+          (loop while (< start stop)
+                do (let ((group (octet-group octets start)))
+                     (declare (type octet-group group))
+                     (put-group group text position)
+                     (setf start (the index (+ start +group-size+))
+                           position (the index (+ position +group-size+)))))
+          (loop while (< start end)
+                do (setf (schar text position) (code-char (aref octets start))
+                         start (the index (1+ start))
+                         position (the index (1+ position))))
+          text))))

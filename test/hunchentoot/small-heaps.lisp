@@ -109,7 +109,7 @@
 (defun send-large-texts (port target count mebibytes)
   "Sends texts of MEBIBYTES over COUNT WebSockets at TARGET of the child on PORT, all at once, as
 far as it takes them."
-  (let ((head (websocket:encode-frame-head :text (* mebibytes *mebibyte*) :mask 0))
+  (let ((head (frame-head 1 (* mebibytes *mebibyte*)))
         (piece (make-array *mebibyte* :element-type '(unsigned-byte 8) :initial-element 97))
         (connections '()))
     (unwind-protect

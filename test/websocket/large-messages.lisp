@@ -24,15 +24,13 @@
 
 (defun fragmented (kind payload size)
   "PAYLOAD as a message of KIND in frames of SIZE octets, one vector."
-  (let ((ends (equal-pieces (length payload) size)) (start 0))
-    (apply #'octets
-           (loop for (end . more) on ends
-                 for part = (subseq payload start end)
-                 collect (websocket:encode-frame-head (if (zerop start) kind :continuation)
-                                                      (length part)
-                                                      :final-p (null more) :mask 0)
-                 collect part
-                 do (setf start end)))))
+  (apply #'octets
+         (loop with length = (length payload)
+               for start from 0 below length by size
+               for end = (min length (+ start size))
+               collect (make-frame (cond ((plusp start) 0) ((eq :text kind) 1) (t 2))
+                                   (subseq payload start end)
+                                   :fin (= end length) :mask '(0 0 0 0)))))
 
 (defun events-of-large (octets)
   "Like EVENTS-OF-WHOLE, but messages may have up to *LARGEST-MESSAGE* octets."
@@ -74,8 +72,7 @@
 (test what-is-held-is-at-most-twice-what-has-come
   (dolist (final-p '(t nil))
     (let ((decoder (websocket:make-message-decoder :message-octets (expt 2 28)))
-          (frame (octets (websocket:encode-frame-head :binary (expt 2 28) :mask 5 :final-p final-p)
-                         (test-octets 20000)))
+          (frame (octets (frame-head 2 (expt 2 28) :fin final-p) (test-octets 20000)))
           (head 14))
       (is (loop for start from 0 below (length frame) by 7
                 for end = (min (length frame) (+ start 7))

@@ -2,10 +2,12 @@
 
 ;;;; A program socket: a connection over which a program speaks by itself, with a WebSocket library
 ;;;; of its own or in another protocol.  It writes octets from any thread, and is called with the
-;;;; input; no worker waits for that.  program-input.lisp has the input and the end.
+;;;; input; no worker waits for that.
 ;;;;
-;;;; If the request was for a WebSocket, the server notices close frames in both directions, so that
-;;;; the TCP connection ends as RFC 6455 requires (websocket-state.lisp).  Output of the program:
+;;;; If the request was for a WebSocket, the server decodes what comes, and calls the program with
+;;;; each whole message, and each control frame, as a frame of a client.  It answers what the
+;;;; decoder refuses with a close frame.  It notices close frames in both directions, so that the
+;;;; TCP connection ends as RFC 6455 requires (websocket-state.lisp).  Output of the program:
 ;;;;
 ;;;;   state              a close frame                          other octets
 ;;;;   :OPEN              sent; the client's is awaited, unless  sent
@@ -15,8 +17,13 @@
 ;;;;   :GONE              dropped if a close frame was sent or   likewise
 ;;;;                      received; otherwise an error
 ;;;;
-;;;; For other protocols, all is sent until the program has closed the connection; then it is an
-;;;; error.
+;;;; A program that has not closed the connection itself gets a close frame at the end, as if from
+;;;; the client.  It has the code of the client's close frame, or of the server's, or 1006 if there
+;;;; was none.  Some libraries answer the first close frame, and close at the next one: so they get
+;;;; two, the client's included.  A program that has failed is not called again.
+;;;;
+;;;; For other protocols, the program is called with octets as they come, and all that it writes is
+;;;; sent until it has closed the connection; then it is an error.
 ;;;;
 ;;;; Invariants: the program has put PUT octets into the shared queue, and all but the size of that
 ;;;; were sent, as far as is known.  A function that the program gives with its octets is called
@@ -26,52 +33,36 @@
 (defparameter *close-answer-seconds* 2
   "How many seconds a client has to answer a close frame of a program.")
 
-(defstruct (program-socket (:include websocket)
+(defstruct (program-socket (:include websocket (begun-p t))
                            (:constructor %make-program-socket
-                               (application engine connection shared-queue frames-p most-octets
-                                ping idle-milliseconds heard &optional request))
+                               (application engine connection shared-queue memory decoder
+                                on-message on-close ping idle-milliseconds request))
                            (:copier nil))
-  "A connection over which a program speaks by itself."
-  (frames-p nil :read-only t)           ; it speaks the WebSocket protocol
-  (most-octets 0 :type unsigned-byte :read-only t) ; of payload, of a message and of a frame
+  "A connection over which a program speaks by itself.  ON-MESSAGE is its function for the input."
   (ping nil :read-only t)               ; PING-MILLISECONDS while pings may be sent
-  ;; The function of the program for the input of PROGRAM-SOCKET, or NIL.
-  (reader nil)
-  ;; A worker must read octets that came before there was a READER, or call functions in WRITTEN.
+  ;; A worker must read octets that came before there was ON-MESSAGE, or call functions in WRITTEN.
   (worker-wanted-p nil)
-  (held nil :type (or null octets))     ; of a frame that has not come whole, FILL octets
-  (fill 0 :type index)
-  (message-size 0 :type unsigned-byte)  ; octets of payload of a message that has not ended
-  (text-p nil)                          ; it is a text
   (buffered '() :type list)             ; pieces that wait for a flush, the last first
   (buffered-size 0 :type unsigned-byte) ; their octets, at most the high-water mark
   (put 0 :type unsigned-byte)
   ;; Functions to be called: lists of position, kind and function.
   (written '() :type list)
-  (caller nil)                          ; the thread that calls them, if any
+  (calling-p nil)                       ; a thread calls them
   (held-p nil)                          ; see above
   (teller nil)                          ; the thread that tells the program of the end
   (told 0 :type fixnum)                 ; how often it was
-  ;; The payload of the close frame that was sent or received.
-  (farewell nil :type (or null octets))
   (finished-p nil)                      ; the program has closed it
   (failed-p nil))                       ; and so has a failure of the program
 
-(defun make-program-socket (exchange frames-p
-                            &key (most-octets (* 1024 1024)) ping-seconds idle-seconds)
+(defun make-program-socket (exchange frames-p &key most-octets ping-seconds idle-seconds)
   "A PROGRAM-SOCKET on the connection of EXCHANGE, over which the program speaks from now on; in the
 WebSocket protocol if FRAMES-P.  Then a message has at most MOST-OCTETS, an integer.  After
 PING-SECONDS without input a ping is sent, and after IDLE-SECONDS the client counts as gone; reals,
 or NIL for never."
-  (let ((socket (%make-program-socket
-                 (exchange-application exchange)
-                 (exchange-engine exchange)
-                 (exchange-connection exchange)
-                 (queue-of-exchange exchange *high-water-mark* nil)
-                 frames-p most-octets (and frames-p (as-milliseconds ping-seconds))
-                 (as-milliseconds idle-seconds) (milliseconds) (words-of-upgrade exchange))))
-    (setf (websocket-begun-p socket) t)
-    socket))
+  (make-websocket exchange nil nil
+                  :message-octets most-octets :idle-seconds idle-seconds
+                  :ping-seconds (and frames-p ping-seconds) :frames-p frames-p :strings-p nil
+                  :constructor #'%make-program-socket))
 
 (defun begin-to-speak (socket http)
   "Makes SOCKET the suspended exchange of HTTP, whose request the current thread serves.  From now
@@ -79,59 +70,11 @@ on, output of the program is sent at once."
   (setf (http-suspended-exchange http) socket)
   (begin-sending socket (http-io http)))
 
-;;; Functions to call after a send
+(defun farewell-said-p (socket)
+  "True when a close frame of SOCKET was sent or received."
+  (/= +abnormal-end+ (websocket-code socket)))
 
-(defun due-p (socket entry)
-  "True when ENTRY, of the list WRITTEN of SOCKET, is to be called."
-  (destructuring-bind (position kind function) entry
-    (declare (ignore function))
-    (let* ((shared-queue (program-socket-shared-queue socket))
-           (ended-p (shared-queue-ended-p shared-queue)))
-      (and (or ended-p
-               (<= position (- (program-socket-put socket) (octets-waiting-in shared-queue))))
-           (ecase kind
-             (:data (not ended-p))      ; it may not have been sent
-             (:close (or (not (program-socket-held-p socket))
-                         (eq (bt:current-thread) (program-socket-teller socket)))))))))
-
-(defun become-caller-p (socket)
-  "Makes the current thread the caller of the functions in WRITTEN of SOCKET.  NIL if there is a
-caller already, perhaps the same thread."
-  (with-websocket (socket)
-    (unless (program-socket-caller socket)
-      (setf (program-socket-caller socket) (bt:current-thread)))))
-
-(defun next-written (socket)
-  "Removes and returns the next function of SOCKET that is due.  If there is none, returns NIL, and
-the current thread is not the caller any more."
-  (with-websocket (socket)
-    (let ((entry (find-if (lambda (entry) (due-p socket entry)) (program-socket-written socket))))
-      (setf (program-socket-written socket)
-            (remove entry (program-socket-written socket) :test #'eq))
-      (unless entry
-        (setf (program-socket-caller socket) nil))
-      (third entry))))
-
-(defun leave-calling (socket)
-  "Ends the current thread's role as the caller for SOCKET, if one of the functions has exited
-non-locally.  A worker calls the others, on which other threads rely."
-  (when (with-websocket (socket)
-          (when (eq (bt:current-thread) (program-socket-caller socket))
-            (setf (program-socket-caller socket) nil)
-            (program-socket-written socket)))
-    (setf (program-socket-worker-wanted-p socket) t)
-    (resume socket)))
-
-(defun call-written (socket)
-  "Calls the functions of SOCKET that are due.  True if there were any."
-  (when (program-socket-written socket)
-    (when (become-caller-p socket)
-      (unwind-protect (loop for function = (next-written socket)
-                            while function
-                            do (call-program socket function)
-                            count t into count
-                            finally (return (plusp count)))
-        (leave-calling socket)))))
+;;; Calling the program
 
 (defun call-program (socket function)
   "Calls FUNCTION, of a program, without arguments.  A failure ends SOCKET."
@@ -144,93 +87,114 @@ non-locally.  A worker calls the others, on which other threads rely."
   (log-callback-failure socket "What speaks over the connection" condition backtrace)
   (count-failure (suspended-exchange-engine socket))
   (setf (program-socket-failed-p socket) t)
-  (unless (and (program-socket-frames-p socket)
+  (unless (and (websocket-decoder socket)
                (close-websocket-with socket 1011 "The server failed."))
-    (close-shared-queue (program-socket-shared-queue socket))
+    (close-shared-queue (websocket-shared-queue socket))
     (resume-websocket socket)))
+
+(defun call-reader (socket octets)
+  "Calls the function of the program of SOCKET with OCTETS, if it still wants any."
+  (let ((reader (websocket-on-message socket)))
+    (when (and reader
+               (not (program-socket-finished-p socket))
+               (not (program-socket-failed-p socket)))
+      (call-program socket (lambda () (funcall reader octets :start 0 :end (length octets)))))))
+
+(defun tell-of-close (socket code reason)
+  "Calls the function of the program of SOCKET with a close frame with CODE and REASON.  Then the
+functions that it has given with a close frame are due."
+  (setf (program-socket-teller socket) (bt:current-thread))
+  (incf (program-socket-told socket))
+  (unwind-protect (call-reader socket (close-of-client code reason))
+    (setf (program-socket-teller socket) nil
+          (program-socket-held-p socket) nil)))
+
+(defun due-p (socket position kind)
+  "True when a function of KIND in the list WRITTEN of SOCKET, with POSITION, is to be called."
+  (let* ((shared-queue (websocket-shared-queue socket))
+         (ended-p (shared-queue-ended-p shared-queue)))
+    (and (or ended-p
+             (<= position (- (program-socket-put socket) (octets-waiting-in shared-queue))))
+         (ecase kind
+           (:data (not ended-p))        ; it may not have been sent
+           (:close (or (not (program-socket-held-p socket))
+                       (eq (bt:current-thread) (program-socket-teller socket))))))))
+
+(defun call-written (socket)
+  "Calls the functions in WRITTEN of SOCKET that are due, unless a thread, perhaps this one, does so
+already.  True if there were any."
+  (let ((caller-p nil))
+    (flet ((next ()
+             (with-websocket (socket)
+               (when (or caller-p (not (program-socket-calling-p socket)))
+                 (let ((entry (find-if (lambda (entry)
+                                         (due-p socket (first entry) (second entry)))
+                                       (program-socket-written socket))))
+                   (setf (program-socket-written socket)
+                         (remove entry (program-socket-written socket) :test #'eq)
+                         caller-p (and entry t)
+                         (program-socket-calling-p socket) caller-p)
+                   (third entry))))))
+      (when (program-socket-written socket)
+        (unwind-protect (loop for function = (next)
+                              while function
+                              do (call-program socket function)
+                              count t into count
+                              finally (return (plusp count)))
+          (when caller-p                ; one has exited non-locally: a worker calls the others
+            (setf (program-socket-calling-p socket) nil
+                  (program-socket-worker-wanted-p socket) t)
+            (resume socket)))))))
 
 ;;; Writing
 
-(defun note-close-written (socket payload)
-  "Notes that a close frame with PAYLOAD was put into the queue of SOCKET.  The caller holds the
-lock."
+(defun put-close-of-program (socket octets code)
+  "Puts OCTETS, a close frame with CODE, into the queue of SOCKET.  The caller holds the lock."
   (when (eq :open (websocket-state socket))
-    (let ((code (close-payload-code payload)))
-      (setf (program-socket-held-p socket) t
-            (program-socket-farewell socket) payload
-            (websocket-code socket) code
-            (websocket-closing-end socket)
-            (+ (milliseconds) (as-milliseconds *close-answer-seconds*)))
-      (when (failure-code-p code)
-        (step-websocket socket :fail))))
-  (step-websocket socket :send-close)
-  (when (over-p (websocket-state socket))
-    (close-shared-queue (program-socket-shared-queue socket))))
-
-(defun put-close (socket octets payload)
-  "Puts OCTETS, a close frame with PAYLOAD, into the queue of SOCKET, if one may be sent.  The
-caller holds the lock."
-  (when (or (sending-p (websocket-state socket)) (close-owed-p (websocket-state socket)))
-    (put-in-shared-queue (program-socket-shared-queue socket) octets :however-full)
-    (note-close-written socket payload)
-    :room))
-
-(defun farewell-said-p (socket)
-  "True when a close frame of SOCKET was sent or received."
-  (or (program-socket-farewell socket)
-      (/= +abnormal-end+ (websocket-code socket))))
-
-(defun ends-at-boundary-p (octets)
-  "True when a frame may follow OCTETS: they are a frame, or end with the head of an HTTP response."
-  (let ((length (length octets)))
-    (or (and (<= 4 length)
-             (equalp #(13 10 13 10) (subseq octets (- length 4))))
-        (whole-frame-p octets))))
-
-(defun put-octets (socket octets)
-  "Puts OCTETS, if any, into the shared queue of SOCKET.  Returns the same as PUT-WRITTEN.  The
-caller holds the lock."
-  (let* ((shared-queue (program-socket-shared-queue socket))
-         (result (cond ((plusp (length octets)) (put-in-shared-queue shared-queue octets))
-                       ((shared-queue-shut-p shared-queue) :over)
-                       (t :room))))
-    (if (and (eq :over result) (program-socket-frames-p socket) (farewell-said-p socket))
-        :dropped
-        result)))
-
-(defun put-frames (socket octets)
-  "Puts OCTETS into the queue of SOCKET, which speaks the WebSocket protocol.  Returns the same as
-PUT-WRITTEN.  The caller holds the lock."
-  (let ((payload (close-frame-payload octets)))
-    (cond ((and payload (put-close socket octets payload)))
-          ((not (sending-p (websocket-state socket)))
-           (if (farewell-said-p socket) :dropped :over))
-          (t
-           (when (plusp (length octets))
-             (setf (websocket-ping-milliseconds socket)
-                   (and (ends-at-boundary-p octets) (program-socket-ping socket))))
-           (put-octets socket octets)))))
-
-(defun note-callback (socket callback kind)
-  "Has CALLBACK, of KIND, called when all octets in the queue of SOCKET were sent.  The caller holds
-the lock."
-  (setf (program-socket-written socket)
-        (append (program-socket-written socket)
-                (list (list (program-socket-put socket) kind callback)))))
+    (setf (program-socket-held-p socket) t
+          (websocket-code socket) code
+          (websocket-closing-end socket)
+          (+ (milliseconds) (as-milliseconds *close-answer-seconds*)))
+    (when (failure-code-p code)
+      (step-websocket socket :fail)))
+  (put-close socket octets)
+  :room)
 
 (defun put-written (socket octets callback)
   "Puts OCTETS, which must not change any more, into the queue of SOCKET.  CALLBACK, a function or
 NIL, is called when they were sent.  Returns the same as PUT-IN-SHARED-QUEUE, or :DROPPED if a close
 frame was sent before."
   (with-websocket (socket)
-    (let ((result (if (program-socket-frames-p socket)
-                      (put-frames socket octets)
-                      (put-octets socket octets))))
+    (let* ((shared-queue (websocket-shared-queue socket))
+           (frames-p (websocket-decoder socket))
+           (state (websocket-state socket))
+           (size (length octets))
+           (code (and frames-p (close-frame-code octets)))
+           (result (cond ((and code (or (sending-p state) (close-owed-p state)))
+                          (put-close-of-program socket octets code))
+                         ((and frames-p (not (sending-p state))) :over)
+                         ((plusp size)
+                          (when frames-p ; is it a frame, or the end of the head of a response?
+                            (setf (websocket-ping-milliseconds socket)
+                                  (and (or (whole-frame-p octets)
+                                           (and (<= 4 size)
+                                                (equalp #(13 10 13 10) (subseq octets (- size 4)))))
+                                       (program-socket-ping socket))))
+                          (put-in-shared-queue shared-queue octets))
+                         ((shared-queue-shut-p shared-queue) :over)
+                         (t :room))))
+      (when (and (eq :over result) frames-p (farewell-said-p socket))
+        (setf result :dropped))
       (when (member result '(:room :full))
-        (incf (program-socket-put socket) (length octets)))
+        (incf (program-socket-put socket) size))
       (when (and callback (member result '(:room :full :dropped)))
-        (note-callback socket callback
-                       (if (or (eq :dropped result) (program-socket-held-p socket)) :close :data)))
+        (setf (program-socket-written socket)
+              (append (program-socket-written socket)
+                      (list (list (program-socket-put socket)
+                                  (if (or (eq :dropped result) (program-socket-held-p socket))
+                                      :close
+                                      :data)
+                                  callback)))))
       result)))
 
 (defun write-to-program-socket (socket octets &optional callback)
@@ -240,7 +204,7 @@ this.  It waits while the queue is full, for at most the write timeout.  Signals
   (loop
     (ecase (put-written socket octets callback)
       ((:room :full :dropped)
-       (when (or (owner-wanted-p (program-socket-shared-queue socket))
+       (when (or (owner-wanted-p (websocket-shared-queue socket))
                  (not (eq :open (websocket-state socket))))
          (resume-websocket socket))
        (call-written socket)
@@ -257,30 +221,22 @@ this.  It waits while the queue is full, for at most the write timeout.  Signals
 SOCKET has ended.  Flushes when more than *HIGH-WATER-MARK* octets are kept; then it may wait and
 signal as WRITE-TO-PROGRAM-SOCKET does."
   (when (with-websocket (socket)
-          (unless (shared-queue-shut-p (program-socket-shared-queue socket))
+          (unless (shared-queue-shut-p (websocket-shared-queue socket))
             (push octets (program-socket-buffered socket))
             (< *high-water-mark* (incf (program-socket-buffered-size socket) (length octets)))))
     (flush-program-socket socket)))
 
-(defun take-buffered (socket)
-  "Removes and returns the pieces that SOCKET keeps for a flush, newest first.  The caller holds the
-lock."
-  (setf (program-socket-buffered-size socket) 0)
-  (shiftf (program-socket-buffered socket) '()))
-
-(defun joined-octets (vectors)
-  "The octets of VECTORS, a list, in one vector."
-  (let ((octets (make-octets (reduce #'+ vectors :key #'length))) (fill 0))
-    (dolist (vector vectors octets)
-      (replace octets (the octets vector) :start1 fill)
-      (incf fill (length vector)))))
-
 (defun flush-program-socket (socket &optional callback)
   "Sends all kept pieces of SOCKET as WRITE-TO-PROGRAM-SOCKET does, with CALLBACK."
-  (let ((parts (with-websocket (socket) (take-buffered socket))))
-    (write-to-program-socket socket
-                             (joined-octets (reverse parts))
-                             callback)))
+  (let* ((pieces (with-websocket (socket)
+                   (setf (program-socket-buffered-size socket) 0)
+                   (reverse (shiftf (program-socket-buffered socket) '()))))
+         (octets (make-octets (reduce #'+ pieces :key #'length)))
+         (fill 0))
+    (dolist (piece pieces)
+      (replace octets (the octets piece) :start1 fill)
+      (incf fill (length piece)))
+    (write-to-program-socket socket octets callback)))
 
 (defun finish-program-socket (socket)
   "Closes SOCKET when all its output was sent.  If that had a close frame, waits for the answer of
@@ -291,14 +247,78 @@ the client, but for at most *CLOSE-ANSWER-SECONDS*.  The program is not called a
   (with-websocket (socket)
     (setf (program-socket-finished-p socket) t)
     (unless (eq :closing (websocket-state socket))
-      (close-shared-queue (program-socket-shared-queue socket))))
+      (close-shared-queue (websocket-shared-queue socket))))
   (resume-websocket socket))
 
 (defun listen-to-program-socket (socket function)
   "Has a worker call FUNCTION with the input of SOCKET, a vector of octets and :START and :END: with
-one frame in the WebSocket protocol, otherwise with any number of octets; in order, one call at a
-time.  With NIL, input stays in the system."
-  (setf (program-socket-reader socket) function)
+one message or control frame in the WebSocket protocol, otherwise with any number of octets; in
+order, one call at a time.  With NIL, input stays in the system."
+  (setf (websocket-on-message socket) function)
   (unless (owned-websocket-p socket)
     (setf (program-socket-worker-wanted-p socket) t)
     (resume socket)))
+
+;;; The owner of the connection
+
+(defmethod hand-over ((socket program-socket) kind value)
+  (call-reader socket (if kind (frame-of-client kind value) value)))
+
+(defmethod note-close ((socket program-socket) code reason)
+  (with-websocket (socket)
+    (step-websocket socket :receive-close)
+    (setf (websocket-code socket) code
+          (websocket-reason socket) reason
+          (websocket-closing-end socket)
+          (+ (milliseconds) (as-milliseconds *close-answer-seconds*))))
+  (tell-of-close socket code reason)
+  (when (over-p (websocket-state socket))
+    (close-shared-queue (websocket-shared-queue socket))))
+
+(defmethod continue-over ((socket program-socket) http resuming-p)
+  (cond ((not resuming-p)
+         (setf (program-socket-worker-wanted-p socket) nil)
+         (loop for outcome = (continue-speaking socket http nil)
+               for called-p = (and (member outcome '(:deferred :again))
+                                   (written-called-p socket))
+               while (and called-p (eq :deferred outcome))
+               finally (return outcome)))
+        ((program-socket-worker-wanted-p socket)
+         nil)
+        (t
+         (continue-speaking socket http t))))
+
+(defun continue-speaking (socket http resuming-p)
+  (let ((end (websocket-closing-end socket)))
+    (when (or (and end (>= (milliseconds) end))
+              (and (null (websocket-on-message socket)) (peer-left-p socket)))
+      (close-shared-queue (websocket-shared-queue socket))))
+  (setf (websocket-owner socket) (bt:current-thread))
+  (unwind-protect (continue-websocket socket (http-io http) resuming-p)
+    (setf (websocket-owner socket) nil)))
+
+(defun written-called-p (socket)
+  "Calls the functions of the program that are due after a send to SOCKET; true if there were any."
+  (when (program-socket-written socket)
+    (setf (websocket-owner socket) (bt:current-thread))
+    (unwind-protect (call-written socket)
+      (setf (websocket-owner socket) nil))))
+
+(defmethod abandon ((socket program-socket))
+  (unwind-protect
+       (progn
+         (call-written socket)
+         (say-farewell socket)
+         (end-websocket socket)
+         (when (websocket-decoder socket)
+           (loop while (and (< (program-socket-told socket) (if (farewell-said-p socket) 2 1))
+                            (websocket-on-message socket)
+                            (not (program-socket-finished-p socket))
+                            (not (program-socket-failed-p socket)))
+                 do (tell-of-close socket (websocket-code socket) (websocket-reason socket))))
+         (setf (program-socket-held-p socket) nil)
+         (call-written socket))
+    (end-websocket socket)              ; the program may have ended the thread
+    (setf (program-socket-buffered socket) '()
+          (websocket-on-message socket) nil)
+    (drop-incomplete-message socket)))

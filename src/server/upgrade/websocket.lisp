@@ -1,0 +1,418 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; A WebSocket over a connection.  The layer websocket/ has the protocol; this file moves its
+;;;; octets in and out, without a worker between two messages.  Any thread sends.
+;;;;
+;;;;   the owner of the connection finds        action
+;;;;   messages                                 call ON-MESSAGE for each, in their order, and wait
+;;;;   a ping                                   send a pong, unless too much waits to be sent
+;;;;   a close frame                            answer with one, and close when that was sent
+;;;;   a failure                                send a close frame with its code, and close likewise
+;;;;   the end                                  close the connection
+;;;;   nothing for PING-SECONDS                 send a ping
+;;;;   nothing for IDLE-SECONDS                 close the connection, unless a ping is still to be
+;;;;                                            sent, or was sent just now
+;;;;   no close frame for *CLOSING-SECONDS*     close the connection
+;;;;   after it has sent one
+;;;;   its engine stops                         send a close frame with code 1001
+;;;;
+;;;; Input is not read while the client does not take the output.  ON-CLOSE is called once.
+
+(defparameter *closing-seconds* 5
+  "How many seconds a client has to answer a close frame.")
+
+(defstruct (websocket (:include suspended-exchange)
+                      (:constructor %make-websocket
+                          (application engine connection shared-queue memory decoder
+                           on-message on-close ping-milliseconds idle-milliseconds request))
+                      (:copier nil))
+  "A WebSocket.  The lock guards STATE; only the owner uses HEARD, PINGED and DECODER."
+  (request nil :read-only t)            ; its REQUEST-WORDS and client
+  ;; The shared send queue of WEBSOCKET.
+  (shared-queue nil :read-only t)
+  ;; The memory of a message that is incomplete or being handled.
+  (memory nil :read-only t)
+  (decoder nil :read-only t)            ; NIL for another protocol, of a PROGRAM-SOCKET
+  (on-message nil)                      ; while it is NIL, nothing is read
+  (on-close nil)
+  (lock (bt:make-lock "websocket") :read-only t)
+  (state :open :type keyword)           ; see websocket-state.lisp of the layer websocket
+  (code +abnormal-end+ :type fixnum)    ; the code of the end, for ON-CLOSE
+  (reason "" :type string)
+  ;; NIL also while a ping would interrupt a frame that is being sent.
+  (ping-milliseconds nil :type (or null fixnum))
+  (idle-milliseconds nil :type (or null fixnum) :read-only t)
+  (heard (milliseconds) :type fixnum)   ; when octets came last
+  ;; The time of a ping since then; :PUT while it is in the queue.
+  (pinged nil :type (or null (eql :put) fixnum))
+  (closing-end nil :type (or null fixnum)) ; the deadline for the close frame of the client
+  ;; The thread that serves it now; at first the one that answers the handshake.
+  (owner (bt:current-thread))
+  ;; True when the answer to the opening handshake of WEBSOCKET was sent.
+  (begun-p nil))
+
+(setf (documentation 'websocket-p 'function)
+      "True when the argument is a WebSocket.")
+
+(defun make-websocket (exchange on-message on-close
+                       &key (high-water-mark *high-water-mark*) message-octets
+                         ping-seconds idle-seconds (frames-p t) (strings-p t)
+                         (constructor #'%make-websocket))
+  "A WebSocket over the connection of EXCHANGE, whose opening handshake is about to be answered.
+ON-MESSAGE is a function of the WebSocket, :TEXT or :BINARY, and a string or a vector of octets.
+ON-CLOSE is a function of the WebSocket, the code of the end and its reason.  Workers call both.
+HIGH-WATER-MARK is how many octets may wait for the client; MESSAGE-OCTETS is how many a message may
+have, or NIL.  After PING-SECONDS without input a ping is sent, and after IDLE-SECONDS the client
+counts as gone; NIL for never."
+  (let ((memory (make-memory-account)))
+    (funcall constructor
+             (exchange-application exchange) (exchange-engine exchange)
+             (exchange-connection exchange) (queue-of-exchange exchange high-water-mark nil)
+             memory
+             (and frames-p
+                  (make-message-decoder
+                   :message-octets (or message-octets (* 1024 1024))
+                   :strings-p strings-p
+                   :reserve (lambda (octets whole-p)
+                              (reserve-for-account memory octets
+                                                   (if whole-p 1 *waiting-share*)))))
+             on-message on-close (as-milliseconds ping-seconds) (as-milliseconds idle-seconds)
+             (format nil "~A from ~A" (exchange-words exchange)
+                     (http-address (exchange-http exchange))))))
+
+(defmacro with-websocket ((socket) &body body)
+  "Evaluates BODY, which is short and does not wait, while no other thread uses the state of
+SOCKET."
+  `(with-lock-briefly ((websocket-lock ,socket))
+     ,@body))
+
+(defun step-websocket (socket step)
+  "Applies STEP to the state of SOCKET, and returns the new state.  The caller holds the lock."
+  (setf (websocket-state socket) (next-websocket-state (websocket-state socket) step)))
+
+(defun websocket-io (socket)
+  "The buffered connection of SOCKET."
+  (http-io (connection-data (suspended-exchange-connection socket))))
+
+(defun owned-websocket-p (socket)
+  "True when the current thread is the owner of SOCKET."
+  (eq (bt:current-thread) (websocket-owner socket)))
+
+(defun websocket-open-p (socket)
+  "True while messages can be sent to SOCKET, as far as is known."
+  (and (sending-p (websocket-state socket))
+       (not (shared-queue-shut-p (websocket-shared-queue socket)))))
+
+;;; From any thread
+
+(defun put-in-websocket (socket frame)
+  "Puts FRAME, octets that must not change any more, into the shared queue of SOCKET.  Returns the
+same as PUT-IN-SHARED-QUEUE."
+  (with-websocket (socket)
+    (if (sending-p (websocket-state socket))
+        (put-in-shared-queue (websocket-shared-queue socket) frame)
+        :over)))
+
+(defun put-close (socket frame)
+  "Puts FRAME, a close frame, into the queue of SOCKET, and notes that it was sent.  The caller
+holds the lock."
+  (step-websocket socket :send-close)
+  (put-in-shared-queue (websocket-shared-queue socket) frame :however-full)
+  (when (over-p (websocket-state socket))
+    (close-shared-queue (websocket-shared-queue socket))))
+
+(defun begin-sending (socket io)
+  "Lets any thread send to SOCKET, over IO, from now on."
+  (begin-shared-queue (websocket-shared-queue socket) io))
+
+(defun resume-websocket (socket)
+  "Has the owner of SOCKET send what only that can send, and look at the state of SOCKET."
+  (cond ((not (owned-websocket-p socket)) (resume socket))
+        ((websocket-begun-p socket) (send-for-websocket socket))))
+
+(defun send-for-websocket (socket)
+  "Sends as much of the shared queue of SOCKET as the client takes now.  The caller is its owner."
+  (handler-case (send-queued (websocket-shared-queue socket) (websocket-io socket))
+    ((or descriptor-broken stream-timeout) ()
+      (end-websocket socket))))         ; its owner will notice
+
+(defun end-websocket (socket)
+  "Notes that the TCP connection of SOCKET has ended, or will end."
+  (with-websocket (socket) (step-websocket socket :end))
+  (when (shared-queue-begun-p (websocket-shared-queue socket))
+    (end-queue (shared-queue-queue (websocket-shared-queue socket))))
+  (end-shared-queue (websocket-shared-queue socket)))
+
+(defun close-websocket-with (socket code reason)
+  "Sends SOCKET a close frame with CODE and REASON, unless one was sent.  True when it does.
+Signals an error where either must not be in a close frame."
+  (let ((frame (encode-close code reason)))
+    (when (with-websocket (socket)
+            (when (sending-p (websocket-state socket))
+              (put-close socket frame)
+              (setf (websocket-closing-end socket)
+                    (+ (milliseconds) (as-milliseconds *closing-seconds*))
+                    (websocket-code socket) code
+                    (websocket-reason socket) reason)
+              t))
+      (resume-websocket socket)
+      t)))
+
+(defun say-going-away (socket)
+  "Sends the client of SOCKET a close frame (RFC 6455, section 7.4.1) if its engine stops."
+  (cond ((running-p (suspended-exchange-engine socket)) nil)
+        ((websocket-decoder socket)
+         (close-websocket-with socket +going-away+ "The server stops."))
+        (t (close-shared-queue (websocket-shared-queue socket)))))
+
+(defun await-room-in-websocket (socket wait)
+  "Waits up to WAIT seconds, a real, or T for no limit, until SOCKET has room or has ended.  True
+when it does.  Returns NIL at once in a handler that has not returned yet: its octets are not sent
+before."
+  (cond ((not (owned-websocket-p socket))
+         (await-room (websocket-shared-queue socket) (if (eq t wait) nil wait)))
+        ((not (websocket-begun-p socket)) nil)
+        (t
+         ;; All other workers may wait as well, so the owner sends; without a limit, up to the write
+         ;; timeout.
+         (loop with io = (websocket-io socket)
+               with end = (if (eq t wait) nil (end-after wait))
+               while (full-p (websocket-shared-queue socket))
+               do (handler-case
+                      (if end
+                          (unless (await-descriptor (open-descriptor (io-base io)) :output
+                                                    :until end)
+                            (return nil))
+                          (await-peer io :output))
+                    ((or descriptor-broken stream-timeout) () (end-websocket socket)))
+                  (send-for-websocket socket)
+               finally (return t)))))
+
+;;; The owner of the connection
+
+(defmethod continue-over ((socket websocket) http resuming-p)
+  (setf (websocket-owner socket) (bt:current-thread)
+        (websocket-begun-p socket) t)
+  (unwind-protect (continue-websocket socket (http-io http) resuming-p)
+    (setf (websocket-owner socket) nil)))
+
+(defun continue-websocket (socket io resuming-p)
+  (say-going-away socket)
+  (let* ((now (milliseconds)) ; before reading: later octets are read before their deadline
+         (more-p (and (not resuming-p)
+                      (prog1 (receive-messages socket io)
+                        (keep-time socket now))))
+         (ended-p (send-queued (websocket-shared-queue socket) io)))
+    (when (and (eq :put (websocket-pinged socket)) (null (io-unsent io)))
+      (setf (websocket-pinged socket) (milliseconds)))
+    (cond (ended-p :close)
+          ((eq :gone (websocket-state socket)) :broken)
+          ((and more-p (null (io-unsent io))) :again)
+          (t
+           ;; While octets are unsent, the write timeout applies instead.
+           (set-deadline-at (suspended-exchange-connection socket) :deferred
+                            (and (null (io-unsent io))
+                                 (earlier (end-moment socket) (ping-moment socket))))
+           :deferred))))
+
+(defconstant +input-turn+ 64
+  "After so many messages, or buffers of input, of a WebSocket, its owner serves other connections
+that are ready.")
+
+(defun receive-messages (socket io)
+  "Handles the messages of SOCKET that have come over IO.  True when its turn is over although more
+may have come."
+  (let ((turns +input-turn+))
+    (loop while (and (reads-on-p socket) (null (io-unsent io)))
+          do (when (minusp (decf turns))
+               (return t))
+             (let ((new-p (= (io-start io) (io-end io))))
+               (when new-p
+                 (send-for-websocket socket))
+               (ecase (if (and (io-all-read-p io)
+                               ;; It may have come with the last octets, without its own event.
+                               (not (peer-left-p socket)))
+                          :none
+                          (fill-input io))
+                 (:some
+                  (when new-p
+                    (setf (websocket-heard socket) (milliseconds)
+                          (websocket-pinged socket) nil))
+                  (handle-input socket io))
+                 (:none (return nil))
+                 (:end
+                  (say-going-away socket)
+                  (if (websocket-decoder socket)
+                      (end-websocket socket)
+                      (close-shared-queue (websocket-shared-queue socket)))
+                  (return nil)))))))
+
+(defun reads-on-p (socket)
+  "True when input for SOCKET is to be read."
+  (and (receiving-p (websocket-state socket))
+       (websocket-on-message socket)
+       (not (shared-queue-shut-p (websocket-shared-queue socket)))))
+
+(defgeneric hand-over (socket kind value)
+  (:documentation "Handles a message or control frame of SOCKET, of KIND and VALUE as DECODE-MESSAGE
+returns them; for a KIND of NIL, octets of another protocol.")
+  (:method ((socket websocket) kind value)
+    (case kind
+      (:ping (put-in-websocket socket (encode-frame :pong value)))
+      ((:text :binary)
+       (when (sending-p (websocket-state socket))
+         (call-for-websocket socket (if (eq :text kind) "ON-TEXT" "ON-BINARY")
+                             (lambda ()
+                               (funcall (websocket-on-message socket) socket kind value))))))))
+
+(defgeneric note-close (socket code reason)
+  (:documentation "Handles a close frame for SOCKET with CODE and REASON.")
+  (:method ((socket websocket) code reason)
+    (end-messages socket :receive-close code reason "")))
+
+(defun handle-input (socket io)
+  "Handles the next event in the input of IO for SOCKET, if it is whole."
+  (if (null (websocket-decoder socket))
+      (let ((octets (make-octets (- (io-end io) (io-start io)))))
+        (copy-input io octets 0 (length octets))
+        (lend-no-buffers io)
+        (hand-over socket nil octets))
+      (multiple-value-bind (kind end value more)
+          (decode-message (websocket-decoder socket) (io-input io) (io-start io) (io-end io))
+        (setf (io-start io) end)
+        (lend-no-buffers io)            ; the handler may take long
+        (ecase kind
+          ((nil))
+          ((:ping :pong) (hand-over socket kind value))
+          ((:text :binary)
+           (unwind-protect (hand-over socket kind value)
+             (reduce-account (websocket-memory socket) 0)))
+          (:close
+           (reduce-account (websocket-memory socket) 0)
+           (note-close socket value more))
+          (:failure
+           (reduce-account (websocket-memory socket) 0)
+           (end-messages socket :fail value more more))))))
+
+(defun end-messages (socket step code reason answer)
+  "Applies STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, to SOCKET; a close frame that is
+owed has ANSWER."
+  (with-websocket (socket)
+    (when (eq :open (websocket-state socket))
+      (setf (websocket-code socket) code
+            (websocket-reason socket) reason))
+    (step-websocket socket step)
+    (if (close-owed-p (websocket-state socket))
+        (put-close socket (encode-close code answer))
+        (close-shared-queue (websocket-shared-queue socket)))))
+
+(defun call-for-websocket (socket callback function)
+  "Calls FUNCTION, which calls the function of a program that it knows as CALLBACK, a string.  A
+failure is logged, and ends SOCKET."
+  (multiple-value-bind (condition backtrace) (call-catching function)
+    (when condition
+      (log-callback-failure socket callback condition backtrace)
+      (close-websocket-with socket 1011 "The server failed."))))
+
+(defun log-callback-failure (socket callback condition backtrace)
+  "Logs CONDITION, with BACKTRACE, of a call of CALLBACK, a string, for SOCKET."
+  (log-message (suspended-exchange-engine socket) :error *error-control*
+               (message-text "~A of ~A failed: ~A"
+                             (list callback (websocket-request socket) condition) #'report-text)
+               backtrace
+               condition))              ; not in the text; its type counts for the throttle
+
+;;; Time
+;;;
+;;; A client whose ping is late, since too many octets waited or its worker was late, does not count
+;;; as gone.  The ping is sent first, and then the client has as much time as others.
+
+(defun ping-moment (socket)
+  "The time of the next ping to SOCKET, in MILLISECONDS; NIL for never."
+  (let ((ping (websocket-ping-milliseconds socket)))
+    (and ping
+         (null (websocket-pinged socket))
+         (sending-p (websocket-state socket))
+         (+ (websocket-heard socket) ping))))
+
+(defun end-moment (socket)
+  "The time at which SOCKET is to be closed, or its client counts as gone, in MILLISECONDS; NIL for
+never."
+  (let ((ping (websocket-ping-milliseconds socket))
+        (idle (websocket-idle-milliseconds socket))
+        (heard (websocket-heard socket))
+        (pinged (websocket-pinged socket)))
+    (earlier (websocket-closing-end socket)
+             (cond ((null idle) nil)
+                   ((or (null ping) (<= idle ping)) (+ heard idle))
+                   ((integerp pinged) (max (+ heard idle) (+ pinged (- idle ping))))
+                   (t nil)))))
+
+(defun keep-time (socket now)
+  "Closes or pings SOCKET if that was due at NOW, in MILLISECONDS.  The input that had come by then
+was read."
+  (flet ((due-p (moment) (and moment (>= now moment))))
+    (cond ((due-p (end-moment socket))
+           (end-websocket socket))
+          ((and (due-p (ping-moment socket))
+                (member (put-in-websocket socket (encode-frame :ping (make-octets 0)))
+                        '(:room :full)))
+           (setf (websocket-pinged socket) :put)))))
+
+;;; The end
+
+(defmethod abandon ((socket websocket))
+  (when (websocket-begun-p socket)
+    (say-farewell socket))
+  (end-websocket socket)
+  (drop-incomplete-message socket)
+  (let ((function (with-websocket (socket)
+                    (shiftf (websocket-on-close socket) nil))))
+    (when function
+      (call-for-websocket socket "ON-CLOSE"
+                          (lambda ()
+                            (funcall function socket
+                                     (websocket-code socket) (websocket-reason socket)))))))
+
+(defun drop-incomplete-message (socket)
+  "Drops what has come of a message of SOCKET, which the caller owns and ends, and releases its
+memory.  A program may keep SOCKET for ever."
+  (when (websocket-decoder socket)
+    (end-decoding (websocket-decoder socket)))
+  (close-account (websocket-memory socket)))
+
+(defun say-farewell (socket)
+  "Sends the client of SOCKET, whose connection the caller owns and closes next, a close frame if
+its engine stops, unless other octets would have to be sent before."
+  (setf (websocket-owner socket) (bt:current-thread))
+  (let ((io (websocket-io socket)))
+    (when (and (io-open-p io)
+               (null (io-unsent io)))
+      (say-going-away socket))))
+
+;;; Where a worker keeps the connection
+
+(defparameter *websocket-look-seconds* 1/20
+  "How often a worker that keeps a WebSocket checks for octets to send.")
+
+(defmethod keep-suspended-exchange ((socket websocket) http)
+  "Reads and sends until SOCKET ends.  :CLOSE when the engine stops before."
+  (let ((connection (suspended-exchange-connection socket))
+        (io (http-io http)))
+    (unwind-protect-whole
+        (loop
+          (let ((outcome (continue-after-event http)))
+            (unless (member outcome '(:deferred :again))
+              (return outcome)))
+          (unless (send-rest io)
+            (return :broken))
+          (unless (serving-p (suspended-exchange-engine socket))
+            (return :close))
+          (cond ((not (reads-on-p socket)) ; its input stays in the system
+                 (wait-until (constantly nil) (bt:make-condition-variable)
+                             (bt:make-lock "nobody's") *websocket-look-seconds* nil))
+                ((and (not (input-waiting-p io))
+                      (await-input (connection-handle connection)
+                                   :until (end-after *websocket-look-seconds*)))
+                 (note-socket-ready (io-transport io)))))
+      (abandon-suspended-exchange http))))
