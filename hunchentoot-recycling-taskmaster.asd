@@ -297,7 +297,6 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "proxies")      ; in front of acceptors
                  (:file "acceptors")
                  (:file "limits")
-                 (:file "request-ids")  ; by which logs name requests
                  (:file "access-line")  ; what a line of the access log is
                  (:file "journals")     ; who writes the logs
                  (:file "access-log")   ; which requests have a line, and when
@@ -309,26 +308,21 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "tls-information" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")
                  (:file "parameters")   ; of a request: its query and its cookies
-                 (:file "requests")     ; making request and reply objects
                  (:file "guards")       ; what programs ask of them
+                 (:file "requests")     ; from head to conclusion
                  (:file "reply")
-                 (:file "streaming")    ; replies that handlers write themselves
                  (:file "reply-context")
                  (:file "deferred-replies") ; replies that any thread has, later
                  (:file "outgoing-streams") ; replies that any thread writes, later
-                 (:file "departures")   ; of clients: no errors of the program
                  (:file "event-streams") ; server-sent events
                  (:file "brokers")      ; between processes
                  (:file "channels")     ; to many clients at once
                  (:file "heartbeats")   ; of silent event streams
                  (:file "websockets")
-                 (:file "request-processing") ; by our own code, from octets to octets
                  (:file "resumed-replies") ; deferred ones, when they are answered
-                 (:file "connection")
                  (:file "files")        ; by the shortest way
                  (:file "post-data")    ; content of a request: read at once, or dropped
                  (:file "uploads")      ; files, in the other direction
-                 (:file "backtraces")   ; of handlers that failed
                  (:file "administration")
                  (:file "monitoring-dispatchers")
                  (:file "main-function"))))) ; of a program, until signals end it

@@ -11,6 +11,12 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
                 #:accept-handshake #:handshake-headers #:handshake-refused
                 #:handshake-refused-status
                 #:handshake-refused-reason #:handshake-refused-headers #:encode-frame)
+  ;; The context of a request in Hunchentoot, which it does not export.  All other such uses are in
+  ;; internals.lisp.
+  (:import-from #:hunchentoot
+                #:*hunchentoot-stream* #:*close-hunchentoot-stream* #:*finish-processing-socket*
+                #:*headers-sent* #:*tmp-files* #:request-processed #:handler-done
+                #:with-mapped-conditions #:with-debugger #:handler-case*)
   (:export
    #:parallel-acceptor #:parallel-easy-acceptor
    #:parallel-ssl-acceptor #:parallel-easy-ssl-acceptor

@@ -64,10 +64,12 @@ or NIL.")
     :initform (make-throttle)
     :reader acceptor-throttle
     :documentation "Limits the rate of messages that clients can cause.")
-   (user-methods
+   (server-name
     :initform nil
-    :accessor acceptor-user-methods
-    :documentation "The program's methods beside ours; see user-methods.lisp."))
+    :documentation "Hunchentoot's name for the header Server, as it was at the last start.")
+   (connection-kind
+    :initform :own
+    :documentation "How connections are read since the last start; see user-methods.lisp."))
   (:default-initargs
    :access-log-format :combined
    :access-log-test nil
@@ -223,17 +225,11 @@ RECYCLING-TASKMASTER."))
 (defmethod parks-connections-p ((acceptor parallel-acceptor))
   t)
 
-(defmethod connection-kind ((acceptor parallel-acceptor))
-  (user-methods-kind (user-methods-of acceptor)))
-
 (defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))
   "Does the work of the current worker; in another thread, does what Hunchentoot's method does."
-  (in-place-of-hunchentoots ((call-next-method)
-                             (primaries-after-ours #'hunchentoot:accept-connections (list acceptor))
-                             #'hunchentoot:accept-connections (acceptor))
-    (if *work*
-        (funcall *work*)
-        (hunchentoots))))
+  (if *work*
+      (funcall *work*)
+      (call-next-method)))
 
 (defmethod hunchentoot:acceptor-persistent-connections-p :around ((acceptor parallel-acceptor))
   "False when the connection of the current request should not be kept.  Hunchentoot asks when it
@@ -354,8 +350,8 @@ and leaves it stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread
             (renew-secret))               ; Hunchentoot would do it later, and warn
           (check-access-log-function acceptor)
           (note-engine acceptor nil)
-          ;; Where redefinitions of methods cannot be watched, they take effect at a start.
-          (setf (acceptor-user-methods acceptor) nil))
+          (setf (slot-value acceptor 'server-name) (server-name-of acceptor)
+                (slot-value acceptor 'connection-kind) (connection-kind-of acceptor)))
         (unless-returned (multiple-value-prog1 (call-next-method)
                            (settle-logs acceptor)
                            (check-access-log-folder acceptor))
@@ -383,18 +379,14 @@ Returns ACCEPTOR and a list of plists: one for each thread that still runs its r
 SOFT, one for each connection without a thread whose client has not got all of its reply, as in
 LIST-CONNECTIONS.  Does nothing when ACCEPTOR is not started.  Signals STOP-FROM-WORKER in a request
 handler of ACCEPTOR."
-  (in-place-of-hunchentoots ((call-next-method)
-                             (primaries-after-ours #'hunchentoot:stop (list acceptor))
-                             #'hunchentoot:stop (acceptor)
-                             :soft soft :timeout timeout :delay delay)
-    (let ((engine (await-engine acceptor))) ; a later start may make another one
-      (cond ((not (hunchentoot:started-p acceptor))
-             (values acceptor '()))
-            ((not engine)               ; another taskmaster started it
-             (multiple-value-prog1 (hunchentoots)
-               (settle-logs acceptor)))
-            (t
-             (let ((left (stop-engine engine :soft soft :timeout timeout :delay delay)))
-               (stop-listening acceptor (engine-listener engine))
-               (settle-logs acceptor)
-               (values acceptor left)))))))
+  (let ((engine (await-engine acceptor))) ; a later start may make another one
+    (cond ((not (hunchentoot:started-p acceptor))
+           (values acceptor '()))
+          ((not engine)                 ; another taskmaster started it
+           (multiple-value-prog1 (call-next-method)
+             (settle-logs acceptor)))
+          (t
+           (let ((left (stop-engine engine :soft soft :timeout timeout :delay delay)))
+             (stop-listening acceptor (engine-listener engine))
+             (settle-logs acceptor)
+             (values acceptor left))))))

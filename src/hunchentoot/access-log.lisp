@@ -26,44 +26,35 @@ harm the request."
     (declare (dynamic-extent #'encode))
     (write-access-line acceptor destination #'encode)))
 
-(defmethod hunchentoot:acceptor-log-access ((acceptor parallel-acceptor) &key return-code)
-  "Has a log thread write the line that Hunchentoot would write, or one in another
-:ACCESS-LOG-FORMAT; see REOPEN-LOGS."
-  (in-place-of-hunchentoots ((call-next-method)
-                             (user-methods-loggers (user-methods-of acceptor))
-                             #'hunchentoot:acceptor-log-access (acceptor) :return-code return-code)
-    (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
-      (cond ((null destination))
-            ((and *exchange* (exchange-access *exchange*))
-             (note-access (exchange-access *exchange*) return-code))
-            (t
-             (log-access acceptor destination hunchentoot:*request* hunchentoot:*reply*
-                         return-code nil))))))
-
-;;; Requests whose line is made at their end
-
 (defstruct (access (:include opaque) (:constructor make-access ()))
   "A request that is to be logged at its end."
   (request nil)                         ; NIL while its reply has not begun
   (reply nil)
   (status nil))
 
-(defun note-access (access status)
-  (setf (access-request access) hunchentoot:*request*
-        (access-reply access) hunchentoot:*reply*
-        (access-status access) status))
+(defmethod hunchentoot:acceptor-log-access ((acceptor parallel-acceptor) &key return-code)
+  "Has a log thread write the line that Hunchentoot would write, or one in another
+:ACCESS-LOG-FORMAT; see REOPEN-LOGS."
+  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
+    (cond ((null destination))
+          ((and *exchange* (exchange-access *exchange*))
+           (let ((access (exchange-access *exchange*)))
+             (setf (access-request access) hunchentoot:*request*
+                   (access-reply access) hunchentoot:*reply*
+                   (access-status access) return-code)))
+          (t
+           (log-access acceptor destination hunchentoot:*request* hunchentoot:*reply*
+                       return-code nil)))))
 
-(defun timed-p (acceptor)
-  "True when the access log of ACCEPTOR tells how long a request took."
-  (and (hunchentoot:acceptor-access-log-destination acceptor)
-       (typep acceptor 'parallel-acceptor)
-       (not (eq :combined (access-log-format acceptor)))))
+;;; Requests whose line is made at their end
 
 (defun call-timed (acceptor exchange thunk)
   "Calls THUNK, which serves the request of EXCHANGE.  Where the access log of ACCEPTOR tells how
 long requests take, writes the line after the call, also when the call is left by an error or a
 throw."
-  (if (timed-p acceptor)
+  (if (and (hunchentoot:acceptor-access-log-destination acceptor)
+           (typep acceptor 'parallel-acceptor)
+           (not (eq :combined (access-log-format acceptor))))
       (let ((access (or (and (exchange-deferred-response exchange) (exchange-access exchange))
                         (make-access))))
         (setf (exchange-access exchange) access)

@@ -60,7 +60,7 @@ When the handler is left by an error or a throw before REPLY is complete, the cl
   (flet ((refuse (reason)
            (error 'cannot-defer :reason reason)))
     (cond ((null (current-head)) (refuse "no request of ours is being handled"))
-          ((headers-sent-p) (refuse "it has begun"))
+          (*headers-sent* (refuse "it has begun"))
           (hunchentoot:*header-stream* (refuse "headers are being traced"))
           ((exchange-deferred-response *exchange*) (refuse "it was deferred before"))
           ((exchange-upgrade *exchange*) (refuse "its connection becomes a WebSocket")))))
@@ -122,8 +122,11 @@ ask for raw post data and parameters; threads that change anything else in these
 synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client has left and
 :ON-ABANDON was called, or its time has run out."
   (let ((request (deferred-reply-request reply)))
-    (call-with-content-as-stream (or (and request (own-content request)) *no-content*)
-                                 (lambda () (call-in-context reply function)))))
+    (if (boundp '*hunchentoot-stream*)  ; in a handler
+        (call-in-context reply function)
+        ;; It stands for the connection's, for Hunchentoot's functions that read content.
+        (let ((*hunchentoot-stream* (or (and request (own-content request)) *no-content*)))
+          (call-in-context reply function)))))
 
 (defmacro with-reply-context ((reply) &body body)
   "Evaluates BODY as CALL-WITH-REPLY-CONTEXT calls a function for REPLY."
@@ -149,10 +152,10 @@ synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client ha
           (typecase content
             (condition (values nil content))
             (pathname
-             (values (call-as-handler (lambda () (hunchentoot:handle-static-file content)))))
+             (values (catch 'handler-done (hunchentoot:handle-static-file content))))
             (function
              ;; A second value, as SESSION-VALUE has, is not a condition.
-             (values (call-as-handler content)))
+             (values (catch 'handler-done (funcall content))))
             (t content)))
       ((or error storage-condition) (condition)
         (values nil condition)))))
@@ -182,7 +185,7 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
          (cond ((completion-p (deferred-response-answer deferred-response))
                 (settle-session (deferred-response-context deferred-response))
                 (completed-content (take-answer deferred-response)))
-               ((connection-taken-p)
+               ((not *close-hunchentoot-stream*) ; a program has taken the connection
                 (withdraw-deferred-response deferred-response)
                 :later)
                (t
@@ -196,7 +199,7 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
     (when content
       (keep-reply-from content)
       (end-taking content))
-    (add-files context (take-temporary-files))
+    (add-files context (shiftf *tmp-files* '()))
     (settle-session context)
-    (setf (deferred-reply-stream context) (current-stream)
+    (setf (deferred-reply-stream context) *hunchentoot-stream*
           (http-suspended-exchange (current-http-connection)) deferred-response)))

@@ -16,8 +16,6 @@ our own code cannot send it, except for what is no regular file: it would wait f
         (t
          (apply hunchentoots pathname arguments))))
 
-(wrap-function 'hunchentoot:handle-static-file 'serve-file)
-
 (defun file-setting (reader)
   "What READER, a function, tells of the acceptor; NIL of one of another class."
   (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
@@ -121,4 +119,4 @@ Content-Range is what there is."
                    (lambda (reply)
                      (append-file reply part)))
   (when (eq (hunchentoot:request-method*) :head)
-    (end-of-request)))
+    (throw 'request-processed nil)))

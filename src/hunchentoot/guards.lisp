@@ -10,16 +10,12 @@
   "The longest session identifier, in characters, that is looked up.  Hunchentoot's are far
 shorter.")
 
-(defun session-name (request)
-  "The session identifier that REQUEST has, as the client sent it, or NIL."
-  (let ((name (hunchentoot:session-cookie-name hunchentoot:*acceptor*)))
-    (or (hunchentoot:cookie-in name request)
-        (hunchentoot:get-parameter name request))))
-
 (defmethod hunchentoot:session-verify ((request hunchentoot:request))
-  (let ((name (session-name request)))
-    (and name
-         (<= (length name) +most-session-octets+)
+  (let* ((name (hunchentoot:session-cookie-name hunchentoot:*acceptor*))
+         (id (or (hunchentoot:cookie-in name request)
+                 (hunchentoot:get-parameter name request))))
+    (and id
+         (<= (length id) +most-session-octets+)
          (hunchentoots-session request))))
 
 ;;; Lists in header fields

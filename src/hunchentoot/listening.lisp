@@ -108,17 +108,14 @@ that it shares; PARALLEL-ACCEPTOR explains how."))
     (call-next-method)))
 
 (defmethod hunchentoot:start-listening ((acceptor listening-acceptor))
-  (in-place-of-hunchentoots ((call-next-method)
-                             (primaries-after-ours #'hunchentoot:start-listening (list acceptor))
-                             #'hunchentoot:start-listening (acceptor))
-    (let ((listener (and (not (hunchentoot:started-p acceptor)) (open-listener acceptor))))
-      (cond (listener
-             (setf (acceptor-listener acceptor) listener)
-             (unless (acceptor-reuse-port-p acceptor)
-               (multiple-value-call #'set-acceptor-name acceptor (local-name listener)))
-             (values))
-            (t
-             (hunchentoots))))))
+  (let ((listener (and (not (hunchentoot:started-p acceptor)) (open-listener acceptor))))
+    (cond (listener
+           (setf (acceptor-listener acceptor) listener)
+           (unless (acceptor-reuse-port-p acceptor)
+             (multiple-value-call #'set-acceptor-name acceptor (local-name listener)))
+           (values))
+          (t
+           (call-next-method)))))
 
 (defun defer-accepts-of (acceptor)
   "Sets :DEFER-ACCEPT on the listener of ACCEPTOR.  The process that made an inherited socket has

@@ -33,6 +33,24 @@ more of its reply.  That is no error of the program."
 
 ;;; Messages
 
+(defparameter *client-caused-messages*
+  '("Error when creating REQUEST object" "Error when reading POST parameters"
+    "While parsing multipart/form-data" "Can't read request body" "Got Content-Length header"
+    "Fake session identifier" "No session for session identifier" "Session with ID"
+    "Error while processing connection" "Warning while processing connection"
+    "Can't handle a new request")
+  "The beginnings of the control strings of Hunchentoot's messages that clients can cause at will.")
+
+(defun client-caused (control)
+  "True when CONTROL is a message of Hunchentoot's that a client can cause.  The second value is the
+function that makes a text of an argument."
+  (cond ((not (stringp control)) nil)   ; a program's: FORMAT takes functions, too
+        ((some (lambda (beginning) (uiop:string-prefix-p beginning control))
+               *client-caused-messages*)
+         (values t #'client-text))
+        ((string= control *error-control*)
+         (values t #'report-text))))
+
 (defun throttled-text (acceptor control arguments)
   "The text of a message of CONTROL and ARGUMENTS for ACCEPTOR, with the number of earlier ones that
 were left out.  NIL where a message that clients can cause comes too often."
@@ -45,6 +63,13 @@ were left out.  NIL where a message that clients can cause comes too often."
 (defun current-request ()
   "The request that the current thread serves, or NIL."
   (and (boundp 'hunchentoot:*request*) hunchentoot:*request*))
+
+(defmethod identifier-of ((request hunchentoot:request))
+  (keep-request-id (hunchentoot:aux-request-value 'request-id request)))
+
+(defmethod identifier-of ((request (eql nil))) ; goes before the method for NULL
+  (let ((current (current-request)))
+    (and current (identifier-of current))))
 
 (defun current-address (request)
   "The address of the client of REQUEST; where that is NIL, since the request is still read, that of
@@ -84,18 +109,8 @@ signals an error, and never waits for the destination while ACCEPTOR is started.
          (when line
            (append-line (journal-for acceptor :messages destination) line t)))))))
 
-(defparameter *message-method*
-  (make-calling-method (lambda (acceptor level control &rest arguments)
-                         (write-message acceptor level control arguments)))
-  "A method object that does the same as ours; NIL where methods cannot be called.")
-
 (defmethod hunchentoot:acceptor-log-message ((acceptor parallel-acceptor) level control
                                              &rest arguments)
   "Has a log thread write the line that Hunchentoot would write.  The rate of messages that clients
 can cause is limited; a later line tells how many were left out."
-  (let ((methods (primaries-after-ours #'hunchentoot:acceptor-log-message
-                                       (list acceptor level control))))
-    (if methods
-        (call-methods (append methods (list *message-method*))
-                      (list* acceptor level control arguments))
-        (write-message acceptor level control arguments))))
+  (write-message acceptor level control arguments))

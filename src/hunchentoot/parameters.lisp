@@ -4,13 +4,19 @@
 ;;;; Hunchentoot splits them by regular expressions; that for cookies takes quadratic time for white
 ;;;; space.  The code here looks at each character a fixed number of times, with the same result.
 
-(defun literal-p (text start end)
-  "True when TEXT from START to END is not URL-encoded, in any external format that has ASCII in
-it."
+(defun decoded (text start end external-format ascii-p &optional (plus-p t))
+  "A fresh string: TEXT from START to END, URL-decoded in EXTERNAL-FORMAT, which is a superset of
+ASCII if ASCII-P.  A plus is a space if PLUS-P."
   (declare (type text text) (type index start end) #.*plain-policy*)
-  (loop for position of-type index from start below end
-        for char = (schar text position)
-        never (or (char= char #\%) (char= char #\+) (char> char #\~))))
+  (cond ((not ascii-p)
+         (url-decoded (text-part text start end) external-format plus-p))
+        ((loop for position of-type index from start below end
+               for char = (schar text position)
+               never (or (char= char #\%) (char= char #\+) (char> char #\~)))
+         (text-part text start end))
+        (t
+         (or (decoded-ascii text start end plus-p)
+             (url-decoded (text-part text start end) external-format plus-p)))))
 
 (defun decoded-ascii (text start end plus-p)
   "TEXT from START to END, URL-decoded, if the result is ASCII; else NIL.  A plus is a space if
@@ -36,16 +42,6 @@ PLUS-P."
                  (incf fill)
                  (incf position))))
     (text-part decoded 0 fill)))
-
-(defun decoded (text start end external-format ascii-p &optional (plus-p t))
-  "A fresh string: TEXT from START to END, URL-decoded in EXTERNAL-FORMAT, which is a superset of
-ASCII if ASCII-P.  A plus is a space if PLUS-P."
-  (declare (type text text) (type index start end) #.*plain-policy*)
-  (or (and ascii-p
-           (if (literal-p text start end)
-               (text-part text start end)
-               (decoded-ascii text start end plus-p)))
-      (url-decoded (text-part text start end) external-format plus-p)))
 
 (declaim (inline white-p))
 (defun white-p (char)
@@ -152,20 +148,8 @@ at the end."
   (handler-case (flexi-streams:make-external-format charset :eol-style :lf)
     (error () nil)))
 
-(defun known-format (charset)
-  "The value of FORMAT-NAMED for CHARSET; warns where that is NIL."
-  (or (format-named charset)
-      (progn (warn-of-charset (beginning-of charset))
-             nil)))
-
 (defconstant +most-told+ 40
   "How many characters of a client's text a message may show.")
-
-(defun beginning-of (text)
-  "TEXT, cut where it is long."
-  (if (<= (length text) +most-told+)
-      text
-      (concatenate 'string (subseq text 0 +most-told+) "...")))
 
 (defun external-format-of-type (type)
   "The external format of content of TYPE, the value of a Content-Type or NIL; as with Hunchentoot,
@@ -173,4 +157,12 @@ NIL unless that is a text type with a known charset.  Signals MALFORMED-MEDIA-TY
 Content-Type."
   (let ((charset (and type (media-type-parameter "charset" type "text"))))
     (and charset
-         (known-format charset))))
+         (or (format-named charset)
+             ;; Hunchentoot warns, and its handler logs that.  But nothing muffles the warning, so
+             ;; it is also printed, which has no limit.
+             (progn (hunchentoot:log-message*
+                     :warning "Warning while processing connection: Invalid character set ~
+                               '~A~:[~;...~]' in request has been ignored."
+                     (subseq charset 0 (min +most-told+ (length charset)))
+                     (> (length charset) +most-told+))
+                    nil)))))

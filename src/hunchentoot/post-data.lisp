@@ -21,6 +21,34 @@
 (defun (setf raw-post-data*) (value request)
   (setf (slot-value request 'hunchentoot:raw-post-data) value))
 
+(defmethod chunga:chunked-stream-input-chunking-p ((stream content))
+  "The answer to HUNCHENTOOT:INPUT-CHUNKING-P."
+  (not (content-known-p stream)))
+
+(define-condition upload-not-stored (recycling-error)
+  ((cause :initarg :cause))
+  (:report (lambda (condition stream)
+             (format stream "The file of an upload cannot be made or written: ~A"
+                     (slot-value condition 'cause))))
+  (:documentation "Signalled when the file of an upload cannot be made or written: the form is
+right, and the server is at fault."))
+
+(deftype not-of-form ()
+  "The errors of reading a form that do not mean that the form is malformed."
+  '(or protocol-error content-left upload-not-stored))
+
+(defmacro or-bad-request (&body body)
+  "Evaluates BODY.  An error in it ends the request with 400, unless it is NOT-OF-FORM, or BODY runs
+outside of the handler's thread."
+  `(handler-case* (progn ,@body)
+     (error (condition)
+       (when (or (null *exchange*) (typep condition 'not-of-form))
+         (error condition))
+       (hunchentoot:log-message* :error "Error when reading POST parameters from body: ~A"
+                                 condition)
+       (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+)
+       (hunchentoot:abort-request-handler))))
+
 ;;; In a vector
 
 (defun read-content (hunchentoots &rest arguments
@@ -42,8 +70,6 @@ where the content is not ours, or where only its stream is wanted."
                  (setf (raw-post-data* request)
                        (read-all-content content (limits-raw-octets (content-limits content))
                                          :body-too-large))))))))
-
-(wrap-content-reader 'read-content)
 
 ;;; Parameters
 
@@ -119,7 +145,10 @@ of ARGUMENTS, where that is none of ours."
     ;; Most requests are asked, and have none.
     (if content
         (form-read-p request content force external-format)
-        (handler-bind ((warning #'log-warning))
+        (handler-bind ((warning (lambda (warning) ; which would be printed, too
+                                  (hunchentoot:log-message*
+                                   :warning "Warning while processing connection: ~A" warning)
+                                  (muffle-warning warning))))
           (apply hunchentoots arguments)))))
 
 (defun form-read-p (request content &optional force external-format)
@@ -133,5 +162,3 @@ or, if that is NIL, in Hunchentoot's default; NIL where it has none, or, unless 
           (when boundary
             (or-bad-request (read-multipart request content boundary external-format))
             t)))))
-
-(wrap-form-reader 'read-parameters)

@@ -56,14 +56,6 @@ PARALLEL-ACCEPTOR explains its arguments."))
        (acceptor-trusted-proxies acceptor)
        t))
 
-(defun note-scheme (request http)
-  "Keeps the scheme of REQUEST, as the proxy of HTTP has told it, for threads that know only
-REQUEST."
-  (let* ((client (http-client http))
-         (scheme (and client (client-scheme client))))
-    (when scheme
-      (setf (hunchentoot:aux-request-value 'scheme request) scheme))))
-
 (defun told-scheme (request)
   "The scheme of the client of REQUEST, :HTTP or :HTTPS, as a trusted proxy has told it; NIL where
 none has."

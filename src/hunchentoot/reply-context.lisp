@@ -60,7 +60,7 @@ CONTEXT, which another thread may have begun meanwhile, becomes that of the curr
       (multiple-value-prog1
           (flet ((keep (files) (add-files context files)))
             (declare (dynamic-extent #'keep))
-            (call-keeping-files request function #'keep))
+            (call-as-request request function #'keep))
         (unless (eq session hunchentoot:*session*) ; the handler may have begun one meanwhile
           (keep-session context hunchentoot:*session*))))))
 

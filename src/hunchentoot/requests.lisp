@@ -1,113 +1,431 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Making request and reply objects.  The code here replaces Hunchentoot's :AFTER method of
-;;;; INITIALIZE-INSTANCE, which parses by regular expressions and streams: that costs more than all
-;;;; other work for a short request.
+;;;; One request, from the head that the server has read to the end of its reply; from top to
+;;;; bottom:
+;;;;
+;;;;   RESPOND              the server has the taskmaster answer
+;;;;   PROCESS-CONNECTION   the program's methods around it, then ours
+;;;;   SERVE-REQUEST        makes Hunchentoot's objects
+;;;;   PROCESS-REQUEST      the program's methods around it, then ours: calls the handler
+;;;;   ANSWER-BY            sends what the handler returns (reply.lisp)
+;;;;   CONCLUDE-EXCHANGE    ends the reply; whether the connection is kept
 
-;;; Names of header fields for which there is no keyword.  Chunga, which reads heads for
-;;; Hunchentoot, interned them before 1.1.9; since then they are strings, spelled as the client
-;;; sends them.
+;;; The call of PROCESS-CONNECTION
 
-(defun chunga-field-name (name)
-  "The name that the loaded Chunga gives to a header field that is called NAME, a string."
-  (let ((octets (concatenate 'vector (map 'vector #'char-code name) #(58 97 13 10 13 10))))
-    (flexi-streams:with-input-from-sequence (stream octets) ; "name:a", and an empty line
-      (chunga:with-character-stream-semantics
-        (car (first (chunga:read-http-headers stream)))))))
+(defmethod respond ((taskmaster recycling-taskmaster) exchange)
+  (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
+         (kind (exchange-kind exchange))
+         (connection (exchange-connection exchange))
+         (socket (connection-usocket connection))
+         (*exchange* exchange))
+    (labels ((call-it ()
+               (when (eq :wrapped kind)
+                 (watch-socket socket))
+               (cond ((plusp (connection-served connection))
+                      (hunchentoot:process-connection acceptor socket))
+                     (t
+                      (unless (eq :own kind) ; a method of the program may read before ours
+                        (limit-waits socket (hunchentoot:acceptor-read-timeout acceptor)))
+                      (hunchentoot:handle-incoming-connection taskmaster socket)))
+               (or (connection-outcome connection) (outcome-without-us)))
+             (outcome-without-us ()
+               ;; A method of the program may have closed the socket, or passed it on.
+               (let ((io (socket-io socket)))
+                 (cond (io
+                        (if (and (socket-asked-p socket) (lent-open-p io))
+                            (leave-to-program connection io)
+                            :close))
+                       ((or (not (typep acceptor 'parallel-acceptor))
+                            (and (socket-open-p socket)
+                                 (case kind (:foreign t) (:wrapped (socket-asked-p socket)))))
+                        ;; Also if what follows fails.
+                        (setf (connection-outcome connection) :detached))
+                       (t :close)))))
+      (declare (dynamic-extent #'call-it #'outcome-without-us))
+      (call-timed acceptor exchange #'call-it))))
 
-(defun unmentioned-name ()
-  "A name of mixed case for which there is no keyword."
-  (loop for number from 0
-        for name = (format nil "X-No-Keyword-~D" number)
-        unless (find-symbol (string-upcase name) '#:keyword) return name))
+(defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
+  "Serves one request when our taskmaster calls it, or all requests where a method of the program
+reads the connection.  When another taskmaster calls it, does what Hunchentoot's method does."
+  (let ((exchange *exchange*))
+    (if (null exchange)
+        (call-next-method)
+        (let* ((connection (exchange-connection exchange))
+               (application (exchange-application exchange))
+               (kind (exchange-kind exchange))
+               (wait-p t))
+          (flet ((serve-next ()
+                   (or (next-request-missing application socket exchange wait-p)
+                       (serve-request acceptor exchange))))
+            ;; In the connection, since methods of programs need not pass our value on.
+            (setf (connection-outcome connection) :close ; if this fails
+                  (connection-outcome connection)
+                  (cond ((ecase kind
+                           (:own nil)
+                           (:wrapped (socket-asked-p socket))
+                           (:foreign t))
+                         (loop for outcome = (call-timed acceptor exchange #'serve-next)
+                               while (and (eq outcome :park)
+                                          (not (winding-down-p (exchange-engine exchange))))
+                               finally (return (if (eq outcome :park) :close outcome))))
+                        ((null (exchange-head exchange))
+                         ;; If none has come, the connection is parked where that is possible.
+                         (setf wait-p (not (connection-parkable-p connection)))
+                         (serve-next))
+                        ((and (eq :wrapped kind) (eq :end (content-behind-head exchange)))
+                         :close)
+                        (t
+                         (serve-request acceptor exchange)))))))))
 
-(defun chunga-keeps-spelling-p ()
-  "True if the loaded Chunga leaves names without a keyword as the client spells them."
-  (let* ((name (unmentioned-name))
-         (made (chunga-field-name name)))
-    (when (symbolp made)
-      (unintern made '#:keyword))
-    (equal name made)))
+(defun content-behind-head (exchange)
+  "Receives the content of EXCHANGE, whose head the server has left to a program.  :END as in
+REQUEST-WITH-CONTENT."
+  (let ((http (exchange-http exchange)))
+    (drop-head (http-io http))
+    (request-with-content (exchange-application exchange) (exchange-connection exchange)
+                          http (exchange-head exchange) t)))
 
-(setf *spelling-kept-p* (chunga-keeps-spelling-p))
+;;; Its dynamic context
 
-;;; Instances of classes that the program chooses.  MAKE-INSTANCE with a class that is known only at
-;;; run time is slow; with a constant class it is compiled to direct code, which follows
-;;; redefinitions of the class.
+(defun call-with-connection-stream (exchange stream function)
+  "Calls FUNCTION, which goes on with EXCHANGE over STREAM, in the dynamic context that handlers
+expect.  FUNCTION returns true when the connection may be used again, or :DEFERRED when the reply
+comes later.  Returns the connection's outcome."
+  (let* ((http (exchange-http exchange))
+         (connection (exchange-connection exchange))
+         (*hunchentoot-stream* stream)
+         (*close-hunchentoot-stream* t)
+         (*finish-processing-socket* t))
+    (flet ((hand-over ()                ; a program has detached the socket
+             (give-away (exchange-application exchange) connection http)))
+      (let ((result (unless-returned (funcall function)
+                      (unless *close-hunchentoot-stream*
+                        (setf (connection-outcome connection) (hand-over))))))
+        (cond ((and (eq :deferred result) *close-hunchentoot-stream*)
+               :deferred)
+              (t
+               (setf (http-stream http) *hunchentoot-stream*)
+               (cond ((not *close-hunchentoot-stream*) (hand-over))
+                     ((and (http-base http) (not (settle-lent (http-base http)))) :close)
+                     (result :park)
+                     (t :close))))))))
+
+(defun call-as-request (request function keep)
+  "Calls FUNCTION in the dynamic context of REQUEST, and returns its values.  If files were uploaded
+during the call, calls KEEP, a function, with a list of their pathnames."
+  (catch 'request-processed
+    (let ((*tmp-files* '())
+          (*headers-sent* nil)
+          (hunchentoot:*request* request))
+      (unwind-protect (funcall function)
+        (let ((files (shiftf *tmp-files* '())))
+          (when files
+            (funcall keep files)))))))
+
+(defun delete-files (files)
+  "Deletes those of FILES, a list of pathnames, that still exist."
+  (dolist (path files)
+    (when (pathnamep path)
+      ;; The handler may have moved the file, and PROBE-FILE of SBCL signals an error when that
+      ;; happens during the call.
+      (ignore-errors (delete-file path)))))
+
+;;; Hunchentoot's objects
 
 (defvar *constructors* '()
-  "An alist of symbols that name classes, and their constructors; replaced whole.")
-
-(defun compiled-constructor (class initargs)
-  "A function of the values of INITARGS, keywords, that makes an instance of CLASS, a symbol."
-  (let ((values (loop for nil in initargs collect (gensym "VALUE"))))
-    (compile nil `(lambda ,values
-                    (make-instance ',class ,@(mapcan #'list initargs values))))))
+  "An alist of symbols that name classes, and functions that make an instance; replaced whole.")
 
 (defun constructor (class initargs)
   "A function of the values of INITARGS, always the same keywords for the same CLASS, that makes
-an instance of CLASS, a symbol or a class."
-  (let ((known (cdr (assoc class *constructors* :test #'eq))))
-    (cond (known)
-          ((and class (symbolp class))
-           (let ((new (compiled-constructor class initargs)))
-             (push (cons class new) *constructors*)
-             new))
-          (t
-           (lambda (&rest values)
-             (apply #'make-instance class (mapcan #'list initargs values)))))))
-
-;;; The objects
-
-(defparameter *request-initargs*
-  '(:acceptor :remote-addr :remote-port :local-addr :local-port
-    :headers-in :method :uri :server-protocol :content-stream)
-  "The initargs with which a request is made.")
-
-(defgeneric fill-parameters (request headers uri)
-  (:documentation "Fills the slots of REQUEST that Hunchentoot computes from HEADERS and URI, a
-text, and finds the session.")
-  (:method ((request hunchentoot:request) headers uri)
-    (declare (type text uri))
-    (let* ((named (external-format-of-type (cdr (assoc :content-type headers :test #'eq))))
-           (external-format (or named *uri-format*))
-           (ascii-p (or (null named) (and (encoding-of named) t)))
-           (cookies (cdr (assoc :cookie headers :test #'eq))))
-      (multiple-value-bind (path-start path-end) (uri-path uri)
-        (setf (slot-value request 'hunchentoot:script-name)
-              (decoded uri path-start path-end external-format ascii-p (not *plus-kept-p*)))
-        (when (< path-end (length uri))
-          (let ((query (text-part uri (1+ path-end) (length uri)))
-                (flexi-streams:*substitution-char* #\?))
-            (setf (slot-value request 'hunchentoot:query-string) query
-                  (slot-value request 'hunchentoot:get-parameters)
-                  (query-alist query external-format ascii-p)))))
-      (when cookies
-        (setf (slot-value request 'hunchentoot:cookies-in)
-              ;; Hunchentoot joins repeated fields to a string of base characters.
-              (cookie-alist (coerce cookies 'text))))
-      (setf hunchentoot:*session* (hunchentoot:session-verify request)
-            (slot-value request 'hunchentoot:session) hunchentoot:*session*))))
+an instance of CLASS, a symbol or a class.  With a constant class, MAKE-INSTANCE is compiled to
+direct code, which follows redefinitions."
+  (or (cdr (assoc class *constructors* :test #'eq))
+      (flet ((arguments (values)
+               (mapcan #'list initargs values)))
+        (if (and class (symbolp class))
+            (let* ((values (loop for nil in initargs collect (gensym "VALUE")))
+                   (new (compile nil `(lambda ,values
+                                        (make-instance ',class ,@(arguments values))))))
+              (push (cons class new) *constructors*)
+              new)
+            (lambda (&rest values)
+              (apply #'make-instance class (arguments values)))))))
 
 (defmethod initialize-instance :after ((request hunchentoot:request) &rest initargs)
+  "Fills the slots that Hunchentoot computes from head and target, and finds the session.  Takes the
+place of Hunchentoot's method, which parses by regular expressions and streams: that costs more than
+all other work for a short request."
   (declare (ignore initargs))
-  (with-bad-request
-    (fill-parameters request (hunchentoot:headers-in request)
-                     (coerce (hunchentoot:request-uri request) 'text))))
+  (handler-case*
+      (let* ((headers (hunchentoot:headers-in request))
+             (uri (coerce (hunchentoot:request-uri request) 'text))
+             (type (cdr (assoc :content-type headers :test #'eq)))
+             (named (and type (external-format-of-type type)))
+             (external-format (or named *uri-format*))
+             (ascii-p (or (null named) (and (encoding-of named) t)))
+             (cookies (cdr (assoc :cookie headers :test #'eq))))
+        (declare (type text uri))
+        (multiple-value-bind (path-start path-end) (uri-path uri)
+          (setf (slot-value request 'hunchentoot:script-name)
+                (decoded uri path-start path-end external-format ascii-p (not *plus-kept-p*)))
+          (when (< path-end (length uri))
+            (let ((query (text-part uri (1+ path-end) (length uri)))
+                  (flexi-streams:*substitution-char* #\?))
+              (setf (slot-value request 'hunchentoot:query-string) query
+                    (slot-value request 'hunchentoot:get-parameters)
+                    (query-alist query external-format ascii-p)))))
+        (when cookies
+          (setf (slot-value request 'hunchentoot:cookies-in)
+                ;; Hunchentoot joins repeated fields to a string of base characters.
+                (cookie-alist (coerce cookies 'text))))
+        (setf hunchentoot:*session* (hunchentoot:session-verify request)
+              (slot-value request 'hunchentoot:session) hunchentoot:*session*))
+    (error (condition)
+      (hunchentoot:log-message* :error "Error when creating REQUEST object: ~A" condition)
+      (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+))))
 
-(defun make-request (acceptor http headers method uri protocol content)
-  "An instance of the request class of ACCEPTOR for a request that came over HTTP."
-  (destructuring-bind ((remote-address remote-port) (local-address local-port))
-      (list (request-remote http) (http-local http))
-    (let ((request (funcall (constructor (hunchentoot:acceptor-request-class acceptor)
-                                         *request-initargs*)
-                            acceptor remote-address remote-port local-address local-port
-                            headers method uri protocol content)))
-      (when (http-client http)
-        (note-scheme request http))
-      (note-told-request-id request http headers)
-      request)))
+(defmethod chunga:chunked-stream-input-chunking-p ((stream stream))
+  "The answer to HUNCHENTOOT:INPUT-CHUNKING-P in a handler."
+  (let ((head (current-head)))
+    (and head
+         (eq :chunked (head-framing head)))))
 
-(defun make-reply (acceptor)
-  "An instance of the reply class of ACCEPTOR."
-  (funcall (constructor (hunchentoot:acceptor-reply-class acceptor) '())))
+(defun serve-request (acceptor exchange)
+  "Serves the request of EXCHANGE, whose head was read.  Returns the connection's outcome."
+  (let* ((http (exchange-http exchange))
+         (head (exchange-head exchange))
+         (headers (head-headers head)))
+    (flet ((process-it ()
+             (let ((content (take-content exchange))
+                   (hunchentoot:*reply*
+                     (funcall (constructor (hunchentoot:acceptor-reply-class acceptor) '())))
+                   (hunchentoot:*session* nil))
+               (when hunchentoot:*header-stream*
+                 (show-head head))
+               (when (and (eq :chunked (head-framing head))
+                          (not (hunchentoot:acceptor-input-chunking-p acceptor)))
+                 (hunchentoot:parameter-error
+                  "The client sends a chunked body, but INPUT-CHUNKING-P is false for ~A."
+                  acceptor))
+               (destructuring-bind ((remote-address remote-port) (local-address local-port))
+                   (list (request-remote http) (http-local http))
+                 (unless-returned
+                     (let ((request
+                             (funcall (constructor
+                                       (hunchentoot:acceptor-request-class acceptor)
+                                       '(:acceptor :remote-addr :remote-port :local-addr :local-port
+                                         :headers-in :method :uri :server-protocol :content-stream))
+                                      acceptor remote-address remote-port local-address local-port
+                                      headers (head-method head) (head-uri head)
+                                      (head-protocol head)
+                                      (if (and (head-upgrade head) (eq content *no-content*))
+                                          (make-instance 'upgrade-stream)
+                                          content)))
+                           (client (http-client http))
+                           (told-id (told-request-id http headers)))
+                       ;; For threads that know only the request.
+                       (when client
+                         (setf (hunchentoot:aux-request-value 'scheme request)
+                               (client-scheme client)))
+                       (when told-id
+                         (setf (hunchentoot:aux-request-value 'request-id request) told-id))
+                       (hunchentoot:process-request request))
+                   (drop-upgrade exchange))))
+             (cond ((and (exchange-deferred-response exchange) (deferred-p exchange))
+                    (end-content exchange)
+                    :deferred)
+                   ((and (exchange-upgrade exchange) (switch-protocols exchange http))
+                    (abandon-content http)
+                    :deferred)
+                   (t
+                    (drop-upgrade exchange)
+                    (prog1 (conclude-exchange acceptor exchange)
+                      (note-served exchange))))))
+      (declare (dynamic-extent #'process-it))
+      ;; They may be left from an earlier request, where one call serves all requests.
+      (setf (exchange-deferred-response exchange) nil
+            (exchange-upgrade exchange) nil
+            (exchange-watch exchange) nil)
+      (let ((outcome (call-with-connection-stream exchange (http-stream http) #'process-it)))
+        (if (eq :deferred outcome)
+            (leave-or-keep exchange)
+            outcome)))))
+
+(defun show-head (head)
+  "Copies HEAD, and the interim reply to it, to Hunchentoot's *HEADER-STREAM*."
+  (format hunchentoot:*header-stream* "~A ~A ~A~%~:{~A: ~A~%~}~%~@[~A~%~]"
+          (head-method head) (head-uri head) (head-protocol head)
+          (loop for (name . value) in (head-headers head)
+                collect (list (string-capitalize name) value))
+          (and (head-expect-100-continue-p head) "HTTP/1.1 100 Continue")))
+
+;;; The handler
+
+(defmethod hunchentoot:process-request ((request hunchentoot:request))
+  "Does what Hunchentoot's method does, but makes the reply of octets where our own code has read
+the head."
+  (if (null (current-head))
+      (call-next-method)
+      (let* ((acceptor hunchentoot:*acceptor*)
+             (exchange *exchange*)
+             (http (exchange-http exchange)))
+        (labels ((answer ()
+                   (unwind-protect (with-mapped-conditions ()
+                                     (answer-by #'call-in-time acceptor request))
+                     (let ((deferred-response (exchange-deferred-response exchange)))
+                       ;; An answer that is still unsent is abandoned next, which ends the context.
+                       (when (and deferred-response
+                                  (not (deferred-p exchange))
+                                  (not (deferred-response-unsent-p deferred-response)))
+                         (end-context (deferred-response-context deferred-response))))))
+                 (call-in-time ()
+                   (if (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
+                       (call-with-handler-limit exchange #'handle)
+                       (values nil nil nil nil))) ; making the request has found it bad
+                 (handle ()
+                   (when (exchange-watch exchange) ; kept for any thread that has REQUEST
+                     (setf (hunchentoot:aux-request-value 'watch request)
+                           (exchange-watch exchange)))
+                   (call-handler acceptor request)))
+          (declare (dynamic-extent #'answer #'call-in-time #'handle))
+          (call-as-request request #'answer #'delete-files))
+        (when (http-content http)       ; methods that read it now have no reply to give
+          (keep-reply-from (http-content http)))
+        ;; After this method, methods of WebSocket libraries go on with the stream.
+        (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+                   (null (exchange-upgrade exchange)))
+          (note-event exchange :switch)
+          (setf (request-content request) (stream-for-program exchange))))))
+
+(defmethod watch-of ((request hunchentoot:request))
+  (hunchentoot:aux-request-value 'watch request))
+
+(defun call-handler (acceptor request)
+  "Calls the handler for REQUEST.  Returns its value, or NIL, the condition that it signalled and a
+backtrace, which is NIL where memory is exhausted; and as fourth value true if it was left by a
+throw.  A backtrace ends at this function."
+  (let ((left-p t))
+    (multiple-value-bind (content condition backtrace)
+        ;; Hunchentoot catches errors.  An exhausted stack has to be unwound first.
+        (handler-case (catch 'handler-done
+                        (multiple-value-prog1
+                            (values (hunchentoot:handle-request acceptor request))
+                          (setf left-p nil)))
+          (storage-condition (condition)
+            (make-room-in-heap 0)       ; or the next handler would run out of memory too
+            (values nil condition nil)))
+      (values content condition backtrace left-p))))
+
+(defun answer-by (handler acceptor request)
+  "Calls HANDLER, and answers REQUEST unless the reply comes later.  HANDLER returns
+content, or NIL, a condition and a backtrace; and as fourth value true if it was left by a throw."
+  (let ((exchange *exchange*))
+    (multiple-value-bind (content condition backtrace left-p) (funcall handler)
+      (when (exchange-upgrade exchange)
+        (check-switch exchange condition))
+      (let ((deferred-response (exchange-deferred-response exchange)))
+        (cond ((and (exchange-watch exchange) (handler-timed-out-p exchange))
+               ;; The request was answered in place of its handler.
+               (when (and condition (not (typep condition 'client-left)))
+                 (log-handler-error condition backtrace))
+               (when deferred-response
+                 (withdraw-deferred-response deferred-response))
+               (drop-upgrade exchange)
+               ;; Methods around PROCESS-REQUEST would switch protocols by the handler's status.
+               (setf (hunchentoot:return-code*) hunchentoot:+http-service-unavailable+)
+               (note-event exchange :reply-cut))
+              ((exchange-upgrade exchange) ; a head without content
+               (send-result acceptor request "" condition backtrace))
+              ((and deferred-response (deferred-response-waits-p deferred-response))
+               (multiple-value-bind (content condition backtrace)
+                   (deferred-result deferred-response left-p condition backtrace)
+                 (unless (eq :later content)
+                   (send-result acceptor request content condition backtrace))))
+              (t
+               (send-result acceptor request content condition backtrace)))))))
+
+(defun log-handler-error (condition backtrace)
+  (when hunchentoot:*log-lisp-errors-p*
+    (hunchentoot:log-message* hunchentoot:*lisp-errors-log-level* *error-control* condition
+                              (and hunchentoot:*log-lisp-backtraces-p* backtrace))))
+
+(defun short-backtrace (hunchentoots)
+  "A backtrace of the caller, a string.  With an acceptor of ours, it has only the beginning of long
+sequences, and no frames of the server below the handler; else HUNCHENTOOTS, a function, makes it.
+Hunchentoot's has all elements of all arguments, even the octets of a large body: a client that
+leaves during an upload of 10 MiB would cost a gigabyte.  Besides, what clients send does not belong
+into logs, nor into the error page of another client."
+  (if (typep hunchentoot:*acceptor* 'parallel-acceptor)
+      (call-for-backtrace hunchentoots *backtrace-print-length* 'call-handler)
+      (funcall hunchentoots)))
+
+;;; The end
+
+(defun conclude-exchange (acceptor exchange)
+  "Completes the reply of EXCHANGE.  True when the connection may be used again."
+  (let* ((http (exchange-http exchange))
+         (io (http-io http)))
+    (flet ((without-reply (stream)
+             ;; The stream beneath the reply's, or STREAM, if the reply was no stream.
+             (cond ((and (typep stream 'reply-stream) (not (eq stream (http-stream http))))
+                    (note-event exchange (if (end-reply stream) :reply-end :reply-cut))
+                    (reply-stream-inner stream))
+                   (t stream))))
+      (cond ((eq :error (our-side (exchange-protocol exchange)))
+             ;; In the middle: octets that were written are sent, but no last chunk.
+             (setf *hunchentoot-stream* (http-stream http))
+             (when (io-open-p io)
+               (push-output io)))
+            (t
+             (let ((stream (without-reply *hunchentoot-stream*)))
+               (unless (flushed-p io stream)
+                 (finish-output stream))
+               ;; If a program has put a stream around the reply's, its method has removed it.
+               (setf *hunchentoot-stream*
+                     (without-reply (hunchentoot:reset-connection-stream acceptor stream))))
+             (cond (*finish-processing-socket* ; the program wants that
+                    (note-event exchange :close))
+                   ((eq :idle (our-side (exchange-protocol exchange))) ; Hunchentoot's code has sent
+                    (note-event exchange :reply)
+                    (note-event exchange :reply-end)))
+             (end-content exchange)))
+      (abandon-content http)            ; until here, the release of HTTP would give it back
+      (reusable-p (exchange-protocol exchange)))))
+
+;;; Requests that are refused, and clients that leave
+
+(defun settle-refusal (refusal)
+  "Gives the current reply the status of REFUSAL, a PROTOCOL-ERROR, and counts the rejection, unless
+that was done before."
+  (let ((status (protocol-error-status refusal)))
+    (unless (eql status (hunchentoot:return-code*))
+      (count-rejection hunchentoot:*acceptor* status)
+      (setf (hunchentoot:return-code*) status))
+    (when (eql status hunchentoot:+http-service-unavailable+)
+      (setf (hunchentoot:header-out :retry-after) *retry-seconds*))))
+
+(defmethod content-refused ((taskmaster recycling-taskmaster) refusal)
+  "Ends the current request, whose content was refused with REFUSAL, a PROTOCOL-ERROR: with the
+status of that, or with a deferred reply that has an answer already.  The connection ends, too.
+Returns only if a reply has begun."
+  (note-event *exchange* :request-fault)
+  (unless *headers-sent*
+    (let ((deferred-response (exchange-deferred-response *exchange*)))
+      (unless (and deferred-response
+                   (not (withdraw-deferred-response deferred-response))
+                   (deferred-response-unsent-p deferred-response))
+        (settle-refusal refusal)))
+    (hunchentoot:abort-request-handler)))
+
+;; These are no errors of the program, so they do not enter the debugger where
+;; HUNCHENTOOT:*CATCH-ERRORS-P* is NIL.
+(defmethod hunchentoot:maybe-invoke-debugger ((condition client-left))
+  nil)
+
+(defmethod hunchentoot:maybe-invoke-debugger ((condition protocol-error))
+  nil)
+
+(defmethod hunchentoot:maybe-invoke-debugger ((condition end-of-file))
+  "Does nothing where the content of a request ends too early."
+  (unless (typep (ignore-errors (stream-error-stream condition)) 'content)
+    (call-next-method)))

@@ -7,30 +7,25 @@
   "Calls THUNK, which goes on with the reply of EXCHANGE in CONTEXT.  Returns the connection's
 outcome."
   (let* ((acceptor (deferred-reply-acceptor context))
-         (http (exchange-http exchange))
          (*exchange* exchange))
-    (flet ((resume-it ()
-             (call-in-context context thunk)
-             (conclude-resumed acceptor exchange context http)))
-      (declare (dynamic-extent #'resume-it))
-      (flet ((resume-with-stream ()
-               (call-with-connection-stream (deferred-reply-stream context) #'resume-it
-                                            (constantly nil))))
-        (declare (dynamic-extent #'resume-with-stream))
-        (let ((outcome (call-timed acceptor exchange #'resume-with-stream)))
-          (cond ((eq :deferred outcome) outcome)
-                ((and (http-base http) (not (settle-lent (http-base http)))) :close)
-                (t outcome)))))))
+    (labels ((resume-it ()
+               (call-in-context context thunk)
+               (conclude-resumed acceptor exchange context))
+             (resume-with-stream ()
+               (call-with-connection-stream exchange (deferred-reply-stream context)
+                                            #'resume-it)))
+      (declare (dynamic-extent #'resume-it #'resume-with-stream))
+      (call-timed acceptor exchange #'resume-with-stream))))
 
-(defun conclude-resumed (acceptor exchange context http)
+(defun conclude-resumed (acceptor exchange context)
   "Ends the request of EXCHANGE after its reply, unless that is a stream whose end is still to come.
 Returns the connection's outcome."
   (cond ((deferred-response-shared-queue (exchange-deferred-response exchange))
-         (setf (deferred-reply-stream context) (current-stream))
+         (setf (deferred-reply-stream context) *hunchentoot-stream*)
          :deferred)
         (t
          (end-context context)
-         (prog1 (conclude-exchange acceptor exchange http)
+         (prog1 (conclude-exchange acceptor exchange)
            (note-served exchange)))))
 
 (defmethod send-deferred-response ((taskmaster recycling-taskmaster) deferred-response answer)
@@ -62,7 +57,7 @@ Returns the connection's outcome."
                        (note-sent-beside (deferred-reply-stream context) shared-queue))
                      ;; The head was sent by another call, in another dynamic context.
                      (when (persists-p (exchange-protocol exchange))
-                       (keep-connection))))))
+                       (setf *finish-processing-socket* nil))))))
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)
   (end-context (deferred-response-context deferred-response))

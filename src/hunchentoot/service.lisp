@@ -5,10 +5,16 @@
 ;;; Questions of the server
 
 (defmethod reading-kind ((taskmaster recycling-taskmaster))
-  (connection-kind (hunchentoot:taskmaster-acceptor taskmaster)))
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (if (typep acceptor 'parallel-acceptor)
+        (slot-value acceptor 'connection-kind)
+        :foreign)))
 
 (defmethod application-limits ((taskmaster recycling-taskmaster))
-  (acceptor-limits (hunchentoot:taskmaster-acceptor taskmaster)))
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (if (typep acceptor 'parallel-acceptor)
+        (slot-value acceptor 'limits)
+        *default-limits*)))
 
 (defmethod read-seconds ((taskmaster recycling-taskmaster))
   (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
@@ -28,7 +34,8 @@
 
 (defmethod check-head ((taskmaster recycling-taskmaster) head)
   "Refuses a method that this version of Hunchentoot does not serve."
-  (unless (method-served-p (head-method head))
+  (unless (or (null *methods-served*)
+              (find (head-method head) *methods-served* :test #'string=))
     (error 'protocol-error :refusal :malformed-method :status 400
                            :section "RFC 9110, section 9"
                            :reason "The method is not known here.")))
@@ -47,54 +54,10 @@ calls it before there is a request object.")
   (not (content-received-early-p (hunchentoot:taskmaster-acceptor taskmaster)
                                  (head-method head) (head-uri head))))
 
-(defmethod content-refused ((taskmaster recycling-taskmaster) refusal)
-  (answer-refusal refusal))
-
 (defmethod note-rejected ((taskmaster recycling-taskmaster) http refusal
                           &optional method uri protocol headers)
   (note-rejection (hunchentoot:taskmaster-acceptor taskmaster)
                   http refusal method uri protocol headers))
-
-;;; The one call for each request
-
-(defmethod respond ((taskmaster recycling-taskmaster) exchange)
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-        (*exchange* exchange))
-    (flet ((respond-to-it ()
-             (process-exchange taskmaster acceptor exchange)))
-      (declare (dynamic-extent #'respond-to-it))
-      (call-timed acceptor exchange #'respond-to-it))))
-
-(defun process-exchange (taskmaster acceptor exchange)
-  (let* ((connection (exchange-connection exchange))
-         (socket (connection-usocket connection)))
-    (when (eq :wrapped (exchange-kind exchange))
-      (watch-socket socket))
-    (cond ((plusp (connection-served connection))
-           (hunchentoot:process-connection acceptor socket))
-          (t
-           (unless (eq :own (exchange-kind exchange))
-             ;; As Hunchentoot does when it accepts, since a method of the program may read before
-             ;; ours.
-             (limit-waits socket (hunchentoot:acceptor-read-timeout acceptor)))
-           (hunchentoot:handle-incoming-connection taskmaster socket)))
-    (or (connection-outcome connection)
-        (outcome-without-us acceptor connection (exchange-kind exchange) socket))))
-
-(defun outcome-without-us (acceptor connection kind socket)
-  "The outcome of CONNECTION, of KIND and with SOCKET, where our method of PROCESS-CONNECTION was
-not called: a method of the program may have closed the socket, or passed it on."
-  (let ((io (socket-io socket)))
-    (cond (io
-           (if (and (socket-asked-p socket) (lent-open-p io))
-               (leave-to-program connection io)
-               :close))
-          ((or (not (typep acceptor 'parallel-acceptor))
-               (and (or (eq :foreign kind)
-                        (and (eq :wrapped kind) (socket-asked-p socket)))
-                    (socket-open-p socket)))
-           (setf (connection-outcome connection) :detached)) ; also if what follows fails
-          (t :close))))
 
 ;;; Questions of the engine
 

@@ -8,7 +8,7 @@
          (io (and http (http-io http))))
     (or (and io (io-tls-handle io))
         ;; Where a method of the program reads the connection, only the stream is known.
-        (stream-tls-handle (handler-stream)))))
+        (stream-tls-handle (and (boundp '*hunchentoot-stream*) *hunchentoot-stream*)))))
 
 (defun tls-information ()
   "A plist about the TLS connection of the current request; NIL where the connection is plain or

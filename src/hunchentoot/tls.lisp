@@ -14,6 +14,9 @@
    (given-files :initform '() :accessor given-files
                 :documentation "The arguments that name files, a plist.  Links in them are not
 resolved, since they may lead to other files when certificates are reloaded.")
+   (own-handshakes-p :initform t
+                     :documentation "True if, at the last start, the program had no method that may
+read before the handshake.")
    (tls-context :initform nil :accessor acceptor-tls-context
                 :documentation "The TLS context of new connections; NIL before the first start."))
   (:default-initargs
@@ -160,6 +163,9 @@ use.")
     (take-tls-context acceptor nil)     ; the last one may come from a saved image
     (multiple-value-bind (context warnings) (new-tls-context acceptor '())
       (take-tls-context acceptor context)
+      (setf (slot-value acceptor 'own-handshakes-p)
+            (every (lambda (method) (equal '(:after) (method-qualifiers method)))
+                   (methods-of-program #'hunchentoot:initialize-connection-stream acceptor nil)))
       (dolist (warning warnings)
         (complain acceptor :warning "~A" warning)))))
 

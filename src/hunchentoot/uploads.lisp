@@ -130,7 +130,7 @@ name already.  Signals UPLOAD-NOT-STORED where the file cannot be made or writte
         repeat *most-names-tried*
         when (file-written-p pathname pieces rest)
           return pathname
-        do (disown-temporary-pathname pathname)
+        do (setf *tmp-files* (remove pathname *tmp-files*)) ; it belongs to somebody else
         finally (error 'upload-not-stored
                        :cause (format nil "There is no name like ~A." pathname))))
 
@@ -252,7 +252,9 @@ charset does not make the form malformed."
                  append (part-parameter part external-format))
       (let ((stray (stray-octets reader)))
         (when (plusp stray)
-          (warn-of-stray-octets stray))))))
+          (hunchentoot:log-message*
+           :warning "Warning while processing connection: ~A octets of stray data after form-data ~
+                     sent by client." stray))))))
 
 (defun boundary-of (request)
   "The boundary of the form that REQUEST has, or NIL."
@@ -266,8 +268,12 @@ charset does not make the form malformed."
 EXTERNAL-FORMAT.  A malformed form gives NIL and a line in the log.  Signals UPLOAD-NOT-STORED where
 a file of a well-formed form cannot be made or written."
   (rewind content)                      ; it may have failed before
-  (or-log-form-error
-    (form-parameters content boundary external-format (content-limits content))))
+  (handler-case* (form-parameters content boundary external-format (content-limits content))
+    (error (condition)
+      (when (typep condition 'not-of-form)
+        (error condition))
+      (hunchentoot:log-message* :error "While parsing multipart/form-data parameters: ~A" condition)
+      nil)))
 
 (defun unread-boundary (request)
   "The boundary of an unread form with files in REQUEST, which has content of ours; else NIL."

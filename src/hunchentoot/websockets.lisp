@@ -131,7 +131,7 @@ WebSocket and returns true."
   (let ((upgrade (exchange-upgrade exchange)))
     (when (and upgrade
                (eq :switched (our-side (exchange-protocol exchange)))
-               (not (connection-taken-p)))
+               *close-hunchentoot-stream*)
       (destructuring-bind (socket . on-open) (exchange-upgrade exchange)
         ;; In this order: one of them ends the socket if the thread is destroyed in between.
         (setf (http-suspended-exchange http) socket

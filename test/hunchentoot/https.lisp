@@ -318,42 +318,6 @@ one."
 
 ;;; Methods of programs
 
-(defvar *streams-seen* nil
-  "A recorder of which methods of a program had streams, and whether these were encrypted.")
-
-(defun encrypted-p (stream)
-  "Whether what is written to STREAM is encrypted."
-  (and (ignore-errors (cl+ssl::ssl-stream-handle stream)) t))
-
-(defclass before-encryption (hunchentoot:ssl-acceptor) ())
-(defclass after-encryption (hunchentoot:acceptor) ())
-(defclass between-everything
-    (recycling:parallel-easy-ssl-acceptor before-encryption after-encryption)
-  ()
-  (:documentation "An acceptor whose methods come before ours, between ours and Hunchentoot's, and
-after these."))
-
-(macrolet ((define-watching-methods (&rest classes)
-             `(progn
-                ,@(loop for class in classes
-                        collect `(defmethod hunchentoot:initialize-connection-stream
-                                     ((acceptor ,class) stream)
-                                   (record *streams-seen*
-                                           (list ',class (encrypted-p stream)))
-                                   (call-next-method))))))
-  (define-watching-methods before-encryption after-encryption between-everything))
-
-(define-server-test (methods-of-programs-get-the-streams-that-they-would-get :needs :our-engine)
-  (with-globals ((*streams-seen* (make-recorder)))
-    (with-directory (directory)
-      (multiple-value-bind (certificate key) (issue directory "localhost")
-        (let ((*acceptor-class* 'between-everything))
-          (serving (:ssl-certificate-file certificate :ssl-privatekey-file key)
-              (("/yo" (if (hunchentoot:ssl-p) "Hey!" "not secure")))
-            (is-true (served-p (talk-by-openssl)))
-            (is (equal '((between-everything nil) (before-encryption nil) (after-encryption t))
-                       (recorded *streams-seen*)))))))))
-
 (define-server-test (a-program-may-have-methods-of-connections-over-tls :needs :our-engine)
   (dolist (mixin '(looking-around looking-within))
     (serving-https (directory :mixin mixin) (hunchentoot:ssl-p)
