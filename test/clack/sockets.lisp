@@ -82,11 +82,10 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
                                              (random (if (< 1000 start) 100000 longest) state)))))
                             (send (talk-connection talk) (subseq octets start end))
                             (setf start end)))
-                 (loop repeat (length expected)
-                       do (is (string= "got" (hear-text talk))))
+                 (dolist (frame expected) (is (string= "got" (hear-text talk)) "~S" (length frame)))
                  (is (every #'equalp messages (recorded frames))))
-               (eventually ("the end to be told")
-                 (= (1+ (length expected)) (recorded-count frames)))))))
+               (eventually ("the end to be told") (= (1+ (length expected))
+                                                     (recorded-count frames)))))))
 
 (define-server-test other-protocols-get-octets-as-they-come
   (with-clack (environment

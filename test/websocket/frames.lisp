@@ -54,9 +54,8 @@ extended length, 0, 2 or 8; NIL is for the shortest form."
 (defun frame-head (opcode size &key (fin t))
   "The head of a frame of OPCODE with SIZE octets of payload, masked with zeros."
   (let ((field (length-field size nil)))
-    (as-octets (append (list (logior (if fin #x80 0) opcode) (logior #x80 (first field)))
-                       (rest field)
-                       '(0 0 0 0)))))
+    (as-octets `(,(logior (if fin #x80 0) opcode) ,(logior #x80 (first field)) ,@(rest field)
+                 0 0 0 0))))
 
 (defun close-payload (&optional code (reason ""))
   (if code
