@@ -98,6 +98,9 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                                 :if-feature (:and :sbcl :linux :64-bit :little-endian))
                                (:file "cl+ssl-streams"
                                 :if-feature (:and :sbcl :linux :64-bit :little-endian))))
+                 (:file "other/no-tls"
+                  :if-feature (:not (:and :sbcl :linux :64-bit :little-endian
+                                     (:not :hunchentoot-no-ssl))))
                  (:file "sbcl/processors" :if-feature (:and :sbcl :linux))))
    (:module "http"                      ; HTTP/1.1 without I/O
     :serial t
@@ -212,18 +215,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:file "listeners")                ; why nobody can listen
      (:module "connection"              ; its input, and what carries its octets
       :serial t
-      :components ((:file "worker-buffers")        ; what a worker lends to the connection it serves
-                   (:file "transport")  ; what carries octets
-                   (:file "buffered-connection")
-                   (:file "lending")    ; streams of the Lisp's own beside ours
-                   (:file "peer-waits") ; for input, and until the peer takes output
-                   (:file "buffered-input")
-                   (:file "buffered-output")
-                   (:file "stream")
-                   (:file "stream-transport")
-                   (:file "tls-transport"
-                    :if-feature (:and :sbcl :linux :64-bit :little-endian
-                                 (:not :hunchentoot-no-ssl)))
+      :components ((:file "io")         ; buffers, input, waits
+                   (:file "io-stream")  ; output, and the stream of both
                    (:file "clients")    ; behind proxies
                    (:file "http-connection")       ; what is kept for a connection
                    (:file "handler-watch")         ; the state of a handler with a limit of time

@@ -305,7 +305,7 @@ content.  Leaves the handler by a throw if the method is HEAD."
   (lift-handler-limit exchange)
   (let ((http (exchange-http exchange)))
     (setf (io-talked-on-p (http-io http)) t)
-    (if (eq (http-io http) (http-base http))
+    (if (and (eq (http-io http) (http-base http)) (not (io-tls-handle (http-io http))))
         (usocket:socket-stream (connection-usocket (exchange-connection exchange)))
         (http-stream http))))
 

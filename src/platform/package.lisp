@@ -64,7 +64,6 @@ engine calls on top of them.")
    #:tls-session #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands
    #:end-tls-session #:abandon-tls-session
    #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
-   #:tls-on-descriptor-p #:adopt-tls-stream #:follow-tls-stream
    ;; files as descriptors
    #:fill-standard-descriptors #:native-name #:open-file #:file-facts #:read-file-octets
    #:write-file-octets #:send-file

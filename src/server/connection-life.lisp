@@ -26,12 +26,15 @@
     (and outcome
          (settled-outcome connection outcome))))
 
+(defvar *free-worker-buffers* (make-free-list 16)
+  "Worker buffers that no thread uses: a thread borrows some when it resumes another connection than
+the one that it serves.")
+
 (defun resume-exchange-of (connection)
   "The result of CONTINUE-HTTP-CONNECTION for CONNECTION in a resuming thread."
-  (flet ((continue-it ()
-           (continue-http-connection (connection-data connection) t)))
-    (declare (dynamic-extent #'continue-it))
-    (call-with-borrowed-worker-buffers #'continue-it)))
+  (let ((*worker-buffers* (or (take-from-free-list *free-worker-buffers*) (make-worker-buffers))))
+    (prog1 (continue-http-connection (connection-data connection) t)
+      (put-on-free-list *free-worker-buffers* *worker-buffers*))))
 
 (defun settled-outcome (connection outcome)
   "OUTCOME of a service of CONNECTION, as SERVE returns it: :BROKEN where the rest of its output
@@ -74,7 +77,13 @@ CONNECTION."
   "The result of RESPOND.  However RESPOND is left, a deferred reply that no suspended exchange
 continues is ended."
   (when (established-http (exchange-connection exchange))
-    (begin-request-on (http-io (exchange-http exchange))))
+    (let* ((io (http-io (exchange-http exchange)))
+           (pace (io-pace io)))         ; of content that has begun to come
+      ;; The progress of the client is counted from 0.
+      (reset-taking (io-queue (io-base io)))
+      (when pace
+        (decf (pace-received pace) (io-received io)))
+      (setf (io-received io) 0)))
   (note-task exchange)
   (unwind-protect (respond application exchange)
     (note-task nil)
@@ -344,15 +353,16 @@ has the engine continue when the peer takes octets."
                  (end-queue (connection-queue connection))) ; its peer does not take it
                (when (and http (not (eq (http-stream http) socket-stream)))
                  ;; A TLS stream closes the stream that it was made of.
-                 (when io
-                   (leave-end-to-engine io))
+                 ;; The engine is closing the descriptor, and may still drain what comes.
+                 (when (and io (eq :engine (io-owner io)))
+                   (setf (io-owner io) :closing))
                  (close-outer-stream application
                                      (http-stream http)))
                (when (and (open-stream-p socket-stream)
                           (not (dead-p (connection-queue connection))))
                  (finish-output socket-stream)))
           (when io
-            (end-encryption io)
+            (end-tls io)
             (drop-descriptor io)
             (close-lent io)))))))
 

@@ -19,15 +19,15 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:cannot-defer #:cannot-defer-reason #:stream-full #:content-too-long
    #:make-free-list #:take-from-free-list #:put-on-free-list #:call-with-worker-buffers
    ;; streams
-   #:descriptor-stream #:make-descriptor-stream #:stream-io
+   #:descriptor-stream #:stream-io
    ;; buffered connections
-   #:make-transport-io #:transport-for #:io-tls-handle #:encrypted-stream
+   #:io-tls-handle #:encrypted-stream
    #:handshake-failed #:handshake-failure-kind #:handshake-failure-kinds
    #:io-open-p #:io-stream #:io-queue
    #:io-descriptor #:io-drained-p #:io-unsent #:io-all-read-p
    #:fill-input #:input-waiting-p #:pace-io
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
-   #:flushed-p #:flush-io #:send-unsent
+   #:flushed-p #:flush-io
    #:engine-sends-p #:*high-water-mark* #:io-talked-on-p
    #:write-with-backpressure
    ;; streams of the Lisp's own beside buffered connections

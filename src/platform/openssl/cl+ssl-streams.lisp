@@ -5,23 +5,6 @@
 ;;;;
 ;;;; Invariant: no thread is interrupted while it is in OpenSSL; see session.lisp.
 
-(defun tls-on-descriptor-p (stream descriptor)
-  "True if STREAM, a stream of CL+SSL, reads and writes DESCRIPTOR."
-  (eql descriptor (cl+ssl::ssl-get-fd (cl+ssl::ssl-stream-handle stream))))
-
-(defun adopt-tls-stream (stream descriptor)
-  "A TLS-SESSION for STREAM, a stream of CL+SSL on DESCRIPTOR.  STREAM ends the session."
-  (let ((session (%make-tls-session (cl+ssl::ssl-stream-handle stream) descriptor)))
-    (openssl-of session "SSL_ctrl" sb-alien:long
-                (sb-alien:int +control-mode+) (sb-alien:long +tls-modes+)
-                (sb-sys:system-area-pointer (sb-sys:int-sap 0)))
-    session))
-
-(defun follow-tls-stream (session stream)
-  "Updates SESSION, which STREAM may have ended; see ADOPT-TLS-STREAM.  Returns SESSION."
-  (setf (tls-session-handle session) (cl+ssl::ssl-stream-handle stream))
-  session)
-
 ;;; CL+SSL begins and ends these connections.
 
 (defvar *handshaking-p* nil

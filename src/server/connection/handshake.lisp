@@ -27,7 +27,8 @@
 client has left."
   (let* ((http (or (connection-data connection) ; made for a header of the PROXY protocol
                    (http-connection-to-socket application (connection-usocket connection))))
-         (io (encrypt-io (http-base http) (handshake-context application))))
+         (io (http-base http)))
+    (begin-tls io (handshake-context application))
     (setf (http-io http) io
           (http-stream http) (io-stream io)
           (http-phase http) :handshake
@@ -36,8 +37,8 @@ client has left."
 (defun continue-handshake (application connection http)
   "Takes the handshake of CONNECTION over HTTP as far as it gets.  Returns true when it is done;
 otherwise NIL and, as second value, :NONE to wait or :END to close."
-  (let ((transport (io-transport (http-io http))))
-    (multiple-value-bind (result reason) (transport-handshake transport)
+  (let ((session (io-tls (http-io http))))
+    (multiple-value-bind (result reason) (shake-hands session)
       (ecase result
         (:done
          (setf (http-phase http) :requests)
@@ -48,7 +49,7 @@ otherwise NIL and, as second value, :NONE to wait or :END to close."
          (values nil :none))
         (:output
          (settle-head-deadline application connection http :handshake)
-         (leave-handshake-to-engine connection transport)
+         (leave-handshake-to-engine connection session)
          (values nil :none))
         (:failed
          (end-handshake application http reason)
@@ -74,12 +75,12 @@ handshake is done."
                                    (lambda ()
                                      (program-stream application socket-stream))))))
 
-(defun leave-handshake-to-engine (connection transport)
-  "Queues a step with which the engine continues the handshake of TRANSPORT, of CONNECTION, when the
+(defun leave-handshake-to-engine (connection session)
+  "Queues a step with which the engine continues the handshake of SESSION, of CONNECTION, when the
 peer takes octets."
   (write-parts (connection-queue connection)
                (list (make-step-part (lambda ()
-                                       (not (eq :output (transport-handshake transport))))))))
+                                       (not (eq :output (shake-hands session))))))))
 
 ;;; Where a worker waits
 
@@ -93,30 +94,17 @@ sentinel, unless that ends the wait."
   (let ((limit (wait-limit (io-base io))))
     (await-input-within io (if (minusp limit) limit (+ limit +behind-sentinel+)))))
 
-(defun complete-handshake (io)
-  "Waits until the TLS handshake of IO is done.  Returns IO.  Signals HANDSHAKE-FAILED and
-STREAM-TIMEOUT."
-  (loop
-    (multiple-value-bind (result reason) (transport-handshake (io-transport io))
-      (ecase result
-        (:done (return io))
-        (:input (await-input-before-requests io))
-        (:output (await-peer io :output))
-        (:failed (error 'handshake-failed :reason reason))))))
-
 (defun encrypted-stream (stream context)
-  "The stream that carries TLS on STREAM, the stream of a connection's descriptor, with CONTEXT, a
-TLS-CONTEXT or NIL.  Waits for the handshake.  Returns NIL where STREAM is none of ours, or no
-session exists and CONTEXT is NIL.  Signals HANDSHAKE-FAILED and STREAM-TIMEOUT."
-  (let ((base (stream-io stream)))
-    (cond ((null base) nil)
-          ((io-encrypted base)
-           (io-stream (complete-handshake (io-encrypted base))))
-          ((and context (io-descriptor base))
-           (io-stream (complete-handshake (encrypt-io base context)))))))
-
-(defun end-encryption (base)
-  "Ends the TLS session that ENCRYPT-IO has made on BASE, unless there is none or it has ended."
-  (let ((encrypted (io-encrypted base)))
-    (when (and encrypted (io-open-p encrypted))
-      (close (io-stream encrypted) :abort t))))
+  "STREAM, the stream of a connection's descriptor, once it carries TLS with CONTEXT, a TLS-CONTEXT
+or NIL.  Waits for the handshake.  Returns NIL where STREAM is none of ours, or no session exists
+and CONTEXT is NIL.  Signals HANDSHAKE-FAILED and STREAM-TIMEOUT."
+  (let ((io (stream-io stream)))
+    (when (and io context (io-descriptor io) (null (io-tls io)))
+      (begin-tls io context))
+    (loop while (and io (io-tls io))
+          do (multiple-value-bind (result reason) (shake-hands (io-tls io))
+               (ecase result
+                 (:done (return stream))
+                 (:input (await-input-before-requests io))
+                 (:output (await-peer io :output))
+                 (:failed (error 'handshake-failed :reason reason)))))))

@@ -84,7 +84,7 @@ a proxy does not tell it."
       (let ((descriptor (connection-descriptor connection)))
         (setf (connection-socket connection)
               (descriptor-socket descriptor
-                                 (make-descriptor-stream descriptor (connection-queue connection))
+                                 (make-io-stream descriptor (connection-queue connection))
                                  (connection-peer connection))))))
 
 (defun socket-io (socket)
@@ -114,10 +114,9 @@ come."
   "Sets the buffered connection of HTTP, of CONNECTION, to that of STREAM, which PROGRAM-STREAM has
 made of SOCKET-STREAM."
   (let* ((base (http-base http))
-         (encrypted (and base (io-encrypted base)))
-         (io (cond ((and base (eq stream socket-stream)) base)
-                   ((and encrypted (eq stream (io-stream encrypted))) encrypted)
-                   (t (make-transport-io (transport-for stream base))))))
+         (io (if (and base (eq stream socket-stream))
+                 base
+                 (stream-io (make-io-stream nil (make-send-queue) stream base)))))
     (setf (io-connection (io-base io)) connection
           (connection-queue connection) (io-queue (io-base io))       ; not that of the socket
           (http-io http) io

@@ -26,7 +26,7 @@ Signals PROTOCOL-ERROR and DESCRIPTOR-BROKEN."
         (setf (io-start io) position)
         (when head
           (return head))))
-    (let ((more (fill-more-input io)))
+    (let ((more (fill-input io :more)))
       (unless (eq more :some)
         (return more)))))
 
@@ -41,7 +41,7 @@ Until then, calls with the same IO need the same PARSER."
           (setf (io-kept io) (- position (io-start io)))
           (when head
             (return head)))))
-    (let ((more (fill-more-input io)))
+    (let ((more (fill-input io :more)))
       (unless (eq more :some)
         (return more)))))
 

@@ -64,7 +64,7 @@ not when the peer has only closed its sending side.  Asks the system."
 
 (defun send-rest (io)
   "Sends the queue of IO; waits for the peer.  NIL when that is gone, or takes no octets in time."
-  (handler-case (progn (send-unsent io) t)
+  (handler-case (progn (send-output io) t)
     ((or descriptor-broken stream-timeout) () nil)))
 
 (defun continue-http-connection (http resuming-p)

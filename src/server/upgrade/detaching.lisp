@@ -30,9 +30,9 @@ for CONNECTION."
 
 (defun end-when-forgotten (base)
   "Registers a finalizer that ends the TLS session on BASE, which a program has taken away."
-  (let ((transport (and (io-encrypted base) (io-transport (io-encrypted base)))))
-    (when transport
-      (end-transport-when-forgotten transport (io-stream base)))))
+  (let ((session (io-tls base)))
+    (when session
+      (call-when-forgotten (io-stream base) (lambda () (abandon-tls-session session))))))
 
 (defun leave-to-program (connection io)
   "Leaves the streams of CONNECTION, with IO, to the program.  Returns the outcome for CONNECTION:

@@ -414,5 +414,5 @@ its engine stops, unless other octets would have to be sent before."
                 ((and (not (input-waiting-p io))
                       (await-input (connection-handle connection)
                                    :until (end-after *websocket-look-seconds*)))
-                 (note-socket-ready (io-transport io)))))
+                 (note-socket-ready io))))
       (abandon-suspended-exchange http))))

@@ -1,0 +1,500 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; A buffered connection: its octets, an input buffer (received, not yet read), and an output
+;;;; buffer (written, not yet sent).
+;;;;
+;;;;   octets come and leave by       where
+;;;;   the descriptor                 the platform reads descriptors
+;;;;   a TLS-SESSION on that          likewise, after the handshake has begun
+;;;;   a stream, which waits          other Lisps; and where a program has put a stream around ours
+;;;;
+;;;; The buffers belong to the worker, which lends them to the connection for a request.
+
+;;; The buffers of a worker
+
+(defstruct (worker-buffers (:include opaque) (:constructor make-worker-buffers ()))
+  "The buffers and the parser of a worker."
+  (input nil)                           ; a buffer that no connection uses, or NIL
+  (output nil)
+  (parser nil)                          ; of request heads, between two requests
+  (reply (make-output) :read-only t)    ; replies are composed here
+  (line (make-output) :read-only t))    ; lines of a journal are composed here
+
+(defvar *worker-buffers* nil
+  "The worker buffers of the current thread, if it is a worker; otherwise NIL.")
+
+(defun call-with-worker-buffers (thunk)
+  "Calls THUNK, the main function of a worker, with worker buffers."
+  (let ((*worker-buffers* (make-worker-buffers)))
+    (funcall thunk)))
+
+(defstruct (free-list (:include opaque) (:constructor make-free-list (most)) (:copier nil))
+  "At most MOST objects that no thread uses, for any thread to take."
+  (most 0 :type index :read-only t)
+  (items '() :type list))
+
+(defun take-from-free-list (free-list)
+  "Removes an object from FREE-LIST and returns it; NIL when it has none."
+  (loop for items = (free-list-items free-list)
+        while items
+        when (compare-and-set (free-list-items free-list) items (rest items))
+          return (first items)))
+
+(defun put-on-free-list (free-list object)
+  "Adds OBJECT to FREE-LIST.  OBJECT becomes garbage when the free list is full, or when another
+thread changes it at the same time."
+  (let ((items (free-list-items free-list)))
+    (when (< (length items) (free-list-most free-list))
+      (compare-and-set (free-list-items free-list) items (cons object items)))))
+
+(eval-when (:compile-toplevel :load-toplevel :execute)
+  (defconstant +vector-header-octets+ 16
+    "How many octets of SBCL's heap a vector takes before its elements.  The heap consists of pages
+of 32 KiB.  A vector of 16 KiB plus header takes a whole page, and half of that is lost."))
+(defconstant +input-size+ (- (* 16 1024) +vector-header-octets+))
+(defconstant +output-size+ (- (* 32 1024) +vector-header-octets+))
+
+;; A connection often takes a buffer in one thread and returns it in another.  So each worker keeps
+;; at most one of each kind, and all threads share a free list for the others.  Wherever the buffers
+;; flow, about as many exist as are in use.
+
+(defvar *input-buffers* (make-free-list 32)
+  "Input buffers that neither a connection nor a worker has.")
+
+(defvar *output-buffers* (make-free-list 32)
+  "Output buffers that neither a connection nor a worker has.")
+
+(defun take-buffer (kind)
+  "A buffer of KIND, :INPUT or :OUTPUT."
+  (ecase kind
+    (:input (or (and *worker-buffers* (shiftf (worker-buffers-input *worker-buffers*) nil))
+                (take-from-free-list *input-buffers*)
+                (make-octets +input-size+)))
+    (:output (or (and *worker-buffers* (shiftf (worker-buffers-output *worker-buffers*) nil))
+                 (take-from-free-list *output-buffers*)
+                 (make-octets +output-size+)))))
+
+(defun return-buffer (kind buffer)
+  "Keeps BUFFER, to which nothing refers any more, for the next connection that takes one of KIND."
+  (ecase kind
+    ;; A buffer that grew, for a long head for example, is not kept.
+    (:input (cond ((/= (length (the octets buffer)) +input-size+))
+                  ((and *worker-buffers* (null (worker-buffers-input *worker-buffers*)))
+                   (setf (worker-buffers-input *worker-buffers*) buffer))
+                  (t (put-on-free-list *input-buffers* buffer))))
+    (:output (if (and *worker-buffers* (null (worker-buffers-output *worker-buffers*)))
+                 (setf (worker-buffers-output *worker-buffers*) buffer)
+                 (put-on-free-list *output-buffers* buffer)))))
+
+;;; A buffered connection
+
+(defstruct (pace (:include opaque) (:constructor make-pace (rate left received)) (:copier nil))
+  "The least rate of input: RATE octets a second.  When RECEIVED octets had come, LEFT milliseconds
+of waiting were left.  Each RATE further octets add a second.  Only waits for the peer count: the
+reading handler may be slow, too."
+  (rate nil :type (integer 1) :read-only t)
+  (left 0 :type fixnum)
+  (received 0 :type fixnum))
+
+(defstruct (io (:include opaque) (:copier nil)
+               (:constructor make-io (descriptor queue source beneath)))
+  "A buffered connection.  Invariants: INPUT is NIL, or its octets from START to END were received
+and not read; OUTPUT is NIL, or its octets from 0 to FILL were written and not sent; QUEUE has what
+was written before those.  DRAINED-P is true only if the poller will report the next octets."
+  (descriptor nil :type (or null descriptor)) ; NIL after closing
+  (tls nil)                             ; a TLS-SESSION on it; ended, after closing
+  (source nil)                          ; a stream that carries the octets, and waits; or NIL
+  (beneath nil :read-only t)            ; the buffered connection beneath SOURCE, if that is ours
+  (stream nil)                          ; the stream of octets on top of this
+  ;; The CONNECTION of the engine; NIL where there is none, or not yet.
+  (connection nil)
+  ;; The party that closes the descriptor.  :ENGINE: the engine, which watches it, so that CLOSE
+  ;; only shuts it down.  :CLOSING: the engine is closing the connection, and CLOSE leaves it alone.
+  ;; :STREAM: CLOSE closes it.  :LENT: the stream in LENT closes it.
+  (owner :engine :type (member :engine :closing :stream :lent))
+  (lent nil)                            ; the Lisp's own stream beside it, see io-stream.lisp
+  (source-ready-p nil)                  ; the socket beneath SOURCE has octets that were not read
+  (milliseconds -1 :type fixnum)        ; limit of one wait for input; -1 for none
+  (input nil :type (or null octets))
+  (start 0 :type index)
+  (end 0 :type index)
+  (received 0 :type fixnum)             ; octets, since the current request began
+  (pace nil)                            ; the least rate of input, a PACE, or NIL
+  ;; A program uses it for another protocol, and its waits have no share.
+  (talked-on-p nil)
+  (kept 0 :type index) ; this many octets from START were parsed, see READ-HEAD-AHEAD
+  (drained-p nil)
+  (reserved 0 :type index)              ; octets of the client memory budget, for INPUT that waits
+  (queue nil :type send-queue)
+  (output nil :type (or null octets))
+  (fill 0 :type index))
+
+(defmethod print-object ((io io) stream)
+  (print-unreadable-object (io stream :type t :identity t)
+    (princ (io-descriptor io) stream)))
+
+(define-condition stream-timeout (client-left stream-error)
+  ()
+  (:report (lambda (condition stream)
+             (format stream "The peer of ~A took too long." (stream-error-stream condition))))
+  (:documentation "Reading or writing took longer than it may."))
+
+(define-condition descriptor-broken (client-left stream-error)
+  ((number :initarg :number :initform nil :reader broken-number))
+  (:report (lambda (condition stream)
+             (format stream "~A is ~:[closed~;broken: error number ~:*~D~]."
+                     (stream-error-stream condition) (broken-number condition))))
+  (:documentation "Signalled by reading and writing when the connection was closed, was reset, or
+failed otherwise."))
+
+(defun fail-as-broken (io number)
+  "Signals that the descriptor of IO failed with the error NUMBER."
+  (error 'descriptor-broken :stream (io-stream io) :number number))
+
+(declaim (inline io-unsent io-open-p io-waits-p io-base open-descriptor))
+(defun io-unsent (io)
+  "The parts (see PART) that were written to IO and not accepted by its descriptor, a list."
+  (send-queue-parts (io-queue io)))
+
+(defun io-open-p (io)
+  "True until IO is closed."
+  (and (or (io-descriptor io) (io-source io)) t))
+
+(defun io-waits-p (io)
+  "True when reading IO waits for its peer."
+  (and (io-source io) t))
+
+(defun io-base (io)
+  "The buffered connection whose descriptor is beneath IO: IO itself unless a stream that was made
+of another's carries it."
+  (or (io-beneath io) io))
+
+(defun open-descriptor (io)
+  "The descriptor of IO, for a system call.  Signals DESCRIPTOR-BROKEN when it was closed."
+  (or (io-descriptor io)
+      (fail-as-broken io +ebadf+)))
+
+(defun io-tls-handle (io)
+  "The SSL object of OpenSSL by which the octets of IO are encrypted, a foreign pointer; NIL where
+there is none, or it is closed."
+  (cond ((io-tls io) (tls-session-pointer (io-tls io)))
+        ((io-source io) (stream-tls-handle (io-source io)))))
+
+;;; The stream that waits
+;;;
+;;; No octet of it is read before a reader wants it.  A program that has made the stream, or talks
+;;; another protocol after the request, goes on reading from it; and a read of more octets than come
+;;; would wait in vain.  The length of a head is unknown, so it is read line by line.
+
+(defconstant +tls-handshake-record+ 22
+  "The first octet of a TLS connection (RFC 8446, section 5.1).")
+
+(defmacro or-broken ((stream) &body body)
+  "The value of BODY, which reads or writes STREAM and returns a number; a negative error number
+where that fails.  Signals STREAM-TIMEOUT where a wait was too long."
+  `(handler-case (progn ,@body)
+     (stream-timeout (condition) (error condition)) ; of the buffered connection beneath
+     ;; The Lisp, or the program, may signal any error when the peer is gone.
+     (error (condition)
+       (if (wait-timed-out-p condition)
+           (error 'stream-timeout :stream ,stream)
+           (- +eio+)))))
+
+(defun read-line-octets (stream octets start end)
+  "Reads a line of STREAM, with its end, to OCTETS from START, up to END.  Returns how many octets;
+after a failure, those that came before, if any.  An octet that begins a TLS record is read alone,
+since no line end may follow."
+  (let ((line-feed (load-time-value (char-code #\Newline)))
+        (position start))
+    (handler-case (loop while (< position end)
+                        do (let ((octet (read-byte stream nil)))
+                             (unless octet
+                               (return))
+                             (setf (aref octets position) octet)
+                             (incf position)
+                             (when (or (= octet line-feed)
+                                       (and (= octet +tls-handshake-record+)
+                                            (= position (1+ start))))
+                               (return))))
+      (error (condition)
+        (when (= position start)
+          (error condition))))
+    (- position start)))
+
+(defun read-source (io octets start end wanted)
+  "Like RECEIVE-OCTETS, from the stream that carries IO: WANTED octets, or a line if that is NIL."
+  (let ((stream (io-source io)))
+    (setf (io-source-ready-p io) nil)
+    (or-broken (stream)
+      (if wanted
+          (read-stream-octets stream octets start (min end (+ start wanted)))
+          (read-line-octets stream octets start end)))))
+
+(defun source-ready-p (io)
+  "True when a read of the stream that carries IO would return octets, or its end, at once."
+  (or (io-source-ready-p io)
+      ;; A stream may signal its end here already; the next read signals it again.
+      (handler-case (listen (io-source io))
+        (error () t))))
+
+(defun note-socket-ready (io)
+  "Notes that the socket beneath IO has octets or its end, which LISTEN of ABCL may not show."
+  ;; Where another stream stands between, a reader may have to wait although a few octets have come.
+  (unless (or (null (io-source io)) (io-beneath io) (io-tls-handle io))
+    (setf (io-source-ready-p io) t)))
+
+;;; Input
+
+(defun receive (io octets start end &optional wanted)
+  "Receives octets for IO into OCTETS from START, up to END.  A stream that waits is read for WANTED
+octets, or up to the end of a line if that is NIL.  Returns :SOME and how many, :NONE or :END.
+Signals DESCRIPTOR-BROKEN."
+  (let* ((tls (io-tls io))
+         (count (cond ((io-source io) (read-source io octets start end wanted))
+                      (tls (receive-tls tls octets start end))
+                      ((io-lent io) (receive-beside-lent io octets start end))
+                      (t (receive-octets (open-descriptor io) octets start end)))))
+    (declare (type fixnum count))
+    (setf (io-drained-p io)
+          (cond ((or (io-source io) (io-lent io)) nil) ; that may have taken some
+                ((null tls) (< count (- end start)))
+                ((would-block-p count) (eq :input (tls-awaits tls))) ; or it has read nothing
+                (t (tls-drained-p tls))))
+    (cond ((plusp count)
+           (incf (io-received io) count)
+           (values :some count))
+          ((zerop count) :end)
+          ((would-block-p count) :none)
+          (t (fail-as-broken io (- count))))))
+
+(defun fill-input (io &optional wanted)
+  "Receives octets for IO unless it has some; in addition to them if WANTED is :MORE.  Returns :SOME
+when there is input, :NONE when nothing has come, :END when nothing will come.  Waits only where a
+stream carries IO: for the next line with :MORE, and for WANTED octets if that is a number.  Signals
+DESCRIPTOR-BROKEN."
+  (let ((buffer (io-input io)) (start (io-start io)) (end (io-end io)))
+    (cond ((and (< start end) (not (eq :more wanted)))
+           (return-from fill-input :some))
+          ((not (io-open-p io))
+           (return-from fill-input :end))
+          ((and (io-source io) (null wanted) (not (source-ready-p io)))
+           (return-from fill-input :none))
+          ((= start end)
+           (setf start 0 end 0)
+           (unless (and buffer (>= (length buffer) +input-size+))
+             (setf buffer (setf (io-input io) (take-buffer :input)))))
+          ((= end (length buffer))      ; move the input, or make the buffer larger
+           (setf buffer (replace (if (plusp start) buffer (make-octets (* 2 (length buffer))))
+                                 buffer :start2 start :end2 end)
+                 end (- end start)
+                 start 0)))
+    (setf (io-input io) buffer
+          (io-start io) start
+          (io-end io) end)
+    (multiple-value-bind (outcome count)
+        (receive io buffer end (length buffer) (if (eq :more wanted) nil (or wanted 1)))
+      (when (eq :some outcome)
+        (setf (io-end io) (+ end (the fixnum count))))
+      outcome)))
+
+(defun await-input-of (io &optional (wanted 1))
+  "Waits until IO has input; returns NIL at its end.  Sends unsent output first: the peer may be
+waiting for it.  Reads at most WANTED octets where another reader may go on."
+  (loop
+    (when (and (io-source io) (= (io-start io) (io-end io)))
+      (send-output io))
+    (ecase (fill-input io wanted)
+      (:some (return t))
+      (:end (return nil))
+      (:none
+       (send-output io)
+       (await-peer io :input)))))
+
+(defun copy-input (io sequence start end)
+  "Copies buffered octets of IO to SEQUENCE from START, up to END.  Returns how many."
+  (let ((count (min (- end start) (- (io-end io) (io-start io)))))
+    (replace sequence (io-input io)
+             :start1 start :start2 (io-start io)
+             :end2 (+ (io-start io) count))
+    (incf (io-start io) count)
+    count))
+
+(defun input-ended-p (io)
+  "True when the peer of IO has closed its sending side, or is gone, even if earlier octets were not
+read yet.  Does not wait."
+  (let ((descriptor (io-descriptor io)))
+    (and descriptor
+         (await-descriptor descriptor :end :until (milliseconds)))))
+
+(defun io-failed-p (io)
+  "True when the peer has reset the connection of IO, or it has failed otherwise, so that the peer
+gets nothing any more.  Does not wait."
+  (let ((descriptor (io-descriptor io)))
+    (and descriptor
+         (await-descriptor descriptor :failure :until (milliseconds)))))
+
+(defun io-all-read-p (io)
+  "True when the readers of IO have taken all octets that had come at the last fill."
+  (and (io-drained-p io)
+       (= (io-start io) (io-end io))))
+
+(defun input-waiting-p (io)
+  "True when IO has input, an end or a failure that the poller will not report.  May receive octets
+to find out."
+  (cond ((< (io-start io) (io-end io)) t)
+        ((io-source io) (source-ready-p io))
+        ((io-drained-p io) nil)
+        (t (handler-case (not (eq :none (fill-input io)))
+             (descriptor-broken () t))))) ; the next read signals it again
+
+(defun io-awaits-output-p (io)
+  "True when the last read of IO got nothing because TLS has octets to send first."
+  (and (io-tls io)
+       (not (io-drained-p io))
+       (eq :output (tls-awaits (io-tls io)))))
+
+;;; Between requests, and at the end
+
+(defun lend-no-buffers (io)
+  "Returns the empty buffers of IO to the worker or the free list."
+  ;; IO forgets a buffer before it is returned: if the thread is destroyed in between, the buffer is
+  ;; lost, but never used by two connections.
+  (when (and (io-input io) (= (io-start io) (io-end io)))
+    (setf (io-start io) 0
+          (io-end io) 0)
+    (return-buffer :input (shiftf (io-input io) nil)))
+  (when (and (io-output io) (zerop (io-fill io)))
+    (return-buffer :output (shiftf (io-output io) nil))))
+
+(defconstant +least-kept+ 256
+  "The smallest vector, in octets, for input that waits: a client may send one octet at a time.")
+
+(defun input-memory (io)
+  "How many octets of memory the input of IO takes."
+  (let ((input (io-input io)))
+    (if input (length (the octets input)) 0)))
+
+(defun keep-input (io more share)
+  "Prepares IO to wait for its client without a worker: returns its empty buffers, and moves unread
+input to a vector of at most twice its size.  Reserves memory for that vector and for MORE octets,
+which the parsed request takes.  Returns NIL when more than SHARE of the budget, a rational, would
+be in use, or when the heap has no room for MORE."
+  (lend-no-buffers io)
+  ;; A full vector is doubled.  So each octet is copied once or twice, however slowly they come.
+  (let* ((input (io-input io))
+         (size (- (io-end io) (io-start io)))
+         (least (max +least-kept+ size)))
+    (when (and input (> (length (the octets input)) (max +least-kept+ (* 2 size))))
+      (setf (io-input io) (replace (make-octets least) (the octets input)
+                                   :start2 (io-start io) :end2 (io-end io))
+            (io-start io) 0
+            (io-end io) size)
+      (return-buffer :input input)))
+  (let ((size (+ more (input-memory io))))
+    (cond ((<= size (io-reserved io))
+           (release-input io size)
+           t)
+          (t
+           (and (change-reservation (io-reserved io) size :share share)
+                ;; The replaced vector is garbage.  Once it has waited, it survives several minor
+                ;; collections.
+                (or (zerop more) (make-room-in-heap more)))))))
+
+(defun release-input (io &optional (size 0))
+  "Reduces the reservation for the input of IO to SIZE octets."
+  (when (< size (io-reserved io))
+    (change-reservation (io-reserved io) size)))
+
+(defun drop-descriptor (io)
+  "Makes IO a closed one without closing its descriptor, which another party closes."
+  (end-queue (io-queue io))
+  (setf (io-descriptor io) nil
+        (io-source io) nil
+        (io-start io) (io-end io)
+        (io-kept io) 0
+        (io-fill io) 0)
+  (release-input io)
+  (lend-no-buffers io))
+
+;;; Waits for the peer
+
+(defun await-input-within (io limit)
+  "Waits until the descriptor beneath IO is ready for reading IO.  Signals STREAM-TIMEOUT after
+LIMIT milliseconds; a negative LIMIT means none."
+  (let* ((below (io-base io))
+         (tls (io-tls below)))
+    (unless (await-descriptor (open-descriptor below)
+                              (if tls (tls-awaits tls) :input)
+                              :until (unless (minusp limit) (+ (milliseconds) limit)))
+      (error 'stream-timeout :stream (io-stream below)))))
+
+(defun wait-limit (io)
+  "The limit of one wait for input of IO, in milliseconds; -1 for no limit."
+  (let* ((below (io-base io))
+         (lent (io-lent below)))
+    (if (and lent (open-stream-p lent))
+        (lisp-stream-milliseconds lent)
+        (io-milliseconds below))))
+
+(defun await-peer (io direction)
+  "Waits until the descriptor of IO is ready in DIRECTION, :INPUT or :OUTPUT.  Signals
+STREAM-TIMEOUT when that takes too long, or when too many workers wait and this peer is the slowest;
+that does not apply to a program that has taken the connection.  Each wait has the whole limit."
+  (let* ((below (io-base io))
+         (queue (io-queue below))
+         (began (milliseconds)))
+    (flet ((wait ()
+             (let ((pace (io-pace io)) (limit (wait-limit io)))
+               (cond ((and (eq :output direction) (io-source io))
+                      ;; Another thread is in the sender of the queue, which waits for the peer.
+                      (wait-until (lambda () (not (send-queue-sending-p (io-queue io))))
+                                  (bt:make-condition-variable) (send-queue-lock (io-queue io))
+                                  nil 1/100))
+                     ((eq :output direction) (await-taker below))
+                     ((null pace) (await-input-within io limit))
+                     (t
+                      (let ((most (max 0 (+ (pace-left pace)
+                                            (floor (* 1000 (- (io-received io)
+                                                              (pace-received pace)))
+                                                   (pace-rate pace))))))
+                        (await-input-within io (if (minusp limit) most (min limit most)))
+                        (decf (pace-left pace) (- (milliseconds) began))))))))
+      (declare (dynamic-extent #'wait))
+      (if (or (io-talked-on-p io) (not (eq :engine (io-owner below))))
+          (wait)
+          (multiple-value-bind (taken waited) (peer-progress queue)
+            (unless (wait-for-client (io-connection below) direction (+ taken (io-received io))
+                                     waited #'wait)
+              (if (eq :output direction)
+                  (give-up-taker below)
+                  (error 'stream-timeout :stream (io-stream below))))
+            (note-worker-wait queue (- (milliseconds) began)))))))
+
+(defun give-up-taker (io)
+  "Signals STREAM-TIMEOUT for IO, whose peer has taken too long.  If the engine owns the descriptor,
+the connection is broken off first, so that no later wait for this peer is possible."
+  (when (eq :engine (io-owner io))
+    (break-off-io io))
+  (error 'stream-timeout :stream (io-stream io)))
+
+(defun await-taker (io)
+  "Waits until the descriptor of IO has room for more octets.  If the peer is too slow (see
+slow-readers.lisp of the engine), calls GIVE-UP-TAKER."
+  (let* ((queue (io-queue io))
+         (limit (send-queue-milliseconds queue)))
+    (when (io-lent io)
+      (let ((limit (wait-limit io)))
+        (setf (send-queue-milliseconds queue) (if (minusp limit) nil limit))))
+    (unwind-protect
+         (loop for now = (milliseconds)
+               when (taker-given-up-p queue now)
+                 do (give-up-taker io)
+               until (await-descriptor (open-descriptor io) :output
+                                       :until (next-look-at-taker queue now)))
+      (setf (send-queue-milliseconds queue) limit))))
+
+(defun pace-io (io rate grace)
+  "Limits the waits for input of IO from now on: to GRACE seconds in all, plus the time that the
+octets received since take at RATE octets a second.  With RATE NIL there is no such limit."
+  (setf (io-pace io)
+        (and rate (make-pace rate (* 1000 grace) (io-received io)))))
