@@ -281,29 +281,17 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
   ((:file "package")                    ; the public names
    (:module "hunchentoot"
     :serial t
-    :components ((:file "specials")
-                 (:file "internals")    ; the only file that knows what Hunchentoot hides
-                 (:file "user-methods") ; methods of programs beside ours
-                 (:file "taskmaster")
-                 (:file "listening")    ; on paths, inherited descriptors, shared ports
-                 (:file "arguments")
-                 (:file "proxies")      ; in front of acceptors
-                 (:file "acceptors")
-                 (:file "limits")
-                 (:file "access-line")  ; what a line of the access log is
-                 (:file "journals")     ; who writes the logs
-                 (:file "access-log")   ; which requests have a line, and when
-                 (:file "message-log")
-                 (:file "rejections")   ; requests of which no more is known
-                 (:file "failed-handshakes")
+    :components ((:file "internals")    ; what Hunchentoot hides
+                 (:file "user-methods") ; of programs, beside ours
+                 (:file "taskmaster")   ; between Hunchentoot, engine and server
+                 (:file "acceptors")    ; arguments, listening, start and stop
+                 (:file "logs")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-streams" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-information" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "service")
                  (:file "parameters")   ; of a request: its query and its cookies
                  (:file "guards")       ; what programs ask of them
+                 (:file "reply")        ; to octets
                  (:file "requests")     ; from head to conclusion
-                 (:file "reply")
                  (:file "reply-context")
                  (:file "deferred-replies") ; replies that any thread has, later
                  (:file "outgoing-streams") ; replies that any thread writes, later
@@ -316,9 +304,7 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "files")        ; by the shortest way
                  (:file "post-data")    ; content of a request: read at once, or dropped
                  (:file "uploads")      ; files, in the other direction
-                 (:file "administration")
-                 (:file "monitoring-dispatchers")
-                 (:file "main-function"))))) ; of a program, until signals end it
+                 (:file "administration"))))) ; statistics, pages, the main function
 
 (defsystem "hunchentoot-recycling-taskmaster/postgresql"
   :description "Channels that reach the subscribers of all processes, through PostgreSQL."

@@ -1,76 +1,60 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-(defclass parallel-acceptor (proxied-acceptor)
-  ((limits
-    :initform (make-limits)
-    :accessor acceptor-limits
-    :documentation "The limits on one request; see limits.lisp.")
-   (engine
-    :initform nil
-    :documentation "The engine of the last start; NIL if that was another taskmaster's.  The
+;;;; Acceptors: their arguments, the places where they listen, start and stop.
+
+(defclass parallel-acceptor (hunchentoot:acceptor)
+  (;; Arguments
+   (listen-path :initarg :listen-path)
+   (listen-mode :initarg :listen-mode)
+   (listen-fd :initarg :listen-fd)
+   (reuse-port :initarg :reuse-port)
+   (defer-accept :initarg :defer-accept)
+   (trusted-proxies :initarg :trusted-proxies :accessor acceptor-trusted-proxies
+                    :documentation "Once it is initialised, the result of NETWORKS-NAMED.")
+   (proxy-protocol :initarg :proxy-protocol)
+   (access-log-format :initarg :access-log-format :reader access-log-format)
+   (access-log-test :initarg :access-log-test :reader access-log-test)
+   (message-log-format :initarg :message-log-format :reader message-log-format)
+   (precompressed-files-p :initarg :precompressed-files :reader precompressed-files-p)
+   (file-cache-control :initarg :file-cache-control :reader file-cache-control)
+   (session-cookie-attributes :initarg :session-cookie-attributes
+                              :reader session-cookie-attributes)
+   (limits :initform (make-limits) :documentation "The limits on one request.")
+   ;; What a start finds
+   (server-name :initform nil :documentation "Hunchentoot's name for the header Server.")
+   (connection-kind :initform :own
+                    :documentation "How connections are read; see user-methods.lisp.")
+   (sole-name :initform nil
+              :documentation "A list of the address and port of our end of every connection, where
+all connections have the same; else NIL.")
+   (engine :initform nil
+           :documentation "The engine of the last start; NIL if that was another taskmaster's.  The
 acceptor has it because its taskmaster may be replaced while the engine runs.")
-   (starter
-    :initform nil
-    :documentation "The thread that runs START, or NIL.")
-   (start-lock
-    :initform (bt:make-lock "start")
-    :documentation "Guards STARTER.")
-   (start-ended
-    :initform (bt:make-condition-variable)
-    :documentation "Notified when STARTER is done.")
-   (access-log-format
-    :initarg :access-log-format
-    :reader access-log-format
-    :documentation "The format of the access log: :COMBINED, :JSON or a function.")
-   (access-log-test
-    :initarg :access-log-test
-    :reader access-log-test
-    :documentation "A function of the facts of a request, true where the access log is to have it;
-or NIL.")
-   (message-log-format
-    :initarg :message-log-format
-    :reader message-log-format
-    :documentation "The format of the message log: :TEXT or :JSON.")
-   (precompressed-files-p
-    :initarg :precompressed-files
-    :reader precompressed-files-p)
-   (file-cache-control
-    :initarg :file-cache-control
-    :reader file-cache-control)
-   (session-cookie-attributes
-    :initarg :session-cookie-attributes
-    :reader session-cookie-attributes)
-   (journal
-    :initform nil
-    :accessor acceptor-journal
-    :documentation "The current or last journal of the access log, or NIL; see journals.lisp.")
-   (message-journal
-    :initform nil
-    :accessor acceptor-message-journal
-    :documentation "The current or last journal of the message log, or NIL; often the same.")
-   (journal-lock
-    :initform (bt:make-lock "logs")
-    :reader journal-lock
-    :documentation "Held while a journal is replaced.")
-   (lines-lost
-    :initform 0
-    :accessor acceptor-lines-lost
-    :documentation "How many lines were lost by journals that were replaced.")
-   (departures
-    :initform (make-log-throttle)
-    :reader acceptor-departures
-    :documentation "Counts clients that have left, until a message reports them.")
-   (throttle
-    :initform (make-throttle)
-    :reader acceptor-throttle
-    :documentation "Limits the rate of messages that clients can cause.")
-   (server-name
-    :initform nil
-    :documentation "Hunchentoot's name for the header Server, as it was at the last start.")
-   (connection-kind
-    :initform :own
-    :documentation "How connections are read since the last start; see user-methods.lisp."))
+   (starter :initform nil :documentation "The thread that runs START, or NIL.")
+   (start-lock :initform (bt:make-lock "start") :documentation "Guards STARTER.")
+   (start-ended :initform (bt:make-condition-variable)
+                :documentation "Notified when STARTER is done.")
+   ;; Logs
+   (journals :initform '() :reader acceptor-journals
+             :documentation "The current or last journals, at most one for each log.")
+   (journal-lock :initform (bt:make-lock "logs") :documentation "Held while JOURNALS are replaced.")
+   (lines-lost :initform 0
+               :documentation "How many lines were lost by journals that were replaced.")
+   (departures :initform (make-log-throttle)
+               :documentation "Counts clients that have left, until a message reports them.")
+   (throttle :initform (make-throttle)
+             :documentation "Limits the rate of messages that clients can cause."))
   (:default-initargs
+   :listen-path nil
+   :listen-mode nil
+   :listen-fd nil
+   :reuse-port nil
+   ;; Connections wait for a worker in the kernel, which reduces this to its own maximum.
+   :listen-backlog 1024
+   ;; A worker can do nothing for a connection without input.
+   :defer-accept 1
+   :trusted-proxies '()
+   :proxy-protocol nil
    :access-log-format :combined
    :access-log-test nil
    :message-log-format :text
@@ -222,61 +206,170 @@ contradicts another; START does so when :ACCESS-LOG-FORMAT is a symbol that name
 handlers; see PARALLEL-ACCEPTOR for further ones.  Its default :TASKMASTER is a
 RECYCLING-TASKMASTER."))
 
-(defmethod parks-connections-p ((acceptor parallel-acceptor))
-  t)
+;;; Arguments.  Hunchentoot takes any value, and fails when it uses a wrong one: at START, or at the
+;;; first request.  Values that work there are allowed here.
+
+(defun access-log-format-p (value)
+  (or (member value '(:combined :json))
+      (functionp value)
+      ;; The function may be defined after the acceptor was made; START checks it.
+      (and value (symbolp value) (not (keywordp value)))))
+
+(defparameter *argument-types*
+  `((:port port-number "an integer from 0, for any free port, to 65535")
+    (:address address "a string with an address or the name of a host, or NIL for all addresses")
+    (:listen-backlog (unsigned-byte 31) "an integer, not negative")
+    (:listen-path (or null pathname (and string (not (string 0)))) "a string or a pathname")
+    (:listen-mode (or null (integer 0 #o777)) "an integer from 0 to #o777, such as #o660")
+    (:listen-fd (or null inherited-designator)
+     "the number of a descriptor, :SYSTEMD, or a list of :SYSTEMD and a name")
+    (:read-timeout seconds "a number of seconds, or NIL for no limit")
+    (:write-timeout seconds "a number of seconds, or NIL for no limit")
+    (:taskmaster hunchentoot:taskmaster "a taskmaster, such as an instance of RECYCLING-TASKMASTER")
+    (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
+    (:trusted-proxies proxies ,*proxies-in-words*)
+    (:access-log-format (satisfies access-log-format-p)
+     ":COMBINED, :JSON or a function of one argument")
+    (:access-log-test (or function symbol) "a function of one argument, or NIL")
+    (:file-cache-control cache-control ,*cache-control-in-words*)
+    (:session-cookie-attributes (or null string) "a string, or NIL")
+    (:message-log-format (member :text :json) ":TEXT or :JSON"))
+  "The types of the arguments of acceptors, for CHECK-ARGUMENT-TYPES; *LIMIT-INITARGS* has those of
+the limits.")
+
+(defmethod shared-initialize :before
+    ((acceptor parallel-acceptor) slot-names &rest initargs)
+  "Checks the arguments before any slot changes, so that a mistake leaves ACCEPTOR as it was."
+  (declare (ignore slot-names))
+  (flet ((value (name slot)
+           (getf initargs name (and (slot-boundp acceptor slot) (slot-value acceptor slot)))))
+    (with-parameter-errors
+      (check-argument-types initargs *argument-types*)
+      (check-proxy-protocol (value :proxy-protocol 'proxy-protocol)
+                            (value :trusted-proxies 'trusted-proxies)))))
+
+(macrolet ((define-initialization ()
+             ;; The keywords of the method are initargs.
+             (let ((variables (loop for nil in *limit-initargs* collect (gensym))))
+               `(defmethod shared-initialize :after
+                    ((acceptor parallel-acceptor) slot-names
+                     &rest initargs
+                     &key (trusted-proxies nil trusted-p)
+                       ,@(loop for (name) in *limit-initargs*
+                               for variable in variables
+                               collect `((,name ,variable))))
+                  (declare (ignore slot-names ,@variables))
+                  (with-slots (limits) acceptor
+                    (setf limits (with-parameter-errors (changed-limits limits initargs))))
+                  (when trusted-p
+                    (setf (acceptor-trusted-proxies acceptor) (networks-named trusted-proxies)))))))
+  (define-initialization))
+
+(defun check-listening (acceptor)
+  "Signals HUNCHENTOOT:PARAMETER-ERROR unless the arguments of ACCEPTOR name one place to listen."
+  (with-slots (listen-path listen-mode listen-fd reuse-port) acceptor
+    (let ((names (loop for (name value) in `((:listen-path ,listen-path) (:listen-mode ,listen-mode)
+                                             (:listen-fd ,listen-fd) (:reuse-port ,reuse-port))
+                       when value collect name)))
+      (flet ((refuse (control &rest arguments)
+               (apply #'hunchentoot:parameter-error control arguments)))
+        (cond ((and names (not (special-listeners-supported-p)))
+               (refuse "~{~A~^, ~}: this needs SBCL under Linux." names))
+              ((and listen-mode (not listen-path))
+               (refuse "LISTEN-MODE needs a LISTEN-PATH, whose mode it is."))
+              ((and listen-path listen-fd)
+               (refuse "LISTEN-PATH and LISTEN-FD exclude each other."))
+              ((not (or listen-path listen-fd)))
+              ((or (hunchentoot:acceptor-address acceptor)
+                   (not (member (hunchentoot:acceptor-port acceptor)
+                                (list 0 (default-port (hunchentoot:acceptor-ssl-p acceptor))))))
+               (refuse "~A says where to listen, so ADDRESS and PORT must not." (first names)))
+              (reuse-port
+               (refuse "REUSE-PORT needs a port, and ~A gives none." (first names)))
+              ((typep (acceptor-taskmaster* acceptor) 'recycling-taskmaster)
+               (set-acceptor-name acceptor nil 0))
+              (t
+               (refuse "~A needs a RECYCLING-TASKMASTER, not ~A."
+                       (first names) (acceptor-taskmaster* acceptor))))))))
+
+(defmethod initialize-instance :after
+    ((acceptor parallel-acceptor) &key taskmaster (parking nil parking-p))
+  "Takes :PARKING for the taskmaster, so that a program need not make one for that.  Warns of one of
+Hunchentoot's: ACCEPTOR works with that, too, but most programs pass one only for its numbers."
+  (let ((other (and (not (typep (acceptor-taskmaster* acceptor) 'recycling-taskmaster))
+                    (acceptor-taskmaster* acceptor))))
+    (when (member (class-name (class-of taskmaster))
+                  '(hunchentoot:one-thread-per-connection-taskmaster
+                    hunchentoot:single-threaded-taskmaster))
+      (warn "With ~A, which is Hunchentoot's own, ~A has no recycled threads, no parked ~
+             connections and no statistics.  For these, make it with :taskmaster (make-instance ~
+             'hunchentoot-recycling-taskmaster:recycling-taskmaster~(~{ ~S ~D~}~))."
+            taskmaster acceptor
+            (if (typep taskmaster 'hunchentoot:multi-threaded-taskmaster)
+                (let ((threads (hunchentoot:taskmaster-max-thread-count taskmaster)))
+                  (list* :max-thread-count threads
+                         ;; Without a limit of threads there is nothing that could be full.
+                         (and threads
+                              (list :max-accept-count
+                                    (hunchentoot:taskmaster-max-accept-count taskmaster)))))
+                '(:max-thread-count 1))))
+    (check-listening acceptor)
+    (when (and other (acceptor-trusted-proxies acceptor))
+      (hunchentoot:parameter-error "TRUSTED-PROXIES needs a RECYCLING-TASKMASTER, not ~A." other))
+    (when parking-p
+      (when other
+        (hunchentoot:parameter-error "PARKING needs a RECYCLING-TASKMASTER, not ~A." other))
+      (setf (taskmaster-parking-p (acceptor-taskmaster* acceptor)) parking))))
+
+;;; Listening
+
+(defmethod hunchentoot:start-listening :around ((acceptor parallel-acceptor))
+  (fill-standard-descriptors)
+  (handler-bind ((error (lambda (condition)
+                          (tell-where (hunchentoot:acceptor-address acceptor)
+                                      (hunchentoot:acceptor-port acceptor)
+                                      condition))))
+    (call-next-method)))
+
+(defmethod hunchentoot:start-listening ((acceptor parallel-acceptor))
+  (with-slots (listen-path listen-mode listen-fd reuse-port) acceptor
+    (let ((backlog (hunchentoot:acceptor-listen-backlog acceptor)))
+      (setf (acceptor-listener acceptor)
+            (cond ((or (hunchentoot:started-p acceptor)
+                       (not (or listen-path listen-fd reuse-port)))
+                   (return-from hunchentoot:start-listening (call-next-method)))
+                  (listen-path
+                   (open-path-listener listen-path listen-mode backlog))
+                  (listen-fd
+                   (open-inherited-listener (inherited-descriptor listen-fd)))
+                  (t
+                   (open-shared-port-listener (hunchentoot:acceptor-address acceptor)
+                                              (hunchentoot:acceptor-port acceptor) backlog))))
+      (unless reuse-port
+        (multiple-value-call #'set-acceptor-name acceptor
+          (local-name (acceptor-listener acceptor))))
+      (values))))
+
+(defmethod hunchentoot:start-listening :after ((acceptor parallel-acceptor))
+  (with-slots (sole-name listen-path listen-fd defer-accept) acceptor
+    (let ((listener (acceptor-listener acceptor)))
+      (setf sole-name (sole-name listener))
+      ;; The process that made an inherited socket has set its options, and a Unix-domain socket has
+      ;; no such option.
+      (unless (or listen-path listen-fd)
+        (defer-accepts listener (or defer-accept 0))))))
+
+(defun stop-listening (acceptor listener)
+  "Frees the port of ACCEPTOR, if that still listens on LISTENER, which may be NIL.  Otherwise
+another thread has done so, and ACCEPTOR may have been started again."
+  (when (and (take-listener acceptor listener) listener)
+    (close-listener listener)))
 
 (defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))
   "Does the work of the current worker; in another thread, does what Hunchentoot's method does."
   (if *work*
       (funcall *work*)
       (call-next-method)))
-
-(defmethod hunchentoot:acceptor-persistent-connections-p :around ((acceptor parallel-acceptor))
-  "False when the connection of the current request should not be kept.  Hunchentoot asks when it
-writes the head of a reply."
-  (and (call-next-method)
-       (or (null *exchange*)
-           (and (persists-p (exchange-protocol *exchange*))
-                (not (last-of-connection-p *exchange*))))))
-
-;;; An acceptor works with a stock taskmaster, too.  But most programs pass one only for its
-;;; numbers.
-
-(defun stock-p (taskmaster)
-  "True when TASKMASTER is one of Hunchentoot's own."
-  (member (class-name (class-of taskmaster))
-          '(hunchentoot:one-thread-per-connection-taskmaster
-            hunchentoot:single-threaded-taskmaster)))
-
-(defun numbers-of (taskmaster)
-  "The arguments, a plist, that give a RECYCLING-TASKMASTER the numbers of TASKMASTER, one of
-Hunchentoot's."
-  (if (typep taskmaster 'hunchentoot:multi-threaded-taskmaster)
-      (let ((threads (hunchentoot:taskmaster-max-thread-count taskmaster)))
-        `(:max-thread-count ,threads
-          ;; Without a limit of threads there is nothing that could be full.
-          ,@(when threads
-              `(:max-accept-count ,(hunchentoot:taskmaster-max-accept-count taskmaster)))))
-      '(:max-thread-count 1)))
-
-(defun warn-of-stock-taskmaster (acceptor taskmaster)
-  "Warns that with TASKMASTER, one of Hunchentoot's, ACCEPTOR works as Hunchentoot's acceptors do."
-  (warn "With ~A, which is Hunchentoot's own, ~A has no recycled threads, no parked connections ~
-         and no statistics.  For these, make it with :taskmaster (make-instance ~
-         'hunchentoot-recycling-taskmaster:recycling-taskmaster~(~{ ~S ~D~}~))."
-        taskmaster acceptor (numbers-of taskmaster)))
-
-;;; The acceptor takes :PARKING for its taskmaster, so that a program need not make one for that.
-
-(defmethod initialize-instance :after
-    ((acceptor parallel-acceptor) &key taskmaster (parking nil parking-supplied-p))
-  (when (and taskmaster (stock-p taskmaster))
-    (warn-of-stock-taskmaster acceptor taskmaster))
-  (when parking-supplied-p
-    (let ((taskmaster (acceptor-taskmaster* acceptor)))
-      (unless (typep taskmaster 'recycling-taskmaster)
-        (hunchentoot:parameter-error "PARKING needs a RECYCLING-TASKMASTER, not ~A." taskmaster))
-      (setf (taskmaster-parking-p taskmaster) parking))))
 
 ;;; Start and stop
 
@@ -290,80 +383,60 @@ Hunchentoot's."
 (defmethod server-engine ((server parallel-acceptor))
   (slot-value server 'engine))
 
-(defun note-engine (acceptor engine)
-  "Stores ENGINE, or NIL for another taskmaster, as the engine of the last start of ACCEPTOR."
-  (when (typep acceptor 'parallel-acceptor)
-    (setf (slot-value acceptor 'engine) engine)))
-
 (defmethod place-of ((acceptor hunchentoot:acceptor))
   (place-text (hunchentoot:acceptor-address acceptor) (hunchentoot:acceptor-port acceptor)))
 
-(defun stop-listening (acceptor listener)
-  "Frees the port of ACCEPTOR, if that still listens on LISTENER, which may be NIL.  Otherwise
-another thread has done so, and ACCEPTOR may have been started again."
-  (when (and (take-listener acceptor listener) listener)
-    (close-listener listener)))
-
-;;; Only one thread at a time starts an acceptor.  A second one would fail, and close the listener
-;;; of the first when it cleans up.
-
+;; Only one thread at a time starts an acceptor.  A second one would fail, and close the listener of
+;; the first when it cleans up.
 (defun starting-p (acceptor)
   "True while a thread runs START of ACCEPTOR.  The caller holds the lock."
   (let ((starter (slot-value acceptor 'starter)))
     (and starter (bt:thread-alive-p starter)))) ; on some Lisps threads die without unwinding
 
-(defun begin-start (acceptor)
-  "Makes the current thread the starter of ACCEPTOR; NIL where another thread is that.  It may be
-that already: it debugs an error of START, and starts again."
-  (with-slots (starter start-lock) acceptor
-    (with-lock-briefly (start-lock)
-      (unless (and (starting-p acceptor) (not (eq starter (bt:current-thread))))
-        (setf starter (bt:current-thread))))))
-
-(defun end-start (acceptor)
-  "Lets other threads start ACCEPTOR."
-  (with-slots (starter start-lock start-ended) acceptor
-    (with-lock-briefly (start-lock)
-      (setf starter nil)
-      (bt:condition-notify start-ended))))
-
-(defun await-engine (acceptor)
-  "Returns the engine of ACCEPTOR, or NIL.  While another thread starts ACCEPTOR, waits a moment for
-the new engine."
-  (with-slots (starter start-lock start-ended) acceptor
-    (wait-until (lambda ()
-                  (or (server-engine acceptor)
-                      (not (starting-p acceptor))
-                      (eq starter (bt:current-thread))))
-                start-ended start-lock 5 1/100))
-  (server-engine acceptor))
-
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
   "Starts ACCEPTOR, and returns it once it accepts connections.  When that fails, signals the reason
 and leaves it stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread starts it."
-  (unless (begin-start acceptor)
-    (hunchentoot:parameter-error "~A is being started by another thread." acceptor))
-  (unwind-protect
-      (let ((was-listening (hunchentoot:started-p acceptor)))
-        (unless was-listening
-          (unless (boundp 'hunchentoot:*session-secret*)
-            (renew-secret))               ; Hunchentoot would do it later, and warn
-          (check-access-log-function acceptor)
-          (note-engine acceptor nil)
-          (setf (slot-value acceptor 'server-name) (server-name-of acceptor)
-                (slot-value acceptor 'connection-kind) (connection-kind-of acceptor)))
-        (unless-returned (multiple-value-prog1 (call-next-method)
-                           (settle-logs acceptor)
-                           (check-access-log-folder acceptor))
-          (unless (or was-listening
-                      ;; A START within this one, in the debugger, has ended.
-                      (null (slot-value acceptor 'starter)))
-            (let ((engine (server-engine acceptor)))
-              (when engine                ; it may have started before the failure
-                (stop-engine engine :timeout 0)))
-            (stop-listening acceptor (acceptor-listener acceptor))
-            (settle-logs acceptor))))
-    (end-start acceptor)))
+  (with-slots (starter start-lock start-ended engine server-name connection-kind) acceptor
+    (unless (with-lock-briefly (start-lock)
+              ;; This thread may be the starter already: it debugs an error of START, and starts
+              ;; again.
+              (unless (and (starting-p acceptor) (not (eq starter (bt:current-thread))))
+                (setf starter (bt:current-thread))))
+      (hunchentoot:parameter-error "~A is being started by another thread." acceptor))
+    (unwind-protect
+         (let ((was-listening (hunchentoot:started-p acceptor)))
+           (unless was-listening
+             (unless (boundp 'hunchentoot:*session-secret*)
+               (renew-secret))          ; Hunchentoot would do it later, and warn
+             (let ((format (access-log-format acceptor)))
+               (when (and (symbolp format)
+                          (not (keywordp format))
+                          (or (not (fboundp format))
+                              (macro-function format) (special-operator-p format)))
+                 (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function."
+                                              format)))
+             (setf engine nil
+                   server-name (server-name-of acceptor)
+                   connection-kind (connection-kind-of acceptor)))
+           (unless-returned (multiple-value-prog1 (call-next-method)
+                              (settle-logs acceptor)
+                              (check-access-log-folder acceptor))
+             (unless (or was-listening
+                         (null starter)) ; a START within this one, in the debugger, has ended
+               (when engine             ; it may have started before the failure
+                 (stop-engine engine :timeout 0))
+               (stop-listening acceptor (acceptor-listener acceptor))
+               (settle-logs acceptor))))
+      (with-lock-briefly (start-lock)
+        (setf starter nil)
+        (bt:condition-notify start-ended)))))
+
+(defun check-access-log-folder (acceptor)
+  "Complains if the access log of ACCEPTOR is to be in a folder that does not exist."
+  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
+    (unless (or (typep destination '(or null stream))
+                (uiop:directory-exists-p (uiop:pathname-directory-pathname destination)))
+      (complain acceptor :error "The folder of the access log, ~A, does not exist." destination))))
 
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor)
                              &key soft (timeout (if soft nil 1)) (delay 0))
@@ -379,14 +452,54 @@ Returns ACCEPTOR and a list of plists: one for each thread that still runs its r
 SOFT, one for each connection without a thread whose client has not got all of its reply, as in
 LIST-CONNECTIONS.  Does nothing when ACCEPTOR is not started.  Signals STOP-FROM-WORKER in a request
 handler of ACCEPTOR."
-  (let ((engine (await-engine acceptor))) ; a later start may make another one
+  (with-slots (starter start-lock start-ended) acceptor
+    ;; While another thread starts ACCEPTOR, a new engine comes in a moment.
+    (wait-until (lambda ()
+                  (or (server-engine acceptor)
+                      (not (starting-p acceptor))
+                      (eq starter (bt:current-thread))))
+                start-ended start-lock 5 1/100))
+  (let ((engine (server-engine acceptor)) ; a later start may make another one
+        (left '()))
     (cond ((not (hunchentoot:started-p acceptor))
            (values acceptor '()))
           ((not engine)                 ; another taskmaster started it
            (multiple-value-prog1 (call-next-method)
              (settle-logs acceptor)))
           (t
-           (let ((left (stop-engine engine :soft soft :timeout timeout :delay delay)))
-             (stop-listening acceptor (engine-listener engine))
-             (settle-logs acceptor)
-             (values acceptor left))))))
+           (setf left (stop-engine engine :soft soft :timeout timeout :delay delay))
+           (stop-listening acceptor (engine-listener engine))
+           (settle-logs acceptor)
+           (values acceptor left)))))
+
+;;; What programs ask while a request is served
+
+(defmethod hunchentoot:acceptor-persistent-connections-p :around ((acceptor parallel-acceptor))
+  "False when the connection of the current request should not be kept.  Hunchentoot asks when it
+writes the head of a reply."
+  (and (call-next-method)
+       (or (null *exchange*)
+           (and (persists-p (exchange-protocol *exchange*))
+                (not (last-of-connection-p *exchange*))))))
+
+(defun told-scheme (request)
+  "The scheme of the client of REQUEST, :HTTP or :HTTPS, as a trusted proxy has told it; NIL where
+none has."
+  (hunchentoot:aux-request-value 'scheme request))
+
+(defmethod hunchentoot:acceptor-ssl-p :around ((acceptor parallel-acceptor))
+  "While a request is processed whose scheme a trusted proxy has told, true when that is https.
+HUNCHENTOOT:SSL-P and HUNCHENTOOT:REDIRECT ask."
+  (let* ((request (and (boundp 'hunchentoot:*request*) hunchentoot:*request*))
+         (scheme (and request
+                      (eq acceptor (hunchentoot:request-acceptor request))
+                      (told-scheme request))))
+    (if scheme
+        (eq :https scheme)
+        (call-next-method))))
+
+(defun behind-proxies-p (acceptor)
+  "True when ACCEPTOR believes some proxies, and nobody else."
+  (and (typep acceptor 'parallel-acceptor)
+       (acceptor-trusted-proxies acceptor)
+       t))

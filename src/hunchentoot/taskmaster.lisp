@@ -1,5 +1,23 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
+;;;; The taskmaster: its arguments, and the answers of Hunchentoot's side to the questions of the
+;;;; engine and the server.  It is the service of the one and the application of the other.
+
+(defvar *default-standby-thread-count* 8
+  "The default of :STANDBY-THREAD-COUNT: how many threads a RECYCLING-TASKMASTER keeps when there is
+nothing to do, an integer above 0.")
+
+(defvar *parking-by-default* t
+  "The default of :PARKING: true when a connection between two requests has no thread, where the
+platform supports that.")
+
+;; It is not Hunchentoot's, see MAKE-ENGINE-THREAD.
+(defparameter *default-worker-thread-name-format* "http-worker-~A"
+  "The default of :WORKER-THREAD-NAME-FORMAT.")
+
+(defvar *work* nil
+  "The function that the current worker is to call; NIL in other threads.")
+
 (defclass recycling-taskmaster (http-service hunchentoot:multi-threaded-taskmaster)
   ((standby-thread-count
     :initarg :standby-thread-count
@@ -35,18 +53,17 @@ with address, port and number; NIL for the default.")
     :documentation "True when a connection between two requests should have no thread, where the
 platform supports that.")
    (rejections
-    :initform (make-rejections)
+    :initform '()
     :accessor taskmaster-rejections
-    :documentation "Counters of rejected requests since the last start; see rejections.lisp.")
+    :documentation "An alist of statuses and counters of rejected requests since the last start.")
    (heart
     :initform (make-heart)
     :reader taskmaster-heart
     :documentation "The event streams that get comments; see heartbeats.lisp.")
    (failed-handshakes
-    :initform (make-failed-handshakes)
+    :initform '()
     :accessor taskmaster-failed-handshakes
-    :documentation "Counters of failed handshakes since the last start; see
-failed-handshakes.lisp."))
+    :documentation "An alist of kinds and counters of failed handshakes since the last start."))
   (:default-initargs
    :standby-thread-count nil
    :max-thread-count (default-max-thread-count)
@@ -82,7 +99,104 @@ thread that has served one connection serves another.  The number of threads fol
 Equal :STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT make a fixed pool.  Signals
 HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
 
-;;; Readers, generic so that they have a docstring
+;;; Arguments
+
+(defmacro with-parameter-errors (&body body)
+  "Evaluates BODY.  Turns UNFIT-ARGUMENT into HUNCHENTOOT:PARAMETER-ERROR."
+  `(handler-case (progn ,@body)
+     (unfit-argument (condition)
+       (hunchentoot:parameter-error "~A" condition))))
+
+(deftype thread-count ()
+  '(integer 1 #.most-positive-fixnum))
+
+(defun name-format-p (control)
+  (and (stringp control)
+       (search "<name>" (handler-case (format nil control "<name>") (error () "")))))
+
+(defparameter *taskmaster-types*
+  `((:max-thread-count (or null thread-count) "an integer above 0, or NIL for no limit")
+    (:standby-thread-count thread-count "an integer above 0")
+    (:max-accept-count (or (member nil :unlimited) thread-count)
+     "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
+    (:max-waiting-count (or (member nil :half) thread-count)
+     "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit")
+    (:worker-thread-name-format (satisfies name-format-p)
+     ,(format nil "a control string that prints its one argument, such as ~S, or NIL"
+              *default-worker-thread-name-format*)))
+  "The types of the arguments of taskmasters, for CHECK-ARGUMENT-TYPES.")
+
+(defun default-standby (maximum)
+  "The default of the standby count where MAXIMUM threads, a count or NIL, may serve."
+  (if (typep maximum 'thread-count)
+      (min *default-standby-thread-count* maximum)
+      *default-standby-thread-count*))
+
+(defun check-arguments (taskmaster initargs)
+  "Signals HUNCHENTOOT:PARAMETER-ERROR where the arguments of TASKMASTER, or those in the plist
+INITARGS in their place, make no sense."
+  (flet ((value (name)
+           (getf initargs name
+                 (slot-value taskmaster
+                             (ecase name
+                               (:standby-thread-count 'standby-thread-count)
+                               (:max-thread-count 'max-thread-count)
+                               (:max-accept-count 'max-accept-count)
+                               (:max-waiting-count 'max-waiting-count)
+                               (:worker-thread-name-format 'worker-thread-name-format))))))
+    (let* ((maximum (value :max-thread-count))
+           (standby (or (value :standby-thread-count) (default-standby maximum)))
+           (accept (value :max-accept-count)))
+      (with-parameter-errors
+        (check-argument-types (list :max-thread-count maximum
+                                    :standby-thread-count standby
+                                    :max-accept-count accept
+                                    :max-waiting-count (value :max-waiting-count)
+                                    :worker-thread-name-format
+                                    (or (value :worker-thread-name-format)
+                                        *default-worker-thread-name-format*))
+                              *taskmaster-types*)
+        (when (and maximum (> standby maximum))
+          (unfit :standby-thread-count
+                 ", ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, for no ~
+                  limit)"
+                 standby maximum))
+        (when (and (integerp accept) (null maximum))
+          (unfit :max-accept-count
+                 ", ~D, needs a MAX-THREAD-COUNT, which is NIL, for no limit" accept))
+        (when (and (integerp accept) (<= accept maximum))
+          (unfit :max-accept-count
+                 ", ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have all ~
+                  wait; or NIL, to answer 503 at once"
+                 accept maximum))))))
+
+(defun settle-arguments (taskmaster)
+  "Replaces those arguments of TASKMASTER by their defaults for which NIL means the default, and
+gives its engine, if there is one, the current limits."
+  (with-slots (standby-thread-count max-thread-count worker-thread-name-format) taskmaster
+    (unless standby-thread-count
+      (setf standby-thread-count (default-standby max-thread-count)))
+    (unless worker-thread-name-format
+      (setf worker-thread-name-format *default-worker-thread-name-format*)))
+  (let ((engine (application-engine taskmaster)))
+    (when engine
+      (setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster)
+            (client-waits-limit (engine-client-waits engine))
+            (taskmaster-max-waiting-count taskmaster))
+      (resize-pool engine
+                   :standby (taskmaster-standby-thread-count taskmaster)
+                   :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)))))
+
+(defmethod initialize-instance :after ((taskmaster recycling-taskmaster) &key)
+  (check-arguments taskmaster '())
+  (settle-arguments taskmaster)
+  (reset-counters taskmaster))
+
+(defmethod reinitialize-instance :before ((taskmaster recycling-taskmaster) &rest initargs)
+  (check-arguments taskmaster initargs))
+
+(defmethod reinitialize-instance :after ((taskmaster recycling-taskmaster) &key)
+  (settle-arguments taskmaster))
 
 (defgeneric taskmaster-standby-thread-count (taskmaster)
   (:documentation "How many threads of TASKMASTER, a RECYCLING-TASKMASTER, are made at start and
@@ -92,148 +206,38 @@ do.  SETF signals HUNCHENTOOT:PARAMETER-ERROR for a value that is greater than M
   (:method ((taskmaster recycling-taskmaster))
     (slot-value taskmaster 'standby-thread-count)))
 
+(defgeneric (setf taskmaster-standby-thread-count) (count taskmaster)
+  (:documentation "Makes COUNT, an integer above 0, the number of threads that TASKMASTER keeps when
+there is nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR.")
+  (:method (count (taskmaster recycling-taskmaster))
+    (check-arguments taskmaster (list :standby-thread-count (or count 0)))
+    (setf (slot-value taskmaster 'standby-thread-count) count)
+    (settle-arguments taskmaster)
+    count))
+
 (defgeneric taskmaster-worker-thread-name-format (taskmaster)
   (:documentation "The control string, for FORMAT, of the names of the threads of TASKMASTER, a
 RECYCLING-TASKMASTER.  Its one argument is a string with address, port and number.")
   (:method ((taskmaster recycling-taskmaster))
     (slot-value taskmaster 'worker-thread-name-format)))
 
-;;; Arguments
-
-(defun check-count (name value words)
-  "Signals HUNCHENTOOT:PARAMETER-ERROR unless VALUE, of the argument NAME, is a count.  WORDS
-describe the values that are allowed."
-  (unless (typep value '(integer 1 #.most-positive-fixnum))
-    (hunchentoot:parameter-error "~A must be ~A, not ~S." name words value)))
-
-(defun check-thread-counts (standby maximum)
-  (when maximum
-    (check-count :max-thread-count maximum "an integer above 0, or NIL for no limit"))
-  (check-count :standby-thread-count standby "an integer above 0")
-  (when (and maximum (> standby maximum))
-    (hunchentoot:parameter-error
-     "STANDBY-THREAD-COUNT, ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, ~
-      for no limit)."
-     standby maximum)))
-
-(defun check-accept-count (accept maximum)
-  (unless (member accept '(nil :unlimited))
-    (check-count
-     :max-accept-count accept
-     "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
-    (unless maximum
-      (hunchentoot:parameter-error
-       "MAX-ACCEPT-COUNT, ~D, needs a MAX-THREAD-COUNT, which is NIL, for no limit." accept))
-    (unless (> accept maximum)
-      (hunchentoot:parameter-error
-       "MAX-ACCEPT-COUNT, ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have ~
-        all wait; or NIL, to answer 503 at once." accept maximum))))
-
-(defun check-waiting-count (waiting)
-  (unless (member waiting '(nil :half))
-    (check-count :max-waiting-count waiting
-                 "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit")))
-
-(defun check-name-format (control)
-  (unless (and (stringp control)
-               (search "<name>" (handler-case (format nil control "<name>") (error () ""))))
-    (hunchentoot:parameter-error
-     "WORKER-THREAD-NAME-FORMAT must be a control string that prints its one argument, such as ~S, ~
-      or NIL, not ~S."
-     *default-worker-thread-name-format* control)))
-
-(defun check-arguments (standby maximum accept waiting control)
-  (check-thread-counts standby maximum)
-  (check-accept-count accept maximum)
-  (check-waiting-count waiting)
-  (check-name-format control))
-
-(defun default-standby (maximum)
-  "The default of the standby count where MAXIMUM threads, a count or NIL, may serve."
-  (if (typep maximum '(integer 1))
-      (min *default-standby-thread-count* maximum)
-      *default-standby-thread-count*))
-
-(defun fill-defaults (taskmaster)
-  "Replaces those arguments of TASKMASTER by their defaults for which NIL means the default."
-  (with-slots (standby-thread-count max-thread-count worker-thread-name-format) taskmaster
-    (unless standby-thread-count
-      (setf standby-thread-count (default-standby max-thread-count)))
-    (unless worker-thread-name-format
-      (setf worker-thread-name-format *default-worker-thread-name-format*))))
-
-(defmethod initialize-instance :after ((taskmaster recycling-taskmaster) &key)
-  (fill-defaults taskmaster)
-  (with-slots (standby-thread-count max-thread-count max-accept-count max-waiting-count
-               worker-thread-name-format)
-      taskmaster
-    (check-arguments standby-thread-count max-thread-count max-accept-count max-waiting-count
-                     worker-thread-name-format)))
-
-(defmethod reinitialize-instance :before
-    ((taskmaster recycling-taskmaster)
-     &key (max-thread-count (hunchentoot:taskmaster-max-thread-count taskmaster))
-       (max-accept-count (hunchentoot:taskmaster-max-accept-count taskmaster))
-       (max-waiting-count (taskmaster-max-waiting-count taskmaster))
-       (standby-thread-count (taskmaster-standby-thread-count taskmaster))
-       (worker-thread-name-format (taskmaster-worker-thread-name-format taskmaster)))
-  (check-arguments (or standby-thread-count (default-standby max-thread-count))
-                   max-thread-count max-accept-count max-waiting-count
-                   (or worker-thread-name-format *default-worker-thread-name-format*)))
-
-(defun resize-engine (taskmaster)
-  "Gives the engine of TASKMASTER, if there is one, the current limits on threads."
-  (when (application-engine taskmaster)
-    (resize-pool (application-engine taskmaster)
-                 :standby (taskmaster-standby-thread-count taskmaster)
-                 :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster))))
-
-(defmethod reinitialize-instance :after ((taskmaster recycling-taskmaster) &key)
-  (fill-defaults taskmaster)
-  (let ((engine (application-engine taskmaster)))
-    (when engine
-      (setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster)
-            (client-waits-limit (engine-client-waits engine))
-            (taskmaster-max-waiting-count taskmaster))
-      (resize-engine taskmaster))))
-
-;;; Changing them at run time
-
-(defgeneric (setf taskmaster-standby-thread-count) (count taskmaster)
-  (:documentation "Makes COUNT, an integer above 0, the number of threads that TASKMASTER keeps when
-there is nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR.")
-  (:method (count (taskmaster recycling-taskmaster))
-    (check-thread-counts count (hunchentoot:taskmaster-max-thread-count taskmaster))
-    (setf (slot-value taskmaster 'standby-thread-count) count)
-    (resize-engine taskmaster)
-    count))
-
-(defun standby-below (maximum taskmaster)
-  "The standby count of TASKMASTER, or MAXIMUM, where that is less."
-  (let ((standby (taskmaster-standby-thread-count taskmaster)))
-    (if (typep maximum '(integer 1))
-        (min standby maximum)
-        standby)))
-
-(defmethod (setf hunchentoot:taskmaster-max-thread-count) :before
-    (value (taskmaster recycling-taskmaster))
-  (check-thread-counts (standby-below value taskmaster) value)
-  (check-accept-count (hunchentoot:taskmaster-max-accept-count taskmaster) value))
-
-(defmethod (setf hunchentoot:taskmaster-max-thread-count) :after
+(defmethod (setf hunchentoot:taskmaster-max-thread-count) :around
     (value (taskmaster recycling-taskmaster))
   ;; A lower maximum lowers the standby count, too.
-  (setf (slot-value taskmaster 'standby-thread-count) (standby-below value taskmaster))
-  (resize-engine taskmaster))
+  (let* ((standby (taskmaster-standby-thread-count taskmaster))
+         (lowered (if (typep value 'thread-count) (min standby value) standby)))
+    (check-arguments taskmaster (list :max-thread-count value :standby-thread-count lowered))
+    (call-next-method)
+    (setf (slot-value taskmaster 'standby-thread-count) lowered)
+    (settle-arguments taskmaster)
+    value))
 
-(defmethod (setf hunchentoot:taskmaster-max-accept-count) :before
+(defmethod (setf hunchentoot:taskmaster-max-accept-count) :around
     (value (taskmaster recycling-taskmaster))
-  (check-accept-count value (hunchentoot:taskmaster-max-thread-count taskmaster)))
-
-(defmethod (setf hunchentoot:taskmaster-max-accept-count) :after
-    (value (taskmaster recycling-taskmaster))
-  (when (application-engine taskmaster)
-    (setf (engine-accept-limit (application-engine taskmaster)) value)))
+  (check-arguments taskmaster (list :max-accept-count value))
+  (call-next-method)
+  (settle-arguments taskmaster)
+  value)
 
 ;;; Hunchentoot's protocol of taskmasters
 
@@ -250,34 +254,38 @@ another acceptor, since they would serve its connections as those of ACCEPTOR."
         of its own."
        acceptor (hunchentoot:taskmaster-acceptor taskmaster)))))
 
-(defgeneric parks-connections-p (acceptor)
-  (:documentation "True when PROCESS-CONNECTION of ACCEPTOR leaves the closing of sockets to the
-engine.")
-  (:method ((acceptor hunchentoot:acceptor))
-    nil))
+(defun reset-counters (taskmaster)
+  (flet ((counters (keys)
+           (loop for key in keys collect (cons key (make-counter)))))
+    (setf (taskmaster-rejections taskmaster)
+          (counters '(400 408 413 414 417 431 501 503 505))
+          (taskmaster-failed-handshakes taskmaster)
+          (counters (handshake-failure-kinds)))))
 
-(defun make-engine (taskmaster acceptor)
-  "An engine for ACCEPTOR, which is listening, with the arguments of TASKMASTER."
-  (funcall (if (and (taskmaster-parking-p taskmaster)
-                    (readiness-supported-p)
-                    (parks-connections-p acceptor))
-               #'make-ready-engine
-               #'make-blocking-engine)
-           taskmaster (acceptor-listener acceptor)
-           :standby (taskmaster-standby-thread-count taskmaster)
-           :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
-           :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)
-           :waiting-limit (taskmaster-max-waiting-count taskmaster)
-           :idle-seconds (seconds-for taskmaster :idle)))
+(defun count-as (key counters)
+  "Counts an event in COUNTERS, if it has KEY."
+  (let ((counter (cdr (assoc key counters))))
+    (when counter
+      (counter-add counter 1))))
 
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-         (engine (make-engine taskmaster acceptor)))
-    (setf (taskmaster-rejections taskmaster) (make-rejections)
-          (taskmaster-failed-handshakes taskmaster) (make-failed-handshakes))
+         (ours-p (typep acceptor 'parallel-acceptor)) ; which leaves the closing to the engine
+         (engine (funcall (if (and ours-p (taskmaster-parking-p taskmaster)
+                                   (readiness-supported-p))
+                              #'make-ready-engine
+                              #'make-blocking-engine)
+                          taskmaster (acceptor-listener acceptor)
+                          :standby (taskmaster-standby-thread-count taskmaster)
+                          :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
+                          :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)
+                          :waiting-limit (taskmaster-max-waiting-count taskmaster)
+                          :idle-seconds (seconds-for taskmaster :idle))))
+    (reset-counters taskmaster)
     ;; Before the first worker runs, since handlers use it, and so does STOP.
     (setf (application-engine taskmaster) engine)
-    (note-engine acceptor engine)
+    (when ours-p
+      (setf (slot-value acceptor 'engine) engine))
     (start-engine engine)))
 
 (defmethod hunchentoot:shutdown ((taskmaster recycling-taskmaster))
@@ -297,3 +305,109 @@ engine.")
 (defmethod hunchentoot:too-many-taskmaster-requests ((taskmaster recycling-taskmaster) socket)
   (declare (ignore socket))
   (tell-of-refusal taskmaster (hunchentoot:taskmaster-max-thread-count taskmaster)))
+
+;;; Questions of the server
+
+(defmethod reading-kind ((taskmaster recycling-taskmaster))
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (if (typep acceptor 'parallel-acceptor)
+        (slot-value acceptor 'connection-kind)
+        :foreign)))
+
+(defmethod application-limits ((taskmaster recycling-taskmaster))
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (if (typep acceptor 'parallel-acceptor)
+        (slot-value acceptor 'limits)
+        *default-limits*)))
+
+(defmethod read-seconds ((taskmaster recycling-taskmaster))
+  (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
+
+(defmethod write-seconds ((taskmaster recycling-taskmaster))
+  (hunchentoot:acceptor-write-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
+
+(defmethod encrypted-p ((taskmaster recycling-taskmaster))
+  (hunchentoot:acceptor-ssl-p (hunchentoot:taskmaster-acceptor taskmaster)))
+
+(defmethod trusted-proxies ((taskmaster recycling-taskmaster))
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (and (typep acceptor 'parallel-acceptor)
+         (acceptor-trusted-proxies acceptor))))
+
+(defmethod proxy-protocol-p ((taskmaster recycling-taskmaster))
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (and (typep acceptor 'parallel-acceptor)
+         (slot-value acceptor 'proxy-protocol))))
+
+(defmethod program-stream ((taskmaster recycling-taskmaster) socket-stream)
+  (let ((hunchentoot:*acceptor* (hunchentoot:taskmaster-acceptor taskmaster)))
+    (hunchentoot:initialize-connection-stream hunchentoot:*acceptor* socket-stream)))
+
+(defmethod name-of-our-end ((taskmaster recycling-taskmaster) socket)
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (or (and (typep acceptor 'parallel-acceptor)
+             (slot-value acceptor 'sole-name))
+        (multiple-value-list (local-name socket)))))
+
+(defmethod check-head ((taskmaster recycling-taskmaster) head)
+  "Refuses a method that this version of Hunchentoot does not serve."
+  (unless (or (null *methods-served*)
+              (find (head-method head) *methods-served* :test #'string=))
+    (error 'protocol-error :refusal :malformed-method :status 400
+                           :section "RFC 9110, section 9"
+                           :reason "The method is not known here.")))
+
+(defgeneric content-received-early-p (acceptor method uri)
+  (:documentation "True, the default, when the content of a request to ACCEPTOR is to be received
+before the request is served.  METHOD is a keyword or a string, and URI an undecoded string.  Define
+a method that returns NIL for handlers that answer before they have read all content: then the
+request is served at once, and its handler, in its own thread, reads content as it comes.  A worker
+calls it before there is a request object.")
+  (:method (acceptor method uri)
+    (declare (ignore acceptor method uri))
+    t))
+
+(defmethod content-as-it-comes-p ((taskmaster recycling-taskmaster) head)
+  (not (content-received-early-p (hunchentoot:taskmaster-acceptor taskmaster)
+                                 (head-method head) (head-uri head))))
+
+;;; Questions of the engine
+
+;; Programs wait for the server to end by joining the first thread whose name has "hunchentoot" in
+;; it: so the sentinel, which lives until STOP, has the name of Hunchentoot's listener, and no other
+;; thread has such a name.
+(defmethod make-engine-thread ((taskmaster recycling-taskmaster) role thunk)
+  (let ((place (place-of (hunchentoot:taskmaster-acceptor taskmaster))))
+    (flet ((make (thunk control place)
+             (hunchentoot:start-thread taskmaster thunk :name (format nil control place))))
+      (case role
+        (:sentinel
+         (make (lambda ()
+                 (setf (taskmaster-process taskmaster) (bt:current-thread))
+                 (funcall thunk))
+               "hunchentoot-listener-~A" place))
+        (:timers
+         (make thunk "http-timers-~A" place))
+        (t
+         (make thunk (taskmaster-worker-thread-name-format taskmaster)
+               (format nil "~A-~D" place role)))))))
+
+(defmethod call-as-worker ((taskmaster recycling-taskmaster) thunk)
+  ;; Through ACCEPT-CONNECTIONS, so that a program's methods around it wrap each worker.
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
+        (*work* thunk))
+    (call-with-worker-buffers
+     (if (typep acceptor 'parallel-acceptor)
+         (lambda () (hunchentoot:accept-connections acceptor))
+         thunk))))
+
+(defmethod turn-away ((taskmaster recycling-taskmaster) connection reason)
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
+        (socket (connection-usocket connection)))
+    (if (eq :address reason)
+        (tell-of-crowded-address taskmaster connection)
+        (hunchentoot:too-many-taskmaster-requests taskmaster socket))
+    (log-rejection acceptor (client-address connection) hunchentoot:+http-service-unavailable+)
+    ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
+    (unless (hunchentoot:acceptor-ssl-p acceptor)
+      (send-busy socket))))
