@@ -154,7 +154,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "memory-budget") ; of what clients make us keep
                    (:file "send-queue") ; the one way out of a connection
                    (:file "slow-readers") ; when a peer takes too long for that
-                   (:file "connection-state")
+                   (:file "connection-state") ; deadline, ownership, table
                    (:file "histogram")  ; of how long things take
                    (:file "worker")     ; its states
                    (:file "timer-heap") ; timers that wait for their moment
@@ -175,23 +175,12 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:file "blocking-engine")           ; a worker for each connection: every Lisp
      (:module "ready"                   ; workers share a poller, connections are parked: epoll
       :serial t
-      :components ((:file "ownership")  ; who may touch a connection
-                   (:file "connection-table") ; by descriptor
-                   (:file "ready-engine") ; who does what
-                   (:file "event-queue") ; events for whoever is free next
+      :components ((:file "ready-engine") ; who does what
                    (:file "ready-timers") ; those that are due
-                   (:file "suspended-workers")
-                   (:file "closing-connections")
-                   (:file "parking-connections")
-                   (:file "lingering-connections") ; which are closed gently
-                   (:file "evictions")  ; for others, or for being late
-                   (:file "serving-connections")
-                   (:file "resuming-connections")   ; answers that come later
+                   (:file "loop")       ; wait, own, serve, settle, park
                    (:file "accepting-connections")
-                   (:file "worker-loop") ; wait, own, serve
                    (:file "pool-sizing") ; how many workers are awake: all decisions
-                   (:file "ready-sentinel")
-                   (:file "connection-time-outs")
+                   (:file "ready-sentinel") ; deadlines, evictions
                    (:file "ready-lifecycle")
                    (:file "ready-statistics")))))
    (:module "server"                    ; a connection's life

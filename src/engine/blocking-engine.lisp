@@ -289,8 +289,7 @@ a worker, which looks after the time itself, and may be late.  Call it with the 
         for worker in (engine-workers engine)
         for connection = (worker-connection worker)
         when (and connection
-                  (not (served-when-due-p connection))
-                  (not (handler-limited-p connection))
+                  (not (awaits-p connection :pause :deferred :handler))
                   (overdue-p connection now))
           do (end-connection engine worker (connection-deadline-kind connection))))
 
@@ -301,7 +300,7 @@ a worker, which looks after the time itself, and may be late.  Call it with the 
       (loop for worker in (engine-workers engine)
             for connection = (worker-connection worker)
             when (and connection
-                      (handler-limited-p connection)
+                      (awaits-p connection :handler)
                       (overdue-p connection now))
               collect connection))))
 

@@ -296,7 +296,7 @@ it."
       (:forget-given (one-of (progn (when (= connection (shared *world* :entry))
                                       (setf (shared *world* :entry) 0))
                                     (at :leave))))
-      (:leave (one-of (progn (model-event :leave connection)
+      (:leave (one-of (progn (model-event :end connection)
                              (setf (shared *world* :holder) 3)
                              (at :idle)))))))
 
@@ -526,7 +526,7 @@ came to be."
         (finds-the-mistake :ready (:owned) (:owned)) ; no mark is left
         (finds-the-mistake :ready-over (:owned) (:owned :arrived))
         (finds-the-mistake :park (:owned :arrived) ())
-        (finds-the-mistake :leave (:owned) (:owned)))
+        (finds-the-mistake :end (:owned) (:owned)))
       (skip "There is no ready engine here.")))
 
 (test the-search-notices-what-a-thread-does-not-do

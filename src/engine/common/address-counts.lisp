@@ -25,19 +25,13 @@ did.  Under the lock of COUNTS."
           (when address
             (change-count counts address nil -1)))))))
 
-(defun known-address-limit (engine connection)
-  "The values of ADDRESS-LIMIT for CONNECTION of ENGINE.  A failure is only counted."
-  (handler-case (address-limit (engine-service engine) connection)
-    ((or error storage-condition) ()
-      (count-failure engine)
-      nil)))
-
 (defun enter-address (engine connection)
   "Counts CONNECTION of ENGINE, which the caller owns, for the address that its service tells, and
 for no other.  Returns NIL if that address has as many connections as it may: CONNECTION is not
 counted then, and the caller is to refuse it.  True also where the service tells no address."
   (leave-address engine connection)
-  (multiple-value-bind (limit address) (known-address-limit engine connection)
+  (multiple-value-bind (limit address) (counting-failures (engine nil)
+                                        (address-limit (engine-service engine) connection))
     (or (null limit)
         (let ((counts (engine-address-counts engine)))
           (with-lock-briefly ((address-counts-lock counts))

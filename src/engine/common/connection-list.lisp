@@ -9,7 +9,6 @@
 
 (defun peer-text (connection)
   "Address and port of the peer of CONNECTION, a string; NIL when it is gone."
-  (declare (notinline gone-p))          ; in ready/ownership.lisp
   (let ((text (handler-case
                   (multiple-value-call #'peer-string (connection-peer-name connection))
                 (error () nil))))

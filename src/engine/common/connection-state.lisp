@@ -1,13 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
+;;;; A connection: its state, its deadline, which thread may touch it, and how to find it.
+
 (defstruct (connection (:include opaque)
             (:constructor make-connection
                 (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer
                          parkable-p
                  &aux (queue (make-send-queue (if (minusp descriptor) nil descriptor))))))
-  "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp
-says, and WATCHED, which changes under the lock of QUEUE.  The sentinel reads DEADLINE,
-DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them all: what these see may be of
+  "One client.  Its owner alone writes the slots, save OWNERSHIP, and WATCHED, which changes under
+the lock of QUEUE.  The sentinel and who makes statistics read them all: what these see may be of
 different moments."
   (queued 0 :type fixnum)               ; for how many milliseconds it was in the engine's queue
   ;; The socket of CONNECTION, as the platform's functions take it; NIL where it has a descriptor
@@ -26,20 +27,18 @@ different moments."
   (parkable-p nil :read-only t)
   ;; The descriptor of CONNECTION, an integer; -1 where there is only the socket.
   (descriptor -1 :type fixnum :read-only t)
-  (address nil :type (or null integer)) ; for which it is counted; see address-counts.lisp
+  (address nil :type (or null integer)) ; for which it is counted; see ENTER-ADDRESS
   ;; The SEND-QUEUE of CONNECTION: what its socket did not take yet.
   (queue nil :type send-queue)
   ;; In the ready engine only:
-  (generation 0 :type fixnum :read-only t) ; see connection-table.lisp
+  (generation 0 :type fixnum :read-only t) ; see CONNECTION-TOKEN
   ;; The peer of CONNECTION as ACCEPT-DESCRIPTOR returned it, for DESCRIPTOR-PEER-NAME; NIL where
   ;; it returned none.
   (peer nil :type (or null fixnum) :read-only t)
-  (ownership 1 :type fixnum)            ; :OWNED; see ownership.lisp
+  (ownership 1 :type fixnum)            ; :OWNED
   (watched nil :type (member nil :input :both)) ; for what the poller watches it, output besides
-  ;; What is to become of CONNECTION, as SERVE returns it; NIL while SERVE has not decided. It
-  ;; waits here until the output is sent, and for a worker where a resuming thread or the sentinel
-  ;; may not end CONNECTION. A service that gives the socket away sets :DETACHED or :BROKEN at
-  ;; once.
+  ;; :CLOSE where CONNECTION is to end once its output is sent. A service that gives the socket away
+  ;; sets :DETACHED or :BROKEN at once, so that it holds if what follows fails. Else NIL.
   (outcome nil :type symbol)
   ;; What is known of the input of CONNECTION between two calls of SERVE: :READ when its service,
   ;; which sets that, has read all that had come, save what the engine may have got an event of
@@ -49,10 +48,8 @@ different moments."
   ;; :ANSWER while it is parked, or about to be, until somebody has an answer for it; :TURN while it
   ;; is queued for a worker, with requests that may have come; else NIL.
   (awaiting nil :type (member nil :answer :turn))
-  ;; :PARKED from when it is parked until a worker begins to look at what has come, and :LEFT when
-  ;; the sentinel left that to the workers meanwhile; else NIL.  See connection-time-outs.lisp.
-  (untouched nil :type (member nil :parked :left))
-  (served-when-left nil :type (or null fixnum)) ; requests, when the sentinel did so last
+  (untouched-p nil)                     ; since it was parked, no worker began to look at its input
+  (served-when-left nil :type (or null fixnum)) ; requests, when the sentinel last queued it
   ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
   ;; come, and are dropped.
   (linger-octets nil :type (or null fixnum)))
@@ -75,17 +72,19 @@ if the peer has left."
   "The parts of answers that CONNECTION has not sent, a list; see SEND-QUEUE-PARTS."
   (send-queue-parts (connection-queue connection)))
 
-(defun connection-deferred-p (connection)
-  "True if CONNECTION waits for an answer that comes later."
-  (eq :answer (connection-awaiting connection)))
+(defun unfinished-p (connection)
+  "True if the peer of CONNECTION may not have got its answer yet, or a worker is to look at it."
+  (or (connection-output connection)
+      (connection-outcome connection)
+      (connection-linger-octets connection)
+      (connection-awaiting connection)))
 
-(defun connection-turn-over-p (connection)
-  "True if CONNECTION is queued for a worker, and may have more requests."
-  (eq :turn (connection-awaiting connection)))
+(defun given-away-outcome (connection)
+  "The outcome of CONNECTION, :DETACHED or :BROKEN, if its service failed after it gave the
+socket away; else NIL."
+  (find (connection-outcome connection) '(:detached :broken)))
 
-(defun connection-lingering-p (connection)
-  "True if CONNECTION was answered for the last time, and waits for its peer's end."
-  (and (connection-linger-octets connection) t))
+;;; Deadlines
 
 (defparameter *deadline-kinds*
   '(:handshake :first-byte :head :body :idle :handler :deferred :write :linger
@@ -97,22 +96,13 @@ end after the last reply.  Or a request waited too long for a worker, or its pee
 meanwhile; or the connection waited while others needed its descriptor or memory.  The layer above
 may use other kinds.")
 
-(defun no-expirations ()
-  "A plist of *DEADLINE-KINDS* and zeros."
-  (loop for kind in *deadline-kinds* collect kind collect 0))
-
 (defparameter *refusal-reasons* '(:threads :address :descriptors)
   "The reasons for which an engine refuses a connection that it has just accepted: all threads
 serve; the address of its peer has as many as it may; or its descriptor is too large a number.")
 
-(defun no-refusals ()
-  "A plist of *REFUSAL-REASONS* and zeros."
-  (loop for reason in *refusal-reasons* collect reason collect 0))
-
-(defun set-deadline-in (connection kind delay now)
-  "Like SET-DEADLINE, after DELAY, in milliseconds or NIL for never."
-  (setf (connection-deadline-kind connection) kind
-        (connection-deadline connection) (and delay (+ now delay))))
+(defun zeros (names)
+  "A plist of NAMES and zeros."
+  (loop for name in names collect name collect 0))
 
 (defun set-deadline-at (connection kind time)
   "Lets the sentinel end CONNECTION at TIME, in MILLISECONDS, or NIL for never.  KIND, a keyword,
@@ -126,7 +116,7 @@ way when descriptors run out."
 (defun set-deadline (connection kind seconds now)
   "Lets the sentinel end CONNECTION when SECONDS, a real or NIL for never, have passed since
 NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."
-  (set-deadline-in connection kind (as-milliseconds seconds) now))
+  (set-deadline-at connection kind (and seconds (+ now (as-milliseconds seconds)))))
 
 (defun call-with-deadline (connection kind seconds thunk)
   "Calls THUNK.  If that takes longer than SECONDS, a real or NIL for no limit, the sentinel ends
@@ -136,38 +126,217 @@ what THUNK waits for."
   (unwind-protect (funcall thunk)
     (setf (connection-deadline connection) nil)))
 
-(defun amid-request-p (connection)
-  "True if the last deadline of CONNECTION was for the rest of a request for which no worker
-waits."
-  (and (member (connection-deadline-kind connection) '(:pause :body)) t))
-
-(defun served-when-due-p (connection)
-  "True if CONNECTION is to be served at its deadline, and not ended."
-  (and (member (connection-deadline-kind connection) '(:pause :deferred)) t))
-
-(defun handler-limited-p (connection)
-  "True if the last deadline of CONNECTION was that of a handler."
-  (eq :handler (connection-deadline-kind connection)))
+(defun awaits-p (connection &rest kinds)
+  "True if the last deadline of CONNECTION is of one of KINDS."
+  (and (member (connection-deadline-kind connection) kinds) t))
 
 (defun overdue-p (connection now)
   (let ((deadline (connection-deadline connection)))
     (and deadline (< deadline now))))
 
-(defun given-away-outcome (connection)
-  "The outcome of CONNECTION, :DETACHED or :BROKEN, if its service failed after it gave the
-socket away; else NIL."
-  (find (connection-outcome connection) '(:detached :broken)))
+;;; Ownership: which thread may touch a connection of the ready engine.  One word of bits says so.
+;;; It changes only by compare-and-set, and only as *OWNERSHIP-RULES* say.
+;;;
+;;;   bit            meaning
+;;;   :owned         one thread, the owner, may read and close it; otherwise it is parked
+;;;   :arrived       the kernel reported an event since the owner looked last
+;;;   :read-closed   the kernel reported the end of the peer's input; it reports that once
+;;;   :closed        it was closed, or given away
+;;;
+;;;   event          reported by
+;;;   :ready         a thread that got the kernel's event, or took the token off the event queue
+;;;   :ready-over    the same, if the kernel reported the end of the input as well
+;;;   :claim         a thread that wants to own it if it is parked
+;;;   :park          its owner, when it waits for the kernel's next event
+;;;   :end           its owner, to close the descriptor or to give it away
+;;;
+;;; Three invariants follow.  The test of this table searches all interleavings for a state in
+;;; which one of them does not hold.
+;;;
+;;; - No input waits unseen.  The poller is edge-triggered: it reports an arrival once.  A thread
+;;;   that gets the report and does not become the owner sets :ARRIVED, which makes the owner look
+;;;   again before it parks.  An owner that got no report has read until nothing was left.  If an
+;;;   owner parks without reading, it tells the service, which may have a request in a buffer and
+;;;   would not look for more.  Code that needs :ARRIVED and :READ-CLOSED reads both at once.
+;;; - No thread uses a descriptor number that belongs to another connection by then.  Only the
+;;;   owner reads from it and closes it, and only before :PARK and :END.  Any thread writes to it,
+;;;   and shuts it down, under the lock of the send queue.  The owner holds that for :END, after
+;;;   which nobody does so.
+;;; - A descriptor is closed once.
+;;;
+;;; No thread is interrupted while it owns a connection, except where functions of programs run: a
+;;; worker defers interrupts, and every other thread owns connections only within AS-OWNER.
 
-(defun end-left-to-worker (connection)
-  "The end of CONNECTION, :CLOSE or :BROKEN, that a resuming thread or the sentinel has left to a
-worker; else NIL."
-  (case (connection-outcome connection)
-    (:broken :broken)
-    (:close (and (null (connection-output connection)) :close))))
+(eval-when (:compile-toplevel :load-toplevel :execute)
+  (defparameter *ownership-bits* '(:owned :arrived :read-closed :closed)
+    "The bits of an ownership, the lowest first.")
 
-(defun unfinished-p (connection)
-  "True if the peer of CONNECTION may not have got its answer yet, or a worker is to end it."
-  (or (connection-output connection)
-      (end-left-to-worker connection)
-      (connection-lingering-p connection)
-      (connection-awaiting connection)))
+  (defparameter *ownership-rules*
+    ;;            these are set      set                     clear
+    '((:ready      ((:closed))
+                   ((:owned)         (:arrived))
+                   (()               (:owned)))
+      (:ready-over ((:closed))
+                   ((:owned)         (:arrived :read-closed))
+                   (()               (:owned :read-closed)))
+      (:claim      ((:closed))
+                   ((:owned))
+                   (()               (:owned)))
+      (:park       ((:owned :arrived) ()                     (:arrived))
+                   ((:owned)         ()                      (:owned)))
+      (:end        ((:owned)         (:closed)               (:owned :arrived))))
+    "The rules for each event.  The first rule whose bits are all set applies.  If no rule applies,
+nothing changes.")
+
+  (defun ownership-word (&rest bits)
+    "The ownership in which BITS are set."
+    (loop for bit in bits sum (ash 1 (position bit *ownership-bits*)))))
+
+(deftype ownership ()
+  `(unsigned-byte ,(length *ownership-bits*)))
+
+(deftype ownership-changes ()
+  "For each ownership the next one."
+  `(simple-array (unsigned-byte 8) (,(ash 1 (length *ownership-bits*)))))
+
+(defun ownership-changes (event)
+  "A vector: for each ownership, the one that follows after EVENT."
+  (let* ((size (ash 1 (length *ownership-bits*)))
+         (changes (make-array size :element-type '(unsigned-byte 8))))
+    (dotimes (before size changes)
+      (setf (aref changes before)
+            (loop for (condition set clear) in (rest (assoc event *ownership-rules*))
+                  for needed = (apply #'ownership-word condition)
+                  when (= needed (logand needed before))
+                    return (logior (logandc2 before (apply #'ownership-word clear))
+                                   (apply #'ownership-word set))
+                  finally (return before))))))
+
+(defmacro change-ownership (connection event)
+  "Changes the ownership of CONNECTION atomically as EVENT, a keyword, demands.  Returns the
+ownership from before."
+  (let ((changes (gensym "CHANGES")) (ownership (gensym "OWNERSHIP")))
+    `(let ((,changes (load-time-value (ownership-changes ,event) t)))
+       (declare (type ownership-changes ,changes))
+       ;; Also where nothing changes.  The reporter of an event and the owner that reads the input
+       ;; must not both miss the other's act; an atomic instruction orders the two.
+       (loop for ,ownership of-type ownership = (connection-ownership ,connection)
+             until (compare-and-set (connection-ownership ,connection) ,ownership
+                                    (aref ,changes ,ownership))
+             finally (return ,ownership)))))
+
+(defmacro ownership-test (ownership &rest bits)
+  "True when one of BITS, keywords, is set in OWNERSHIP."
+  `(logtest ,(apply #'ownership-word bits) (the ownership ,ownership)))
+
+(declaim (inline parked-p owned-p gone-p))
+(defun parked-p (connection)
+  "True when nobody owns CONNECTION, and it is not closed."
+  (not (ownership-test (connection-ownership connection) :owned :closed)))
+
+(defun owned-p (connection)
+  "True when somebody owns CONNECTION."
+  (ownership-test (connection-ownership connection) :owned))
+
+(defun gone-p (connection)
+  "True when CONNECTION was closed or given away."
+  (ownership-test (connection-ownership connection) :closed))
+
+(defun peer-ended-p (connection)
+  "True when the kernel has reported that the peer of CONNECTION will send no more, or is gone; only
+where CONNECTION-PARKABLE-P is true."
+  (ownership-test (connection-ownership connection) :read-closed))
+
+(defun become-owner (connection over-p)
+  "Records the kernel's report that CONNECTION is ready and, if OVER-P, that its input has ended.
+True if the caller owns CONNECTION now; otherwise its owner will look again."
+  (not (ownership-test (if over-p
+                           (change-ownership connection :ready-over)
+                           (change-ownership connection :ready))
+                       :owned :closed)))
+
+(defun claim-parked (connection)
+  "True when CONNECTION was parked, and the caller owns it now."
+  (not (ownership-test (change-ownership connection :claim) :owned :closed)))
+
+(defmacro as-owner (taking &body body)
+  "Evaluates TAKING, a form that takes a connection by CLAIM-PARKED or BECOME-OWNER.  If that is
+true, evaluates BODY, which parks the connection or ends it, and returns its value; else returns
+NIL.  Interrupts wait until then, because no other thread could finish the work of BODY.  A
+worker that handles an event defers interrupts already, and needs no AS-OWNER."
+  `(uninterruptibly (when ,taking ,@body)))
+
+(defun shut-if-owned (connection direction)
+  "Shuts the descriptor of CONNECTION down in DIRECTION, if a thread owns CONNECTION."
+  (with-send-queue ((connection-queue connection)) ; the descriptor stays open meanwhile
+    (when (owned-p connection)
+      (shut-descriptor (connection-descriptor connection) direction))))
+
+;;; The table of the connections of a ready engine, by descriptor.  A token of the poller is a
+;;; descriptor and the generation of its connection, a number that tells this connection from
+;;; earlier ones with the same descriptor, for which a late event may still be under way.  Pages of
+;;; the table are made when needed and never move, so readers need no lock.
+
+(defconstant +page-bits+ 10)
+(defconstant +page-count+ (ash 1 11))
+(defconstant +most-descriptors+ (ash +page-count+ +page-bits+)
+  "The table has room for smaller descriptors only.")
+
+(deftype page ()
+  `(simple-vector ,(ash 1 +page-bits+)))
+
+(defstruct (table (:include opaque) (:constructor make-table ()))
+  "Connections by descriptor."
+  (pages (make-array +page-count+ :initial-element nil) :type simple-vector)
+  (lock (bt:make-lock "table") :read-only t)
+  (generation 0))                       ; a fixnum; changes by COMPARE-AND-SET
+
+(defun next-generation (table)
+  "A number that no late event of TABLE carries."
+  (loop for last = (table-generation table)
+        for next = (ldb (byte 30 0) (1+ (the fixnum last)))
+        until (compare-and-set (table-generation table) last next)
+        finally (return next)))
+
+(defun enter-connection (table connection)
+  "Enters CONNECTION in TABLE for its descriptor."
+  (let* ((descriptor (connection-descriptor connection))
+         (number (ash descriptor (- +page-bits+)))
+         (pages (table-pages table)))
+    (unless (svref pages number)
+      (with-lock-briefly ((table-lock table))
+        (unless (svref pages number)
+          (set-published (svref pages number)
+                         (make-array (ash 1 +page-bits+) :initial-element nil)))))
+    (set-published (svref (svref pages number) (ldb (byte +page-bits+ 0) descriptor))
+                   connection)))
+
+(defun forget-connection (table connection)
+  "Removes CONNECTION, whose descriptor is still open, from TABLE, unless another one has its
+place already."
+  (let* ((descriptor (connection-descriptor connection))
+         (page (svref (table-pages table) (ash descriptor (- +page-bits+))))
+         (place (ldb (byte +page-bits+ 0) descriptor)))
+    (when (eq connection (svref page place))
+      (setf (svref page place) nil))))
+
+(defun connection-token (connection)
+  (logior (connection-descriptor connection)
+          (ash (connection-generation connection) 32)))
+
+(defun find-connection (table token)
+  "The connection that TOKEN was made for; NIL if it is gone."
+  (declare (type table table) (type token token) #.*plain-policy*)
+  (let* ((descriptor (ldb (byte 31 0) token))
+         (page (svref (table-pages table) (ash descriptor (- +page-bits+))))
+         (connection (and page (svref (the page page) (ldb (byte +page-bits+ 0) descriptor)))))
+    (and connection
+         (= (connection-generation connection) (ash token -32))
+         connection)))
+
+(defun map-connections (function table)
+  "Calls FUNCTION with each connection in TABLE.  It may miss some that come or go meanwhile."
+  (loop for page across (table-pages table)
+        when page
+          do (loop for connection across (the page page)
+                   when connection do (funcall function connection))))

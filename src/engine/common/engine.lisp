@@ -31,8 +31,8 @@ wakes it.")
   (open (make-counter) :read-only t)    ; connections, now
   ;; Octets that connections sent after their last request was counted.
   (sent (make-counter) :read-only t)
-  (refused-by (no-refusals) :type list) ; connections, by why; see *REFUSAL-REASONS*
-  (expired-by (no-expirations) :type list) ; connections, by why; see *DEADLINE-KINDS*
+  (refused-by (zeros *refusal-reasons*) :type list) ; connections, by why; see *REFUSAL-REASONS*
+  (expired-by (zeros *deadline-kinds*) :type list) ; connections, by why; see *DEADLINE-KINDS*
   (failed 0 :type fixnum)               ; errors of the service, of making a thread
   (stalls 0 :type fixnum)               ; calls of SERVE that claimed input and served none
   ;; How long requests took that were served by workers that have ended, and by resuming threads.

@@ -7,20 +7,23 @@
   (with-engine (engine)
     (incf (tally-failed (engine-tally engine)))))
 
+(defmacro counting-failures ((engine value) &body body)
+  "Evaluates BODY, which calls the service of ENGINE.  A failure is only counted; VALUE stands for
+the value then."
+  `(handler-case (progn ,@body)
+     ((or error storage-condition) ()
+       (count-failure ,engine)
+       ,value)))
+
 (defun release-connection (engine connection)
-  "Lets the service RELEASE CONNECTION of ENGINE, and returns its value.  A failure is only
-counted; the value is true then."
-  (handler-case (release (engine-service engine) connection)
-    ((or error storage-condition) ()
-      (count-failure engine)
-      t)))
+  "Lets the service RELEASE CONNECTION of ENGINE, and returns its value; true after a failure."
+  (counting-failures (engine t)
+    (release (engine-service engine) connection)))
 
 (defun notice-given-p (engine connection)
   "True if the service of ENGINE has told the peer of CONNECTION why that ends: see GIVE-NOTICE."
-  (handler-case (give-notice (engine-service engine) connection)
-    ((or error storage-condition) ()
-      (count-failure engine)
-      nil)))
+  (counting-failures (engine nil)
+    (give-notice (engine-service engine) connection)))
 
 (defun count-refused (engine reason)
   "Counts a connection that ENGINE has refused because of REASON, one of *REFUSAL-REASONS*."

@@ -30,8 +30,8 @@
   (loop for name in *statistics*
         collect name
         collect (case name
-                  (:refused-by (no-refusals))
-                  (:expired-by (no-expirations))
+                  (:refused-by (zeros *refusal-reasons*))
+                  (:expired-by (zeros *deadline-kinds*))
                   (:timers (no-timer-statistics))
                   (:durations (histogram (make-tally-sheet)))
                   (:replies (kinds-counted (make-tally-sheet)))

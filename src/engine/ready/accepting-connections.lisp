@@ -15,6 +15,9 @@
 ;;;; To accept all connections first, and park them, would cost two system calls more for each, and
 ;;;; most often another processor than the one that has the connection in its cache.
 
+(defconstant +accept-batch+ 16
+  "The number of connections that one worker accepts before other events have their turn.")
+
 (defun open-connection (engine descriptor peer)
   "Makes a connection on DESCRIPTOR to PEER, which the caller owns.  If that fails, closes
 DESCRIPTOR."
@@ -40,7 +43,7 @@ DESCRIPTOR."
   "True if CONNECTION of ENGINE is parked and has input.  The caller looks as its owner;
 otherwise the descriptor might belong to another connection by then."
   (as-owner (claim-parked connection)
-    (prog1 (or (connection-turn-over-p connection)
+    (prog1 (or (eq :turn (connection-awaiting connection))
                (await-descriptor (connection-descriptor connection) :input :until (milliseconds)))
       (park-again engine connection))))
 
@@ -74,7 +77,7 @@ may serve it, T if another worker may, or NIL if all workers serve."
     (unwind-protect (progn (refuse-with-notice engine connection reason)
                            (setf told-p t))
       (if told-p
-          (close-gracefully engine connection)
+          (finish-connection engine connection :close nil)
           (drop-connection engine connection)))))
 
 (defun refuse-descriptor (engine descriptor)
@@ -181,7 +184,7 @@ there may be more connections, for which no event will come."
     (multiple-value-bind (connection more-p) (take-connection engine worker)
       (when connection
         (ecase (park engine connection)
-          (:parked (end-if-parked-too-late engine connection))
+          (:parked)
           (:again (requeue-connection engine connection))
           (:broken (drop-connection engine connection))))
       more-p)))
@@ -190,7 +193,7 @@ there may be more connections, for which no event will come."
   "Lets another worker look whether connections wait."
   (if (< (incf (ready-worker-accepted worker)) +accept-batch+)
       ;; Behind connections that never pause, one would be accepted in each of their rounds.
-      (queue-first engine (engine-listener-descriptor engine))
+      (queue-events engine (list (engine-listener-descriptor engine)) t)
       (rearm-listener engine)))
 
 (defun rearm-listener (engine)

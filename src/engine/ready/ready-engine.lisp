@@ -5,7 +5,7 @@
 ;;;;
 ;;;;   a worker that ...          and finds that ...             does this
 ;;;;   waits alone                several events came            handles the first, queues the
-;;;;                                                             others: see event-queue.lisp
+;;;;                                                             others: see loop.lisp
 ;;;;   gets the listener's event  connections wait               accepts one and serves it: see
 ;;;;                                                             accepting-connections.lisp
 ;;;;   gets the alarm's event     timers are due                 runs one: see ready-timers.lisp
@@ -65,7 +65,7 @@ sentinel stands."
   (sampled-since 0 :type fixnum)        ; in MICROSECONDS; 0 while none is under way
   (latest-wait 0 :type fixnum)          ; likewise
   (waits (make-tally-sheet) :type tally-sheet :read-only t)
-  (event-queue '() :type list)          ; see event-queue.lisp
+  (event-queue '() :type list)          ; see loop.lisp
   ;; A worker was woken for a queued event, and has not come yet.
   (wakeup-pending-p nil)
   (listener-descriptor -1 :type fixnum :read-only t)
@@ -167,13 +167,6 @@ to wait for the time slices of several others."
   (schedule-as-batch)
   (let-timers-be-late slack-microseconds))
 
-(defun wake-sentinel-if-nobody-waits (engine pool)
-  "Wakes the sentinel of ENGINE if it is idle and no worker waits any more.  The caller has first
-stopped counting itself as waiting, and reads afterwards whether the sentinel is idle; see
-IDLE-WAIT."
-  (when (and (pool-state-sentinel-idle-p pool) (not (somebody-waits-p engine)))
-    (wake-sentinel engine)))
-
 (defun wake-sentinel (engine)
   (with-engine (engine)
     ;; The clock stands until the sentinel has woken; COARSE-NOW asks the system meanwhile.
@@ -198,13 +191,6 @@ in MILLISECONDS, or a little later.  Its value does not matter."
   (set-deadline-at connection :handler time)
   (when (connection-parkable-p connection)
     (heed-deadline engine connection)))
-
-(defun worker-of (engine)
-  "The worker of ENGINE whose thread this is; NIL in any other thread, also in one of another
-engine."
-  (and *worker*
-       (eq engine (worker-engine *worker*))
-       *worker*))
 
 (defmethod make-pool-worker ((engine ready-engine) number)
   (make-ready-worker engine number (engine-pool-state engine)))

@@ -59,15 +59,13 @@ is one of STATES, makes its owner read nothing more."
            (drop-connection engine connection)
            t))
         ((member :serving states)
-         (call-if-owned connection
-                        (lambda ()
-                          (shut-descriptor (connection-descriptor connection) :input))))))
+         (shut-if-owned connection :input))))
 
 (defun octets-unseen-p (engine connection)
   "True if CONNECTION of ENGINE is parked and has input that no worker has looked at.  The caller
 looks as its owner; otherwise the descriptor might belong to another connection by then."
   (as-owner (claim-parked connection)
-    (prog1 (or (connection-turn-over-p connection)
+    (prog1 (or (eq :turn (connection-awaiting connection))
                (and (not (unfinished-p connection))
                     (first-octet (connection-descriptor connection))))
       (park-again engine connection))))

@@ -16,7 +16,7 @@ many."
     (map-connections (lambda (connection)
                        (when (and (parked-p connection) (not (unfinished-p connection)))
                          (incf parked))
-                       (when (connection-deferred-p connection)
+                       (when (eq :answer (connection-awaiting connection))
                          (incf deferred))
                        (when (writing-p connection)
                          (incf writing)))
@@ -78,11 +78,11 @@ died."
           (t :serving))))
 
 (defun ready-state (connection worker)
-  (cond ((connection-lingering-p connection) :draining)
+  (cond ((connection-linger-octets connection) :draining)
         (worker :active)
         ((connection-output connection) :writing)
-        ((connection-turn-over-p connection) :queued)
-        ((connection-deferred-p connection) :deferred)
+        ((eq :turn (connection-awaiting connection)) :queued)
+        ((eq :answer (connection-awaiting connection)) :deferred)
         ((zerop (connection-served connection)) :new)
         (t :parked)))
 

@@ -1,0 +1,582 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The life of a worker of the ready engine.
+;;;;
+;;;;   the worker   in                           and sometimes
+;;;;   waits        NEXT-EVENT                   is suspended for a while, or ends
+;;;;   owns         HANDLE-EVENT                 finds an owner, and leaves the event to that
+;;;;   serves       SERVE-CONNECTION             survives a failure of the service
+;;;;   settles      SERVE-ONCE                   goes on, if there is more input or unsent output
+;;;;   parks        PARK                         goes on, likewise
+;;;;
+;;;; The poller reports an arrival once, and no other thread can close a connection that this one
+;;;; accepted or owns.  So a worker that is to be destroyed dies only where it says INTERRUPTIBLY.
+
+(defmethod worker-loop ((engine ready-engine) worker)
+  (prepare-thread *worker-slack-microseconds*)
+  (setf (ready-worker-identity worker) (thread-identity))
+  (with-engine (engine)
+    (set-worker-state worker :active)
+    (bt:condition-notify (engine-changed engine)))
+  (loop with pool = (engine-pool-state engine)
+        for excess = (pool-state-excess pool)
+        do (cond ((not (serving-p engine))
+                  (with-engine (engine)
+                    (retire worker))
+                  (return))
+                 ;; Enough others wait, or too many run.
+                 ((and (or (>= (counter-count (pool-state-waiting pool)) (pool-state-target pool))
+                           (and (plusp excess)
+                                (compare-and-set (pool-state-excess pool) excess (1- excess))))
+                       (not (suspend-worker engine worker)))
+                  (return)))
+           (let ((token (next-event engine worker)))
+             (cond ((integerp token)
+                    (stamp-worker worker)
+                    ;; This worker no longer counts as waiting; see IDLE-WAIT.
+                    (when (and (pool-state-sentinel-idle-p pool) (not (somebody-waits-p engine)))
+                      (wake-sentinel engine))
+                    (unwind-protect (handle-event engine worker token)
+                      (setf (ready-worker-stamp worker) 0)))
+                   (t
+                    (interruptibly)
+                    (clear-stack))))))  ; else it may keep the last connection alive
+
+(defun handle-event (engine worker token)
+  "Handles in WORKER an event of ENGINE with TOKEN."
+  (cond ((= token (engine-listener-descriptor engine))
+         (when (accepting-p engine)     ; or an inherited listener's connections are for others
+           (accept-connections engine worker)))
+        ((= token +timer-token+)
+         (unless-returned (run-due-timers engine worker)
+           (call-for-timers engine)))   ; that event will not come again
+        (t
+         (let ((connection (find-connection (engine-table engine) (plain-token token))))
+           (cond ((null connection))
+                 ((not (become-owner connection (token-hangup-p token)))
+                  (when (connection-output connection) ; its owner may be in a handler for long
+                    (flush-queue (connection-queue connection))))
+                 ((connection-linger-octets connection)
+                  (linger engine connection))
+                 (t
+                  (serve-connection engine worker connection)))))))
+
+;;; Suspended workers, which are not needed now, and may be soon
+
+(defparameter *suspension-seconds* 4
+  "A worker that is suspended for longer ends if the pool is larger than its floor.")
+
+(defun suspend-worker (engine worker)
+  "Waits until WORKER is resumed: true; or has left the pool: NIL.  The pool grows only while no
+worker is suspended, and a thread that lowers the floor calls RECHECK-WORKERS."
+  (clear-stack)                         ; else it may keep the last connection alive for long
+  (with-engine (engine)
+    (incf (tally-suspends (engine-tally engine)))
+    (set-worker-state worker :suspended)
+    (push worker (engine-suspended engine)))
+  (flet ((outcome ()
+           (cond ((eq :active (worker-state worker)) :resumed)
+                 ((or (not (serving-p engine))
+                      (and (> (pool-size engine) (engine-standby engine))
+                           (>= (worker-milliseconds worker) (* 1000 *suspension-seconds*))))
+                  (retire worker)
+                  :retired)))
+         (period ()
+           (and (> (pool-size engine) (engine-standby engine))
+                *suspension-seconds*)))
+    (declare (dynamic-extent #'outcome #'period))
+    (prog1 (eq :resumed (interruptibly
+                          (wait-until #'outcome (ready-worker-resumed worker) (engine-lock engine)
+                                      nil #'period)))
+      (with-engine (engine)
+        (setf (engine-suspended engine) (delete worker (engine-suspended engine))
+              (ready-worker-poll-milliseconds worker) *poll-milliseconds*)))))
+
+(defun resume-workers (engine count)
+  "Lets up to COUNT suspended workers of ENGINE wait on the ready set again; returns how many."
+  (with-engine (engine)
+    (loop repeat count
+          for worker = (pop (engine-suspended engine))
+          while worker
+          do (set-worker-state worker :active)
+             (incf (tally-resumes (engine-tally engine)))
+             (bt:condition-notify (ready-worker-resumed worker))
+          count t)))
+
+;;; The event queue: a worker handles one event at a time, and leaves its other events here.
+;;;
+;;; A wait costs a system call, whether it returns one event or several.  So a worker that waits
+;;; alone asks for several, handles the first, and queues the others.  A worker that becomes free
+;;; takes events from the queue, first come, first served, before it waits.  The listener's token
+;;; is queued in the same way when a worker has accepted one connection of perhaps many.  So a
+;;; handler that blocks holds up no other event.
+;;;
+;;;   Invariant: while events are queued, no worker waits in the poller or a wakeup is pending.
+;;;
+;;; Three rules keep it.  A worker that is about to wait counts itself as waiting first, and looks
+;;; at the queue afterwards.  A worker that queues an event then wakes one that waits.  A worker
+;;; that takes an event and leaves others does the same.
+;;;
+;;; The queue is NIL if it is empty.  Otherwise it is a cell that never changes and is replaced by
+;;; compare-and-set.  Its CAR lists the tokens that are taken first, in order.  Its CDR lists those
+;;; queued behind them, the last first.  So queueing and taking cost the same with thousands there.
+
+(defconstant +event-batch+ 16
+  "The number of events that a worker which waits alone takes at a time, while no worker was blocked
+lately; and that one takes from the queue before it asks the poller, so that events that wait in the
+kernel have their turn.")
+
+(defconstant +small-event-batch+ 4
+  "The number that it takes otherwise.  If it has to wait for a processor before it has queued the
+other events, it holds them up.")
+
+(defun take-event (engine)
+  "Takes the oldest token off the queue of ENGINE; NIL if there is none."
+  (loop for queue = (engine-event-queue engine)
+        while queue
+        do (let* ((first (car queue))
+                  (behind (cdr queue))
+                  (tokens (or first (reverse behind)))
+                  (left (and (or (rest tokens) (and first behind))
+                             (cons (rest tokens) (and first behind)))))
+             (when (compare-and-set (engine-event-queue engine) queue left)
+               (when left
+                 (wake-one-if-somebody-waits engine))
+               (return (first tokens))))))
+
+(defun queue-events (engine tokens &optional first-p)
+  "Queues TOKENS, a list that is not empty and no longer changes, behind those of ENGINE; if
+FIRST-P, before them."
+  (loop for before = (engine-event-queue engine)
+        until (compare-and-set (engine-event-queue engine) before
+                               (cond ((null before) (list tokens))
+                                     (first-p (cons (append tokens (car before)) (cdr before)))
+                                     (t (cons (car before) (revappend tokens (cdr before)))))))
+  (wake-one-if-somebody-waits engine))
+
+(defun wake-one-if-somebody-waits (engine)
+  "Wakes a worker of ENGINE if one waits and no wakeup is pending."
+  (when (and (somebody-waits-p engine)
+             (compare-and-set (engine-wakeup-pending-p engine) nil t))
+    (wake-one (engine-poller engine))))
+
+(defun clear-wakeup (engine)
+  "Clears the mark of a pending wakeup of ENGINE.  The worker that got the wakeup calls this before
+it looks at the queue."
+  (end-sample engine)
+  (compare-and-set (engine-wakeup-pending-p engine) t nil))
+
+(defun next-event (engine worker)
+  "The next token for WORKER, from the queue or the poller.  Any other value than an integer means
+that it is time to look around."
+  (loop with pool = (engine-pool-state engine)
+        with waiting = (pool-state-waiting pool)
+        for poll-p = (>= (ready-worker-taken worker) +event-batch+)
+        for queued = (and (engine-event-queue engine) (not poll-p) (take-event engine))
+        do (when queued
+             (incf (ready-worker-taken worker))
+             (return queued))
+           (setf (ready-worker-accepted worker) 0
+                 (ready-worker-timers-run worker) 0
+                 (ready-worker-taken worker) 0)
+           (multiple-value-bind (token others)
+               (if poll-p
+                   (await-ready (engine-poller engine) 0 +event-batch+)
+                   (let ((most (cond ((somebody-waits-p engine) 1)
+                                     ((pool-state-calm-p pool) +event-batch+)
+                                     (t +small-event-batch+))))
+                     (counter-add waiting 1)
+                     (multiple-value-prog1
+                         (or (and (engine-event-queue engine) (take-event engine))
+                             (await-ready (engine-poller engine)
+                                          (ready-worker-poll-milliseconds worker) most))
+                       (counter-add waiting -1))))
+             (unless poll-p
+               (setf (ready-worker-poll-milliseconds worker)
+                     (if token *poll-milliseconds* (idle-poll-milliseconds pool))))
+             (when (member :wakeup others) ; seldom; no other worker was woken by it
+               (clear-wakeup engine)
+               (setf others (remove :wakeup others))
+               (when (and (null others) (engine-event-queue engine))
+                 (wake-one-if-somebody-waits engine)))
+             (when others
+               (queue-events engine others))
+             (unless (eq token :wakeup)
+               (return token))
+             (clear-wakeup engine))))
+
+(defun idle-poll-milliseconds (pool)
+  "The number of milliseconds that a worker waits after it found nothing to do.  At rest all
+waiting workers together look around once in four seconds.  If more workers may wait than at
+rest, the wait has the usual length, because this one may soon be one too many."
+  (if (> (pool-state-target pool) (pool-state-floor pool))
+      *poll-milliseconds*
+      (* 4 *poll-milliseconds* (1+ (counter-count (pool-state-waiting pool))))))
+
+;;; Serving
+
+(defconstant +turn+ 16
+  "The number of requests of one connection that a worker serves before other events have their
+turn.  So a client that never pauses does not keep its worker, nor timers and other clients
+waiting.")
+
+(defun serve-connection (engine worker connection)
+  "Serves CONNECTION, which the caller owns, until it is parked, closed or given away, or its turn
+is over.  WORKER is that of the current thread, or NIL for a resuming thread: see
+RESUME-CONNECTION."
+  (let ((end nil))                      ; stays so after a non-local exit
+    (when worker
+      (setf (worker-connection worker) connection))
+    (unwind-protect
+         (setf end (loop repeat +turn+
+                         for next = (handler-case (serve-once engine connection (not worker))
+                                      ((or error storage-condition) (condition)
+                                        (end-after-failure engine connection condition)))
+                         unless (eq next :again)
+                           return next
+                         finally (return :later)))
+      (when worker
+        (setf (worker-connection worker) nil))
+      (case end
+        (:parked)
+        (:later
+         (when worker                   ; it asks the poller first
+           (setf (ready-worker-taken worker) +event-batch+))
+         (cond ((unread-input-kept-p engine connection)
+                (setf (connection-awaiting connection) :turn)
+                (requeue-connection engine connection (not worker)))
+               (t
+                (finish-connection engine connection :close (not worker)))))
+        (t
+         (unless (gone-p connection)    ; given away before its service was done with it
+           (finish-connection engine connection
+                              (or end (given-away-outcome connection))
+                              (not worker))))))))
+
+(defun serve-once (engine connection resuming-p)
+  "Does the next thing for CONNECTION, which the caller owns: sends its output, or has the service
+of ENGINE serve it; RESUMING-P is as for SERVE.  Returns :AGAIN if there is more to do; :LATER if
+that is to be done after other events, or by a worker; :PARKED if it was parked; or how it is to
+end: :CLOSE, :DETACHED or :BROKEN."
+  (let ((queue (connection-queue connection))
+        (served (connection-served connection)))
+    (cond
+      ((dead-p queue) :broken)
+      ((send-queue-parts queue)
+       ;; No worker waits for a peer that takes its time.  Input that comes meanwhile stays in the
+       ;; socket, so a peer that sends requests and reads no answers blocks its own sending.
+       (cond ((flush-queue queue) :broken)
+             ((send-queue-parts queue)
+              (cond ((unread-input-kept-p engine connection)
+                     (setf (connection-deadline connection) nil)
+                     (prog1 (park engine connection t)
+                       (make-room-for-output engine queue)))
+                    (t :broken)))
+             ((serving-p engine) :again)
+             (t :close)))
+      ((connection-outcome connection))
+      (t
+       (setf (connection-deadline connection) nil)
+       (order-writes)                   ; see OWNER-MAY-WAIT-P
+       (setf (connection-untouched-p connection) nil
+             (connection-awaiting connection) nil)
+       (let ((outcome (if resuming-p
+                          (serve (engine-service engine) connection t)
+                          (interruptibly (serve (engine-service engine) connection nil)))))
+         (unless (gone-p connection)
+           (setf (connection-outcome connection) nil))
+         (cond
+           ((gone-p connection) :detached)
+           ((null outcome) :later)      ; a resuming thread has nothing to do
+           ((eq :broken outcome) :broken)
+           ((send-queue-parts queue)
+            ;; The poller may report input to a thread that only tries to send.  So once all of the
+            ;; output is sent, the service reads everything again.
+            (setf (connection-input connection) :missed
+                  (connection-outcome connection) (and (eq :close outcome) :close))
+            :again)
+           (t
+            (when (and (eq :next outcome) (eql served (connection-served connection)))
+              ;; To call it again would change nothing, so it is parked, and has a deadline.
+              (with-engine (engine)
+                (incf (tally-stalls (engine-tally engine))))
+              (setf outcome :park))
+            (ecase outcome
+              (:next :again)
+              (:again :later)
+              (:deferred
+               (setf (connection-awaiting connection) :answer)
+               (heed-deadline engine connection)
+               (park engine connection t))
+              (:park
+               ;; Read once: an event that is reported afterwards leaves :ARRIVED.
+               (let ((ownership (connection-ownership connection)))
+                 (cond ((ownership-test ownership :arrived)
+                        (change-ownership connection :park) ; in vain: it is not :ARRIVED any more
+                        :again)
+                       ;; The kernel reported this end already; no further event will come.
+                       ((or (ownership-test ownership :read-closed) (not (serving-p engine)))
+                        :close)
+                       (t
+                        (park engine connection)))))
+              ((:close :detached) outcome)))))))))
+
+(defun end-after-failure (engine connection condition)
+  "Notes CONDITION, an error of the service.  Returns a value like SERVE-ONCE: output that is left
+is still sent."
+  (count-failure engine)
+  (log-message engine :error "Serving a connection failed: ~A" condition)
+  (cond ((given-away-outcome connection))
+        ((and (connection-output connection) (not (eq :close (connection-outcome connection))))
+         (setf (connection-outcome connection) :close)
+         :again)
+        (t :close)))
+
+(defun unread-input-kept-p (engine connection)
+  "True if the service of ENGINE has memory for the unserved input of CONNECTION."
+  (counting-failures (engine nil)
+    (keep-unread-input (engine-service engine) engine connection)))
+
+(defmethod milliseconds-queued ((engine ready-engine) connection least)
+  "Trusts the samples only where the kernel does not know when the input came."
+  (let ((under-way (floor (sample-under-way engine) 1000)))
+    (if (<= least (max under-way (floor (engine-latest-wait engine) 1000)))
+        (or (quiet-milliseconds (connection-descriptor connection))
+            under-way)
+        0)))
+
+;;; Parking.  A stop ends the connections that are parked when it looks.  A thread that parks one
+;;; later ends it itself.
+
+(defun park (engine connection &optional endless-p)
+  "Parks CONNECTION, which the caller owns, until the kernel reports more input.  Returns
+:PARKED; or :AGAIN if more has come already, or :BROKEN if it cannot be watched.  In these two
+cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited time."
+  (unless (or endless-p (connection-deadline connection))
+    (let* ((pool (engine-pool-state engine))
+           (idle (pool-state-idle pool)))
+      (setf (connection-deadline-kind connection)
+            (if (zerop (connection-served connection)) :first-byte :idle)
+            (connection-deadline connection) (and idle (+ (coarse-now pool) idle)))))
+  ;; Watch it before another thread can own it: that owner could close the descriptor, and the
+  ;; next connection might have the same number.
+  (setf (connection-untouched-p connection) t)
+  (cond ((not (or (connection-watched connection)
+                  (watch-connection engine connection)))
+         :broken)
+        ((ownership-test (change-ownership connection :park) :arrived) :again)
+        (t
+         (unless (serving-p engine)
+           (drop-if-parked engine connection))
+         :parked)))
+
+(defun requeue-connection (engine connection &optional resuming-p)
+  "Parks CONNECTION, which the caller owns, without reading its input, for the next free worker.
+The caller may have got its events, or gets them here.  So the next owner looks at the socket even
+if it finds a request in a buffer."
+  (setf (connection-input connection) :missed)
+  (loop while (ownership-test (change-ownership connection :park) :arrived))
+  (queue-events engine (list (connection-token connection)))
+  ;; Until it has stopped for good, the stop ends it, because a resuming thread should not.
+  (unless (if resuming-p (not (engine-stopped-p engine)) (serving-p engine))
+    (drop-if-parked engine connection)))
+
+(defun park-again (engine connection)
+  "Parks CONNECTION, which the caller owns and has not served."
+  (cond ((ownership-test (change-ownership connection :park) :arrived)
+         (requeue-connection engine connection))
+        ((not (serving-p engine))
+         (drop-if-parked engine connection))))
+
+(defun drop-if-parked (engine connection)
+  (as-owner (claim-parked connection)
+    (drop-connection engine connection)))
+
+(defun watch-connection (engine connection)
+  "Has the kernel report events of CONNECTION, which the caller owns.  NIL if the kernel refuses."
+  (let ((result (with-send-queue ((connection-queue connection))
+                  (watch-under-lock engine connection))))
+    (cond ((zerop result)
+           (setf (engine-watch-trouble-p engine) nil)
+           t)
+          (t
+           (count-failure engine)
+           (unless (shiftf (engine-watch-trouble-p engine) t)
+             (log-message engine :error
+                          "Connections cannot wait without a thread, and are closed: ~A."
+                          (error-text (- result))))
+           nil))))
+
+(defun watch-under-lock (engine connection)
+  "Has the poller of ENGINE watch CONNECTION for input; for output too if some waits.  Returns 0 or
+minus an error number."
+  (let ((both-p (and (connection-output connection) t))
+        (descriptor (connection-descriptor connection))
+        (token (connection-token connection)))
+    (ecase (connection-watched connection)
+      (:both 0)
+      (:input (when both-p
+                (setf (connection-watched connection) :both)
+                ;; An event comes if it takes more by now.
+                (rearm (engine-poller engine) descriptor token t))
+       0)
+      ((nil)
+       (let ((result (watch (engine-poller engine) descriptor token both-p)))
+         (when (zerop result)
+           (setf (connection-watched connection) (if both-p :both :input)))
+         result)))))
+
+;;; The end of a connection.  A descriptor that is closed with unread input resets its peer, which
+;;; may then lose the last answer (RFC 9112, section 9.6).  Input that comes later has the same
+;;; effect.  So if the peer has sent more than was read, or may, the engine ends its own half only.
+;;; It drops the input until the peer ends, *LINGER-SECONDS* have passed, or +LINGER-OCTETS+ have
+;;; come.
+
+(defparameter *linger-seconds* 1
+  "A connection may take this long to end after its last answer.")
+
+(defconstant +linger-octets+ (* 64 1024 1024)
+  "At most this number of octets is dropped after the last answer.")
+
+(defconstant +linger-turn+ 16
+  "A worker drops +MOST-DROPPED+ octets this often before it turns to other connections.")
+
+(defun finish-connection (engine connection end resuming-p)
+  "Ends CONNECTION, which the caller owns, as END says; NIL stands for a non-local exit.  A resuming
+thread leaves that to a worker, because a program may then wait, or need a lock that it holds."
+  (let ((descriptor (connection-descriptor connection)))
+    (cond ((eq :detached end)
+           (detach engine connection))
+          (resuming-p
+           (if (eq :close end)
+               (setf (connection-outcome connection) :close)
+               (end-queue (connection-queue connection)))
+           (requeue-connection engine connection t))
+          ((not (eq :close end))
+           (when (eq :broken end)
+             ;; Another descriptor of its socket may be open elsewhere, and the poller would report
+             ;; it as long as that is so.
+             (unwatch-connection engine connection))
+           (drop-connection engine connection))
+          ((or (and (release-owned engine connection)
+                    (not (peer-ended-p connection)))
+               ;; Has it more input than was read?  An owner that got no event has read all.
+               (not (or (and (connection-watched connection)
+                             (not (ownership-test (connection-ownership connection) :arrived))
+                             (eq :read (connection-input connection)))
+                        (<= (drop-octets descriptor 1) 0))))
+           (begin-to-linger connection (coarse-now (engine-pool-state engine)))
+           (linger engine connection))
+          (t
+           (close-owned engine connection)))))
+
+(defun begin-to-linger (connection now)
+  "Ends our half of CONNECTION, which the caller owns: nothing more will be sent."
+  (shut-descriptor (connection-descriptor connection) :output)
+  (setf (connection-linger-octets connection) +linger-octets+)
+  (set-deadline connection :linger *linger-seconds* now))
+
+(defun linger (engine connection)
+  "Drops the input of CONNECTION, which the caller owns.  Closes it at its end, else parks it."
+  (loop
+    (let ((arrivals (loop repeat +linger-turn+
+                          for count = (drop-octets (connection-descriptor connection)
+                                                   +most-dropped+)
+                          do (cond ((would-block-p count) (return :none))
+                                   ((or (not (plusp count))
+                                        (minusp (decf (connection-linger-octets connection)
+                                                      count)))
+                                    (return :end)))
+                          finally (return :some))))
+      ;; The sentinel cannot enforce the deadline while the connection has an owner again and again.
+      (when (or (eq :end arrivals) (overdue-p connection (milliseconds)))
+        (return (close-owned engine connection)))
+      (when (eq :some arrivals)
+        (return (requeue-connection engine connection)))
+      (ecase (park engine connection)
+        (:parked (return))
+        (:broken (return (close-owned engine connection)))
+        (:again)))))
+
+(defun drop-connection (engine connection)
+  "Closes CONNECTION, which the caller owns, at once."
+  (release-owned engine connection)
+  (close-owned engine connection))
+
+(defun release-owned (engine connection)
+  "Lets the service of ENGINE release CONNECTION, which the caller owns; returns the value of
+RELEASE-CONNECTION.  Functions of programs run there.  If one ends the thread, CONNECTION is
+closed."
+  (unless-returned (interruptibly (release-connection engine connection))
+    (close-owned engine connection)))
+
+(defun close-owned (engine connection)
+  (let ((queue (connection-queue connection)))
+    (forget-owned engine connection)
+    (end-queue queue)
+    (with-send-queue (queue)            ; nobody uses the descriptor after this
+      (change-ownership connection :end))
+    (close-descriptor (connection-descriptor connection))))
+
+(defun forget-owned (engine connection)
+  "Makes ENGINE forget CONNECTION, which the caller owns, and whose descriptor is open."
+  (forget-connection (engine-table engine) connection)
+  (note-closed engine connection)
+  (when (draining-p engine)             ; a stop waits for the last one
+    (with-engine (engine)
+      (bt:condition-notify (engine-changed engine)))))
+
+(defun unwatch-connection (engine connection)
+  "Makes the poller of ENGINE forget CONNECTION, which the caller owns."
+  (when (shiftf (connection-watched connection) nil)
+    (unwatch (engine-poller engine) (connection-descriptor connection))))
+
+(defmethod close-orphaned-connection ((engine ready-engine) connection)
+  (drop-connection engine connection))  ; it is owned, and its owner is gone
+
+(defmethod detach ((engine ready-engine) connection)
+  (unless (gone-p connection)
+    (unwatch-connection engine connection)
+    (forget-owned engine connection)
+    (let ((queue (connection-queue connection)))
+      (with-send-queue (queue)
+        (setf (send-queue-arm queue) nil)
+        (change-ownership connection :end)))))
+
+;;; Answers that come later: the service has returned :DEFERRED.
+;;;
+;;;   a resuming thread finds one   and then
+;;;   parked                        owns it and serves it itself, so that no worker has to wake
+;;;   owned                         leaves :ARRIVED: its owner serves it again before it parks
+;;;   closed                        does nothing
+;;;
+;;; Any thread may resume a connection, also one that knows nothing of connections.  So it cannot
+;;; be interrupted while it owns one, never reads, and never waits for the peer.
+
+(defun resume-connection (engine connection)
+  "Has CONNECTION of ENGINE, which waits since SERVE returned :DEFERRED and may be closed by now,
+served for a resuming thread, which has an answer for it: see SERVE.  If no thread owns
+CONNECTION, the current thread, which may be any, serves it; else its owner does so soon.  Does
+nothing for a connection that keeps its worker, which the service lets wait.  Does not wait, and
+does not signal; its value does not matter."
+  (when (connection-parkable-p connection)
+    (as-owner (become-owner connection nil)
+      (resume-owned engine connection))))
+
+(defun resume-owned (engine connection)
+  "Resumes CONNECTION, which the current thread owns.  Interrupts are deferred."
+  (let ((*worker* (and *worker* (eq engine (worker-engine *worker*)) *worker*))
+        (*resuming-for* engine))
+    (if (connection-linger-octets connection)
+        (requeue-connection engine connection t)
+        (serve-connection engine nil connection))))
+
+(defmethod resume-all-deferred ((engine ready-engine))
+  (map-connections (lambda (connection)
+                     ;; An owner that finds :ARRIVED looks again.  If the owner has left a moment
+                     ;; ago, AWAITING already shows whether the connection is deferred.
+                     (as-owner (and (or (owned-p connection)
+                                        (eq :answer (connection-awaiting connection)))
+                                    (become-owner connection nil))
+                       (requeue-connection engine connection)))
+                   (engine-table engine)))
