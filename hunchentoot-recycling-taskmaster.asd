@@ -105,21 +105,13 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
    (:module "http"                      ; HTTP/1.1 without I/O
     :serial t
     :components ((:file "package")
-                 (:file "tools")
-                 (:file "refusals")
-                 (:file "request-limits")
-                 (:file "grammar")
-                 (:file "words")
-                 (:file "scan")
-                 (:file "names")
-                 (:file "head")
-                 (:file "target")
+                 (:file "refusals")     ; and limits
+                 (:file "scan")         ; octets and known words
+                 (:file "request-head")
                  (:file "ip-address")   ; and networks
                  (:file "forwarded")    ; what proxies tell of the client
                  (:file "proxy-protocol") ; the same, at the start of a connection
                  (:file "decoding")     ; UTF-8 and percent signs
-                 (:file "fields")
-                 (:file "state")
                  (:file "parser")
                  (:file "protocol-state") ; of both sides: may the connection be used again
                  (:file "body")

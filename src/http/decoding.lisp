@@ -111,18 +111,3 @@ as UTF-8: a string.  It is TEXT itself if that is the same."
            (utf-8-text octets 0 count)))
         ((and (= 0 start) (= end (length text))) text)
         (t (text-part text start end))))
-
-;;; The parts of a request's target
-
-(defun uri-path (uri)
-  "The start and the end of the path in the string URI, a request target.  The path ends at the
-query or at the end of URI (RFC 9112, section 3.2)."
-  (declare (type text uri) #.*plain-policy*)
-  (let* ((size (length uri))
-         (query (text-position #\? uri 0 size))
-         (authority (and (plusp size)
-                         (char/= #\/ (schar uri 0))
-                         (authority-start uri))))
-    (if authority
-        (values (text-position #\/ uri (min authority query) query) query)
-        (values 0 query))))

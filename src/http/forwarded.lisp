@@ -62,11 +62,6 @@ quoted string."
 
 ;;; Addresses of clients
 
-(defun port-in (text start end)
-  "The port that TEXT has from START to END; NIL if there is none."
-  (let ((port (decimal-number text start end +most-port-digits+)))
-    (and port (<= port 65535) port)))
-
 (defun obfuscated-p (text start end)
   "True if TEXT from START to END is an identifier by which a proxy hides something (RFC 7239,
 section 6.3)."

@@ -21,9 +21,9 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; request heads
    #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
    #:reset-parser #:forget-head
-   #:head #:head-method #:head-uri #:head-target-form #:head-protocol
+   #:head #:head-method #:head-uri #:head-protocol
    #:head-headers #:head-header #:head-host #:set-host #:head-framing #:head-keep-alive-p
-   #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
+   #:head-keep-alive-requested-p #:head-upgrade
    #:head-expect-100-continue-p #:*spelling-kept-p*
    #:options-of-server-p #:uri-path #:host-and-port #:default-port #:field-spelling
    ;; proxies

@@ -1,11 +1,72 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; The request head parser is a state machine.  Each phase is a function that gets the octets
-;;; from where the last phase stopped.  A phase takes one word and calls the next phase
-;;; (PROCEED).  At the end of a line, the phase returns the position of the next line.  When
-;;; the octets run out first, the phase returns NIL, and PARSE-HEAD calls it again with the
-;;; octets that follow.  So the parser examines each octet once, in order, and the decision to
-;;; refuse a request depends on its octets alone, not on how they were split in transit.
+;;;; The parser of request heads goes line by line, and judges a line as soon as its octets tell:
+;;;; where they run out first, it goes on with that line when more have come.  So the decision to
+;;;; refuse a request depends on its octets alone, not on how they were split in transit.  Octets of
+;;;; fields are looked at once, the request line, which is short, once for each arrival.
+;;;;
+;;;; It is strict: if it were more lenient than a proxy in front of it, an attacker could make the
+;;;; two see different requests.
+
+(defvar *spelling-kept-p* nil
+  "True to keep the client's spelling of a header field name that has no keyword; NIL to change such
+a name to upper case.  It is set once, before the first request.")
+
+(defstruct (parser (:include opaque) (:constructor make-parser
+                                         (&optional (limits *default-limits*)
+                                          &aux (budget (limits-request-line-octets limits))))
+                   (:copier nil) (:predicate nil))
+  "Reads request heads off a connection, one after the other; see PARSE-HEAD.  A parser holds the
+parsed part of an incomplete head, but none of its octets."
+  (limits *default-limits* :type limits)
+  ;; What has come since the last head: nothing, empty lines or a part of one, or some of a request.
+  (progress :nothing :type (member :nothing :empty-lines :request))
+  (line 0 :type index)                  ; the start of the current line within the head
+  (budget 0 :type index)                ; how many octets the section may have from there on
+  ;; Of an unfinished field line: the size of its name, 0 while it is not known, and how many octets
+  ;; need not be looked at again.
+  (name-size 0 :type index)
+  (offset 0 :type index)
+  ;; The head as far as it was read; NIL beyond the request line if it was forgotten.
+  (head nil :type (or null head))
+  (fields '() :type list)               ; alist, newest first
+  (field-count 0 :type index)
+  (seen 0 :type role)                   ; the union of the roles of all fields
+  (repeated-p nil :type boolean))       ; true if a value in FIELDS is a list, newest first
+
+(defun reset-parser (parser &optional (limits (parser-limits parser)))
+  "Makes PARSER ready for a new request under LIMITS, and returns PARSER.  The caller needs this
+only to drop an unfinished head, after a PROTOCOL-ERROR, or to change LIMITS between requests."
+  (declare (type parser parser) (type limits limits) #.*plain-policy*)
+  (setf (parser-limits parser) limits
+        (parser-progress parser) :nothing
+        (parser-line parser) 0
+        (parser-budget parser) (limits-request-line-octets limits)
+        (parser-name-size parser) 0
+        (parser-offset parser) 0
+        (parser-head parser) nil
+        (parser-fields parser) '()
+        (parser-field-count parser) 0
+        (parser-seen parser) 0
+        (parser-repeated-p parser) nil)
+  parser)
+
+(defun forget-head (parser)
+  "Frees the strings that PARSER has made for an unfinished head, so that a connection that waits
+for the rest of the head holds only its octets.  When the head is complete, PARSER reads the whole
+head again."
+  (declare (type parser parser))
+  (setf (parser-head parser) nil
+        (parser-fields parser) '()
+        (parser-repeated-p parser) nil))
+
+(defun parser-begun-p (parser)
+  "True if PARSER has seen an octet of a request, not counting empty lines before the request."
+  (eq :request (parser-progress parser)))
+
+(defun parser-fresh-p (parser)
+  "True if PARSER has seen no octet since its last request, not even of an empty line."
+  (eq :nothing (parser-progress parser)))
 
 (defun refuse-octet (octet refusal)
   "Refuses OCTET at the end of a word: a line feed as a bare one, any other octet with REFUSAL."
@@ -18,109 +79,6 @@
   (unless (= octet +line-feed+)
     (refuse :bare-carriage-return)))
 
-(defmacro define-phase (name (parser octets position end) documentation &body body)
-  "Defines NAME as a phase of PARSER that gets OCTETS from POSITION below END, at least one.  BODY
-returns the position of the next line, or NIL to wait for more octets."
-  `(defun ,name (,parser ,octets ,position ,end)
-     ,documentation
-     (declare (type parser ,parser) (type octets ,octets) (type index ,position ,end)
-              (ignorable ,end) #.*plain-policy*)
-     ,@body))
-
-;;; The request line.  RFC 9112, section 3: request-line = method SP request-target SP
-;;; HTTP-version.  The parser accepts exactly one space between words.  If it were more lenient
-;;; than a proxy in front of it, an attacker could make the two see different requests.
-
-(define-phase read-empty-line (parser octets position end)
-  "Skips empty lines before the request line (RFC 9112, section 2.2)."
-  (if (= (aref octets position) +carriage-return+)
-      (proceed end-empty-line parser octets (1+ position) end)
-      (proceed read-method parser octets position end)))
-
-(define-phase end-empty-line (parser octets position end)
-  "Takes the line feed of an empty line.  The empty line counts against the request line's budget."
-  (expect-line-feed (aref octets position))
-  (let ((next (1+ position)))
-    (setf (parser-start parser) next)   ; the caller can drop the octets before NEXT
-    (begin-line parser 'read-empty-line next (remaining-budget parser next))))
-
-(define-phase read-method (parser octets position end)
-  "Takes the method and the space after it."
-  (let ((start (parser-base parser))
-        (stop (run-end octets position end +token+)))
-    (when (< stop end)
-      (unless (and (= (aref octets stop) +space+) (< start stop))
-        (refuse-octet (aref octets stop) :malformed-method))
-      (setf (parser-head parser) (start-head (method-name octets start stop)))
-      (proceed read-target parser octets (1+ stop) end))))
-
-(define-phase read-target (parser octets position end)
-  "Takes the request target and the space after it."
-  (let ((start (+ (parser-base parser) (parser-mark parser)))
-        (stop (visible-end octets position end)))
-    (when (< stop end)
-      (let ((octet (aref octets stop)))
-        (cond ((= octet +carriage-return+)
-               (refuse :missing-version))
-              ((not (and (= octet +space+) (< start stop)))
-               (refuse-octet octet :malformed-target))))
-      (unless (parser-judging-p parser)
-        (setf (head-uri (parser-head parser)) (latin-1-text octets start stop)))
-      (proceed read-version parser octets (1+ stop) end))))
-
-(define-phase read-version (parser octets position end)
-  "Takes the version and the carriage return after it."
-  (let ((start (+ (parser-base parser) (parser-mark parser)))
-        (stop (visible-end octets position end)))
-    (when (< stop end)
-      (unless (= (aref octets stop) +carriage-return+)
-        (refuse-octet (aref octets stop) :malformed-version))
-      (let ((protocol (protocol-name octets start stop)))
-        (unless (parser-judging-p parser)
-          (setf (head-protocol (parser-head parser)) protocol)))
-      (proceed end-request-line parser octets (1+ stop) end))))
-
-(define-phase end-request-line (parser octets position end)
-  "Takes the line feed of the request line, and checks the target."
-  (expect-line-feed (aref octets position))
-  (when (parser-judging-p parser)
-    (read-request-line-again parser octets (parser-base parser) position))
-  (settle-target (parser-head parser))
-  (let ((next (1+ position)))
-    (begin-line parser 'read-name next (budget-after-request-line parser next))))
-
-(defun read-request-line-again (parser octets start end)
-  "Reads the request line again, now to store its words in PARSER, which has only checked them so
-far.  The line, or its first part, is in OCTETS from START below END.  Signals the same refusal as
-the first reading."
-  (setf (parser-judging-p parser) nil
-        (parser-base parser) start)
-  (when (< start end)
-    (read-method parser octets start end)))
-
-(defun budget-after-request-line (parser position)
-  "The number of octets that the header lines may have: the limit of the whole head, less the
-request line, which ends at POSITION."
-  (let ((limits (parser-limits parser)))
-    (max 0 (- (limits-header-octets limits)
-              (- (limits-request-line-octets limits) (remaining-budget parser position))))))
-
-;;; The field lines.  RFC 9112, section 5: field-line = field-name ":" OWS field-value OWS
-
-(define-phase read-name (parser octets position end)
-  "Takes the name of a field and the colon after it, or the beginning of an empty line."
-  (let ((start (parser-base parser))
-        (stop (run-end octets position end +token+)))
-    (when (< stop end)
-      (cond ((and (= (aref octets stop) +colon+) (< start stop))
-             (note-field-name parser octets start stop)
-             (proceed read-value parser octets (1+ stop) end))
-            ((and (= (aref octets stop) +carriage-return+) (= start stop))
-             (proceed end-head parser octets (1+ stop) end))
-            (t
-             (refuse-name-end (aref octets stop) (= start stop)
-                              (zerop (parser-field-count parser))))))))
-
 (defun refuse-name-end (octet line-start-p first-p)
   "Refuses OCTET, which stands where a colon must follow a field name.  LINE-START-P is true if the
 name is empty; FIRST-P is true if the field would have been the first."
@@ -130,59 +88,145 @@ name is empty; FIRST-P is true if the field would have been the first."
                             (first-p :whitespace-before-fields)
                             (t :folded-line))))
 
-(define-phase read-value (parser octets position end)
-  "Takes the value of a field and the carriage return after it."
-  (let ((start (+ (parser-base parser) (parser-mark parser)))
-        (stop (value-end octets position end)))
-    (when (< stop end)
-      (unless (= (aref octets stop) +carriage-return+)
-        (refuse-octet (aref octets stop) :control-in-value))
-      (if (parser-judging-p parser)
-          (judge-field parser)
-          (add-field parser (value-text octets start stop)))
-      (proceed end-field parser octets (1+ stop) end))))
+(defun read-request-line (head octets start end)
+  "Reads the request line in OCTETS from START below END into HEAD, as far as it has come.  Returns
+the position after it, or NIL where more has to come."
+  (declare (type head head) (type octets octets) (type index start end) #.*plain-policy*)
+  ;; RFC 9112, section 3: request-line = method SP request-target SP HTTP-version
+  (let ((stop (run-end octets start end +token+)))
+    (when (= stop end)
+      (return-from read-request-line nil))
+    (unless (and (= (aref octets stop) +space+) (< start stop))
+      (refuse-octet (aref octets stop) :malformed-method))
+    (setf (head-method head)
+          (let ((word (find-word *methods* octets start stop 0)))
+            (if word
+                (word-keyword word)
+                (let ((name (latin-1-text octets start stop)))
+                  (or (find-symbol name '#:keyword) name))))
+          start (1+ stop)))
+  (let ((stop (run-end octets start end +visible+)))
+    (when (= stop end)
+      (return-from read-request-line nil))
+    (let ((octet (aref octets stop)))
+      (cond ((= octet +carriage-return+)
+             (refuse :missing-version))
+            ((not (and (= octet +space+) (< start stop)))
+             (refuse-octet octet :malformed-target))))
+    (setf (head-uri head) (latin-1-text octets start stop)
+          start (1+ stop)))
+  (let ((stop (run-end octets start end +visible+)))
+    (when (= stop end)
+      (return-from read-request-line nil))
+    (unless (= (aref octets stop) +carriage-return+)
+      (refuse-octet (aref octets stop) :malformed-version))
+    ;; RFC 9112, section 2.3: HTTP-version = HTTP-name "/" DIGIT "." DIGIT, case-sensitive.
+    (flet ((digit-p (position)
+             (octet-in-class-p (aref octets position) +digit+)))
+      (unless (and (= 8 (- stop start))
+                   (= 5 (matching-octets (load-time-value (ascii-octets "HTTP/") t) 0
+                                         octets start stop))
+                   (digit-p (+ start 5))
+                   (= (char-code #\.) (aref octets (+ start 6)))
+                   (digit-p (+ start 7)))
+        (refuse :malformed-version)))
+    (unless (= (char-code #\1) (aref octets (+ start 5)))
+      (refuse :unsupported-version))
+    ;; RFC 9110, section 2.5: a later minor version counts as the latest known one.
+    (setf (head-protocol head) (if (= (char-code #\0) (aref octets (+ start 7)))
+                                   :http/1.0
+                                   :http/1.1)
+          start (1+ stop)))
+  (when (< start end)
+    (expect-line-feed (aref octets start))
+    (settle-target head)
+    (1+ start)))
 
-(define-phase end-field (parser octets position end)
-  "Takes the line feed of a field line."
-  (expect-line-feed (aref octets position))
-  (let ((next (1+ position)))
-    (begin-line parser 'read-name next (remaining-budget parser next))))
-
-(define-phase end-head (parser octets position end)
-  "Takes the line feed of the empty line that ends the head."
-  (expect-line-feed (aref octets position))
-  (setf (parser-phase parser) nil)
-  (1+ position))
-
-;;; The whole head
-
-(defun refuse-over-budget (phase)
-  "Refuses a section that is longer than its limit.  PHASE, in which the budget ran out, tells which
-section that is."
-  (refuse (ecase phase
-            ((read-empty-line end-empty-line) :too-many-empty-lines)
-            (read-method :method-too-long)
-            ((read-target read-version end-request-line) :target-too-long)
-            ((read-name read-value end-field end-head) :headers-too-large))))
+(defun read-field (parser octets start end)
+  "Reads the field line in OCTETS from START below END for PARSER.  Returns the position after it,
+or NIL where more has to come."
+  (declare (type parser parser) (type octets octets) (type index start end) #.*plain-policy*)
+  ;; RFC 9112, section 5: field-line = field-name ":" OWS field-value OWS
+  (let* ((from (+ start (parser-offset parser)))
+         (name-end (if (plusp (parser-name-size parser))
+                       (+ start (parser-name-size parser))
+                       (run-end octets from end +token+)))
+         (value-end (if (< name-end end)
+                        (run-end octets (max from (1+ name-end)) end +value+)
+                        end)))
+    (declare (type index from name-end value-end))
+    (setf (parser-offset parser) (- value-end start))
+    (when (= name-end end)
+      (return-from read-field nil))
+    (unless (and (= (aref octets name-end) +colon+) (< start name-end))
+      (refuse-name-end (aref octets name-end) (= start name-end)
+                       (zerop (parser-field-count parser))))
+    (when (= (parser-field-count parser) (limits-header-count (parser-limits parser)))
+      (refuse :too-many-headers))
+    (unless (or (= value-end end) (= (aref octets value-end) +carriage-return+))
+      (refuse-octet (aref octets value-end) :control-in-value))
+    (unless (< (1+ value-end) end)
+      (setf (parser-name-size parser) (- name-end start))
+      (return-from read-field nil))
+    (expect-line-feed (aref octets (1+ value-end)))
+    (incf (parser-field-count parser))
+    (setf (parser-name-size parser) 0
+          (parser-offset parser) 0
+          from (1+ name-end))
+    (let* ((word (find-word *headers* octets start name-end 32))
+           (name (if word
+                     (word-keyword word)
+                     (let* ((spelling (latin-1-text octets start name-end))
+                            (name (string-upcase spelling)))
+                       (or (find-symbol name '#:keyword)
+                           (if *spelling-kept-p* spelling name)))))
+           (role (if word (word-role word) +unknown-field+))
+           (seen (parser-seen parser))
+           (earlier nil)
+           (to value-end))
+      (declare (type index to))
+      (loop while (and (< from to) (octet-in-class-p (aref octets from) +whitespace+))
+            do (incf from))
+      (loop while (and (< from to) (octet-in-class-p (aref octets (1- to)) +whitespace+))
+            do (decf to))
+      (when (logtest role seen)
+        ;; RFC 9112, section 3.2, and RFC 9110, section 8.6.  A server may accept equal values of
+        ;; Content-Length as one.  This server refuses them, since no honest client sends them.
+        (cond ((= role +host+) (refuse :repeated-host))
+              ((= role +content-length+) (refuse :repeated-content-length)))
+        (setf earlier (if (symbolp name)
+                          (assoc name (parser-fields parser) :test #'eq)
+                          (assoc-if (lambda (other)
+                                      (and (stringp other) (string-equal name other)))
+                                    (parser-fields parser)))))
+      (let ((value (latin-1-text octets from to)))
+        (cond (earlier
+               (setf (cdr earlier) (cons value (if (listp (cdr earlier))
+                                                   (cdr earlier)
+                                                   (list (cdr earlier))))
+                     (parser-repeated-p parser) t))
+              (t
+               (push (cons name value) (parser-fields parser))
+               (setf (parser-seen parser) (logior role seen))))))
+    (+ 2 value-end)))
 
 (defun finished-head (parser)
-  "Returns the head that PARSER has read, after the checks that need all of its fields.  PARSER is
-then ready for the next head."
+  "The head that PARSER has read, after the checks that need all of its fields."
   (declare (type parser parser) #.*plain-policy*)
   (let ((head (parser-head parser))
-        (seen (parser-seen parser)))
-    (setf (head-headers head) (finished-fields parser))
-    (settle-host head seen)
-    (settle-connection head seen)
-    (settle-framing head seen (parser-limits parser))
-    (settle-expectation head seen)
-    (reset-parser parser)
+        (fields (nreverse (parser-fields parser))))
+    (when (parser-repeated-p parser)
+      ;; All values are joined at once, since joining them two by two would take quadratic time.
+      (loop for field in fields
+            for (name . values) = field
+            when (listp values)
+              do (setf (cdr field)
+                       (coerce (format nil (if (eq name :cookie) "~{~A~^; ~}" "~{~A~^,~}")
+                                       (reverse values))
+                               'text))))
+    (setf (head-headers head) fields)
+    (settle-head head (parser-seen parser) (parser-limits parser))
     head))
-
-(defun read-head-again (parser)
-  "Sends PARSER, which has only checked a whole head, back to its start, to read and store it."
-  (reset-parser parser)
-  (setf (parser-base parser) (parser-start parser)))
 
 (defun parse-head (parser octets start end)
   "Continues to parse a request head with PARSER, in OCTETS from START below END.  Returns two
@@ -194,43 +238,70 @@ Signals a PROTOCOL-ERROR with status 400, 413, 414, 417, 431, 501 or 505 as soon
 received so far cannot become an acceptable request (RFC 9112, section 2.2)."
   (declare (type parser parser) (type index start end) #.*plain-policy*)
   (check-range octets start end)
-  (setf (parser-start parser) start
-        (parser-base parser) (+ start (parser-line parser)))
-  (let ((position (+ (parser-base parser) (parser-offset parser))))
-    (declare (type index position))
-    (assert (<= position end) (end) "PARSE-HEAD was given fewer octets than before.")
+  (let ((line (+ start (parser-line parser)))
+        (limits (parser-limits parser)))
+    (declare (type index line))
+    (assert (<= (+ line (parser-offset parser)) end) (end)
+            "PARSE-HEAD was given fewer octets than before.")
     (loop
-      (let* ((base (parser-base parser))
-             (stop (min end (+ base (parser-budget parser))))
-             (next (and (< position stop)
-                        (funcall (parser-phase parser) parser octets position stop))))
-        (declare (type index base stop) (type (or null index) next))
+      ;; The request line, with the empty lines before it, must end within the budget, and so must
+      ;; the fields.  No octet beyond it is looked at.
+      (let* ((stop (min end (+ line (parser-budget parser))))
+             (request-line-p (= line start))
+             (empty-p (and (< line stop) (= (aref octets line) +carriage-return+)))
+             (next (cond ((= line stop) nil)
+                         (empty-p
+                          (when (< (1+ line) stop)
+                            (expect-line-feed (aref octets (1+ line)))
+                            (+ 2 line)))
+                         (request-line-p
+                          (read-request-line (or (parser-head parser)
+                                                 (setf (parser-head parser) (start-head)))
+                                             octets line stop))
+                         (t (read-field parser octets line stop)))))
+        (declare (type index stop) (type (or null index) next))
         (cond ((null next)
                (when (< stop end)
-                 (refuse-over-budget (parser-phase parser)))
-               (setf (parser-line parser) (- base (parser-start parser))
-                     (parser-offset parser) (- stop base))
-               (return (values nil (parser-start parser))))
-              ((parser-phase parser)
-               (setf position next))
-              ((parser-judging-p parser)
-               (setf end next)
-               (read-head-again parser)
-               (setf position (parser-base parser)))
+                 (refuse (cond ((not request-line-p) :headers-too-large)
+                               ((or (= line stop) empty-p) :too-many-empty-lines)
+                               ((head-method (parser-head parser)) :target-too-long)
+                               (t :method-too-long))))
+               (setf (parser-line parser) (- line start)
+                     (parser-progress parser)
+                     (cond ((and request-line-p (or (= line end) empty-p))
+                            (if (= start end) (parser-progress parser) :empty-lines))
+                           (t :request)))
+               (return (values nil start)))
+              ((and empty-p request-line-p) ; RFC 9112, section 2.2: it is ignored
+               (decf (parser-budget parser) 2)
+               (setf (parser-progress parser) :empty-lines
+                     start next             ; the caller can drop the octets before
+                     line next))
+              (empty-p
+               (let ((head (and (parser-head parser) (finished-head parser))))
+                 (reset-parser parser)
+                 (when head
+                   (return (values head next)))
+                 (setf end next             ; it was forgotten: once more
+                       line start)))
               (t
-               (return (values (finished-head parser) next))))))))
+               (decf (parser-budget parser) (- next line))
+               (when request-line-p     ; the limit of the fields is that of the whole head
+                 (setf (parser-budget parser)
+                       (max 0 (- (limits-header-octets limits)
+                                 (- (limits-request-line-octets limits)
+                                    (parser-budget parser))))))
+               (setf line next)))))))
 
 (defun known-request-line (parser octets start end)
   "Returns the method, the target and the protocol of a request whose head is unfinished or was
 refused; NIL for each one that is not known.  PARSER is the parser of the head; the octets received
 so far are in OCTETS from START below END.  Afterwards PARSER must be reset before it is used."
-  (when (parser-judging-p parser)
-    (handler-case (read-request-line-again parser octets start end)
-      (protocol-error () nil)))
   (let ((head (parser-head parser)))
-    (if head
-        (values (head-method head)
-                (and (plusp (length (head-uri head))) (head-uri head))
-                (and (not (member (parser-phase parser) '(read-target read-version)))
-                     (head-protocol head)))
-        (values nil nil nil))))
+    (unless head                        ; it was forgotten, if anything has come
+      (setf head (start-head))
+      (handler-case (read-request-line head octets start end)
+        (protocol-error () nil)))
+    (values (head-method head)
+            (and (plusp (length (head-uri head))) (head-uri head))
+            (head-protocol head))))

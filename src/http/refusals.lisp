@@ -18,146 +18,125 @@
 unknown, so the server replies with PROTOCOL-ERROR-STATUS, if the client has sent anything, and
 closes the connection."))
 
-(defvar *refusals* '()
-  "List of (REFUSAL STATUS SECTION REASON), the last defined first.")
-
-(defun define-refusal (refusal status section reason)
-  "Defines the keyword REFUSAL: the server replies with STATUS and REASON, a sentence for the
-client.  SECTION of an RFC has the rule."
-  (setf *refusals* (remove refusal *refusals* :key #'first))
-  (push (list refusal status section reason) *refusals*))
-
 ;;; Every reason for which this layer, or a layer above it, refuses a request.  The layer that
 ;;; sends the reply uses the status; this file sends nothing.
 
-;;; Line structure
-
-(define-refusal :bare-carriage-return 400 "RFC 9112, section 2.2"
-  "A carriage return is not followed by a line feed.")
-(define-refusal :bare-line-feed 400 "RFC 9112, section 2.2"
-  "A line feed is not preceded by a carriage return.")
-(define-refusal :too-many-empty-lines 400 "RFC 9112, section 2.2"
-  "Too many empty lines precede the request line.")
-
-;;; Request line
-
-(define-refusal :malformed-method 400 "RFC 9112, section 3.1"
-  "The method is not a token followed by one space.")
-(define-refusal :method-too-long 501 "RFC 9112, section 3"
-  "The method is longer than any that this server knows.")
-(define-refusal :malformed-target 400 "RFC 9112, section 3.2"
-  "The request target is not visible ASCII followed by one space.")
-(define-refusal :target-too-long 414 "RFC 9112, section 3"
-  "The request line is longer than this server takes.")
-(define-refusal :missing-version 400 "RFC 9112, section 3"
-  "The request line names no HTTP version.")
-(define-refusal :malformed-version 400 "RFC 9112, section 2.3"
-  "The request line does not end in an HTTP version.")
-(define-refusal :unsupported-version 505 "RFC 9110, section 15.6.6"
-  "This server speaks only HTTP/1.1 and HTTP/1.0.")
-(define-refusal :unknown-target-form 400 "RFC 9112, section 3.2"
-  "The request target is neither a path nor an http URI.")
-(define-refusal :fragment-in-target 400 "RFC 9112, section 3.2"
-  "The request target has a fragment.")
-(define-refusal :asterisk-without-options 400 "RFC 9112, section 3.2.4"
-  "The target * goes with the method OPTIONS only.")
-(define-refusal :connect-without-authority 400 "RFC 9112, section 3.2.3"
-  "The target of CONNECT is a host, a colon and a port.")
-(define-refusal :invalid-authority 400 "RFC 9110, section 4.2"
-  "The request target names no valid host.")
-
-;;; Fields
-
-(define-refusal :whitespace-before-fields 400 "RFC 9112, section 2.2"
-  "White space follows the request line.")
-(define-refusal :folded-line 400 "RFC 9112, section 5.2"
-  "A header field is continued on a second line.")
-(define-refusal :whitespace-before-colon 400 "RFC 9112, section 5.1"
-  "White space stands between a field name and its colon.")
-(define-refusal :malformed-field-name 400 "RFC 9112, section 5.1"
-  "A field name is not a token followed by a colon.")
-(define-refusal :control-in-value 400 "RFC 9110, section 5.5"
-  "A field value contains a control character.")
-(define-refusal :headers-too-large 431 "RFC 6585, section 5"
-  "The header fields are larger than this server takes.")
-(define-refusal :too-many-headers 431 "RFC 6585, section 5"
-  "There are more header fields than this server takes.")
-
-;;; Host
-
-(define-refusal :missing-host 400 "RFC 9112, section 3.2"
-  "An HTTP/1.1 request needs a Host field.")
-(define-refusal :repeated-host 400 "RFC 9112, section 3.2"
-  "There is more than one Host field.")
-(define-refusal :invalid-host 400 "RFC 9112, section 3.2"
-  "The Host field is not a host with an optional port.")
-
-;;; Framing
-
-(define-refusal :malformed-content-length 400 "RFC 9110, section 8.6"
-  "Content-Length is not a decimal number.")
-(define-refusal :repeated-content-length 400 "RFC 9110, section 8.6"
-  "There is more than one Content-Length.")
-(define-refusal :body-too-large 413 "RFC 9110, section 15.5.14"
-  "The content is larger than this server takes.")
-(define-refusal :two-framings 400 "RFC 9112, section 6.1"
-  "Transfer-Encoding and Content-Length exclude each other.")
-(define-refusal :transfer-encoding-in-http/1.0 400 "RFC 9112, section 6.1"
-  "HTTP/1.0 has no Transfer-Encoding.")
-(define-refusal :malformed-transfer-encoding 400 "RFC 9112, section 7"
-  "Transfer-Encoding is not a list of plain coding names.")
-(define-refusal :chunked-not-final 400 "RFC 9112, section 6.3"
-  "The final transfer coding, and no other, must be chunked.")
-(define-refusal :unknown-transfer-coding 501 "RFC 9112, section 6.1"
-  "This server knows no transfer coding but chunked.")
-(define-refusal :unknown-expectation 417 "RFC 9110, section 10.1.1"
-  "This server can meet no expectation but 100-continue.")
-
-;;; Chunked bodies
-
-(define-refusal :malformed-chunk-size 400 "RFC 9112, section 7.1"
-  "A chunk does not begin with its size in hexadecimal digits.")
-(define-refusal :malformed-chunk-extension 400 "RFC 9112, section 7.1.1"
-  "A chunk extension is not a name, perhaps with a token or a quoted string.")
-(define-refusal :chunk-extensions-too-large 413 "RFC 9112, section 7.1.1"
-  "The chunk extensions are larger than this server takes.")
-(define-refusal :malformed-chunk-end 400 "RFC 9112, section 7.1"
-  "The octets of a chunk are not followed by a line end.")
-(define-refusal :trailers-too-large 431 "RFC 9112, section 7.1.2"
-  "The trailer fields are larger than this server takes.")
-
-;;; Refusals by the layers above, which have handlers, a heap and a clock
-
-(define-refusal :form-too-large 413 "RFC 9110, section 15.5.14"
-  "The form is larger than this server takes.")
-(define-refusal :too-many-fields 413 "RFC 9110, section 15.5.14"
-  "The form has more fields than this server takes.")
-(define-refusal :too-many-files 413 "RFC 9110, section 15.5.14"
-  "The form has more files than this server takes.")
-(define-refusal :no-memory 503 "RFC 9110, section 15.6.4"
-  "Neither memory nor a temporary file has room for the request.")
-(define-refusal :queue-timeout 503 "RFC 9110, section 15.6.4"
-  "The server is busy.  Please try again in a moment.")
-(define-refusal :handler-timeout 503 "RFC 9110, section 15.6.4"
-  "The server took too long to answer the request.")
-(define-refusal :connect-not-served 501 "RFC 9110, section 9.3.6"
-  "This server is not a proxy, and does not serve CONNECT.")
-
-(define-refusal :content-of-handshake 400 "RFC 6455, section 4.1"
-  "A request that opens a WebSocket must not have content.")
-
-(define-refusal :plain-http-to-tls 400 "RFC 9110, section 4.2.2"
-  "A plain HTTP request was sent to a port for https.")
-(define-refusal :tls-to-plain-http 400 "RFC 9110, section 4.2.1"
-  "A TLS handshake was begun on a port for plain http.")
-(define-refusal :malformed-proxy-header 400 "proxy-protocol.txt, section 2"
-  "The connection does not begin with a header of the PROXY protocol.")
-(define-refusal :no-trusted-proxy 400 "proxy-protocol.txt, section 2"
-  "The connection does not come from a trusted proxy.")
-(define-refusal :contradicting-proxies 400 "RFC 7239, section 8.1"
-  "Forwarded and X-Forwarded-For name different clients.")
-(define-refusal :request-timeout 408 "RFC 9110, section 15.5.9"
-  "The request did not arrive in time.")
+(defparameter *refusals*
+  '(;; Line structure
+    (:bare-carriage-return 400 "RFC 9112, section 2.2"
+     "A carriage return is not followed by a line feed.")
+    (:bare-line-feed 400 "RFC 9112, section 2.2"
+     "A line feed is not preceded by a carriage return.")
+    (:too-many-empty-lines 400 "RFC 9112, section 2.2"
+     "Too many empty lines precede the request line.")
+    ;; Request line
+    (:malformed-method 400 "RFC 9112, section 3.1"
+     "The method is not a token followed by one space.")
+    (:method-too-long 501 "RFC 9112, section 3"
+     "The method is longer than any that this server knows.")
+    (:malformed-target 400 "RFC 9112, section 3.2"
+     "The request target is not visible ASCII followed by one space.")
+    (:target-too-long 414 "RFC 9112, section 3"
+     "The request line is longer than this server takes.")
+    (:missing-version 400 "RFC 9112, section 3"
+     "The request line names no HTTP version.")
+    (:malformed-version 400 "RFC 9112, section 2.3"
+     "The request line does not end in an HTTP version.")
+    (:unsupported-version 505 "RFC 9110, section 15.6.6"
+     "This server speaks only HTTP/1.1 and HTTP/1.0.")
+    (:unknown-target-form 400 "RFC 9112, section 3.2"
+     "The request target is neither a path nor an http URI.")
+    (:fragment-in-target 400 "RFC 9112, section 3.2"
+     "The request target has a fragment.")
+    (:asterisk-without-options 400 "RFC 9112, section 3.2.4"
+     "The target * goes with the method OPTIONS only.")
+    (:connect-without-authority 400 "RFC 9112, section 3.2.3"
+     "The target of CONNECT is a host, a colon and a port.")
+    (:invalid-authority 400 "RFC 9110, section 4.2"
+     "The request target names no valid host.")
+    ;; Fields
+    (:whitespace-before-fields 400 "RFC 9112, section 2.2"
+     "White space follows the request line.")
+    (:folded-line 400 "RFC 9112, section 5.2"
+     "A header field is continued on a second line.")
+    (:whitespace-before-colon 400 "RFC 9112, section 5.1"
+     "White space stands between a field name and its colon.")
+    (:malformed-field-name 400 "RFC 9112, section 5.1"
+     "A field name is not a token followed by a colon.")
+    (:control-in-value 400 "RFC 9110, section 5.5"
+     "A field value contains a control character.")
+    (:headers-too-large 431 "RFC 6585, section 5"
+     "The header fields are larger than this server takes.")
+    (:too-many-headers 431 "RFC 6585, section 5"
+     "There are more header fields than this server takes.")
+    ;; Host
+    (:missing-host 400 "RFC 9112, section 3.2"
+     "An HTTP/1.1 request needs a Host field.")
+    (:repeated-host 400 "RFC 9112, section 3.2"
+     "There is more than one Host field.")
+    (:invalid-host 400 "RFC 9112, section 3.2"
+     "The Host field is not a host with an optional port.")
+    ;; Framing
+    (:malformed-content-length 400 "RFC 9110, section 8.6"
+     "Content-Length is not a decimal number.")
+    (:repeated-content-length 400 "RFC 9110, section 8.6"
+     "There is more than one Content-Length.")
+    (:body-too-large 413 "RFC 9110, section 15.5.14"
+     "The content is larger than this server takes.")
+    (:two-framings 400 "RFC 9112, section 6.1"
+     "Transfer-Encoding and Content-Length exclude each other.")
+    (:transfer-encoding-in-http/1.0 400 "RFC 9112, section 6.1"
+     "HTTP/1.0 has no Transfer-Encoding.")
+    (:malformed-transfer-encoding 400 "RFC 9112, section 7"
+     "Transfer-Encoding is not a list of plain coding names.")
+    (:chunked-not-final 400 "RFC 9112, section 6.3"
+     "The final transfer coding, and no other, must be chunked.")
+    (:unknown-transfer-coding 501 "RFC 9112, section 6.1"
+     "This server knows no transfer coding but chunked.")
+    (:unknown-expectation 417 "RFC 9110, section 10.1.1"
+     "This server can meet no expectation but 100-continue.")
+    ;; Chunked bodies
+    (:malformed-chunk-size 400 "RFC 9112, section 7.1"
+     "A chunk does not begin with its size in hexadecimal digits.")
+    (:malformed-chunk-extension 400 "RFC 9112, section 7.1.1"
+     "A chunk extension is not a name, perhaps with a token or a quoted string.")
+    (:chunk-extensions-too-large 413 "RFC 9112, section 7.1.1"
+     "The chunk extensions are larger than this server takes.")
+    (:malformed-chunk-end 400 "RFC 9112, section 7.1"
+     "The octets of a chunk are not followed by a line end.")
+    (:trailers-too-large 431 "RFC 9112, section 7.1.2"
+     "The trailer fields are larger than this server takes.")
+    ;; Refusals by the layers above, which have handlers, a heap and a clock
+    (:form-too-large 413 "RFC 9110, section 15.5.14"
+     "The form is larger than this server takes.")
+    (:too-many-fields 413 "RFC 9110, section 15.5.14"
+     "The form has more fields than this server takes.")
+    (:too-many-files 413 "RFC 9110, section 15.5.14"
+     "The form has more files than this server takes.")
+    (:no-memory 503 "RFC 9110, section 15.6.4"
+     "Neither memory nor a temporary file has room for the request.")
+    (:queue-timeout 503 "RFC 9110, section 15.6.4"
+     "The server is busy.  Please try again in a moment.")
+    (:handler-timeout 503 "RFC 9110, section 15.6.4"
+     "The server took too long to answer the request.")
+    (:connect-not-served 501 "RFC 9110, section 9.3.6"
+     "This server is not a proxy, and does not serve CONNECT.")
+    (:content-of-handshake 400 "RFC 6455, section 4.1"
+     "A request that opens a WebSocket must not have content.")
+    (:plain-http-to-tls 400 "RFC 9110, section 4.2.2"
+     "A plain HTTP request was sent to a port for https.")
+    (:tls-to-plain-http 400 "RFC 9110, section 4.2.1"
+     "A TLS handshake was begun on a port for plain http.")
+    (:malformed-proxy-header 400 "proxy-protocol.txt, section 2"
+     "The connection does not begin with a header of the PROXY protocol.")
+    (:no-trusted-proxy 400 "proxy-protocol.txt, section 2"
+     "The connection does not come from a trusted proxy.")
+    (:contradicting-proxies 400 "RFC 7239, section 8.1"
+     "Forwarded and X-Forwarded-For name different clients.")
+    (:request-timeout 408 "RFC 9110, section 15.5.9"
+     "The request did not arrive in time."))
+  "A list of (REFUSAL STATUS SECTION REASON): the section that has the rule, and a sentence for the
+client.")
 
 (defun make-refusal (refusal)
   "The PROTOCOL-ERROR named REFUSAL, a keyword such as :REQUEST-TIMEOUT, not signalled."
@@ -173,3 +152,96 @@ client.  SECTION of an RFC has the rule."
 Never returns."
   (error (make-refusal refusal)))
 
+;;; Limits
+
+(deftype content-size ()
+  "A number of octets of content.  It can exceed any memory, yet the sum of two is cheap to
+compute."
+  '(unsigned-byte 60))
+
+(defconstant +most-content+ (1- (expt 2 60))
+  "The largest content size there is.")
+
+(deftype timeout ()
+  "A limit of time: seconds, a real; NIL for none; :READ-TIMEOUT for that of the server."
+  '(or null (real 0) (eql :read-timeout)))
+
+(defparameter *content-grace* 10
+  "The number of seconds before the CONTENT-RATE of LIMITS applies.")
+
+(defparameter *reply-grace* 30
+  "The number of seconds before the REPLY-RATE of LIMITS applies.")
+
+(defstruct (limits (:include opaque) (:copier nil))
+  "The limits of one request.  A limits object never changes, so threads can share it; other limits
+are a new object.  All sizes are in octets."
+  ;; The maximum number of octets of the request line in these LIMITS, with its line end and the
+  ;; empty lines before it. The server refuses more with 414, or with 501 within the method (RFC
+  ;; 9112, section 3).
+  (request-line-octets (* 16 1024) :type index :read-only t)
+  ;; The maximum number of octets of a whole head in these LIMITS: the request line, all header
+  ;; lines and the empty line, with their line ends. The server refuses more with 431 (RFC 6585,
+  ;; section 5).
+  (header-octets (* 32 1024) :type index :read-only t)
+  ;; The maximum number of header lines in these LIMITS. The server refuses more with 431 (RFC
+  ;; 6585, section 5).
+  (header-count 128 :type index :read-only t)
+  ;; The maximum number of octets of content in these LIMITS, NIL for no bound. The server refuses
+  ;; more with 413 (RFC 9110, section 15.5.14).
+  (body-octets nil :type (or null content-size) :read-only t)
+  ;; The maximum number of octets of all chunk extensions of one body. The server refuses more with
+  ;; 413 (RFC 9112, section 7.1.1). No argument changes it.
+  (chunk-extension-octets (* 16 1024) :type index :read-only t)
+  ;; The maximum number of octets of the trailer fields of one body, with their line ends. The
+  ;; server refuses more with 431 (RFC 9112, section 7.1.2). No argument changes it.
+  (trailer-octets (* 8 1024) :type index :read-only t)
+  ;; The maximum number of octets of content that the server keeps as a whole, in these LIMITS; NIL
+  ;; for no bound. The server refuses more with 413 (RFC 9110, section 15.5.14).
+  (raw-octets (* 64 1024 1024) :type (or null content-size) :read-only t)
+  ;; The maximum number of octets of a form that the server keeps, without its files, in these
+  ;; LIMITS; NIL for no bound. The server refuses more with 413 (RFC 9110, section 15.5.14).
+  (form-octets (* 2 1024 1024) :type (or null content-size) :read-only t)
+  ;; The minimum average rate, in octets per second, at which a client has to send content, in
+  ;; these LIMITS; NIL for no bound. The server refuses a slower client with 408 (RFC 9110, section
+  ;; 15.5.9).
+  (content-rate 1024 :type (or null (and index (integer 1))) :read-only t)
+  ;; The maximum number of seconds that content received before the handler runs may take, in these
+  ;; LIMITS; NIL for no bound. The server refuses a slower client with 408 (RFC 9110, section
+  ;; 15.5.9).
+  (content-seconds nil :type (or null index) :read-only t)
+  ;; The minimum average rate, in octets per second, at which a client has to receive a reply while
+  ;; the server waits for it, in these LIMITS; NIL for no bound.
+  (reply-rate 1024 :type (or null (and index (integer 1))) :read-only t)
+  ;; The number of seconds that a deferred reply may take by default, a real, in these LIMITS; NIL
+  ;; for no bound. The server then answers 504 (RFC 9110, section 15.6.5).
+  (reply-seconds 60 :type (or null (real 0)) :read-only t)
+  ;; The number of seconds that a handler may run before the server answers 503 in its place (RFC
+  ;; 9110, section 15.6.4), a real, in these LIMITS; NIL for no bound.
+  (handler-seconds nil :type (or null (real 0)) :read-only t)
+  ;; The number of seconds that a request may wait for a thread, a real, in these LIMITS; NIL for
+  ;; no bound. The server answers one that has waited longer with 503 (RFC 9110, section 15.6.4).
+  (queue-seconds nil :type (or null (real 0)) :read-only t)
+  ;; The number of seconds that a TLS handshake may take, a real, in these LIMITS; NIL for no
+  ;; bound, :READ-TIMEOUT for the server's own.
+  (handshake-seconds :read-timeout :type timeout :read-only t)
+  ;; The number of seconds that the head of a request may take, a real, in these LIMITS; NIL for no
+  ;; bound, :READ-TIMEOUT for the server's own. The server refuses a slower client with 408 (RFC
+  ;; 9110, section 15.5.9).
+  (head-seconds :read-timeout :type timeout :read-only t)
+  ;; The number of seconds that a connection may wait for its first request or the next one, a
+  ;; real, in these LIMITS; NIL for no bound, :READ-TIMEOUT for the server's own.
+  (idle-seconds :read-timeout :type timeout :read-only t)
+  ;; The number of requests after which a connection ends, in these LIMITS; NIL for no bound.
+  (connection-requests nil :type (or null (and index (integer 1))) :read-only t)
+  ;; The number of connections that one address may have open, in these LIMITS; NIL for no bound.
+  ;; The server refuses more with 503 (RFC 9110, section 15.6.4).
+  (address-connections nil :type (or null (and index (integer 1))) :read-only t)
+  ;; The maximum number of fields in a form, files included, in these LIMITS; NIL for no bound. The
+  ;; server refuses more with 413 (RFC 9110, section 15.5.14).
+  (field-count 10000 :type (or null content-size) :read-only t)
+  ;; The maximum number of files in a form, in these LIMITS; NIL for no bound. The server refuses
+  ;; more with 413 (RFC 9110, section 15.5.14).
+  (file-count 100 :type (or null content-size) :read-only t))
+
+(defparameter *default-limits* (make-limits)
+  "The limits that MAKE-PARSER uses by default.")

@@ -28,16 +28,18 @@ REASON has a character other than visible ASCII or space (RFC 9112, section 4)."
           (t
            (error 'invalid-header :name status :value reason)))))
 
-(defun known-line-start (name)
-  "The octets of NAME with colon and space if it is one of the known keywords; else NIL."
-  (declare #.*plain-policy*)
-  (when (symbolp name)
-    (do-places (place (keyword-hash name))
-      (let ((other (svref (line-starts-keywords *line-starts*) place)))
-        (cond ((eq name other)
-               (return (svref (line-starts-octets *line-starts*) place)))
-              ((null other)
-               (return nil)))))))
+;;; A reply spells the name of a known field as STRING-CAPITALIZE and Hunchentoot do:
+;;; Www-Authenticate, Etag.
+(dolist (name *header-names*)
+  (let ((keyword (intern (string-upcase name) '#:keyword)))
+    (setf (get keyword 'line-start) (ascii-octets (format nil "~A: " (string-capitalize name)))
+          (get keyword 'spelling) (coerce (string-downcase name) 'text))))
+
+(defun field-spelling (name)
+  "NAME, the name of a header field, a keyword or a string, as a string in lower case.  The caller
+must not modify it."
+  (or (and (symbolp name) (get name 'spelling))
+      (string-downcase name)))
 
 (defun put-name (octets position name text)
   "Puts TEXT, the spelling of the field NAME, with colon and space into OCTETS at POSITION.
@@ -67,7 +69,7 @@ object to PRINC.  Signals INVALID-HEADER, and appends nothing, if NAME is not a 
 has a control character other than Tab or a character beyond Latin-1.  So CR, LF and NUL are never
 sent (RFC 9110, sections 5.1 and 5.5)."
   (declare (type output output) (type (or symbol string) name) #.*plain-policy*)
-  (let* ((line-start (known-line-start name))
+  (let* ((line-start (and (symbolp name) (get name 'line-start)))
          (text (if line-start "" (simple-text (string name))))
          (sendable (sendable-value value))
          (size (+ (if line-start (length line-start) (+ 2 (length text)))

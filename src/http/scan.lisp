@@ -1,31 +1,233 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; hot: the loops that touch every octet of a request.  No function here checks its arguments.
-;;; PARSE-HEAD, DECODE-BODY and PARSE-MULTIPART ensure that every range lies within its vector.
+;;; hot: octets and their classes, the known words of HTTP, and the loops that touch every octet of
+;;; a request.  No function under *HOT-POLICY* checks its arguments.  PARSE-HEAD, DECODE-BODY and
+;;; PARSE-MULTIPART ensure that every range lies within its vector.
 
-(declaim (ftype (function (octets index index octet) index) run-end graphic-end)
-         (ftype (function (octets index index) index) visible-end value-end)
+(declaim (inline check-range))
+(defun check-range (octets start end)
+  "Signals an error unless OCTETS is a simple vector of octets with the range [START, END)."
+  (unless (and (typep octets 'octets)
+               (typep start 'index)
+               (typep end 'index)
+               (<= start end (length octets)))
+    (error "[~S, ~S) is not a range of octets in ~S." start end (type-of octets))))
+
+(defun ascii-octets (string)
+  "A fresh vector of the character codes of STRING, which must all be below 128."
+  (map 'octets #'char-code string))
+
+(defconstant +line-feed+ 10)
+(defconstant +carriage-return+ 13)
+(defconstant +space+ 32)
+(defconstant +hyphen+ 45)
+(defconstant +colon+ 58)
+
+;;; Classes of octets are bits of one table, so that a scan needs one lookup for each octet.
+
+(defconstant +token+ 1 "tchar (RFC 9110, section 5.6.2).")
+(defconstant +visible+ 2
+  "VCHAR (RFC 5234, appendix B.1).  A request target may have these octets.  RFC 9112, section 3.2,
+allows fewer, but browsers send | and \", and no function here splits a target at an octet that the
+RFC excludes.")
+(defconstant +value+ 4 "field-vchar, SP and HTAB (RFC 9110, section 5.5).")
+(defconstant +whitespace+ 8 "OWS (RFC 9110, section 5.6.3).")
+(defconstant +reg-name+ 16 "reg-name without pct-encoded (RFC 3986, section 3.2.2).")
+(defconstant +ip-literal+ 32 "IPv6address or IPvFuture (RFC 3986, section 3.2.2).")
+(defconstant +digit+ 64 "DIGIT (RFC 5234, appendix B.1).")
+
+(declaim (type (octets 256) *octet-classes*))
+(defparameter *octet-classes*
+  (let ((table (make-octets 256)))
+    (dotimes (octet 256 table)
+      (flet ((bit-if (class member-p)
+               (if member-p class 0))
+             (among-p (others)
+               (or (<= 48 octet 57) (<= 65 octet 90) (<= 97 octet 122)
+                   (find (code-char octet) others))))
+        (setf (aref table octet)
+              (logior (bit-if +token+ (among-p "!#$%&'*+-.^_`|~"))
+                      (bit-if +visible+ (<= 33 octet 126))
+                      (bit-if +value+ (or (= octet 9) (<= 32 octet 126) (<= 128 octet)))
+                      (bit-if +whitespace+ (or (= octet 9) (= octet 32)))
+                      (bit-if +reg-name+ (among-p "-._~!$&'()*+,;="))
+                      (bit-if +ip-literal+ (among-p "-._~!$&'()*+,;=:"))
+                      (bit-if +digit+ (<= 48 octet 57)))))))
+  "Maps each octet to the bits of its classes.")
+
+(declaim (inline octet-in-class-p))
+(defun octet-in-class-p (octet class)
+  "True if OCTET belongs to CLASS, one of the constants above."
+  (logtest (the octet class)
+           (aref (the (octets 256) (load-time-value *octet-classes* t)) octet)))
+
+;;; Known words: a client's octets become keywords without a new string or an interned symbol.  A
+;;; table is a vector with open addressing: a word whose place is taken has the next free place.
+;;;
+;;; Invariant: a comparison with FOLD, 32 or 0, is exact for all octets that can occur.  To compare
+;;; a header name, the search sets bit 5 of each octet, which makes letters lower case.  Known names
+;;; consist of letters, digits and "-", and bit 5 turns no other token octet into one of those.
+
+(deftype role ()
+  "A set of header fields, in bits.  The fields that control a connection have a bit each.  The
+others share the rest: if a bit was not seen in a head, none of its fields was."
+  '(unsigned-byte 32))
+
+(defconstant +host+ 1)
+(defconstant +content-length+ 2)
+(defconstant +transfer-encoding+ 4)
+(defconstant +connection+ 8)
+(defconstant +upgrade+ 16)
+(defconstant +expect+ 32)
+(defconstant +unknown-field+ (ash 1 31))
+
+(defstruct (word (:include opaque) (:constructor make-word (octets keyword role))
+                 (:copier nil) (:predicate nil))
+  "A known word: its OCTETS, folded."
+  (octets (make-octets 0) :type octets :read-only t)
+  (keyword nil :type symbol :read-only t)
+  (role 0 :type role :read-only t))
+
+(defconstant +place-count+ 256)
+
+(declaim (inline word-hash))
+(defun word-hash (octets start end fold)
+  "The first place for the word, not empty, in OCTETS from START below END.  It depends on the
+length and three octets, with the factors that cause the fewest collisions."
+  (flet ((at (index) (logior fold (aref octets index))))
+    (declare (inline at))
+    (logand (1- +place-count+)
+            (+ (* 58 (- end start))
+               (* 27 (at start))
+               (* 11 (at (ash (+ start end) -1)))
+               (* 31 (at (1- end)))))))
+
+(defun make-word-table (names fold &optional roles)
+  "A table of NAMES, strings.  ROLES is an alist of names and their roles; other names share the
+bits between +EXPECT+ and +UNKNOWN-FIELD+."
+  (let ((table (make-array +place-count+ :initial-element nil)))
+    (loop for name in names
+          for number from 0
+          for octets = (map 'octets (lambda (char) (logior fold (char-code char))) name)
+          do (loop with place = (word-hash octets 0 (length octets) fold)
+                   while (svref table place)
+                   do (setf place (mod (1+ place) +place-count+))
+                   finally (setf (svref table place)
+                                 (make-word octets
+                                            (intern (string-upcase name) '#:keyword)
+                                            (or (cdr (assoc name roles :test #'string=))
+                                                (ash 1 (+ 6 (mod number 25))))))))
+    table))
+
+(declaim (type simple-vector *methods* *headers*))
+(defparameter *methods*
+  ;; RFC 9110, section 9.1: the method token is case-sensitive.  RFC 5789 (PATCH),
+  ;; RFC 4918 (WebDAV), RFC 3253 (REPORT), RFC 5323 (SEARCH).
+  (make-word-table
+   '("GET" "HEAD" "POST" "PUT" "DELETE" "CONNECT" "OPTIONS" "TRACE" "PATCH"
+     "COPY" "LOCK" "MKCOL" "MOVE" "PROPFIND" "PROPPATCH" "UNLOCK"
+     "REPORT" "SEARCH" "QUERY" "PURGE")
+   0)
+  "The methods that become keywords without a lookup in the KEYWORD package.")
+
+(defparameter *header-names*
+  '(;; RFC 9110
+    "Accept" "Accept-Charset" "Accept-Encoding" "Accept-Language" "Accept-Ranges" "Allow"
+    "Authentication-Info" "Authorization" "Connection" "Content-Encoding"
+    "Content-Language" "Content-Length" "Content-Location" "Content-Range" "Content-Type"
+    "Date" "ETag" "Expect" "From" "Host" "If-Match" "If-Modified-Since" "If-None-Match"
+    "If-Range" "If-Unmodified-Since" "Last-Modified" "Location" "Max-Forwards"
+    "Proxy-Authenticate" "Proxy-Authorization" "Range" "Referer" "Retry-After" "Server"
+    "TE" "Trailer" "Upgrade" "User-Agent" "Vary" "Via" "WWW-Authenticate"
+    ;; RFC 9111 and 9112, and their predecessors
+    "Age" "Cache-Control" "Expires" "Pragma" "Warning" "Transfer-Encoding" "Keep-Alive"
+    "Content-MD5" "Proxy-Connection"
+    ;; cookies, transport security, proxies, priorities
+    "Cookie" "Set-Cookie" "Strict-Transport-Security" "Alt-Svc" "Forwarded" "Priority"
+    "X-Forwarded-For" "X-Forwarded-Host" "X-Forwarded-Port" "X-Forwarded-Proto"
+    "X-Real-IP" "X-Request-ID" "X-Correlation-ID" "Traceparent" "Tracestate"
+    ;; WebDAV and WebSockets
+    "DAV" "Depth" "Destination" "If" "Lock-Token" "Overwrite" "TimeOut"
+    "Sec-WebSocket-Accept" "Sec-WebSocket-Extensions" "Sec-WebSocket-Key"
+    "Sec-WebSocket-Protocol" "Sec-WebSocket-Version" "HTTP2-Settings"
+    ;; other fields that browsers send
+    "DNT" "Origin" "Referrer-Policy" "Save-Data" "Upgrade-Insecure-Requests"
+    "X-Requested-With" "Sec-CH-UA" "Sec-CH-UA-Mobile" "Sec-CH-UA-Platform"
+    "Sec-Fetch-Dest" "Sec-Fetch-Mode" "Sec-Fetch-Site" "Sec-Fetch-User" "Sec-GPC"
+    "Access-Control-Request-Headers" "Access-Control-Request-Method" "Last-Event-ID"
+    ;; common fields of replies
+    "Access-Control-Allow-Credentials" "Access-Control-Allow-Headers"
+    "Access-Control-Allow-Methods" "Access-Control-Allow-Origin"
+    "Access-Control-Expose-Headers" "Access-Control-Max-Age" "Content-Disposition"
+    "Content-Security-Policy" "Link" "Permissions-Policy" "Server-Timing" "Refresh"
+    "X-Accel-Buffering" "X-Content-Type-Options" "X-Frame-Options" "X-Powered-By"
+    "X-XSS-Protection")
+  "The header fields that become keywords without a lookup in the KEYWORD package.")
+
+(defparameter *headers*
+  (make-word-table *header-names* 32
+                   `(("Host" . ,+host+) ("Content-Length" . ,+content-length+)
+                     ("Transfer-Encoding" . ,+transfer-encoding+) ("Connection" . ,+connection+)
+                     ("Upgrade" . ,+upgrade+) ("Expect" . ,+expect+)))
+  "The known header fields by their octets, in lower case.")
+
+;;; Loops
+
+(declaim (ftype (function (octets index index octet) index) run-end)
          (ftype (function (text index index octet) index) text-run-end text-run-start)
          (ftype (function (character text index index) index) text-position)
          (ftype (function (octet octets index index) index) octet-position octet-count)
          (ftype (function (octets index octets index index) index) matching-octets)
-         (ftype (function (octets index index) text) latin-1-text value-text upper-case-text)
-         (ftype (function (text index index) text) text-part))
+         (ftype (function (octets index index) text) latin-1-text))
 
-(declaim (inline octet-in-class-p))
-(defun octet-in-class-p (octet class)
-  "True if OCTET belongs to CLASS, one of the constants of grammar.lisp."
-  (logtest (the octet class)
-           (aref (the (octets 256) (load-time-value *octet-classes* t)) octet)))
+(defun find-word (table octets start end fold)
+  "The WORD in TABLE that OCTETS from START below END, not empty, have under FOLD; or NIL."
+  (declare (type simple-vector table) (type octets octets) (type index start end)
+           (type octet fold) #.*hot-policy*)
+  (loop with size of-type index = (- end start)
+        with place of-type index = (word-hash octets start end fold)
+        for word = (svref table place)
+        while word
+        do (let ((known (word-octets word)))
+             (when (and (= size (length known))
+                        (loop for i of-type index below size
+                              always (= (aref known i)
+                                        (logior fold (aref octets (the index (+ start i)))))))
+               (return word)))
+           (setf place (logand (1- +place-count+) (1+ place)))))
 
 (defun run-end (octets start end class)
   "The first position from START below END where OCTETS leave CLASS, or else END."
   (declare (type octets octets) (type index start end) (type octet class) #.*hot-policy*)
   (macrolet ((classes (index)
                `(aref (the (octets 256) (load-time-value *octet-classes* t))
-                      (aref octets ,index))))
+                      (aref octets ,index)))
+             (in-each (octet)
+               `(* ,octet ,(loop repeat +group-size+
+                                 for group = 1 then (+ 1 (ash group 8))
+                                 finally (return group))))
+             (wrapped (integer)
+               `(ldb (byte ,(* 8 +group-size+) 0) ,integer)))
     (let ((position start))
       (declare (type index position))
+      ;; These classes have all octets from 33 and 32 to 126: a group of octets at a time.  A carry
+      ;; out of one octet in a sum or a difference changes only later octets of the group, behind
+      ;; the first one that leaves the class.
+      (when (or (= class +visible+) (= class +value+))
+        (loop with ones of-type octet-group = (in-each 1)
+              with leasts of-type octet-group = (if (= class +visible+) (in-each 33) (in-each 32))
+              while (<= (+ position +group-size+) end)
+              do (let* ((group (octet-group octets position))
+                        (flags (logand (in-each 128)
+                                       (logior group ; above 127
+                                               (wrapped (+ group ones)) ; 127
+                                               (wrapped (- group leasts))))))
+                   (declare (type octet-group group flags))
+                   (unless (zerop flags)
+                     (incf position (ash (1- (integer-length (logand flags (wrapped (- flags)))))
+                                         -3))
+                     (return))
+                   (incf position +group-size+))))
       ;; Four octets at a time while all four are in CLASS, then one by one.
       (loop while (and (<= (+ position 4) end)
                        (logtest class (logand (classes position)
@@ -37,53 +239,6 @@
                        (logtest class (classes position)))
             do (incf position))
       position)))
-
-;;; Several octets at a time
-
-(declaim (inline first-flag))
-(defun first-flag (flags)
-  "The index of the first octet in the group FLAGS that is not zero.  One must be."
-  (declare (type octet-group flags) #.*hot-policy*)
-  (ash (1- (integer-length (logand flags (group- 0 flags)))) -3))
-
-(declaim (inline graphic-end))
-(defun graphic-end (octets start end least)
-  "The first position from START where OCTETS have an octet outside LEAST, at most 127, to 126, or
-where less than a group is left before END."
-  (declare (type octets octets) (type index start end) (type octet least) #.*hot-policy*)
-  (let ((position start)
-        (ones (in-each 1))
-        (leasts (in-each least)))
-    (declare (type index position) (type octet-group ones leasts))
-    (loop while (<= (+ position +group-size+) end)
-          do (let* ((group (octet-group octets position))
-                    (flags (logand (in-each 128)
-                                   (logior group              ; above 127
-                                           (group+ group ones) ; 127
-                                           (group- group leasts)))))
-               (declare (type octet-group group flags))
-               (unless (zerop flags)
-                 (return-from graphic-end (the index (+ position (first-flag flags)))))
-               (incf position +group-size+)))
-    position))
-
-(defmacro run-end-by-groups (octets start end class least)
-  "Like RUN-END, for a CLASS that has all octets from LEAST to 126."
-  `(let ((position (graphic-end ,octets ,start ,end ,least)))
-     (if (and (< position ,end)
-              (octet-in-class-p (aref ,octets position) ,class))
-         (run-end ,octets position ,end ,class)
-         position)))
-
-(defun visible-end (octets start end)
-  "The first position from START below END where OCTETS leave +VISIBLE+, or else END."
-  (declare (type octets octets) (type index start end) #.*hot-policy*)
-  (run-end-by-groups octets start end +visible+ 33))
-
-(defun value-end (octets start end)
-  "The first position from START below END where OCTETS leave +VALUE+, or else END."
-  (declare (type octets octets) (type index start end) #.*hot-policy*)
-  (run-end-by-groups octets start end +value+ 32))
 
 (defun octet-position (octet octets start end)
   "The first position from START below END where OCTETS have OCTET, or END."
@@ -107,119 +262,22 @@ where less than a group is left before END."
   "The number of octets that match between WANTED, from FROM on, and OCTETS from START below END,
 before the first difference."
   (declare (type octets wanted octets) (type index from start end) #.*hot-policy*)
-  (let ((most (min (- (length wanted) from) (- end start))))
-    (declare (type index most))
-    (loop with count of-type index = 0
-          while (and (< count most)
-                     (= (aref wanted (the index (+ from count)))
-                        (aref octets (the index (+ start count)))))
-          do (incf count)
-          finally (return count))))
-
-(defmacro text-of ((position start end) char)
-  "A fresh string of the value of CHAR, a form, for each POSITION from START below END.  The loop is
-unrolled four times."
-  (let ((fresh (gensym "TEXT")) (from (gensym "FROM")) (i (gensym "I")))
-    `(let* ((,fresh (make-string (the index (- ,end ,start))))
-            (,from ,start)
-            (,i 0))
-       (declare (type index ,from ,i))
-       (flet ((put (,i ,position)
-                (declare (type index ,i ,position))
-                (setf (schar ,fresh ,i) ,char)))
-         (declare (inline put))
-         (loop while (<= (+ ,from 4) ,end)
-               do (put ,i ,from)
-                  (put (+ ,i 1) (+ ,from 1))
-                  (put (+ ,i 2) (+ ,from 2))
-                  (put (+ ,i 3) (+ ,from 3))
-                  (incf ,i 4)
-                  (incf ,from 4))
-         (loop while (< ,from ,end)
-               do (put ,i ,from)
-                  (incf ,i)
-                  (incf ,from)))
-       ,fresh)))
+  (loop with most of-type index = (min (- (length wanted) from) (- end start))
+        with count of-type index = 0
+        while (and (< count most)
+                   (= (aref wanted (the index (+ from count)))
+                      (aref octets (the index (+ start count)))))
+        do (incf count)
+        finally (return count)))
 
 (defun latin-1-text (octets start end)
   "A fresh string: OCTETS, a vector of octets, from START below END, decoded as Latin-1."
   (declare (type octets octets) (type index start end) #.*hot-policy*)
-  (text-of (position start end)
-    (code-char (aref octets position))))
-
-(defun value-text (octets start end)
-  "Like LATIN-1-TEXT, but without white space at the start and the end."
-  (declare (type octets octets) (type index start end) #.*hot-policy*)
-  (loop while (and (< start end) (octet-in-class-p (aref octets start) +whitespace+))
-        do (incf start))
-  (loop while (and (< start end) (octet-in-class-p (aref octets (1- end)) +whitespace+))
-        do (decf end))
-  (latin-1-text octets start end))
-
-(defun text-part (text start end)
-  "A fresh string: TEXT from START below END."
-  (declare (type text text) (type index start end) #.*hot-policy*)
-  (text-of (position start end)
-    (schar text position)))
-
-(defun upper-case-text (octets start end)
-  "Like LATIN-1-TEXT, with the ASCII letters in upper case."
-  (declare (type octets octets) (type index start end) #.*hot-policy*)
-  (text-of (position start end)
-    (let ((octet (aref octets position)))
-      (code-char (if (<= 97 octet 122) (- octet 32) octet)))))
-
-(declaim (inline last-group))
-(defun last-group (octets start end)
-  "The group of OCTETS from START below END, at least one and at most a whole group.  Zeros fill the
-other places."
-  (declare (type octets octets) (type index start end) #.*hot-policy*)
-  (if (<= (+ start +group-size+) (length octets))
-      (let ((missing (- +group-size+ (- end start))))
-        (declare (type (integer 0 (#.+group-size+)) missing))
-        (logand (octet-group octets start)
-                (ash (in-each 255) (* -8 missing))))
-      (loop with group of-type octet-group = 0
-            for position of-type index from start below end
-            for shift of-type (integer 0 64) from 0 by 8
-            do (setf group (logior group (ldb (byte (* 8 +group-size+) 0)
-                                              (ash (aref octets position) shift))))
-            finally (return group))))
-
-(defun find-word (table octets start end)
-  "The keyword and the role in TABLE of the word, not empty, in OCTETS from START below END; or NIL
-if TABLE does not have the word."
-  (declare (type word-table table) (type octets octets) (type index start end)
-           #.*hot-policy*)
-  (let ((folds (word-table-folds table))
-        (size (- end start)))
-    (declare (type octet-group folds) (type index size))
-    (flet ((spelled-p (place)
-             (loop with groups = (word-table-groups table)
-                   for i of-type index from (* place +groups-in-word+)
-                   for position of-type index from start by +group-size+
-                   while (> (- end position) +group-size+)
-                   always (= (aref groups i) (logior folds (octet-group octets position)))
-                   finally (return (= (aref groups i)
-                                      (logior folds (last-group octets position end)))))))
-      (do-places (place (word-hash octets start end (logand 255 folds)))
-        (let ((other (aref (word-table-sizes table) place)))
-          (cond ((zerop other)
-                 (return nil))
-                ((and (= size other) (spelled-p place))
-                 (return (values (svref (word-table-keywords table) place)
-                                 (aref (word-table-roles table) place))))))))))
-
-(defun text-equal (text other)
-  "True if TEXT and OTHER are equal, regardless of the case of ASCII letters."
-  (declare (type text text other) #.*hot-policy*)
-  (flet ((folded (char)
-           (let ((code (char-code char)))
-             (if (<= 65 code 90) (+ code 32) code))))
-    (declare (inline folded))
-    (and (= (length text) (length other))
-         (loop for i of-type index below (length text)
-               always (= (folded (schar text i)) (folded (schar other i)))))))
+  (let ((text (make-string (the index (- end start)))))
+    (loop for i of-type index from 0
+          for position of-type index from start below end
+          do (setf (schar text i) (code-char (aref octets position))))
+    text))
 
 (defun text-run-start (text start end class)
   "The start of the run of CLASS that ends in TEXT at END; not below START."
@@ -257,3 +315,8 @@ digits and hyphens, and TEXT has no control characters, so the test may set bit 
        (loop for i of-type index below (length word)
              always (= (char-code (schar word i))
                        (logior 32 (char-code (schar text (+ start i))))))))
+
+(defun text-part (text start end)
+  "A fresh string: TEXT from START below END."
+  (declare (type text text) #.*plain-policy*)
+  (subseq text start end))

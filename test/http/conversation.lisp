@@ -24,11 +24,11 @@ octets-kept).  Within a body, the last event has a further element, the plist of
 (defun head-plist (head)
   "A plist of all slots of HEAD."
   (list :method (http:head-method head) :uri (http:head-uri head)
-        :form (http:head-target-form head) :protocol (http:head-protocol head)
+        :protocol (http:head-protocol head)
         :headers (http:head-headers head) :host (http:head-host head)
         :framing (http:head-framing head) :keep-alive (http:head-keep-alive-p head)
         :asks-keep-alive (http:head-keep-alive-requested-p head)
-        :asks-close (http:head-close-requested-p head) :upgrade (http:head-upgrade head)
+        :upgrade (http:head-upgrade head)
         :expects-100 (http:head-expect-100-continue-p head)))
 
 (defun take-head (conversation octets start end)

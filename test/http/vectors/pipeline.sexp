@@ -31,5 +31,5 @@
          "GET /2 HTTP/1.1" "Host: b" "")
  :gives ((:request :upgrade "x" :expects-100 t :body "y")
          (:request :method :get :uri "/2" :headers ((:host . "b")) :host "b" :framing :none
-                   :keep-alive t :asks-keep-alive nil :asks-close nil :upgrade nil
+                   :keep-alive t :asks-keep-alive nil :upgrade nil
                    :expects-100 nil :body "")))

@@ -2,7 +2,7 @@
 
 (:name "the shortest request" :rfc "RFC 9112, section 3"
  :input ("GET / HTTP/1.1" "Host: a" "")
- :gives ((:request :method :get :uri "/" :form :origin :protocol :http/1.1
+ :gives ((:request :method :get :uri "/" :protocol :http/1.1
                    :headers ((:host . "a")) :framing :none :body "")))
 
 (:name "the shortest HTTP/1.0 request" :rfc "RFC 9112, section 2.3"

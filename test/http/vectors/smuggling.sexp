@@ -130,7 +130,7 @@
  :gives ((:request :method :connect) (:request :uri "/hidden")))
 (:name "a request behind one that asks to close" :rfc "RFC 9112, section 9.6"
  :input ("GET / HTTP/1.1" "Host: a" "Connection: close" "" "GET /hidden HTTP/1.1" "Host: a" "")
- :gives ((:request :asks-close t) (:request :uri "/hidden")))
+ :gives ((:request :keep-alive nil) (:request :uri "/hidden")))
 (:name "a request behind another protocol that was not spoken" :rfc "RFC 9110, section 7.8"
  :input ("GET / HTTP/1.1" "Host: a" "Connection: upgrade" "Upgrade: h2c" ""
          "GET /next HTTP/1.1" "Host: b" "")
