@@ -8,13 +8,12 @@
 (defparameter *secret* "xyzzy")
 
 (defun secret-request (target type)
-  (flet ((where-read (&rest parts) (and (extensions-read-p) parts)))
-    (octets (format nil "POST ~A?query=~A HTTP/1.1" target *secret*) :crlf "Host: localhost" :crlf
-            "Authorization: Bearer " *secret* :crlf "Cookie: session=" *secret* :crlf
-            "X-Unknown: " *secret* :crlf "Content-Type: " type :crlf
-            "Transfer-Encoding: chunked" :crlf :crlf
-            "c" (where-read ";extension=" *secret*) :crlf "field=" *secret* "1" :crlf
-            "0" :crlf (where-read "Trailer: " *secret* :crlf) :crlf)))
+  (octets (format nil "POST ~A?query=~A HTTP/1.1" target *secret*) :crlf "Host: localhost" :crlf
+          "Authorization: Bearer " *secret* :crlf "Cookie: session=" *secret* :crlf
+          "X-Unknown: " *secret* :crlf "Content-Type: " type :crlf
+          "Transfer-Encoding: chunked" :crlf :crlf
+          "c;extension=" *secret* :crlf "field=" *secret* "1" :crlf
+          "0" :crlf "Trailer: " *secret* :crlf :crlf))
 
 (defun secrets-in (text)
   "What TEXT, a string, tells of *SECRET*, as characters or as numbers."

@@ -18,46 +18,7 @@ DESTINATION while BODY is evaluated."
 (defparameter *time-of-log* "\\[\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\]"
   "How the access log tells the time.")
 
-(defun access-line-p (line before after)
-  "Whether LINE is BEFORE, a time, and AFTER."
-  (cl-ppcre:scan (format nil "^~A ~A ~A$" (cl-ppcre:quote-meta-chars before) *time-of-log*
-                         (cl-ppcre:quote-meta-chars after))
-                 line))
-
 ;;; The access log
-
-(define-server-test an-access-is-one-line
-  (let ((log (logged (:access-log-destination) (("/page" "a body"))
-               (ask "/page"))))
-    (is (access-line-p (string-right-trim '(#\Newline) log)
-                       "127.0.0.1 -" "\"GET /page HTTP/1.1\" 200 6 \"-\" \"-\""))))
-
-(define-server-test an-access-line-tells-all-that-is-known
-  (let ((log (logged (:access-log-destination) (("/page" "a body"))
-               (ask "/page?a=b" :version "HTTP/1.0"
-                                :headers '(("User-Agent" . "Tester")
-                                           ("Referer" . "http://there/")
-                                           ("X-Forwarded-For" . "10.0.0.1")
-                                           ("Authorization" . "Basic bmFub29rOmlnbG9v"))))))
-    (is (access-line-p (string-right-trim '(#\Newline) log)
-                       "127.0.0.1 (10.0.0.1) nanook"
-                       "\"GET /page?a=b HTTP/1.0\" 200 6 \"http://there/\" \"Tester\""))))
-
-(define-server-test every-request-of-a-connection-is-logged
-  (let ((log (logged (:access-log-destination) (("/" "body") ("/fails" (error "It fails.")))
-               (with-connection (connection)
-                 (dolist (target '("/" "/nowhere" "/fails" "/"))
-                   (exchange connection target))))))
-    (is (equal '("200" "404" "500" "200")
-               (loop for line in (log-lines log)
-                     collect (cl-ppcre:regex-replace ".*HTTP/1.1\" (\\d+) .*" line
-                                                     "\\1"))))))
-
-(define-server-test a-streamed-reply-is-logged-without-length
-  (let ((log (logged (:access-log-destination)
-                 (("/" (write-part (hunchentoot:send-headers) "body")))
-               (ask "/"))))
-    (is (search "200 - " log))))
 
 (define-server-test logs-may-be-files
   (with-directory (directory)
@@ -75,18 +36,6 @@ DESTINATION while BODY is evaluated."
         (pass)))))
 
 ;;; The message log
-
-(define-server-test a-message-is-one-line-with-time-and-level
-  (let ((log (logged (:message-log-destination)
-                 (("/" (hunchentoot:log-message* :warning "~D of ~A" 3 "four") "body"))
-               (ask "/"))))
-    (is (cl-ppcre:scan "^\\[[^]]* \\[WARNING\\]\\] 3 of four\\n$" log))))
-
-(define-server-test an-error-of-a-handler-is-logged-with-its-backtrace
-  (let ((log (logged (:message-log-destination) (("/" (error "The reason.")))
-               (ask "/"))))
-    (is (search "[ERROR]] The reason." log))
-    (is (< 1 (length (log-lines log))))))
 
 (defun fail-with (octets few)
   "Signals an error; a backtrace shows the arguments."
@@ -129,12 +78,6 @@ DESTINATION while BODY is evaluated."
   (with-globals ((hunchentoot:*log-lisp-errors-p* nil))
     (is (string= "" (logged (:message-log-destination) (("/" (error "The reason.")))
                       (ask "/"))))))
-
-(define-server-test a-warning-of-a-handler-is-logged
-  (quietly
-    (is (search "[WARNING]] Warning while processing connection: Take care."
-                (logged (:message-log-destination) (("/" (warn "Take care.") "body"))
-                  (ask "/"))))))
 
 (define-server-test errors-are-logged-at-the-level-that-is-set
   (with-globals ((hunchentoot:*lisp-errors-log-level* :info))

@@ -3,57 +3,6 @@
 (def-suite* conformance/session-urls :in conformance
   :description "Sessions without cookies, and the hooks for an application's own sessions.")
 
-;;; Rewritten URLs
-
-(defparameter *page-with-links*
-  "<html><body><a href=\"/get\">a</a> <a href='http://else.where/'>b</a></body></html>"
-  "What the rewriter has to work on.")
-
-(defun session-identifier (cookie)
-  "The value of COOKIE, a string \"name=value\"."
-  (subseq cookie (1+ (position #\= cookie))))
-
-(defmacro serving-links ((&key (content-type "text/html")) &body body)
-  "Evaluates BODY while /links starts a session and shows a page with links."
-  `(serving-sessions (("/links" (setf (hunchentoot:session-value :kept) "linked"
-                                      (hunchentoot:content-type*) ,content-type)
-                                *page-with-links*))
-     ,@body))
-
-(define-server-test links-carry-the-session-for-clients-without-its-cookie
-  (serving-links ()
-    (let* ((response (ask "/links"))
-           (identifier (hunchentoot:url-encode
-                        (session-identifier (session-cookie response)))))
-      (is (search (format nil "/get?hunchentoot-session=~A" identifier)
-                  (response-text response)))
-      (is (string= (shown "linked")
-                   (ask-text (format nil "/get?hunchentoot-session=~A" identifier)))))))
-
-(define-server-test links-to-other-sites-are-not-rewritten
-  (serving-links ()
-    (is (search "href='http://else.where/'" (ask-text "/links")))))
-
-(define-server-test links-are-not-rewritten-for-clients-with-the-cookie
-  (serving-links ()
-    (is (string= *page-with-links* (ask-in-session (new-session) "/links")))))
-
-(define-server-test links-are-rewritten-only-in-html
-  (serving-links (:content-type "text/plain")
-    (is (string= *page-with-links* (ask-text "/links")))))
-
-(define-server-test rewriting-of-links-can-be-switched-off
-  (with-globals ((hunchentoot:*rewrite-for-session-urls* nil))
-    (serving-links ()
-      (is (string= *page-with-links* (ask-text "/links"))))))
-
-(define-server-test the-length-tells-the-rewritten-page
-  (serving-links ()
-    (let ((response (ask "/links")))
-      (is (< (length *page-with-links*) (length (response-body response))))
-      (is (string= (princ-to-string (length (response-body response)))
-                   (response-header response "content-length"))))))
-
 ;;; Hooks on the acceptor
 
 (defclass own-sessions ()

@@ -5,10 +5,6 @@
 
 ;;; Requests and replies
 
-(defclass own-request (hunchentoot:request)
-  ((greeting :initform nil :accessor greeting))
-  (:documentation "A request that greets, with methods around its processing."))
-
 (defclass own-reply (hunchentoot:reply)
   ((mark :initform "marked" :reader mark)))
 
@@ -23,52 +19,6 @@
   "Evaluates BODY with nothing noted so far."
   `(with-globals ((*steps* (make-recorder)))
      ,@body))
-
-(defmethod initialize-instance :after ((request own-request) &key)
-  (setf (greeting request)
-        (format nil "Hello ~A" (hunchentoot:get-parameter "name" request))))
-
-(defmethod hunchentoot:process-request :before ((request own-request))
-  (note :before-request))
-
-(defmethod hunchentoot:process-request :around ((request own-request))
-  (note :around-request)
-  (multiple-value-prog1 (call-next-method)
-    (note :end-of-request)))
-
-(defmethod hunchentoot:process-request :after ((request own-request))
-  (note :after-request))
-
-(define-server-test requests-are-of-the-class-of-the-acceptor
-  (noting
-    (serving (:request-class 'own-request)
-        (("/" (greeting hunchentoot:*request*)))
-      (is (string= "Hello Ann" (ask-text "/?name=Ann")))
-      (is (eq 'own-request (hunchentoot:acceptor-request-class *server*))))))
-
-(define-server-test methods-on-the-request-class-wrap-every-request
-  (noting
-    (serving (:request-class 'own-request) (("/" (note :handler) "body"))
-      (with-connection (connection)
-        (exchange connection "/")
-        (exchange connection "/"))
-      (eventually ("the second request to end")
-        (= 2 (recorded-count *steps* :end-of-request)))
-      (let ((one '(:around-request :before-request :handler :after-request
-                   :end-of-request)))
-        (is (equal (append one one) (recorded *steps*)))))))
-
-(define-server-test methods-on-the-request-class-wrap-failing-requests
-  (noting
-    (serving (:request-class 'own-request) (("/" (error "The handler fails.")))
-      (is (= 500 (response-status (ask "/"))))
-      (eventually ("the request to end")
-        (= 1 (recorded-count *steps* :end-of-request)))
-      (is (= 1 (recorded-count *steps* :after-request))))))
-
-(define-server-test replies-are-of-the-class-of-the-acceptor
-  (serving (:reply-class 'own-reply) (("/" (mark hunchentoot:*reply*)))
-    (is (string= "marked" (ask-text "/")))))
 
 (define-server-test classes-may-be-given-as-class-objects-and-changed-later
   (serving (:reply-class (find-class 'own-reply))
@@ -162,34 +112,6 @@
       (eventually ("the stream to be reset")
         (= 3 (recorded-count *steps* :reset))))
     (is (= 0 (recorded-count *steps* :no-stream)))))
-
-(defclass two-wrapped-streams () ()
-  (:documentation "A mixin for an acceptor that talks through a stream of its own."))
-
-(defmethod hunchentoot:initialize-connection-stream ((acceptor two-wrapped-streams) stream)
-  (declare (ignore stream))
-  (flexi-streams:make-flexi-stream (call-next-method)))
-
-(define-server-test an-acceptor-may-put-a-stream-of-its-own-in-between
-  (serving (:mixin 'two-wrapped-streams)
-      (("/" (hunchentoot:raw-post-data :force-text t)))
-    (with-connection (connection)
-      (loop repeat 2
-            do (is (string= "body" (exchange-text connection "/" :method :post
-                                                                 :content "body")))))))
-
-(defclass answering-itself () ()
-  (:documentation "A mixin for an acceptor that needs no dispatch table."))
-
-(defmethod hunchentoot:acceptor-dispatch-request ((acceptor answering-itself) request)
-  (if (string= "/self" (hunchentoot:script-name request))
-      "by the acceptor itself"
-      (call-next-method)))
-
-(define-server-test an-acceptor-may-answer-requests-itself
-  (serving (:mixin 'answering-itself) (("/table" "by the table"))
-    (is (string= "by the acceptor itself" (ask-text "/self")))
-    (is (string= "by the table" (ask-text "/table")))))
 
 (defclass catching-errors () ()
   (:documentation "A mixin for an acceptor that handles errors before Hunchentoot."))

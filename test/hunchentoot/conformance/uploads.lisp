@@ -44,19 +44,6 @@
 
 ;;; Promises
 
-(define-server-test (an-upload-is-a-file-while-the-handler-runs :needs :octets-in-forms)
-  (let ((contents nil))
-    (serving-uploads (("/" (setf contents (file-octets
-                                           (first (hunchentoot:post-parameter "file"))))
-                           "taken"))
-      (is (string= "taken" (response-text (upload "/" (file-part)))))
-      (is (null (octet-difference *file-contents* contents))))))
-
-(define-server-test an-upload-comes-with-its-name-and-content-type
-  (serving-uploads (("/" (shown (rest (hunchentoot:post-parameter "file")))))
-    (is (string= (shown '("some.bin" "application/x-test"))
-                 (response-text (upload "/" (file-part)))))))
-
 (define-server-test the-file-of-an-upload-is-deleted-after-the-request
   (let ((path nil))
     (serving-uploads (("/" (setf path (first (hunchentoot:post-parameter "file")))
@@ -87,31 +74,6 @@
           (exchange connection "/nowhere"))
         (is (null (octet-difference *file-contents* (file-octets kept))))))))
 
-(define-server-test files-and-fields-may-be-mixed
-  (serving-uploads (("/" (shown (hunchentoot:post-parameter "before")
-                                (second (hunchentoot:post-parameter "one"))
-                                (hunchentoot:post-parameter "between")
-                                (second (hunchentoot:post-parameter "two"))
-                                (length (hunchentoot:post-parameters*)))))
-    (is (string= (shown "b ä" "1.bin" "" "2.bin" 4)
-                 (response-text
-                  (upload "/" (form-part "before" "b ä")
-                          (file-part :name "one" :file-name "1.bin")
-                          (form-part "between" "")
-                          (file-part :name "two" :file-name "2.bin" :contents "")))))))
-
-(define-server-test (a-multipart-form-may-come-in-chunks :needs :octets-in-forms)
-  (let ((form (multipart (file-part) (form-part "field" "value")))
-        (contents nil))
-    (serving-uploads (("/" (setf contents (file-octets
-                                           (first (hunchentoot:post-parameter "file"))))
-                           (hunchentoot:post-parameter "field")))
-      (is (string= "value" (ask-text "/" :method :post :content-type (multipart-type)
-                                         :chunks (list (subseq form 0 100)
-                                                       (subseq form 100 9999)
-                                                       (subseq form 9999)))))
-      (is (null (octet-difference *file-contents* contents))))))
-
 (define-server-test the-upload-hook-is-called-for-every-file
   (let ((paths (make-recorder)))
     (with-globals ((hunchentoot:*file-upload-hook* (lambda (path) (record paths path))))
@@ -124,13 +86,3 @@
   (serving-uploads (("/" (let ((path (first (hunchentoot:post-parameter "file"))))
                            (shown (equal (list path) hunchentoot::*tmp-files*)))))
     (is (string= "T" (response-text (upload "/" (file-part)))))))
-
-(define-server-test the-connection-goes-on-after-an-upload
-  (serving-uploads (("/" (hunchentoot:post-parameters*) "taken")
-                    ("/unread" "not looked at"))
-    (with-connection (connection)
-      (dolist (target '("/" "/unread" "/"))
-        (is (= 200 (response-status
-                    (exchange connection target :method :post
-                                                :content-type (multipart-type)
-                                                :content (multipart (file-part))))))))))

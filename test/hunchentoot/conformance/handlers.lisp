@@ -1,0 +1,121 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* conformance/handlers :in conformance
+  :description "What no request of differential/ asks for.")
+
+;;; Replies
+
+(define-server-test a-header-cannot-smuggle-another
+  (serving () (("/" (setf (hunchentoot:header-out :x-one)
+                          (format nil "1~C~CX-Two: 2" #\Return #\Newline))
+                    "sent")
+               ("/cookie" (hunchentoot:set-cookie
+                           "a" :value (format nil "1~CX-Two: 2" #\Newline))
+                          "sent"))
+    (is (null (response-header (ask "/") "x-two")))
+    (is (null (response-header (ask "/cookie") "x-two")))))
+
+(define-server-test a-cookie-tells-same-site-where-the-release-knows-it
+  (if (same-site-cookies-p)
+      (serving () (("/" (apply #'hunchentoot:set-cookie "a" '(:value "1" :same-site "Lax"))
+                        "baked"))
+        (is (equal '("a=1; SameSite=Lax") (set-cookies (ask "/")))))
+      (skip "This release of Hunchentoot does not know SameSite.")))
+
+(define-server-test octets-arrive-in-order-however-they-are-written
+  (let ((octets (test-octets 400000)))
+    (dolist (sizes '((1 15 16 17 255 256 4000 4097 32751 32752 32760 32767 32768 32769 70000 3 9000)
+                     ;; The end of a large piece comes to where that of a flushed one was.
+                     (4 32753 3)))
+      (serving () (("/" (loop with stream = (hunchentoot:send-headers)
+                              for number from 0
+                              for size = (elt sizes (mod number (length sizes)))
+                              for start = 0 then end
+                              for end = (min (length octets) (+ start size))
+                              while (< start end)
+                              do (if (= 1 size)
+                                     (write-byte (aref octets start) stream)
+                                     (write-sequence octets stream :start start :end end))
+                                 (when (zerop (mod number 3))
+                                   (finish-output stream)))))
+        (is (null (octet-difference octets (response-body (ask "/")))))))))
+
+(define-server-test (files-have-the-newer-types-too :needs :our-http)
+  (with-directory (root)
+    (with-globals ((hunchentoot:*dispatch-table*
+                    (list (hunchentoot:create-folder-dispatcher-and-handler "/files/" root))))
+      (serving () ()
+        (loop for (name type) in '(("a.mjs" "text/javascript; charset=utf-8")
+                                   ("a.wasm" "application/wasm")
+                                   ("a.webp" "image/webp") ("a.json" "application/json")
+                                   ("a.woff2" "font/woff2")
+                                   ("a.avif" "image/avif")
+                                   ("a.WebManifest" "application/manifest+json")
+                                   ("a.unknown" "application/octet-stream"))
+              do (write-file root name "octets")
+                 (is (equal type (content-type (ask (format nil "/files/~A" name)))) "~A" name))))))
+
+(define-server-test a-plain-acceptor-serves-its-document-root-and-nothing-else
+  (with-directory (root)
+    (write-file root "page.html" "<p>Grüße</p>")
+    (let ((*acceptor-class* 'recycling:parallel-acceptor))
+      (serving (:document-root root) (("/page.html" "by the dispatch table")
+                                      ("/handler" "by the dispatch table"))
+        (is (string= "<p>Grüße</p>" (ask-text "/page.html")))
+        (is (= 404 (response-status (ask "/handler"))))))))
+
+;;; Connections
+
+(define-server-test (a-reply-of-which-a-program-says-close-is-the-last :needs :our-reader)
+  (serving () (("/" (setf (hunchentoot:header-out :connection)
+                          (hunchentoot:get-parameter "value"))
+                    "body"))
+    (dolist (value '("close" "Close" "x,%20close"))
+      (with-connection (connection)
+        (is (string= "body" (exchange-text connection (format nil "/?value=~A" value))))
+        (is (closed-by-server-p connection))))
+    (with-connection (connection)
+      (loop repeat 2
+            do (is (string= "body" (exchange-text connection "/?value=closed")))))))
+
+(defclass only-request (hunchentoot:request) ()
+  (:documentation "A request that is its connection's last, which the program decides after the
+reply."))
+
+(defmethod hunchentoot:process-request :after ((request only-request))
+  (setf hunchentoot::*finish-processing-socket* t))
+
+(define-server-test a-program-may-end-the-connection-after-the-reply
+  (serving (:request-class 'only-request) (("/" "body"))
+    (with-connection (connection)
+      (is (string= "body" (exchange-text connection "/")))
+      (is (closed-by-server-p connection)))))
+
+(define-server-test pipelined-requests-are-answered-in-order
+  (serving () (("/" (hunchentoot:query-string*)))
+    (with-connection (connection)
+      (send connection (loop for number below 20
+                             collect (request-octets (format nil "/?~D" number))))
+      (dotimes (number 20)
+        (is (string= (princ-to-string number)
+                     (response-text (read-response connection))))))))
+
+;;; What a handler knows
+
+(define-server-test the-handler-sees-its-acceptor-request-and-reply
+  (let ((seen '()))
+    (serving () (("/" (setf seen (list hunchentoot:*acceptor*
+                                       (hunchentoot:request-acceptor hunchentoot:*request*)
+                                       hunchentoot:*reply* hunchentoot:*session*))
+                      (shown (hunchentoot:ssl-p))))
+      (is (string= "NIL" (ask-text "/")))
+      (destructuring-bind (acceptor of-request reply session) seen
+        (is (eq *server* acceptor))
+        (is (eq *server* of-request))
+        (is (typep reply 'hunchentoot:reply))
+        (is (null session))))))
+
+(define-server-test text-and-octets-at-once-are-refused
+  (serving () (("/" (handler-case (hunchentoot:raw-post-data :force-text t :force-binary t)
+                      (hunchentoot:parameter-error () "refused"))))
+    (is (string= "refused" (ask-text "/" :method :post :content "body")))))
