@@ -49,4 +49,5 @@
     (with-connection (connection)
       (is (equal "word" (exchange-text connection "/word")))
       (send connection (subseq (request-octets "/word") 0 9))
-      (task-result (stopping :soft t)))))
+      (task-result (stopping :soft t))
+      (is (member (response-status-if-any connection) (if *parking-p* '(408) '(nil 408)))))))

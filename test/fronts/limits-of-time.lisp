@@ -142,7 +142,7 @@
                (push (proxied address) served)
                (is (equal "Hey!" (exchange-text (first served) "/"))))
              ;; The same in other words, and in the same network of 64 bits
-             (dolist (address '("192.0.2.1" "::ffff:192.0.2.2" "2001:db8::ffff:1"))
+             (dolist (address '("192.0.2.1" "::ffff:192.0.2.2" "2001:db8:0:0:8000::1"))
                (with-open-connection (refused (proxied address))
                  (check-refused refused)))
              (eventually ("the refusals to be counted") (= 3 (refused-for-address))))

@@ -174,13 +174,7 @@ all other requests have the value of OTHERWISE as their answers."
         (is (equal "[]" (ask-text "/connections")))
         (is (= 503 (status-of "/ready")) "It is not started.")
         (setf (rest servers) (list acceptor))
-        (is (= 503 (status-of "/ready")) "One of them is not started.")))
-    (with-path (path)
-      (with-globals ((hunchentoot:*dispatch-table*
-                      (list (recycling:make-metrics-dispatcher "/metrics"))))
-        (serving-path (path) ()
-          (is-true (search (format nil "{server=\"unix:~A\"}" (uiop:native-namestring path))
-                           (ask-path path "/metrics"))))))))
+        (is (= 503 (status-of "/ready")) "One of them is not started.")))))
 
 ;;; Health
 

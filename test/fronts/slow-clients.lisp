@@ -51,6 +51,17 @@
                              (large-answer-slowly-p connection pause))
                         (large-stream-p connection pause)))))))))
 
+(define-front-test (a-client-that-sends-its-content-slowly-and-steadily-sends-all :modes (:plain)
+                    :needs :our-http)
+  (is-true (call-at-pace
+            (lambda (seconds pause)
+              (with-front (request :read-timeout seconds :min-content-rate nil)
+                  (reply 200 '() (content request))
+                (with-connection (connection)
+                  (send connection (post-head "/" "Content-Length: 48"))
+                  (loop repeat 48 do (funcall pause) (send connection "x"))
+                  (= 200 (response-status (read-response connection)))))))))
+
 (define-front-test (a-client-that-takes-a-reply-too-slowly-is-given-up :modes (:plain :tls)
                     :needs :parking)
   (with-globals ((http:*reply-grace* 1))

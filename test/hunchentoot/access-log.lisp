@@ -9,9 +9,11 @@
 
 (define-server-test (a-request-cannot-forge-lines :needs :our-engine)
   (let ((lines (log-lines (logged (:access-log-destination) (("/" "body"))
-                            (ask "/a%0D%0A127.0.0.1%20-%20forged")))))
+                            ;; U+2028 ends a line, U+202E and U+2066 change the direction of text.
+                            (ask "/%E2%80%A8%E2%80%AE%E2%81%A6%0D%0A127.0.0.1%20-%20forged")))))
     (is (= 1 (length lines)))
-    (is (search "GET /a\\x0D\\x0A127.0.0.1 - forged HTTP/1.1" (first lines)))))
+    (is (search "GET /\\u2028\\u202E\\u2066\\x0D\\x0A127.0.0.1 - forged HTTP/1.1"
+                (first lines)))))
 
 ;; A value that ends its field with a bracket or a quotation mark and goes on as the next one would,
 ;; or that ends the line.

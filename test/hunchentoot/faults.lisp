@@ -75,6 +75,35 @@ still serves."
             (is (equal "Hey!" (response-text (read-response connection))))))
         (await-printed program "Too many open files")))))
 
+(define-server-test (those-that-have-idled-longest-give-way-first :needs :parking)
+  (with-serving-program (program (page-form "/yo" "\"Hey!\"")
+                                 (page-form "/large" "(make-string 9000000 :initial-element #\\x)")
+                                 (signalled-acceptor ":read-timeout 600 :write-timeout 600"))
+    (flet ((yo-p (connection)
+             (equal "Hey!" (ignore-errors (exchange-text connection "/yo")))))
+      (with-connections (connections 22)
+        (destructuring-bind (half large . idle) connections
+          (send half (post-head "/yo" "Content-Length: 2") "a")
+          (send-request large "/large")
+          (read-head large)
+          (is (every #'yo-p idle))
+          (is (loop repeat 300 always (yo-p (first idle))) "The clock goes on meanwhile.")
+          ;; It has all descriptors now that it may.
+          (uiop:run-program
+           (list "prlimit" (format nil "--nofile=~D:4000"
+                                   (length (uiop:run-program
+                                            (list "ls" (format nil "/proc/~A/fd"
+                                                               (program-number program)))
+                                            :output :lines)))
+                 "--pid" (program-number program)))
+          (with-connections (others 5)
+            (is (every #'yo-p others))
+            (is (equal '(t nil nil nil nil nil) (mapcar #'yo-p (subseq idle 0 6))))
+            (is (yo-p (first (last idle))))
+            (send half "b")
+            (is (equal "Hey!" (response-text (read-response half))))
+            (is (= 9000000 (length (receive-many large 9000000))))))))))
+
 ;;; Methods that programs have
 
 (defclass wrapping-acceptor () ((wrapped :initform (make-recorder) :reader wrapped)))

@@ -140,10 +140,15 @@
     (a-path-may-have-letters-that-mean-something-else-in-pathnames :needs :our-engine)
   (where-special
    (with-directory (directory)
-     (let ((path (uiop:parse-native-namestring
-                  (format nil "~Aa[b]*c" (uiop:native-namestring directory)))))
-       (serving-path (path) (("/yo" "Hey!"))
-         (is (equal "Hey!" (ask-path path "/yo"))))))))
+     (let* ((name (format nil "~Aa[b]*\"\\c" (uiop:native-namestring directory)))
+            (path (uiop:parse-native-namestring name)))
+       (with-globals ((hunchentoot:*dispatch-table*
+                       (list (recycling:make-metrics-dispatcher "/metrics"))))
+         (serving-path (path) (("/yo" "Hey!"))
+           (is (equal "Hey!" (ask-path path "/yo")))
+           (is (search (format nil "{server=\"unix:~A\"}"
+                               (cl-ppcre:regex-replace-all "[\"\\\\]" name "\\\\\\&"))
+                       (ask-path path "/metrics")))))))))
 
 ;;; Deferred accepts
 

@@ -62,7 +62,7 @@
     (with-connection (client)
       (send-request client "/slow")
       (await-entered 1)
-      (send-signals program "INT")
+      (send-signals program "INT" "TERM")
       (await-printed program "no limit of time")
       ;; One that comes soon after the first is the same.
       (is (not (poll (lambda () (not (program-runs-p program))) 6/10)))
