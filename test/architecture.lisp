@@ -258,7 +258,7 @@ it.")
 (test a-user-that-asks-for-an-unknown-suite-is-told-the-known-ones
   (handler-case (progn (find-suite "nonsense") (fail "It was found."))
     (unknown-suite (condition)
-      (dolist (name '("nonsense" "architecture" "conformance/cookies"))
+      (dolist (name '("nonsense" "architecture" "conformance/uploads"))
         (is (search name (princ-to-string condition)))))))
 
 ;;; Names

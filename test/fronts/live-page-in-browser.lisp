@@ -55,7 +55,8 @@
         (error 'broken-response :what answer))))
 
 (defun await-in-page (browser script &optional (meanwhile (constantly nil)))
-  "Waits until SCRIPT is true in the page of BROWSER; calls the function MEANWHILE before each look."
+  "Waits until SCRIPT is true in the page of BROWSER.  Calls the function MEANWHILE before each
+look."
   (eventually ((format nil "~A in a browser" script) :patience (* 3 *patience*))
     (funcall meanwhile)
     (equal "true" (evaluated browser (format nil "Boolean(~A)" script)))))
