@@ -290,7 +290,7 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
          (end (io-end io)))
     (when (and (io-descriptor io) (open-stream-p (io-lent io)))
       (send-output io)
-      (when (< start end)
+      (when (and (< start end) (not (io-tls io))) ; the stream of the Lisp would read what TLS sent
         (put-read-ahead (io-lent io) (io-input io) start end)
         (setf (io-start io) end
               (io-kept io) 0)))))

@@ -93,6 +93,13 @@ the connection."
       (is (string= "early" (heard connection)))
       (is (string= "bird" (heard connection))))))
 
+(define-server-test (what-the-client-says-at-once-over-tls-is-not-lost :needs :tls-client)
+  (over-tls
+    (serving-talk (stream (echo stream))
+      (with-connection (connection)
+        (ask-for-talk connection (message "early"))
+        (is (string= "early" (heard connection)))))))
+
 (define-server-test however-much-that-is
   (serving-talk (stream (echo stream))
     (with-connection (connection)
