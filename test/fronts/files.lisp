@@ -241,6 +241,9 @@
                                    ("a.CSS" "text/css; charset=utf-8")
                                    ("a.js" "text/javascript; charset=utf-8") ("a.b.png" "image/png")
                                    ("a.woff2" "font/woff2") ("a" "application/octet-stream")
+                                   ("a.mjs" "text/javascript; charset=utf-8")
+                                   ("a.wasm" "application/wasm") ("a.avif" "image/avif")
+                                   ("a.WebManifest" "application/manifest+json")
                                    ("a.csv" "text/csv; charset=utf-8"
                                     "text/comma-separated-values; charset=utf-8"))
           do (write-file directory name "x")

@@ -48,7 +48,7 @@
 (define-front-test (a-client-that-sends-nothing-more-has-the-read-timeout :needs :our-http)
   (with-growing-limit (seconds)
     (with-front (request :read-timeout seconds) (reply 200 '() (content request))
-      (loop for (octets status) in `(("GET / HT" 408) ("" nil)
+      (loop for (octets status) in `(("GET / HT" 408) ("" nil) (:crlf nil)
                                      (,(post-head "/" "Content-Length: 3") 408))
             do (with-prompt-connection (connection)
                  (is (equal "word" (promptly (prog1 (exchange-text connection "/word")

@@ -47,12 +47,6 @@
       (is (search "already listening" (princ-to-string condition))))
     (is (equal "Hey!" (ask-text "/yo")))))
 
-(define-server-test (a-port-in-use-is-told-by-start :needs :our-engine)
-  (with-acceptor (acceptor)
-    (let ((other (make-test-acceptor :port (hunchentoot:acceptor-port acceptor))))
-      (signals error (hunchentoot:start other))
-      (is (not (hunchentoot:started-p other))))))
-
 (defclass threadless-taskmaster (recycling:recycling-taskmaster) ())
 
 (defmethod hunchentoot:start-thread ((taskmaster threadless-taskmaster) thunk &key name)

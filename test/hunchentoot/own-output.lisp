@@ -45,14 +45,6 @@
       (is (chunked-p response))
       (is (string= "body" (response-text response))))))
 
-(define-server-test
-    (a-streamed-reply-whose-end-nobody-would-see-ends-the-connection :needs :our-http)
-  (serving (:output-chunking-p nil) (("/" (write-words "body")))
-    (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
-      (is (uiop:string-suffix-p text "body"))
-      (is (search "connection: close" text :test #'char-equal))
-      (is (= 1 (count-of "HTTP/1.1 " text))))))
-
 (define-server-test (a-stream-that-a-program-puts-in-between-gets-what-is-written :needs :our-http)
   (serving () (("/" (setf hunchentoot::*hunchentoot-stream*
                           (flexi-streams:make-flexi-stream hunchentoot::*hunchentoot-stream*))

@@ -88,18 +88,6 @@
                                   ("application/json; charset=iso-8859-1" 233))
           do (is (string= (shown codes) (ask-text "/?a=%C3%A9" :content-type type)) type))))
 
-(define-server-test (a-form-is-known-by-its-type :needs :our-http)
-  (serving () (("/" (princ-to-string (hunchentoot:post-parameter "a"))))
-    (loop for (type value) in '(("application/x-www-form-urlencoded" "1")
-                                ("APPLICATION/X-WWW-FORM-urlencoded" "1")
-                                ("application/x-www-form-urlencoded; charset=utf-8" "1")
-                                ("application/x-www-form-urlencoded ;charset=utf-8" "1")
-                                ("application/x-www-form-urlencoded2" "NIL")
-                                ("application/x-www-form" "NIL")
-                                ("text/plain" "NIL"))
-          do (is (string= value (ask-text "/" :method :post :content "a=1" :content-type type))
-                 "~A" type))))
-
 ;;; Types of content
 
 (defun random-type (dice)
@@ -198,21 +186,6 @@
                            "Expect: 100-continue" :crlf :crlf "body")))
       (is (<= (search "HTTP/1.1 200" text) (search "HTTP/1.1 " text :from-end t)) "~A" text)
       (is (uiop:string-suffix-p text "body")))))
-
-(define-server-test (a-client-that-is-granted-another-protocol-may-talk-on-as-content
-                     :needs :our-http)
-  (serving () (("/" (setf (hunchentoot:return-code*) 101
-                          (hunchentoot:header-out :upgrade) "talk"
-                          (hunchentoot:header-out :connection) "Upgrade")
-                    (let* ((reply (hunchentoot:send-headers))
-                           (content (hunchentoot::content-stream hunchentoot:*request*)))
-                      (loop repeat 3 do (write-byte (read-byte content) reply))
-                      (finish-output reply))))
-    (let ((text (ask-parts (request-octets "/" :headers '(("Connection" . "Upgrade")
-                                                          ("Upgrade" . "talk")))
-                           "abc")))
-      (is (search " 101 " text))
-      (is (search "abc" text) "~A" text))))
 
 (defclass called-once () ()
   (:documentation "Has a primary method of its own, so all requests of a connection are served

@@ -8,97 +8,67 @@
              (with-slots (text position) condition
                (format stream "Not JSON from character ~D on: ~A" position text)))))
 
-(defvar *json*)
-(defvar *json-position*)
+(defparameter *json-escape* "\\\\([\"\\\\/bfnrt]|u[0-9a-fA-F]{4})"
+  "What stands for a character in a string; a surrogate pair is not known here.")
 
-(defun json-peek ()
-  (if (< *json-position* (length *json*)) (char *json* *json-position*) #\Nul))
+(defparameter *json-string*
+  (cl-ppcre:create-scanner (format nil "\\A\"([^\"\\\\\\x00-\\x1f]|~A)*\"" *json-escape*)))
 
-(defun json-fail ()
-  (error 'broken-json :text *json* :position *json-position*))
+(defparameter *json-number* (cl-ppcre:create-scanner "\\A-?\\d+(\\.\\d+)?"))
 
-(defun json-expect (text)
-  "Reads TEXT."
-  (let ((end (+ *json-position* (length text))))
-    (unless (and (<= end (length *json*))
-                 (string= text *json* :start2 *json-position* :end2 end))
-      (json-fail))
-    (setf *json-position* end)))
-
-(defun read-json-escape ()
-  "Reads what follows a reverse solidus; a surrogate pair is not known here."
-  (let ((char (json-peek)))
-    (incf *json-position*)
-    (case char
-      ((#\" #\\ #\/) char)
-      (#\b (code-char 8)) (#\t (code-char 9)) (#\n (code-char 10))
-      (#\f (code-char 12)) (#\r (code-char 13))
-      (#\u (prog1 (code-char (or (ignore-errors
-                                  (parse-integer *json* :start *json-position*
-                                                        :end (+ 4 *json-position*) :radix 16))
-                                 (json-fail)))
-             (incf *json-position* 4)))
-      (t (json-fail)))))
-
-(defun read-json-string ()
-  (json-expect "\"")
-  (with-output-to-string (out)
-    (loop for char = (json-peek)
-          until (char= char #\")
-          do (when (< (char-code char) 32) (json-fail))
-             (incf *json-position*)
-             (write-char (if (char= char #\\) (read-json-escape) char) out))
-    (incf *json-position*)))
-
-(defun read-json-integer ()
-  (multiple-value-bind (value end)
-      (parse-integer *json* :start *json-position* :junk-allowed t)
-    (unless value (json-fail))
-    (setf *json-position* end)
-    value))
-
-(defun read-json-number ()
-  "An integer, or a ratio for a number with a fraction."
-  (let* ((sign (if (char= #\- (json-peek)) -1 1))
-         (whole (read-json-integer)))
-    (cond ((char= #\. (json-peek))
-           (json-expect ".")
-           (let ((start *json-position*))
-             (unless (digit-char-p (json-peek)) (json-fail))
-             (+ whole (* sign (read-json-integer) (expt 10 (- start *json-position*))))))
-          (t whole))))
-
-(defun read-json-array ()
-  "A vector of values."
-  (json-expect "[")
-  (coerce (if (char= #\] (json-peek))
-              '()
-              (loop collect (read-json-value)
-                    while (char= (json-peek) #\,)
-                    do (json-expect ",")))
-          'vector))
-
-(defun read-json-object ()
-  "An alist of names and values."
-  (json-expect "{")
-  (loop collect (let ((name (read-json-string)))
-                  (json-expect ":")
-                  (cons name (read-json-value)))
-        while (char= (json-peek) #\,)
-        do (json-expect ",")
-        finally (json-expect "}")))
-
-(defun read-json-value ()
-  (case (json-peek)
-    (#\{ (read-json-object))
-    (#\[ (prog1 (read-json-array) (json-expect "]")))
-    (#\" (read-json-string))
-    (#\n (json-expect "null") nil)
-    (t (read-json-number))))
+(defun unescape-json (target start end match-start match-end starts ends)
+  "The character, as a string, of the match of *JSON-ESCAPE* in TARGET."
+  (declare (ignore start end match-end starts ends))
+  (let ((char (char target (1+ match-start))))
+    (string (case char
+              (#\b (code-char 8)) (#\t (code-char 9)) (#\n (code-char 10))
+              (#\f (code-char 12)) (#\r (code-char 13))
+              (#\u (code-char (parse-integer target :start (+ match-start 2)
+                                                    :end (+ match-start 6) :radix 16)))
+              (t char)))))
 
 (defun parse-json (text)
-  "The value of the string TEXT: an alist for an object, a vector for an array, NIL for null.
-Signals BROKEN-JSON; exponents and white space are none of what the server writes."
-  (let ((*json* text) (*json-position* 0))
-    (prog1 (read-json-value)
-      (unless (= *json-position* (length text)) (json-fail)))))
+  "The value of the string TEXT: an alist for an object, a vector for an array, NIL for null, a
+ratio for a number with a fraction.  Signals BROKEN-JSON; exponents and white space are none of what
+the server writes."
+  (let ((position 0))
+    (labels ((next-p (char)
+               (and (< position (length text)) (char= char (char text position))))
+             (take (end)
+               (if (and end (<= end (length text)))
+                   (subseq text (shiftf position end) end)
+                   (error 'broken-json :text text :position position)))
+             (take-string (string)
+               (take (let ((end (+ position (length string))))
+                       (and (eql (or (mismatch string text :start2 position) (length string))
+                                 (length string))
+                            end))))
+             (elements (open close read)
+               (take-string open)
+               (prog1 (unless (next-p close)
+                        (loop collect (funcall read)
+                              while (next-p #\,) do (take-string ",")))
+                 (take-string (string close))))
+             (read-string ()
+               (let ((token (take (nth-value 1 (cl-ppcre:scan *json-string* text
+                                                              :start position)))))
+                 (cl-ppcre:regex-replace-all *json-escape* (subseq token 1 (1- (length token)))
+                                             #'unescape-json)))
+             (read-number ()
+               (let* ((token (take (nth-value 1 (cl-ppcre:scan *json-number* text
+                                                               :start position))))
+                      (point (position #\. token)))
+                 (/ (parse-integer (remove #\. token))
+                    (expt 10 (if point (- (length token) point 1) 0)))))
+             (read-value ()
+               (cond ((next-p #\{) (elements "{" #\} (lambda ()
+                                                       (cons (prog1 (read-string)
+                                                               (take-string ":"))
+                                                             (read-value)))))
+                     ((next-p #\[) (coerce (elements "[" #\] #'read-value) 'vector))
+                     ((next-p #\") (read-string))
+                     ((next-p #\n) (take-string "null") nil)
+                     (t (read-number)))))
+      (prog1 (read-value)
+        (unless (= position (length text))
+          (take nil))))))

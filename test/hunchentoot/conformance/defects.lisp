@@ -28,47 +28,6 @@ server to do what it must not do."
                    (is (string= "done" (task-result client))))
           (is (eq *server* (task-result stop))))))))
 
-(define-server-test (read-and-write-timeouts-may-differ :needs :our-engine)
-  (serving (:read-timeout 8 :write-timeout 9) (("/" "served"))
-    (is (string= "served" (ask-text "/")))))
-
-(define-server-test (a-connection-reset-at-once-leaves-nothing-behind :needs :our-engine)
-  (serving () (("/" "served"))
-    (loop repeat 20
-          do (with-connection (connection)
-               (send connection "GET / HTTP/1.1")
-               (reset connection)))
-    (is (string= "served" (ask-text "/")))))
-
-;;; Of bodies read as streams
-
-(defun next-answer (connection)
-  "The text of the response to a request for /next on CONNECTION, or NIL when the server
-has closed it."
-  (handler-case (exchange-text connection "/next")
-    (broken-response () nil)
-    (stream-error () nil)))
-
-(define-server-test (an-unread-body-is-not-run-as-the-next-request :needs :our-reader)
-  (let ((runs (make-recorder)))
-    (serving () (("/" (hunchentoot:raw-post-data :want-stream t) "unread")
-                 ("/smuggled" (record runs :smuggled) "smuggled")
-                 ("/next" "next"))
-      (with-connection (connection)
-        (is (string= "unread"
-                     (exchange-text connection "/" :method :post
-                                                   :content (request-octets "/smuggled"))))
-        (is (member (next-answer connection) '(nil "next") :test #'equal))
-        (is (null (recorded runs)))))))
-
-(define-server-test (a-bodyless-request-has-a-stream-that-ends-at-once :needs :our-reader)
-  ;; Longer than a test's patience, so that waiting it out fails.
-  (serving (:read-timeout 60 :write-timeout 60)
-      (("/" (shown (read-byte (hunchentoot:raw-post-data :want-stream t) nil :end))))
-    (with-connection (connection)
-      (is (string= ":END" (exchange-text connection "/")))
-      (is (string= ":END" (exchange-text connection "/"))))))
-
 ;;; Of heads without bound
 
 (define-server-test (a-head-that-drips-in-is-given-up :needs :our-reader)
@@ -95,15 +54,3 @@ has closed it."
           (dolist (connection connections)
             (is (= 408 (response-status (read-response connection)))))))
       (is (string= "served" (promptly (ask-text "/")))))))
-
-(define-server-test (a-client-that-has-asked-nothing-is-told-nothing :needs :our-reader)
-  (with-growing-limit (seconds)
-    (serving (:read-timeout seconds :write-timeout seconds) (("/" "served"))
-      (dolist (beginning (list (octets) (octets :crlf) (octets :crlf :crlf)))
-        (let ((*limit-began* (platform:microseconds)))
-          (with-connections (connections 2)
-            (is (string= "served" (promptly (prog1 (exchange-text (first connections) "/")
-                                              (dolist (connection connections)
-                                                (send connection beginning))))))
-            (dolist (connection connections)
-              (is (closed-by-server-p connection)))))))))

@@ -40,21 +40,6 @@
                                    (finish-output stream)))))
         (is (null (octet-difference octets (response-body (ask "/")))))))))
 
-(define-server-test (files-have-the-newer-types-too :needs :our-http)
-  (with-directory (root)
-    (with-globals ((hunchentoot:*dispatch-table*
-                    (list (hunchentoot:create-folder-dispatcher-and-handler "/files/" root))))
-      (serving () ()
-        (loop for (name type) in '(("a.mjs" "text/javascript; charset=utf-8")
-                                   ("a.wasm" "application/wasm")
-                                   ("a.webp" "image/webp") ("a.json" "application/json")
-                                   ("a.woff2" "font/woff2")
-                                   ("a.avif" "image/avif")
-                                   ("a.WebManifest" "application/manifest+json")
-                                   ("a.unknown" "application/octet-stream"))
-              do (write-file root name "octets")
-                 (is (equal type (content-type (ask (format nil "/files/~A" name)))) "~A" name))))))
-
 (define-server-test a-plain-acceptor-serves-its-document-root-and-nothing-else
   (with-directory (root)
     (write-file root "page.html" "<p>Grüße</p>")
