@@ -14,13 +14,9 @@ that come later, streams, server-sent events and WebSockets, without a thread fo
   :pathname "clack/"
   :serial t
   :components ((:file "package")
-               (:file "clack-server")   ; answers to the server and its engine
-               (:file "clack-tls" :if-feature (:not :hunchentoot-no-ssl))
+               (:file "server")         ; the arguments of RUN, start and stop
                (:file "responses")      ; whole ones, as octets
                (:file "later-responses") ; given to a responder, or written piece by piece
                (:file "socket")         ; connections that applications take over
                (:file "serving")        ; from the environment to the response
-               (:file "options")        ; arguments of RUN
-               (:file "running")        ; start and stop
-               (:file "monitoring-middlewares") ; pages for those that watch
-               (:file "serving-until-signalled"))) ; the main function of a program
+               (:file "monitoring-middlewares"))) ; pages for those that watch

@@ -189,11 +189,10 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "journal-thread")))
      (:file "application")              ; what is served
      (:file "inspection")               ; by people who look after it
-     (:file "unfit-arguments")          ; of applications
+     (:file "arguments")                ; of applications: their types and limits
      (:file "program-timers")           ; functions that programs have called later
      (:file "tls-arguments"
       :if-feature (:not :hunchentoot-no-ssl))
-     (:file "listeners")                ; why nobody can listen
      (:module "connection"              ; its input, and what carries its octets
       :serial t
       :components ((:file "io")         ; buffers, input, waits

@@ -315,7 +315,9 @@ The response may come later."
                   (withdraw)))))
       (unless-returned (progn
                          (funcall function (lambda (response) (give-response delayed response)))
-                         (take-over-if-listened-to exchange)
+                         (let ((socket (exchange-upgrade exchange)))
+                           (when (and socket (websocket-on-message socket))
+                             (take-over exchange)))
                          (setf (delayed-thread delayed) nil)
                          (order-memory) ; a thread that closes the writer reads that next
                          (if (lift-handler-limit exchange)

@@ -18,19 +18,6 @@
 ;;;; Only the thread that calls the application can take the connection over.  After that, any
 ;;;; thread may write.
 
-(defun websocket-request-p (head)
-  "True when HEAD asks for a WebSocket."
-  (let ((upgrade (head-header head :upgrade)))
-    (and upgrade (string-equal "websocket" upgrade))))
-
-(defun make-socket-for (exchange)
-  "A PROGRAM-SOCKET for the connection of EXCHANGE."
-  (if (websocket-request-p (exchange-head exchange))
-      (apply #'make-program-socket exchange t
-             (server-websocket-limits (exchange-application exchange)))
-      (make-program-socket exchange nil
-                           :idle-seconds (seconds-for (exchange-application exchange) :idle))))
-
 (defun untouched-p (exchange)
   "True when the current thread may take the connection of EXCHANGE over: the response has not
 begun, and the whole request has come."
@@ -39,27 +26,34 @@ begun, and the whole request has come."
          (eq :idle (our-side protocol))
          (eq :done (client-side protocol)))))
 
-(defun check-handshake (exchange)
-  "Refuses the request of EXCHANGE if it asks for a WebSocket and has content, since content could
-be taken for frames."
-  (let ((head (exchange-head exchange)))
-    (when (and (eq exchange *answered*)
-               (websocket-request-p head)
-               (not (eq :none (head-framing head))))
-      (error (make-refusal :content-of-handshake)))))
+(defun make-socket (exchange &key (websocket-message-octets (* 1024 1024))
+                               (websocket-ping-seconds 30) (websocket-idle-seconds 75)
+                             &allow-other-keys)
+  "A PROGRAM-SOCKET for the connection of EXCHANGE, with arguments of RUN.  Signals PROTOCOL-ERROR
+if the request asks for a WebSocket and has content, which could be taken for frames; and
+CANNOT-DEFER where the connection cannot be taken over any more."
+  (let* ((head (exchange-head exchange))
+         (upgrade (head-header head :upgrade))
+         (websocket-p (and upgrade (string-equal "websocket" upgrade))))
+    (when (and websocket-p (eq exchange *answered*) (not (eq :none (head-framing head))))
+      (error (make-refusal :content-of-handshake)))
+    (unless (untouched-p exchange)
+      (error 'cannot-defer
+             :reason (format nil "only the thread that calls the application can take its ~
+                                  connection over, before the response begins, and when all ~
+                                  content has come")))
+    (if websocket-p
+        (make-program-socket exchange t :most-octets websocket-message-octets
+                                        :ping-seconds websocket-ping-seconds
+                                        :idle-seconds websocket-idle-seconds)
+        (make-program-socket exchange nil
+                             :idle-seconds (seconds-for (exchange-application exchange) :idle)))))
 
 (defun socket-of (exchange)
-  "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call.  Signals CANNOT-DEFER
-where the connection cannot be taken over any more, and a PROTOCOL-ERROR where the request is an
-opening handshake with content."
+  "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call."
   (or (exchange-upgrade exchange)
-      (progn (check-handshake exchange)
-             (if (untouched-p exchange)
-                 (setf (exchange-upgrade exchange) (make-socket-for exchange))
-                 (error 'cannot-defer
-                        :reason (format nil "only the thread that calls the application can take ~
-                                             its connection over, before the response begins, and ~
-                                             when all content has come"))))))
+      (setf (exchange-upgrade exchange)
+            (apply #'make-socket exchange (server-arguments (exchange-application exchange))))))
 
 (defun taken-over-p (exchange)
   "True when the application has taken the connection of EXCHANGE over."
@@ -68,36 +62,25 @@ opening handshake with content."
          (eq socket (http-suspended-exchange (exchange-http exchange))))))
 
 (defun take-over (exchange)
-  "Makes the connection of EXCHANGE the application's."
-  (begin-limited-reply exchange)
-  (lift-handler-limit exchange)
-  (note-event exchange :switch)
-  (begin-to-speak (exchange-upgrade exchange) (exchange-http exchange)))
+  "Makes the connection of EXCHANGE, which has a PROGRAM-SOCKET, the application's, while that is
+possible."
+  (when (untouched-p exchange)
+    (begin-limited-reply exchange)
+    (lift-handler-limit exchange)
+    (note-event exchange :switch)
+    (begin-to-speak (exchange-upgrade exchange) (exchange-http exchange))))
 
 (defun open-socket-of (exchange)
-  "Makes the connection of EXCHANGE the application's, and returns its PROGRAM-SOCKET; see
-SOCKET-OF."
-  (let ((socket (socket-of exchange)))
-    (when (untouched-p exchange)
-      (take-over exchange))
-    socket))
-
-(defun take-over-if-listened-to (exchange)
-  "Makes the connection of EXCHANGE the application's if that has set a callback."
-  (let ((socket (exchange-upgrade exchange)))
-    (when (and socket (websocket-on-message socket) (untouched-p exchange))
-      (take-over exchange))))
+  "Makes the connection of EXCHANGE the application's, and returns its PROGRAM-SOCKET."
+  (prog1 (socket-of exchange)
+    (take-over exchange)))
 
 (defun settle-takeover (exchange)
-  "Called when the application's function was left.  If the application has taken the connection of
-EXCHANGE over, lets it go on without the worker, and returns true."
-  (let ((socket (exchange-upgrade exchange)))
-    (cond ((null socket) nil)
-          ((taken-over-p exchange)
-           t)
-          (t
-           (end-websocket socket)
-           nil))))
+  "Called when the application's function was left.  True if the application has taken the
+connection of EXCHANGE over, which goes on without the worker.  Otherwise it cannot any more."
+  (or (taken-over-p exchange)
+      (progn (end-websocket (exchange-upgrade exchange))
+             nil)))
 
 ;;; The protocol of CLACK.SOCKET
 
@@ -109,10 +92,6 @@ element is not an octet."
               (every (lambda (element) (typep element 'octet)) octets))
     (error "Only octets can be written to a connection."))
   (replace (make-octets (length octets)) octets))
-
-(defun clack-socket-callback (exchange)
-  (let ((socket (exchange-upgrade exchange)))
-    (and socket (websocket-on-message socket))))
 
 (defun set-clack-socket-callback (callback exchange)
   (listen-to-program-socket (socket-of exchange) callback)
@@ -135,7 +114,8 @@ element is not an octet."
   (finish-program-socket (open-socket-of exchange)))
 
 (defparameter *socket-methods*
-  '(("READ-CALLBACK" (socket) (clack-socket-callback socket))
+  '(("READ-CALLBACK" (socket)
+     (and (exchange-upgrade socket) (websocket-on-message (exchange-upgrade socket))))
     (("READ-CALLBACK") (callback socket) (set-clack-socket-callback callback socket))
     ("WRITE-SEQUENCE-TO-SOCKET" (socket octets &key callback)
      (write-to-clack-socket socket octets callback))
@@ -149,16 +129,6 @@ element is not an octet."
   "The methods of :CLACK.IO: lists of a name in CLACK.SOCKET, a lambda list and a form.  A name in a
 list stands for a SETF function.")
 
-(defun method-definition (package name lambda-list form)
-  "The DEFMETHOD form of an entry of *SOCKET-METHODS*, with NAME in PACKAGE; NIL where PACKAGE has
-no symbol with that name."
-  (let* ((symbol (find-symbol (if (consp name) (first name) name) package))
-         (specialized (substitute '(socket exchange) 'socket lambda-list)))
-    (and symbol
-         `(defmethod ,(if (consp name) (list 'setf symbol) symbol) ,specialized
-            (declare (ignorable socket))
-            ,form))))
-
 (defvar *socket-package* nil
   "The package CLACK.SOCKET to whose functions our methods were added, or NIL.")
 
@@ -167,10 +137,13 @@ no symbol with that name."
 them.  Clack's system with this package may be loaded after ours was compiled, or not at all."
   (let ((package (find-package '#:clack.socket)))
     (unless (or (null package) (eq package *socket-package*))
-      (loop for entry in *socket-methods*
-            for definition = (apply #'method-definition package entry)
-            when definition
-              do (eval definition))
+      (loop for (name lambda-list form) in *socket-methods*
+            for symbol = (find-symbol (if (consp name) (first name) name) package)
+            when symbol
+              do (eval `(defmethod ,(if (consp name) `(setf ,symbol) symbol)
+                            ,(substitute '(socket exchange) 'socket lambda-list)
+                          (declare (ignorable socket))
+                          ,form)))
       (setf *socket-package* package))))
 
 (join-clack-socket)

@@ -216,24 +216,17 @@ RECYCLING-TASKMASTER."))
       (and value (symbolp value) (not (keywordp value)))))
 
 (defparameter *argument-types*
-  `((:port port-number "an integer from 0, for any free port, to 65535")
-    (:address address "a string with an address or the name of a host, or NIL for all addresses")
+  `(,@*common-argument-types*
     (:listen-backlog (unsigned-byte 31) "an integer, not negative")
     (:listen-path (or null pathname (and string (not (string 0)))) "a string or a pathname")
     (:listen-mode (or null (integer 0 #o777)) "an integer from 0 to #o777, such as #o660")
     (:listen-fd (or null inherited-designator)
      "the number of a descriptor, :SYSTEMD, or a list of :SYSTEMD and a name")
-    (:read-timeout seconds "a number of seconds, or NIL for no limit")
-    (:write-timeout seconds "a number of seconds, or NIL for no limit")
     (:taskmaster hunchentoot:taskmaster "a taskmaster, such as an instance of RECYCLING-TASKMASTER")
-    (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
-    (:trusted-proxies proxies ,*proxies-in-words*)
     (:access-log-format (satisfies access-log-format-p)
      ":COMBINED, :JSON or a function of one argument")
     (:access-log-test (or function symbol) "a function of one argument, or NIL")
-    (:file-cache-control cache-control ,*cache-control-in-words*)
-    (:session-cookie-attributes (or null string) "a string, or NIL")
-    (:message-log-format (member :text :json) ":TEXT or :JSON"))
+    (:session-cookie-attributes (or null string) "a string, or NIL"))
   "The types of the arguments of acceptors, for CHECK-ARGUMENT-TYPES; *LIMIT-INITARGS* has those of
 the limits.")
 

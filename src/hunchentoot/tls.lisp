@@ -126,8 +126,7 @@ programs read have the true names, as with Hunchentoot."
 one; and a list of warnings."
   (let ((old (acceptor-tls-context acceptor)))
     (with-parameter-errors
-      (context-of-settings (tls-settings acceptor initargs)
-                           (and old (tls-context-ticket-key old))))))
+      (context-of-settings (tls-settings acceptor initargs) old))))
 
 (defun take-tls-context (acceptor context)
   "Makes CONTEXT the TLS context of new connections of ACCEPTOR.  Earlier ones keep theirs."

@@ -49,9 +49,9 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:answer-about-worker
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
-   #:port-number #:seconds #:address #:proxies #:*proxies-in-words* #:check-proxy-protocol
+   #:seconds #:*common-argument-types* #:check-proxy-protocol
    #:networks-named #:changed-limits #:*limit-initargs*
-   #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings
+   #:*tls-arguments* #:absolute-file #:context-of-settings
    ;; where they listen
    #:tell-where #:sole-name
    ;; the main function of a program
@@ -122,7 +122,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; files
    #:*known-files* #:*settled-seconds* #:version-size #:version-date #:version-tag
    #:call-with-file #:append-file #:settle-range
-   #:coded-sibling #:time-of-file #:cache-control #:*cache-control-in-words* #:cache-control-of
+   #:coded-sibling #:time-of-file #:cache-control-of
    ;; replies that handlers stream
    #:reply-stream #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream
    #:reply-stream-inner #:write-encoded #:push-output #:end-reply

@@ -72,9 +72,9 @@ others: a string, or NIL for none."
           (:client-ca-file :ssl-client-ca-file)
           (:ticket-key-file :ssl-ticket-key-file)))))
 
-(defun context-of-settings (settings ticket-key)
-  "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  TICKET-KEY is as for
-MAKE-TLS-CONTEXT, and used if SETTINGS names no file of one.  The second value is a list of
+(defun context-of-settings (settings old)
+  "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  If these name no file of a ticket
+key, it resumes the sessions of OLD, another context or NIL.  The second value is a list of
 warnings.  Signals UNFIT-ARGUMENT."
   (check-argument-types settings *tls-argument-types*)
   (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
@@ -94,7 +94,7 @@ warnings.  Signals UNFIT-ARGUMENT."
                           :cipher-suites (cipher-names ssl-ciphers t)
                           :client-ca-file ssl-client-ca-file
                           :verify-client (or ssl-verify-client (and ssl-client-ca-file :required))
-                          :ticket-key ticket-key
+                          :ticket-key (and old (tls-context-ticket-key old))
                           :ticket-key-file ssl-ticket-key-file
                           ;; A wait for octets on the socket misses those that OpenSSL has read.
                           :read-ahead (readiness-supported-p))

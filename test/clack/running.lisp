@@ -29,7 +29,7 @@
   (is (equal '(":json" ":parallel-acceptor" ":parallel-ssl-acceptor" ":systemd" ":text"
                ":unlimited")
              (sort (keyword-names
-                    (handler::unknown-options
+                    (handler::unknown-arguments
                      (loop for name in (keywords-of-docstring 'handler:run)
                            collect (intern (string-upcase (subseq name 1)) :keyword)
                            collect nil)))

@@ -48,13 +48,6 @@ the request HEAD likes best; NIL where it accepts none that there is."
             when (and sibling-time (<= time sibling-time))
               return (values sibling coding)))))
 
-(deftype cache-control ()
-  "The argument :FILE-CACHE-CONTROL."
-  '(or string function (and symbol (not keyword))))
-
-(defparameter *cache-control-in-words* "a string, a function of a pathname, or NIL"
-  "What a CACHE-CONTROL is, for CHECK-ARGUMENT-TYPES.")
-
 (defun cache-control-of (rule pathname)
   "The Cache-Control of the file PATHNAME by RULE: a string, NIL, or a function, or the name of one,
 of a pathname, which returns one of these."

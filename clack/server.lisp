@@ -1,0 +1,451 @@
+(in-package #:clack.handler.recycling)
+
+;;;; A server of one Clack application: its arguments, its start and stop, and RUN, which Clack
+;;;; calls.  The layer below sees it as an application, and the engine sees it as its service.
+
+(defgeneric server-address (server)
+  (:documentation "The address on which SERVER, a CLACK-SERVER, listens: a string, or NIL before it
+listens.  For a Unix-domain socket, it is \"unix:\" followed by the path."))
+
+(defgeneric server-port (server)
+  (:documentation "The port on which SERVER, a CLACK-SERVER, listens: an integer, or NIL before it
+listens.  For a Unix-domain socket, it is 0."))
+
+(defclass clack-server (http-service)
+  ((app :initarg :app :reader server-app)
+   (arguments :initarg :arguments :reader server-arguments
+              :documentation "All arguments of RUN, a plist.")
+   (debug :initarg :debug :initform nil :reader server-debug-p)
+   (limits :initarg :limits :reader application-limits)
+   (read-timeout :initarg :read-timeout :initform 20 :reader read-seconds)
+   (write-timeout :initarg :write-timeout :initform 20 :reader write-seconds)
+   (persistent-p :initarg :persistent-connections-p :initform t :reader server-persistent-p)
+   (trusted-proxies :initarg :trusted-proxies :initform '() :reader trusted-proxies)
+   (proxy-protocol-p :initarg :proxy-protocol :initform nil :reader proxy-protocol-p)
+   (precompressed-files-p :initarg :precompressed-files :initform nil
+                          :reader server-precompressed-files-p)
+   (file-cache-control :initarg :file-cache-control :initform nil
+                       :reader server-file-cache-control)
+   (message-log-format :initarg :message-log-format :initform :text
+                       :reader server-message-log-format)
+   (tls-context :initarg :tls-context :initform nil :reader handshake-context)
+   (threads :initarg :threads :reader server-threads
+            :documentation "The limits on the number of threads, keyword arguments of an engine.")
+   (address :initform nil :reader server-address)
+   (port :initform nil :reader server-port)
+   (sole-name :initform nil :accessor server-sole-name
+              :documentation "A list of the address and port of our end of every connection, where
+all connections have the same; else NIL.")
+   (listener :initform nil :accessor server-listener)
+   (stopped-p :initform nil :accessor server-stopped-p)
+   (lock :initform (bt:make-lock "clack server") :reader server-lock)
+   (stopped :initform (bt:make-condition-variable) :reader server-stopped
+            :documentation "Notified when STOPPED-P has become true.")
+   (output :initform *standard-output* :reader server-output)
+   (error-output :initform *error-output* :reader server-error-output)
+   (journal :accessor server-journal
+            :documentation "Writes messages to ERROR-OUTPUT, in a thread of its own while the server
+runs.  When that stream blocks, lines are lost and counted, but no response and no worker waits.")
+   (throttle :initform (make-throttle) :reader server-throttle
+             :documentation "Limits how often messages appear that clients can cause.")
+   (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
+               :documentation "The last Host header: a list of its text, and the name and the port
+in it.  Replaced as a whole."))
+  (:documentation "A server of one Clack application; see RUN."))
+
+(defmethod initialize-instance :after ((server clack-server) &key)
+  (setf (server-journal server)
+        (make-journal (server-error-output server) "clack log"
+                      (lambda (&rest complaint)
+                        (apply #'tell server complaint)))))
+
+;;; The arguments of RUN, with the meanings that Clack's handlers for Hunchentoot and Woo give them
+
+(deftype count-of-threads ()
+  '(integer 1 #.most-positive-fixnum))
+
+(defparameter *argument-types*
+  `(,@*common-argument-types*
+    (:listen (or null string pathname) "a string or a pathname, or NIL")
+    (:listen-mode (or null (integer 0 #o777)) "an integer from 0 to #o777, or NIL")
+    (:fd (or null inherited-designator)
+     "the number of a descriptor, :SYSTEMD, a list of :SYSTEMD and a name, or NIL")
+    (:backlog (unsigned-byte 31) "an integer, not negative")
+    (:worker-num (or null count-of-threads) "an integer above 0, or NIL")
+    (:max-thread-count (or null count-of-threads) "an integer above 0, or NIL for no limit")
+    (:max-accept-count (or (member nil :unlimited) count-of-threads)
+     "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
+    (:max-waiting-count (or (member nil :half) count-of-threads)
+     "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit")
+    (:websocket-message-octets (and index (integer 1)) "an integer above 0, and within reason")
+    (:websocket-ping-seconds seconds "a number of seconds, or NIL for never")
+    (:websocket-idle-seconds seconds "a number of seconds, or NIL for never")
+    (:on-start (or null function symbol) "a function of one argument, or NIL")
+    ,@(loop for name in '(:debug :reuse-port :persistent-connections-p :parking :proxy-protocol
+                          :precompressed-files :ssl :ssl-cert-file :ssl-key-file :ssl-key-password
+                          :ssl-certificates :ssl-minimum-protocol :ssl-ciphers :ssl-client-ca-file
+                          :ssl-verify-client :ssl-ticket-key-file :drain-timeout :drain-delay
+                          ;; Clack's own, which it passes on
+                          :server :use-thread :use-default-middlewares :silent :swank-interface
+                          :swank-port :allow-other-keys)
+            collect (list name t "anything")))
+  "The arguments of RUN, for CHECK-ARGUMENT-TYPES, beside those in *LIMIT-INITARGS*.  Others have
+checks of their own.")
+
+(defparameter *clack-limits* (make-limits :header-octets (* 128 1024))
+  "The limits of a server by default.  Clack's own tests send a head of 96,000 octets.")
+
+(defun unknown-arguments (arguments)
+  "The names in ARGUMENTS, a plist for RUN, that nobody knows, a list."
+  (loop for (name) on arguments by #'cddr
+        unless (or (assoc name *argument-types*) (assoc name *limit-initargs*))
+          collect name))
+
+(defun thread-limits (&key worker-num (max-thread-count 100) (max-accept-count :unlimited)
+                        (max-waiting-count :half)
+                      &allow-other-keys)
+  "The limits on threads in arguments of RUN, as keyword arguments of an engine."
+  (let ((most (and max-thread-count     ; with Woo, :WORKER-NUM may be any number
+                   (max max-thread-count (or worker-num 1)))))
+    (when (and (integerp max-accept-count)
+               (not (and most (> max-accept-count most))))
+      (unfit :max-accept-count ", ~D, must be greater than MAX-THREAD-COUNT, ~A"
+             max-accept-count most))
+    (list :standby (min (or worker-num 8) (or most most-positive-fixnum))
+          :thread-limit most
+          :accept-limit max-accept-count
+          :waiting-limit max-waiting-count)))
+
+(defun tls-context-for (arguments &optional old)
+  "The TLS-CONTEXT for ARGUMENTS, a plist for RUN; NIL where they do not ask for TLS: by :SSL, or
+without it, as with Woo, by a file.  It resumes the sessions of OLD, another one or NIL."
+  (flet ((keyword-of (name)             ; that Clack's handlers have for a name of *TLS-ARGUMENTS*
+           (case name
+             (:ssl-certificate-file :ssl-cert-file)
+             (:ssl-privatekey-file :ssl-key-file)
+             (:ssl-privatekey-password :ssl-key-password)
+             (t name))))
+    (cond ((not (getf arguments :ssl (or (getf arguments :ssl-cert-file)
+                                         (getf arguments :ssl-key-file))))
+           nil)
+          ((not (fboundp 'context-of-settings))
+           (unfit :ssl " cannot be had: this was built with the feature HUNCHENTOOT-NO-SSL"))
+          (t
+           (handler-case
+               (multiple-value-bind (context warnings)
+                   (funcall 'context-of-settings
+                            (loop for name in (symbol-value '*tls-arguments*)
+                                  collect name
+                                  collect (getf arguments (keyword-of name)
+                                                (if (eq name :ssl-minimum-protocol) :tls-1.2 nil)))
+                            old)
+                 (dolist (warning warnings)
+                   (warn "~A" warning))
+                 context)
+             (unfit-argument (condition)
+               (error 'unfit-argument :name (keyword-of (unfit-argument-name condition))
+                                      :words (unfit-argument-words condition))))))))
+
+(defun make-clack-server (app arguments)
+  "A CLACK-SERVER of APP with ARGUMENTS, a plist for RUN.  Signals UNFIT-ARGUMENT."
+  (check-argument-types arguments *argument-types*)
+  (destructuring-bind (&key listen fd reuse-port proxy-protocol trusted-proxies &allow-other-keys)
+      arguments
+    (when (and (or listen fd reuse-port) (not (special-listeners-supported-p)))
+      (unfit (cond (listen :listen) (fd :fd) (t :reuse-port)) " needs SBCL under Linux"))
+    (when (and listen fd)
+      (unfit :listen " and FD exclude each other"))
+    (check-proxy-protocol proxy-protocol trusted-proxies)
+    (apply #'make-instance 'clack-server
+           :allow-other-keys t
+           :app app
+           :arguments arguments
+           :limits (changed-limits *clack-limits* arguments)
+           :trusted-proxies (networks-named trusted-proxies)
+           :tls-context (tls-context-for arguments)
+           :threads (apply #'thread-limits arguments)
+           arguments)))
+
+(defun server-reply-timeout (server)
+  "How many seconds a delayed response of SERVER may take, a real, or NIL for no limit."
+  (limits-reply-seconds (application-limits server)))
+
+;;; Start and stop
+
+(defun open-listener (&key (address "127.0.0.1") (port 5000) (backlog 1024) (defer-accept 1)
+                        listen listen-mode fd reuse-port
+                      &allow-other-keys)
+  "Opens a listener at the place that the arguments, of RUN, name."
+  (fill-standard-descriptors)
+  (cond (listen (open-path-listener listen listen-mode backlog))
+        (fd (open-inherited-listener (inherited-descriptor fd)))
+        (t
+         (let ((listener
+                 (handler-bind ((error (lambda (condition) (tell-where address port condition))))
+                   (if reuse-port
+                       (open-shared-port-listener address port backlog)
+                       (usocket:socket-listen (or address usocket:*wildcard-host*) port
+                                              :reuse-address t :backlog backlog
+                                              :element-type '(unsigned-byte 8))))))
+           (defer-accepts listener (or defer-accept 0))
+           listener))))
+
+(defmethod begin-serving ((server clack-server))
+  (let* ((arguments (server-arguments server))
+         (listener (setf (server-listener server) (apply #'open-listener arguments))))
+    (setf (values (slot-value server 'address) (slot-value server 'port)) (local-name listener)
+          (server-sole-name server) (sole-name listener))
+    (start-journal (server-journal server))
+    (dolist (name (unknown-arguments arguments))
+      (tell server :warning "The argument ~S is unknown, and has no effect." name))
+    (setf (application-engine server)
+          (apply (if (and (getf arguments :parking t) (readiness-supported-p))
+                     #'make-ready-engine
+                     #'make-blocking-engine)
+                 server listener :idle-seconds (seconds-for server :idle)
+                 (server-threads server)))
+    (start-engine (application-engine server))
+    (tell server :info "Listening on ~A." (place-of server))))
+
+(defmethod end-serving ((server clack-server) soft-p seconds &optional (delay 0))
+  (unless (server-stopped-p server)
+    (prog1 (and (application-engine server)
+                (stop-engine (application-engine server) :soft soft-p :timeout seconds
+                                                          :delay delay))
+      (let ((listener (with-lock-briefly ((server-lock server))
+                        (shiftf (server-listener server) nil))))
+        (when listener
+          (close-listener listener)))
+      (end-journal (server-journal server)) ; takes a little longer when its stream blocks
+      (with-lock-briefly ((server-lock server))
+        (setf (server-stopped-p server) t)
+        (bt:condition-notify (server-stopped server))))))
+
+(defun stop (server &key soft (timeout (if soft nil 1)) (delay 0))
+  "Stops SERVER, a CLACK-SERVER, and frees its port.  Running requests have TIMEOUT seconds to end,
+a real, or NIL for no limit; delayed responses are given up.  When SOFT, the server first serves all
+requests that have come and waits for delayed responses, within TIMEOUT, which then is NIL by
+default; before that, it serves for DELAY seconds, a real, as before, but closes each connection
+after the next response, and is not ready for balancers.  Returns SERVER and a list of plists, one
+for each thread that has not ended and, when SOFT, one for each connection whose client has not got
+all of its response.  Does nothing when SERVER was stopped before."
+  (values server (end-serving server soft timeout delay)))
+
+(defun run (app &rest arguments &key debug address port on-start &allow-other-keys)
+  "Serves APP, a Clack application: a function or the name of one, that takes an environment
+and returns a response.  Returns the server, a CLACK-SERVER, after that was stopped: by STOP in
+another thread, or by a non-local exit or the destruction of the current thread, which stop it in
+order and free its port.  ARGUMENTS are keywords and values; unknown ones only cause a warning in
+the log.
+
+  :DEBUG              true: an error of APP enters the debugger in the thread that serves the
+                      request, while others go on; NIL, the default: it is logged on *ERROR-OUTPUT*
+                      and answered with 500
+  :ADDRESS            the address to listen on, a string, or NIL for all; default 127.0.0.1
+  :PORT               the port, an integer, or 0 for any free one; default 5000
+  :LISTEN             the path of a Unix-domain socket, a string or pathname, in place of :ADDRESS
+                      and :PORT
+  :LISTEN-MODE        the mode of that socket's file, an integer
+  :FD                 an inherited socket that listens already: a descriptor number; :SYSTEMD for
+                      the first one that the service manager hands over; or a list of :SYSTEMD and
+                      a name, a string, for the first one of that name
+  :REUSE-PORT         true: other processes of the same user may listen on the same port
+  :BACKLOG            how many connections may wait in the kernel; default 1024
+  :DEFER-ACCEPT       after how many seconds the server accepts a connection without input; default
+                      1; NIL: at once
+  :WORKER-NUM         how many threads the server makes at start and keeps, an integer; default 8
+  :MAX-THREAD-COUNT   how many requests may be served at a time, an integer, or NIL for no limit;
+                      default 100
+  :MAX-ACCEPT-COUNT   the number of connections that may be served or wait at that limit, a number;
+                      others are answered 503.  :UNLIMITED, the default: all wait; NIL: none waits
+  :MAX-WAITING-COUNT  how many threads may wait for clients at a time, an integer, or NIL for no
+                      limit; default half of :MAX-THREAD-COUNT
+  :READ-TIMEOUT       how many seconds a client may send nothing, a real, or NIL; default 20
+  :WRITE-TIMEOUT      how many seconds a client may take nothing, a real, or NIL; default 20
+  :REPLY-TIMEOUT      how many seconds after APP has returned its responder may be called, a real;
+                      then the server sends 504.  A writer that only APP's function has used stays
+                      open as long.  Default 60; NIL for no limit
+  :WEBSOCKET-MESSAGE-OCTETS
+                      how many octets a message of a WebSocket may have, an integer; default 1 MiB.
+                      A larger one ends its WebSocket with code 1009 (RFC 6455, section 7.4.1)
+  :WEBSOCKET-PING-SECONDS
+                      after how many seconds of silence the server sends the client of a WebSocket a
+                      ping, a real; default 30; NIL for never
+  :WEBSOCKET-IDLE-SECONDS
+                      after how many seconds of silence that client counts as gone, a real; default
+                      75; NIL for never
+  :PERSISTENT-CONNECTIONS-P
+                      NIL: each connection serves one request; default true
+  :PARKING            NIL: a connection between two requests keeps its thread; default true
+  :TRUSTED-PROXIES, :PROXY-PROTOCOL
+                      as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR; then the
+                      environment has the address, the scheme and the host of clients behind proxies
+  :PRECOMPRESSED-FILES
+                      true: in place of a file, the server sends its sibling whose name has .br or
+                      .gz at its end, if the client accepts that coding, and the sibling is no older
+                      than the file.  A response with Content-Encoding or ETag has the file itself.
+                      Default NIL
+  :FILE-CACHE-CONTROL the Cache-Control of files for which APP gives none, a string; a function, or
+                      the name of one, of the file's pathname, which returns that or NIL; or NIL,
+                      the default, for none
+  :MESSAGE-LOG-FORMAT the format of messages on *ERROR-OUTPUT*: :TEXT, the default, or :JSON, an
+                      object in a line, with the REQUEST-ID of the request, if any
+  :ON-START           a function, called with the server when it accepts connections
+  :SSL                true: the server speaks TLS; by default when there is one of the files below
+  :SSL-CERT-FILE, :SSL-KEY-FILE, :SSL-KEY-PASSWORD
+                      certificate and key, PEM files, and the password of the key
+  :SSL-CERTIFICATES, :SSL-MINIMUM-PROTOCOL, :SSL-CIPHERS, :SSL-CLIENT-CA-FILE, :SSL-VERIFY-CLIENT,
+  :SSL-TICKET-KEY-FILE
+                      as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-SSL-ACCEPTOR
+  :MAX-BODY-OCTETS, :MAX-REQUEST-LINE-OCTETS, :MAX-HEADER-OCTETS, :MAX-HEADER-COUNT,
+  :MIN-CONTENT-RATE, :CONTENT-TIMEOUT, :MIN-REPLY-RATE, :HANDLER-TIMEOUT,
+  :QUEUE-TIMEOUT, :HANDSHAKE-TIMEOUT, :HEAD-TIMEOUT, :IDLE-TIMEOUT, :MAX-CONNECTION-REQUESTS,
+  :MAX-ADDRESS-CONNECTIONS
+                      as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR
+
+Signals UNFIT-ARGUMENT for an argument that makes no sense, and LISTEN-FAILED where it cannot
+listen."
+  (declare (ignore debug address port))
+  (join-clack-socket)
+  (let ((server (make-clack-server app arguments)))
+    (unwind-protect-whole
+        (progn (begin-serving server)
+               (when on-start (funcall on-start server))
+               (wait-until (lambda () (server-stopped-p server))
+                           (server-stopped server) (server-lock server) nil nil)
+               server)
+      ;; Or a thread that is destroyed twice would never free the port.
+      (uninterruptibly (stop server)))))
+
+;;; The main function of a program
+
+(defmethod renew-files ((server clack-server))
+  (flush-journal (server-journal server))
+  (when (encrypted-p server)
+    (set-published (slot-value server 'tls-context)
+                   (tls-context-for (server-arguments server) (handshake-context server)))))
+
+(defmethod tell-operator ((server clack-server) level text)
+  (tell server level *rare-control* text nil))
+
+(defun run-until-signalled (app &rest arguments &key (drain-timeout 30) (drain-delay 0) on-start
+                            &allow-other-keys)
+  "The main function of a program: serves APP, a Clack application, until a signal ends that, and
+exits.  Never returns.  ARGUMENTS are keywords and values for RUN, :DRAIN-TIMEOUT and :DRAIN-DELAY.
+Call it in the main thread.  Signals and the code of the exit are as for
+HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED:
+
+  SIGTERM, SIGINT  stop softly, within DRAIN-TIMEOUT seconds, a real, or NIL for no limit; for
+                   DRAIN-DELAY seconds before that, a real, serve, but be not ready, and close each
+                   connection after the next response; a second such signal stops at once
+  SIGHUP           read the files of TLS anew
+  SIGQUIT          write STATS to *ERROR-OUTPUT*
+
+The service manager is told as there.
+
+ON-START, a function or NIL, is called with the server once that accepts connections.  If the start
+or ON-START signals an error, the process prints it as one sentence to *ERROR-OUTPUT*, and exits
+with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
+  (serve-and-exit (lambda ()
+                    (join-clack-socket)
+                    (make-clack-server app arguments))
+                  drain-timeout drain-delay on-start))
+
+;;; For people who look after it
+
+(defmethod server-engine ((server clack-server))
+  (application-engine server))
+
+(defmethod stats ((server clack-server))
+  (append (engine-stats (application-engine server))
+          (list :log-dropped (journal-unwritten (server-journal server)))))
+
+(defmethod list-connections ((server clack-server))
+  (let ((engine (and (not (server-stopped-p server)) (application-engine server))))
+    (and engine (list-engine-connections engine))))
+
+(defmethod ready-p ((server clack-server))
+  (engine-ready-p (application-engine server)))
+
+(defmethod place-of ((server clack-server))
+  (place-text (server-address server) (server-port server)))
+
+(defvar *answered* nil
+  "The exchange of the request for which the current thread calls the application, or reports its
+failure; else NIL.")
+
+(defmethod note ((server clack-server) level control &rest arguments)
+  "Limits the rate of all messages, since clients may cause any of them."
+  (multiple-value-bind (arguments backtrace) (message-parts control arguments)
+    (let ((text (if (equal control *rare-control*)
+                    (message-text control arguments)
+                    (counted-text (server-throttle server) control arguments #'report-text)))
+          (exchange *answered*))
+      (when text
+        (append-line
+         (server-journal server)
+         (apply #'encoded-message (server-message-log-format server) level text
+                :backtrace backtrace
+                (and exchange
+                     (list :request (exchange-words exchange)
+                           :request-id (keep-request-id (exchange-request-id exchange))
+                           :remote-address (and (exchange-http exchange) ; unless that is closed
+                                                (http-address (exchange-http exchange))))))
+         t)))))
+
+(defmethod note-failed-handshake ((server clack-server) condition)
+  (case (handshake-failure-kind condition)
+    ((nil) (tell server :error "~A" condition))
+    (:expired)                          ; the sentinel ended it, and has counted it
+    (t (tell-of-failed-handshake server condition))))
+
+;;; Questions of the layer below, and of the engine
+
+(defmethod reading-kind ((server clack-server))
+  :own)
+
+(defmethod encrypted-p ((server clack-server))
+  (and (handshake-context server) t))
+
+(defmethod program-stream ((server clack-server) socket-stream)
+  (let ((context (handshake-context server)))
+    (if context
+        (or (encrypted-stream socket-stream context)
+            (funcall 'make-tls-stream context socket-stream)) ; which not every build has
+        socket-stream)))
+
+(defmethod name-of-our-end ((server clack-server) socket)
+  (or (server-sole-name server)
+      (multiple-value-list (local-name socket))))
+
+(defmethod check-head ((server clack-server) head)
+  "Refuses a method without a keyword, since Clack's environment names methods by keywords."
+  (unless (keywordp (head-method head))
+    (error 'protocol-error :refusal :malformed-method :status 501
+                           :section "RFC 9110, section 9.1"
+                           :reason "The method is not known here.")))
+
+(defmethod content-refused ((server clack-server) refusal)
+  ;; The application sees the error when it reads the content, and may answer by itself.
+  (declare (ignore refusal))
+  nil)
+
+(defmethod make-engine-thread ((server clack-server) role thunk)
+  (bt:make-thread thunk :name (case role
+                                (:sentinel (format nil "clack-listener-~A" (place-of server)))
+                                (:timers (format nil "clack-timers-~A" (place-of server)))
+                                (t (format nil "clack-worker-~A-~D" (place-of server) role)))))
+
+(defmethod call-as-worker ((server clack-server) thunk)
+  ;; As with Clack's other handlers, applications write to the streams of CLACKUP's caller.
+  (let ((*standard-output* (server-output server))
+        (*error-output* (server-error-output server)))
+    (call-with-worker-buffers thunk)))
+
+(defmethod turn-away ((server clack-server) connection reason)
+  (if (eq :address reason)
+      (tell-of-crowded-address server connection)
+      (tell-of-refusal server (getf (server-threads server) :thread-limit)))
+  ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
+  (unless (encrypted-p server)
+    (send-busy (connection-usocket connection))))
