@@ -119,13 +119,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "file-types")   ; and what files are
                  (:file "content-coding") ; that a client accepts
                  (:file "multipart")    ; forms with files
-                 (:file "put")
-                 (:file "reply-buffer")
-                 (:file "chunking")     ; of a reply, where its octets leave from
-                 (:file "status")
-                 (:file "date")
-                 (:file "reply-head")
-                 (:file "event-stream") ; server-sent events
+                 (:file "encoder")      ; of replies
                  (:file "conditional")))
    (:module "websocket"                 ; RFC 6455 without I/O
     :serial t

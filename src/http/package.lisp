@@ -53,8 +53,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:encode-date #:encode-end-of-head
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
-   #:utf-8-octets #:encode-event #:encode-comment #:malformed-event #:malformed-event-field
-   #:malformed-event-value
+   #:utf-8-octets #:encode-event #:encode-comment #:malformed-event
    #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
    #:chunk-room #:lengthen-chunk #:chunk-of
    #:reason-phrase #:media-type-of-file #:body-allowed-p #:imf-fixdate #:rendered-second
@@ -70,6 +69,6 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
 
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-(defparameter *hot-files* '("scan" "put")
+(defparameter *hot-files* '("scan" "encoder")
   "The files of src/http/ that may use *HOT-POLICY*.  Their functions trust their arguments: every
 caller has checked types and bounds under *PLAIN-POLICY*.")

@@ -167,7 +167,7 @@
     output))
 
 (test nothing-is-put-behind-the-end-of-an-output
-  ;; The functions of put.lisp check nothing, so they rely on the room that their callers make.
+  ;; The functions that put octets check nothing, so they rely on the room that their callers make.
   (loop for (expected . encode)
           in (list (list* (format nil "X-Test: 12~C~C" #\Return #\Linefeed)
                           (lambda (output) (http:encode-header output :x-test "12")))

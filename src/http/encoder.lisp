@@ -1,0 +1,678 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+;;; hot: replies become octets.  The functions under *HOT-POLICY*, whose names begin with PUT, check
+;;; nothing: their callers ensure that TARGET has room, and that strings have the declared types.
+;;; Each returns the position after the last octet that it has written.
+;;;
+;;; Invariant: the octets of an output before its fill are final; those after it are free.  Each
+;;; function that appends sets the fill last, so a function that signals has appended nothing.
+
+(defstruct (output (:include opaque) (:constructor %make-output (octets)) (:copier nil))
+  "A buffer of replies to send: octets in a vector that grows."
+  ;; The vector that holds the octets of OUTPUT. OUTPUT replaces it when it grows.
+  (octets nil :type octets)
+  ;; The number of octets in OUTPUT. The caller may reduce it to remove octets.
+  (fill 0 :type index))
+
+(defconstant +output-size+ 4096
+  "The initial size of an output, in octets.  Most heads fit into it, with a short page.")
+
+(defconstant +kept-output-size+ (* 128 1024)
+  "RESET-OUTPUT gives the vector of an output back if it has more octets than this.")
+
+(defun make-output (&optional (octets (make-octets +output-size+)))
+  "An empty OUTPUT that uses the vector OCTETS until it grows."
+  (%make-output octets))
+
+(defun reset-output (output)
+  "Empties OUTPUT, frees the memory of a large reply, and returns OUTPUT."
+  (check-type output output)
+  (when (> (length (output-octets output)) +kept-output-size+)
+    (setf (output-octets output) (make-octets +output-size+)))
+  (setf (output-fill output) 0)
+  output)
+
+(defun grow-output (output size)
+  "Makes room in OUTPUT for SIZE octets in all; returns its vector."
+  (let ((grown (make-octets (max size (* 2 (length (output-octets output)))))))
+    (replace grown (output-octets output) :end2 (output-fill output))
+    (setf (output-octets output) grown)))
+
+(declaim (inline reserve))
+(defun reserve (output count)
+  "Makes room in OUTPUT for COUNT more octets; returns its vector and its fill."
+  (declare (type output output) (type index count))
+  (let ((fill (output-fill output))
+        (octets (output-octets output)))
+    (values (if (<= (+ fill count) (length octets))
+                octets
+                (grow-output output (+ fill count)))
+            fill)))
+
+(defmacro append-to ((output octets position count) &body body)
+  "Makes room in OUTPUT for COUNT octets.  BODY writes octets into OCTETS from POSITION on and
+returns their end, which becomes the fill."
+  `(multiple-value-bind (,octets ,position) (reserve ,output ,count)
+     (setf (output-fill ,output) (progn ,@body))))
+
+;;; Octets
+
+(deftype simple-text ()
+  "The string types of header values."
+  '(or (simple-array character (*)) simple-base-string))
+
+(declaim (ftype (function (octets index octets index index) index) put-octets)
+         (ftype (function (octets index simple-text octet) (or null index)) put-text)
+         (ftype (function (octets index content-size (member 10 16)) index) put-number)
+         (ftype (function (simple-text index) index) codes-end)
+         (ftype (function (octets index simple-text index) (or null index)) put-codes)
+         (ftype (function (text index) index) utf-8-size)
+         (ftype (function (octets index index text) (or null index)) put-utf-8))
+
+(defun put-octets (target position source start end)
+  "Puts SOURCE from START below END into TARGET at POSITION."
+  (declare (type octets target source) (type index position start end) #.*hot-policy*)
+  (let ((count (- end start)))
+    (declare (type index count))
+    ;; The lines of a head are short.  For them, this loop is faster than a call of REPLACE.
+    (if (< count 64)
+        (let ((done 0))
+          (declare (type index done))
+          (loop while (<= done (- count +group-size+))
+                do (setf (octet-group target (+ position done)) (octet-group source (+ start done)))
+                   (incf done +group-size+))
+          (loop while (< done count)
+                do (setf (aref target (+ position done)) (aref source (+ start done)))
+                   (incf done)))
+        (replace target source :start1 position :start2 start :end2 end))
+    (the index (+ position count))))
+
+(declaim (inline put-line-end))
+(defun put-line-end (target position)
+  "Puts CR and LF into TARGET at POSITION."
+  (declare (type octets target) (type index position))
+  (setf (aref target position) 13
+        (aref target (1+ position)) 10)
+  (the index (+ position 2)))
+
+(defun put-number (target position number radix)
+  "Puts the digits of NUMBER in RADIX, 10 or 16, into TARGET at POSITION."
+  (declare (type octets target) (type index position) (type content-size number)
+           #.*hot-policy*)
+  (macrolet ((put (radix)
+               `(let ((end (+ position
+                              (loop for rest of-type content-size = number
+                                      then (floor rest ,radix)
+                                    count t of-type (integer 0 60)
+                                    while (>= rest ,radix)))))
+                  (declare (type index end))
+                  (loop with i of-type index = end
+                        do (multiple-value-bind (rest digit) (floor number ,radix)
+                             (decf i)
+                             (setf (aref target i) (if (< digit 10) (+ 48 digit) (+ 87 digit))
+                                   number rest))
+                        until (zerop number))
+                  end)))
+    (if (= radix 10) (put 10) (put 16))))
+
+(defun encode-by (output count function)
+  "Appends COUNT octets, an integer, that FUNCTION writes to OUTPUT.  FUNCTION gets a vector of
+octets, a start and an end, and returns true if it has written all octets between them; else nothing
+is appended.  Returns T if the octets were appended, else NIL."
+  (declare (type output output) (type index count) #.*plain-policy*)
+  (multiple-value-bind (octets start) (reserve output count)
+    (let ((end (+ start count)))
+      (when (funcall function octets start end)
+        (setf (output-fill output) end)
+        t))))
+
+(defun encode-octets (output source &optional (start 0) (end (length source)))
+  "Appends the octets of SOURCE from START below END to OUTPUT."
+  (declare (type output output) #.*plain-policy*)
+  (check-range source start end)
+  (append-to (output octets position (- end start))
+    (put-octets octets position source start end))
+  (values))
+
+(defparameter *body-copy-limit* (* 64 1024)
+  "The maximum number of octets that ENCODE-BODY copies.  To copy that many takes less time than
+another system call.  A body in one segment with its head also does not wait for a delayed
+acknowledgement of the head.")
+
+(defun encode-body (output body &optional (start 0) (end (length body)))
+  "Appends the octets of BODY from START below END to OUTPUT if their number is at most
+*BODY-COPY-LIMIT*, and returns true.  Else returns NIL, and the caller sends that range after
+OUTPUT."
+  (declare (type output output) #.*plain-policy*)
+  (check-range body start end)
+  (when (<= (- end start) (the index *body-copy-limit*))
+    (encode-octets output body start end)
+    t))
+
+(defun encode-decimal (output number)
+  "Appends the decimal digits of NUMBER, a CONTENT-SIZE, to OUTPUT."
+  (declare (type output output) (type content-size number) #.*plain-policy*)
+  (append-to (output octets position 19)
+    (put-number octets position number 10))
+  (values))
+
+;;; Strings.  RFC 3629, section 3, excludes surrogates.  In some Lisps strings are UTF-16, so a
+;;; surrogate pair becomes the character that it encodes.  Any other surrogate becomes U+FFFD.
+
+(defun simple-text (string)
+  "STRING as a SIMPLE-TEXT."
+  (if (typep string 'simple-text)
+      string
+      (coerce string 'text)))
+
+(defmacro dispatch-text ((text) &body body)
+  "Compiles BODY once for each string type that TEXT, a variable, may have."
+  `(if (typep ,text '(simple-array character (*)))
+       (let ((,text ,text))
+         (declare (type (simple-array character (*)) ,text))
+         ,@body)
+       (let ((,text ,text))
+         (declare (type simple-base-string ,text))
+         ,@body)))
+
+(defun put-text (target position text class)
+  "Puts TEXT in Latin-1 into TARGET at POSITION.  NIL if a character is not in CLASS."
+  (declare (type octets target) (type index position) (type octet class)
+           (type simple-text text) #.*hot-policy*)
+  (dispatch-text (text)
+    (dotimes (i (length text) (the index (+ position i)))
+      (let ((code (char-code (schar text i))))
+        (unless (and (< code 256) (octet-in-class-p code class))
+          (return nil))
+        (setf (aref target (the index (+ position i))) code)))))
+
+(defmacro code-at (text index)
+  `(char-code (schar ,text (the index ,index))))
+
+(defmacro four-below-p (limit text i)
+  "True if TEXT has four characters from I on, whose codes are below LIMIT, a power of 2."
+  `(and (<= (+ ,i 4) (length ,text))
+        (< (logior (code-at ,text ,i) (code-at ,text (+ ,i 1))
+                   (code-at ,text (+ ,i 2)) (code-at ,text (+ ,i 3)))
+           ,limit)))
+
+(defun codes-end (text limit)
+  "The position of the first character of TEXT whose code is not below LIMIT, a power of 2; or the
+length of TEXT."
+  (declare (type simple-text text) (type index limit) #.*hot-policy*)
+  (dispatch-text (text)
+    (let ((i 0))
+      (declare (type index i))
+      (loop while (four-below-p limit text i)
+            do (incf i 4))
+      (loop while (and (< i (length text)) (< (code-at text i) limit))
+            do (incf i))
+      i)))
+
+(defun put-codes (target position text limit)
+  "Puts the codes of TEXT into TARGET at POSITION.  NIL if one is not below LIMIT, 128 or 256."
+  (declare (type octets target) (type index position limit) (type simple-text text)
+           #.*hot-policy*)
+  (dispatch-text (text)
+    (let ((i 0))
+      (declare (type index i))
+      (macrolet ((put (index)
+                   `(setf (aref target (the index (+ position ,index)))
+                          (the octet (code-at text ,index)))))
+        (loop while (four-below-p limit text i)
+              do (put i) (put (+ i 1)) (put (+ i 2)) (put (+ i 3))
+                 (incf i 4))
+        (loop while (< i (length text))
+              do (unless (< (code-at text i) limit)
+                   (return-from put-codes nil))
+                 (put i)
+                 (incf i)))
+      (the index (+ position i)))))
+
+(declaim (inline code-point))
+(defun code-point (text i)
+  "The code point in TEXT at I, and the position after it."
+  (declare (type text text) (type index i))
+  (let ((code (char-code (schar text i)))
+        (next (1+ i)))
+    (declare (type (unsigned-byte 21) code) (type index next))
+    (when (<= #xD800 code #xDFFF)
+      (let ((low (if (< next (length text)) (char-code (schar text next)) 0)))
+        (cond ((and (< code #xDC00) (<= #xDC00 low #xDFFF))
+               (setf code (+ #x10000 (ash (- code #xD800) 10) (- low #xDC00)))
+               (incf next))
+              (t (setf code #xFFFD)))))
+    (values code next)))
+
+(declaim (inline code-size))
+(defun code-size (code)
+  "How many octets CODE has in UTF-8."
+  (cond ((< code #x80) 1)
+        ((< code #x800) 2)
+        ((< code #x10000) 3)
+        (t 4)))
+
+(defun utf-8-size (text start)
+  "The number of octets of TEXT from START on, in UTF-8."
+  (declare (type text text) (type index start) #.*hot-policy*)
+  (let ((size 0))
+    (declare (type index size))
+    (loop
+      (loop while (four-below-p #x80 text start)
+            do (incf start 4)
+               (incf size 4))
+      (when (= start (length text))
+        (return size))
+      (multiple-value-bind (code next) (code-point text start)
+        (incf size (code-size code))
+        (setf start next)))))
+
+(defun put-utf-8 (target position limit text)
+  "Puts TEXT in UTF-8 into TARGET at POSITION.  NIL if its octets go beyond LIMIT, as they may if
+another thread has changed TEXT since its size was computed."
+  (declare (type octets target) (type index position limit) (type text text) #.*hot-policy*)
+  (let ((i 0))
+    (declare (type index i))
+    (loop
+      (loop while (and (< i (length text))
+                       (< position limit)
+                       (< (code-at text i) #x80))
+            do (setf (aref target position) (the octet (code-at text i)))
+               (incf i)
+               (incf position))
+      (when (= i (length text))
+        (return position))
+      (multiple-value-bind (code next) (code-point text i)
+        (let* ((size (code-size code))
+               (end (+ position size)))
+          (declare (type index end))
+          (when (> end limit)
+            (return nil))
+          ;; The last octets have six bits each; the first has as many ones as there are octets, and
+          ;; the other bits.
+          (loop for place of-type index downfrom (1- end) above position
+                do (setf (aref target place) (logior #x80 (logand #x3F code))
+                         code (ash code -6))
+                finally (setf (aref target position)
+                              (logior (logand #xFF (ash #xFF00 (- size))) code)))
+          (setf position end
+                i next))))))
+
+(defun encoded-length (string encoding)
+  "The number of octets of STRING in ENCODING, :UTF-8 or :LATIN-1; NIL if Latin-1 cannot encode a
+character of it.  In UTF-8, U+FFFD replaces a lone surrogate, so every string can be encoded (RFC
+3629, section 3)."
+  (declare (type string string) #.*plain-policy*)
+  (let* ((text (simple-text string))
+         (end (codes-end text (ecase encoding (:utf-8 128) (:latin-1 256)))))
+    (declare (type simple-text text))
+    (cond ((= end (length text)) end)
+          ((eq encoding :utf-8) (+ end (utf-8-size (coerce text 'text) end))))))
+
+(defun encode-string (output string encoding &optional size)
+  "Appends STRING in ENCODING, :UTF-8 or :LATIN-1, to OUTPUT, and returns true.  Returns NIL and
+appends nothing if ENCODING cannot encode a character of STRING.  SIZE is the ENCODED-LENGTH of
+STRING, an integer, or NIL if the caller has not computed it.  Signals an error if STRING does not
+have SIZE octets."
+  (declare (type output output) (type string string) (type (or null index) size)
+           #.*plain-policy*)
+  (let* ((text (simple-text string))
+         (size (or size (encoded-length text encoding))))
+    (declare (type simple-text text))
+    (when size
+      (multiple-value-bind (octets position) (reserve output size)
+        (let ((end (cond ((= size (length text))
+                          (put-codes octets position text (if (eq encoding :utf-8) 128 256)))
+                         ((eq encoding :utf-8)
+                          (put-utf-8 octets position (+ position size) (coerce text 'text))))))
+          (unless (eql end (+ position size))
+            (error "A string does not have ~D octets in ~A." size encoding))
+          (setf (output-fill output) end)
+          t)))))
+
+;;; Status lines
+
+(defparameter *reason-phrases*
+  '(;; RFC 9110, section 15
+    (100 . "Continue") (101 . "Switching Protocols")
+    (200 . "OK") (201 . "Created") (202 . "Accepted")
+    (203 . "Non-Authoritative Information") (204 . "No Content") (205 . "Reset Content")
+    (206 . "Partial Content")
+    (300 . "Multiple Choices") (301 . "Moved Permanently") (302 . "Found")
+    (303 . "See Other") (304 . "Not Modified") (305 . "Use Proxy")
+    (307 . "Temporary Redirect") (308 . "Permanent Redirect")
+    (400 . "Bad Request") (401 . "Unauthorized") (402 . "Payment Required")
+    (403 . "Forbidden") (404 . "Not Found") (405 . "Method Not Allowed")
+    (406 . "Not Acceptable") (407 . "Proxy Authentication Required")
+    (408 . "Request Timeout") (409 . "Conflict") (410 . "Gone") (411 . "Length Required")
+    (412 . "Precondition Failed") (413 . "Content Too Large") (414 . "URI Too Long")
+    (415 . "Unsupported Media Type") (416 . "Range Not Satisfiable")
+    (417 . "Expectation Failed") (421 . "Misdirected Request")
+    (422 . "Unprocessable Content") (426 . "Upgrade Required")
+    (500 . "Internal Server Error") (501 . "Not Implemented") (502 . "Bad Gateway")
+    (503 . "Service Unavailable") (504 . "Gateway Timeout")
+    (505 . "HTTP Version Not Supported")
+    ;; RFC 4918, 5842 (WebDAV), 3229, 8297, 8470, 6585, 7725, 2295
+    (102 . "Processing") (103 . "Early Hints") (207 . "Multi-Status")
+    (208 . "Already Reported") (226 . "IM Used") (423 . "Locked")
+    (424 . "Failed Dependency") (425 . "Too Early") (428 . "Precondition Required")
+    (429 . "Too Many Requests") (431 . "Request Header Fields Too Large")
+    (451 . "Unavailable For Legal Reasons") (506 . "Variant Also Negotiates")
+    (507 . "Insufficient Storage") (508 . "Loop Detected")
+    (511 . "Network Authentication Required")
+    ;; RFC 2324
+    (418 . "I'm a teapot"))
+  "The reason phrases of the known status codes.")
+
+(deftype status-code ()
+  "A status code has three digits (RFC 9112, section 4).  Codes from 600 on are undefined (RFC 9110,
+section 15), but a program and its clients may agree on one."
+  '(integer 100 999))
+
+(defun reason-phrase (status)
+  "The reason phrase of the status code STATUS, a string; NIL for an unknown one."
+  (cdr (assoc status *reason-phrases*)))
+
+(defun status-line (status reason)
+  "The octets of the status line for STATUS with the string REASON."
+  ;; RFC 9112, section 4: status-line = HTTP-version SP status-code SP [ reason-phrase ]
+  (ascii-octets (format nil "HTTP/1.1 ~D ~A~C~C" status reason #\Return #\Linefeed)))
+
+(defparameter *status-lines*
+  (let ((lines (make-array 1000 :initial-element nil)))
+    (loop for (status . reason) in *reason-phrases*
+          do (setf (svref lines status) (status-line status reason)))
+    lines)
+  "Status lines, ready to send, by status code; NIL for unknown codes.")
+
+(defun body-allowed-p (status)
+  "True if a reply with STATUS, an integer, may have content; NIL for 1xx, 204 and 304 (RFC 9110,
+sections 15.2, 15.3.5 and 15.4.5)."
+  (not (or (<= 100 status 199) (= status 204) (= status 304))))
+
+;;; The head of a reply
+
+(define-condition invalid-header (recycling-error)
+  ((name :initarg :name :reader invalid-header-name
+         :documentation "The name of the field, as the program set it.")
+   (value :initarg :value :reader invalid-header-value
+          :documentation "The value of the field, as the program set it."))
+  (:report (lambda (condition stream)
+             (format stream "The header field ~S with the value ~S cannot be sent."
+                     (invalid-header-name condition) (invalid-header-value condition))))
+  (:documentation "A program set a header field whose name is not a token, or whose value has a
+control character or a character beyond Latin-1.  Such a value could end the line early, so that the
+rest of it would be read as another line, or another reply (RFC 9110, section 5.5)."))
+
+(defun encode-status-line (output status &optional reason)
+  "Appends the status line for STATUS, an integer from 100 to 999, to OUTPUT.  REASON is a string,
+or NIL for the REASON-PHRASE of STATUS, or none if STATUS is unknown.  Signals INVALID-HEADER if
+REASON has a character other than visible ASCII or space (RFC 9112, section 4)."
+  (declare (type output output) #.*plain-policy*)
+  (check-type status status-code)
+  (let ((line (and (null reason) (svref *status-lines* status))))
+    (cond (line
+           (encode-octets output line))
+          ((every (lambda (char) (char<= #\Space char #\~)) (or reason ""))
+           (encode-octets output (status-line status (or reason ""))))
+          (t
+           (error 'invalid-header :name status :value reason)))))
+
+;;; A reply spells the name of a known field as STRING-CAPITALIZE and Hunchentoot do:
+;;; Www-Authenticate, Etag.
+(dolist (name *header-names*)
+  (let ((keyword (intern (string-upcase name) '#:keyword)))
+    (setf (get keyword 'line-start) (ascii-octets (format nil "~A: " (string-capitalize name)))
+          (get keyword 'spelling) (coerce (string-downcase name) 'text))))
+
+(defun field-spelling (name)
+  "NAME, the name of a header field, a keyword or a string, as a string in lower case.  The caller
+must not modify it."
+  (or (and (symbolp name) (get name 'spelling))
+      (string-downcase name)))
+
+(defun encode-header (output name value)
+  "Appends the header field NAME with VALUE to OUTPUT.  NAME is a symbol, which is capitalized as by
+STRING-CAPITALIZE, or a string, which is sent unchanged.  VALUE is a string, an integer, or another
+object to PRINC.  Signals INVALID-HEADER, and appends nothing, if NAME is not a token, or if VALUE
+has a control character other than Tab or a character beyond Latin-1.  So CR, LF and NUL are never
+sent (RFC 9110, sections 5.1 and 5.5)."
+  (declare (type output output) (type (or symbol string) name) #.*plain-policy*)
+  (let* ((line-start (and (symbolp name) (get name 'line-start)))
+         (spelling (cond (line-start "")
+                         ((symbolp name) (simple-text (string-capitalize name)))
+                         (t (simple-text name))))
+         (sendable (typecase value
+                     (string (simple-text value))
+                     (content-size value)
+                     (t (let ((*print-base* 10) (*print-radix* nil))
+                          (simple-text (princ-to-string value)))))))
+    (declare (type simple-text spelling) (type (or null octets) line-start)
+             (type (or content-size simple-text) sendable))
+    (multiple-value-bind (octets position)
+        (reserve output (+ (length line-start) (length spelling) 2
+                           (if (integerp sendable) 19 (length sendable)) 2))
+      (let ((end (cond (line-start
+                        (put-octets octets position line-start 0 (length line-start)))
+                       ((plusp (length spelling))
+                        (put-text octets position spelling +token+)))))
+        (when (and end (not line-start))
+          (setf (aref octets end) +colon+
+                (aref octets (1+ end)) +space+
+                end (+ end 2)))
+        (when end
+          (setf end (if (integerp sendable)
+                        (put-number octets end sendable 10)
+                        (put-text octets end sendable +value+))))
+        (unless end
+          (error 'invalid-header :name name :value value))
+        (setf (output-fill output) (put-line-end octets end)))))
+  (values))
+
+(defun encode-end-of-head (output)
+  "Appends the empty line that ends a head to OUTPUT."
+  (declare (type output output) #.*plain-policy*)
+  (append-to (output octets position 2)
+    (put-line-end octets position))
+  (values))
+
+(defparameter *days* '("Mon" "Tue" "Wed" "Thu" "Fri" "Sat" "Sun")
+  "RFC 9110, section 5.6.7: day-name.")
+
+(defparameter *months*
+  '("Jan" "Feb" "Mar" "Apr" "May" "Jun" "Jul" "Aug" "Sep" "Oct" "Nov" "Dec")
+  "RFC 9110, section 5.6.7: month.")
+
+(defun imf-fixdate (universal-time)
+  "UNIVERSAL-TIME, in seconds, in the date format of HTTP: a fresh string of 29 characters such as
+\"Sun, 06 Nov 1994 08:49:37 GMT\" (RFC 9110, section 5.6.7)."
+  (multiple-value-bind (second minute hour day month year weekday)
+      (decode-universal-time universal-time 0)
+    (format nil "~A, ~2,'0D ~A ~4,'0D ~2,'0D:~2,'0D:~2,'0D GMT"
+            (nth weekday *days*) day (nth (1- month) *months*) year hour minute second)))
+
+(defmacro rendered-second (variable second render)
+  "The result of RENDER, a form for a function, for the universal time SECOND.  All threads share
+one result per second.  VARIABLE, a global variable with the initial value (NIL), caches it."
+  ;; Invariant: the pair (SECOND . RENDERED) and its contents never change.  Each second gets a
+  ;; new pair, which one assignment publishes.  So a thread that reads VARIABLE once gets a
+  ;; consistent pair.
+  (let ((pair (gensym "PAIR")) (now (gensym "SECOND")))
+    `(let ((,pair ,variable) (,now ,second))
+       (unless (eql ,now (car ,pair))
+         (setf ,pair (cons ,now (funcall ,render ,now)))
+         (set-published ,variable ,pair))
+       (cdr ,pair))))
+
+(defvar *date-line* '(nil)
+  "The pair of a second and the octets of its Date line; see RENDERED-SECOND.")
+
+(defun render-date-line (second)
+  (concatenate 'octets (ascii-octets "Date: ") (ascii-octets (imf-fixdate second)) '(13 10)))
+
+(defun encode-date (output second)
+  "Appends the Date field for SECOND, a universal time, to OUTPUT.  All threads share one rendering
+per second (RFC 9110, section 6.6.1)."
+  (encode-octets output (rendered-second *date-line* second 'render-date-line)))
+
+(defun encode-head (output status headers &key cookies second reason)
+  "Appends the head of a reply to OUTPUT: the status line for STATUS and REASON, as by
+ENCODE-STATUS-LINE; a field for each entry with a value in HEADERS, an alist of names and values as
+in ENCODE-HEADER; a Set-Cookie field for each string in the list COOKIES; and Date for SECOND, a
+universal time, unless it is NIL.  Appends nothing if it signals INVALID-HEADER (RFC 9112, sections
+4 and 5)."
+  (declare (type output output) #.*plain-policy*)
+  (let ((start (output-fill output)))
+    (unless-returned (progn
+                       (encode-status-line output status reason)
+                       (loop for (name . value) in headers
+                             when value
+                               do (encode-header output name value))
+                       (dolist (cookie cookies)
+                         (encode-header output :set-cookie cookie))
+                       (when second
+                         (encode-date output second))
+                       (encode-end-of-head output))
+      (setf (output-fill output) start)))
+  (values))
+
+(defun encode-continue (output)
+  "Appends the interim reply 100 to OUTPUT (RFC 9110, section 15.2.1)."
+  (encode-head output 100 '()))
+
+;;; Chunks.  RFC 9112, section 7.1: chunk = chunk-size CRLF chunk-data CRLF
+
+(defparameter *last-chunk* (coerce '(48 13 10 13 10) 'octets)
+  "The chunk of size 0 and no trailer field.")
+
+(defun encode-chunk-start (output size)
+  "Appends the size line of a chunk of SIZE octets, at least 1, to OUTPUT.  The caller sends that
+many octets after it, and then calls ENCODE-CHUNK-END (RFC 9112, section 7.1)."
+  (declare (type output output) #.*plain-policy*)
+  (check-type size (and content-size (integer 1)))
+  (append-to (output octets position 17)
+    (put-line-end octets (put-number octets position size 16)))
+  (values))
+
+(defun encode-chunk-end (output)
+  "Appends the line end after the octets of a chunk to OUTPUT (RFC 9112, section 7.1)."
+  (encode-end-of-head output))
+
+(defun encode-last-chunk (output)
+  "Appends the end of a chunked body, without trailer fields, to OUTPUT (RFC 9112, section 7.1)."
+  (encode-octets output *last-chunk*))
+
+;;; A chunk that grows in place: its size is known only after its last octet is written.
+;;;
+;;;   start               end
+;;;   size CR LF octets CR LF         RFC 9112, section 7.1
+;;;
+;;; Invariant: the chunk is complete and can be sent at any time, except while the caller writes
+;;; octets into it.
+
+(declaim (inline size-line-length))
+(defun size-line-length (size)
+  "The number of octets of the line with SIZE."
+  (declare (type content-size size))
+  (+ 2 (ceiling (integer-length size) 4)))
+
+(defun chunk-room (size room)
+  "The number of octets that can be added to the chunk of SIZE octets, 0 for none yet, if all of it,
+with its size line and its end, has to fit into ROOM octets."
+  (declare (type index size room) #.*plain-policy*)
+  (max 0 (- room (size-line-length room) size 2)))
+
+(defun lengthen-chunk (octets start size count)
+  "Lengthens the chunk of SIZE octets, 0 for none yet, that begins at START of OCTETS, by COUNT
+octets, at least 1.  Returns the position where the caller has to write the new octets, and the end
+of the chunk.  Signals an error if OCTETS has no room for the chunk; see CHUNK-ROOM."
+  (declare (type octets octets) (type index start size count) #.*plain-policy*)
+  (let* ((grown (+ size count))
+         (former (+ start (size-line-length size)))
+         (first (+ start (size-line-length grown)))
+         (last (+ first grown)))
+    (check-range octets start (+ last 2))
+    (unless (or (zerop size) (= first former)) ; the line got longer
+      (replace octets octets :start1 first :start2 former :end2 (+ former size)))
+    (put-line-end octets (put-number octets start grown 16))
+    (values (+ first size) (put-line-end octets last))))
+
+(defun chunk-of (octets)
+  "A fresh vector of octets: a chunk with OCTETS, at least one, as its data (RFC 9112, section
+7.1)."
+  (declare (type octets octets) #.*plain-policy*)
+  (let* ((size (length octets))
+         (chunk (make-octets (+ (size-line-length size) size 2))))
+    (replace chunk octets :start1 (lengthen-chunk chunk 0 0 size))
+    chunk))
+
+;;; Server-sent events: the format text/event-stream (HTML Living Standard, section 9.2).
+
+(define-condition malformed-event (recycling-error)
+  ((field :initarg :field :reader malformed-event-field)
+   (value :initarg :value :reader malformed-event-value))
+  (:report (lambda (condition stream)
+             (format stream "~S cannot be the ~(~A~) of a server-sent event."
+                     (malformed-event-value condition) (malformed-event-field condition))))
+  (:documentation "A value cannot be a field of a server-sent event."))
+
+(defun line-end-p (char)
+  (or (char= char #\Return) (char= char #\Newline)))
+
+(defun check-event-field (field value &rest forbidden)
+  "VALUE, for FIELD, as a string.  Signals MALFORMED-EVENT if it has a line end or one of the
+characters FORBIDDEN."
+  (let ((text (princ-to-string value)))
+    (if (find-if (lambda (char) (or (line-end-p char) (member char forbidden))) text)
+        (error 'malformed-event :field field :value value)
+        text)))
+
+(defun write-lines (text prefix stream)
+  "Writes each line of TEXT, after PREFIX, to STREAM.  A line ends with LF, CR, or both."
+  (loop with start = 0
+        for end = (position-if #'line-end-p text :start start)
+        do (write-string prefix stream)
+           (write-string text stream :start start :end end)
+           (terpri stream)
+        while end
+        do (setf start (if (and (char= #\Return (char text end))
+                                (< (1+ end) (length text))
+                                (char= #\Newline (char text (1+ end))))
+                           (+ 2 end)
+                           (1+ end)))))
+
+(defun utf-8-octets (text)
+  "The string TEXT in UTF-8.  Signals MALFORMED-EVENT if UTF-8 cannot encode a character of it."
+  (let* ((size (or (encoded-length text :utf-8)
+                   (error 'malformed-event :field :data :value text)))
+         (output (make-output (make-octets size))))
+    (encode-string output text :utf-8 size)
+    (output-octets output)))
+
+(defun encode-event (data &key event id retry)
+  "A server-sent event, a fresh vector of octets.  DATA is a string of any number of lines, or NIL
+for an event without data.  EVENT is the type and ID the identifier of the event, strings or other
+objects to PRINC.  RETRY is the delay in milliseconds, an integer, after which a client that has
+lost its connection tries again.  EVENT, ID and RETRY are NIL for none.  Signals MALFORMED-EVENT if
+EVENT or ID has a line end, or ID has a null character (HTML Living Standard, section 9.2.5)."
+  (check-type data (or null string))
+  (check-type retry (or null unsigned-byte))
+  (utf-8-octets
+   (with-output-to-string (stream)
+     (when event
+       (format stream "event: ~A~%" (check-event-field :event event)))
+     (when id
+       (format stream "id: ~A~%" (check-event-field :id id (code-char 0))))
+     (when retry
+       (format stream "retry: ~D~%" retry))
+     (when data
+       (write-lines data "data: " stream))
+     (terpri stream))))
+
+(defun encode-comment (&optional (text ""))
+  "A comment in a stream of events, a fresh vector of octets, with TEXT, a string.  Clients ignore
+it (HTML Living Standard, section 9.2.6)."
+  (utf-8-octets
+   (with-output-to-string (stream)
+     (write-lines text ":" stream)
+     (terpri stream))))
