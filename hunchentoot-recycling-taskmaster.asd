@@ -261,23 +261,15 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "acceptors")    ; arguments, listening, start and stop
                  (:file "logs")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-information" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "parameters")   ; of a request: its query and its cookies
-                 (:file "guards")       ; what programs ask of them
                  (:file "reply")        ; to octets
                  (:file "requests")     ; from head to conclusion
-                 (:file "reply-context")
                  (:file "deferred-replies") ; replies that any thread has, later
+                 (:file "channels")     ; to many clients at once, in several processes
                  (:file "outgoing-streams") ; replies that any thread writes, later
-                 (:file "event-streams") ; server-sent events
-                 (:file "brokers")      ; between processes
-                 (:file "channels")     ; to many clients at once
-                 (:file "heartbeats")   ; of silent event streams
                  (:file "websockets")
-                 (:file "resumed-replies") ; deferred ones, when they are answered
                  (:file "files")        ; by the shortest way
-                 (:file "post-data")    ; content of a request: read at once, or dropped
-                 (:file "uploads")      ; files, in the other direction
+                 (:file "forms")        ; and other content of requests
                  (:file "administration"))))) ; statistics, pages, the main function
 
 (defsystem "hunchentoot-recycling-taskmaster/postgresql"

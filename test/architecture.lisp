@@ -107,9 +107,10 @@ packages.")
     ("src/platform/sbcl/process-figures.lisp" "(parse-integer" "what the kernel says of us")
     ("src/hunchentoot/internals.lisp" "(find-symbol"
      "a constant of Hunchentoot's, when the library is loaded")
-    ("src/hunchentoot/brokers.lisp" "(parse-integer" "what a process of this program has published")
+    ("src/hunchentoot/channels.lisp" "(parse-integer"
+     "what a process of this program has published")
     ("src/hunchentoot/tls.lisp" "(find-symbol" "names of slots, from names in this library")
-    ("src/hunchentoot/guards.lisp" "(find-symbol" "makes no symbol")
+    ("src/hunchentoot/parameters.lisp" "(find-symbol" "makes no symbol")
     ("src/hunchentoot/reply.lisp" "(cl-ppcre:" "values of headers that a program sends; linear")
     ("clack/responses.lisp" "(find-symbol" "makes no symbol")
     ("clack/responses.lisp" "(parse-integer" "what an application sends")

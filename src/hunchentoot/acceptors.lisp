@@ -4,10 +4,10 @@
 
 (defclass parallel-acceptor (hunchentoot:acceptor)
   (;; Arguments
-   (listen-path :initarg :listen-path)
-   (listen-mode :initarg :listen-mode)
-   (listen-fd :initarg :listen-fd)
-   (reuse-port :initarg :reuse-port)
+   (listen-path :initarg :listen-path :initform nil)
+   (listen-mode :initarg :listen-mode :initform nil)
+   (listen-fd :initarg :listen-fd :initform nil)
+   (reuse-port :initarg :reuse-port :initform nil)
    (defer-accept :initarg :defer-accept)
    (trusted-proxies :initarg :trusted-proxies :accessor acceptor-trusted-proxies
                     :documentation "Once it is initialised, the result of NETWORKS-NAMED.")
@@ -30,10 +30,6 @@ all connections have the same; else NIL.")
    (engine :initform nil
            :documentation "The engine of the last start; NIL if that was another taskmaster's.  The
 acceptor has it because its taskmaster may be replaced while the engine runs.")
-   (starter :initform nil :documentation "The thread that runs START, or NIL.")
-   (start-lock :initform (bt:make-lock "start") :documentation "Guards STARTER.")
-   (start-ended :initform (bt:make-condition-variable)
-                :documentation "Notified when STARTER is done.")
    ;; Logs
    (journals :initform '() :reader acceptor-journals
              :documentation "The current or last journals, at most one for each log.")
@@ -45,10 +41,6 @@ acceptor has it because its taskmaster may be replaced while the engine runs.")
    (throttle :initform (make-throttle)
              :documentation "Limits the rate of messages that clients can cause."))
   (:default-initargs
-   :listen-path nil
-   :listen-mode nil
-   :listen-fd nil
-   :reuse-port nil
    ;; Connections wait for a worker in the kernel, which reduces this to its own maximum.
    :listen-backlog 1024
    ;; A worker can do nothing for a connection without input.
@@ -299,12 +291,7 @@ Hunchentoot's: ACCEPTOR works with that, too, but most programs pass one only fo
              'hunchentoot-recycling-taskmaster:recycling-taskmaster~(~{ ~S ~D~}~))."
             taskmaster acceptor
             (if (typep taskmaster 'hunchentoot:multi-threaded-taskmaster)
-                (let ((threads (hunchentoot:taskmaster-max-thread-count taskmaster)))
-                  (list* :max-thread-count threads
-                         ;; Without a limit of threads there is nothing that could be full.
-                         (and threads
-                              (list :max-accept-count
-                                    (hunchentoot:taskmaster-max-accept-count taskmaster)))))
+                (list :max-thread-count (hunchentoot:taskmaster-max-thread-count taskmaster))
                 '(:max-thread-count 1))))
     (check-listening acceptor)
     (when (and other (acceptor-trusted-proxies acceptor))
@@ -379,50 +366,31 @@ another thread has done so, and ACCEPTOR may have been started again."
 (defmethod place-of ((acceptor hunchentoot:acceptor))
   (place-text (hunchentoot:acceptor-address acceptor) (hunchentoot:acceptor-port acceptor)))
 
-;; Only one thread at a time starts an acceptor.  A second one would fail, and close the listener of
-;; the first when it cleans up.
-(defun starting-p (acceptor)
-  "True while a thread runs START of ACCEPTOR.  The caller holds the lock."
-  (let ((starter (slot-value acceptor 'starter)))
-    (and starter (bt:thread-alive-p starter)))) ; on some Lisps threads die without unwinding
-
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
   "Starts ACCEPTOR, and returns it once it accepts connections.  When that fails, signals the reason
-and leaves it stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread starts it."
-  (with-slots (starter start-lock start-ended engine server-name connection-kind) acceptor
-    (unless (with-lock-briefly (start-lock)
-              ;; This thread may be the starter already: it debugs an error of START, and starts
-              ;; again.
-              (unless (and (starting-p acceptor) (not (eq starter (bt:current-thread))))
-                (setf starter (bt:current-thread))))
-      (hunchentoot:parameter-error "~A is being started by another thread." acceptor))
-    (unwind-protect
-         (let ((was-listening (hunchentoot:started-p acceptor)))
-           (unless was-listening
-             (unless (boundp 'hunchentoot:*session-secret*)
-               (renew-secret))          ; Hunchentoot would do it later, and warn
-             (let ((format (access-log-format acceptor)))
-               (when (and (symbolp format)
-                          (not (keywordp format))
-                          (or (not (fboundp format))
-                              (macro-function format) (special-operator-p format)))
-                 (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function."
-                                              format)))
-             (setf engine nil
-                   server-name (server-name-of acceptor)
-                   connection-kind (connection-kind-of acceptor)))
-           (unless-returned (multiple-value-prog1 (call-next-method)
-                              (settle-logs acceptor)
-                              (check-access-log-folder acceptor))
-             (unless (or was-listening
-                         (null starter)) ; a START within this one, in the debugger, has ended
-               (when engine             ; it may have started before the failure
-                 (stop-engine engine :timeout 0))
-               (stop-listening acceptor (acceptor-listener acceptor))
-               (settle-logs acceptor))))
-      (with-lock-briefly (start-lock)
-        (setf starter nil)
-        (bt:condition-notify start-ended)))))
+and leaves it stopped."
+  (with-slots (engine server-name connection-kind) acceptor
+    (let ((was-listening (hunchentoot:started-p acceptor))
+          (format (access-log-format acceptor)))
+      (unless was-listening
+        (unless (boundp 'hunchentoot:*session-secret*)
+          (renew-secret))               ; Hunchentoot would do it later, and warn
+        (when (and (symbolp format)
+                   (not (keywordp format))
+                   (or (not (fboundp format))
+                       (macro-function format) (special-operator-p format)))
+          (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))
+        (setf engine nil
+              server-name (server-name-of acceptor)
+              connection-kind (connection-kind-of acceptor)))
+      (unless-returned (multiple-value-prog1 (call-next-method)
+                         (settle-logs acceptor)
+                         (check-access-log-folder acceptor))
+        (unless was-listening
+          (when engine                  ; it may have started before the failure
+            (stop-engine engine :timeout 0))
+          (stop-listening acceptor (acceptor-listener acceptor))
+          (settle-logs acceptor))))))
 
 (defun check-access-log-folder (acceptor)
   "Complains if the access log of ACCEPTOR is to be in a folder that does not exist."
@@ -445,13 +413,6 @@ Returns ACCEPTOR and a list of plists: one for each thread that still runs its r
 SOFT, one for each connection without a thread whose client has not got all of its reply, as in
 LIST-CONNECTIONS.  Does nothing when ACCEPTOR is not started.  Signals STOP-FROM-WORKER in a request
 handler of ACCEPTOR."
-  (with-slots (starter start-lock start-ended) acceptor
-    ;; While another thread starts ACCEPTOR, a new engine comes in a moment.
-    (wait-until (lambda ()
-                  (or (server-engine acceptor)
-                      (not (starting-p acceptor))
-                      (eq starter (bt:current-thread))))
-                start-ended start-lock 5 1/100))
   (let ((engine (server-engine acceptor)) ; a later start may make another one
         (left '()))
     (cond ((not (hunchentoot:started-p acceptor))

@@ -52,14 +52,6 @@ plist of keys and counts as BY-KEY."
   (:documentation "Signalled by ABANDON-ACCEPTOR when threads have survived their destruction.  The
 restart RETRY destroys the threads once more, and IGNORE goes on."))
 
-(defun check-abandonable (acceptor engine)
-  "Signals HUNCHENTOOT:PARAMETER-ERROR if ACCEPTOR was started, but not by ENGINE."
-  (when (and (null engine) (hunchentoot:started-p acceptor))
-    (hunchentoot:parameter-error
-     "ABANDON-ACCEPTOR cannot destroy the threads of ~A: only its taskmaster, ~A, which is no ~
-      RECYCLING-TASKMASTER, knows them.  HUNCHENTOOT:STOP it."
-     acceptor (acceptor-taskmaster* acceptor))))
-
 (defun abandon-acceptor (acceptor)
   "The last resort when STOP does not help, for the REPL: destroys every thread of ACCEPTOR in the
 middle of its work, frees the port, and returns ACCEPTOR, which can be started again.
@@ -69,7 +61,11 @@ Signals STOP-FROM-WORKER in a request handler of ACCEPTOR.  Signals HUNCHENTOOT:
 another taskmaster than a RECYCLING-TASKMASTER has started ACCEPTOR, since only that knows its
 threads."
   (let ((engine (server-engine acceptor)))
-    (check-abandonable acceptor engine)
+    (when (and (null engine) (hunchentoot:started-p acceptor))
+      (hunchentoot:parameter-error
+       "ABANDON-ACCEPTOR cannot destroy the threads of ~A: only its taskmaster, ~A, which is no ~
+        RECYCLING-TASKMASTER, knows them.  HUNCHENTOOT:STOP it."
+       acceptor (acceptor-taskmaster* acceptor)))
     (loop
       (when engine
         (abandon-engine engine))
@@ -85,7 +81,8 @@ threads."
         (ignore ()
           :report "Go on without them."
           (return acceptor))))))
-;;;; The main function of a program, which serves until signals end it.
+
+;;; The main function of a program, which serves until signals end it
 
 (defmethod begin-serving ((acceptor parallel-acceptor))
   (hunchentoot:start acceptor)
@@ -129,7 +126,8 @@ exit hooks of the program.  Signals an error on a Lisp other than SBCL, ECL and 
                         acceptor
                         (funcall acceptor)))
                   drain-timeout drain-delay on-start))
-;;;; Dispatchers with pages for those that watch servers.
+
+;;; Dispatchers with pages for those that watch servers
 
 (defun send-page (page servers)
   "Answers the current request with PAGE, a function as METRICS-PAGE, of SERVERS.  Its fourth value
@@ -206,19 +204,6 @@ thread serves.  Host may be any name.  Signals HUNCHENTOOT:PARAMETER-ERROR."
 
 ;;; The live page
 
-(defun begin-live-events (feeds servers)
-  "Answers the current request with snapshots of SERVERS, a list, by one of FEEDS."
-  (defer-reply (reply :timeout nil)
-    (let ((stream (start-event-stream reply :heartbeat nil)))
-      (when stream
-        (add-viewer feeds servers stream (outgoing-stream-framing stream))))))
-
-(defun answer-about-worker-of (servers)
-  "The answer to the current request, which asks where a worker of SERVERS, a list, is."
-  (let ((name (hunchentoot:query-string*))
-        (asked-by (hunchentoot:header-in* :live-page)))
-    (send-page (lambda (servers) (answer-about-worker servers name asked-by)) servers)))
-
 (defun make-live-page-dispatcher (path &key servers (allow *loopback*))
   "As MAKE-METRICS-DISPATCHER with PATH, SERVERS and ALLOW, but with a page for people, which shows
 SERVERS at work: workers, connections, rates, latency, collections of garbage and memory.  It gets
@@ -238,5 +223,13 @@ HUNCHENTOOT:PARAMETER-ERROR."
                (let ((servers (servers-watched servers)))
                  (ecase part
                    (:page (send-page #'live-page servers))
-                   (:events (begin-live-events feeds servers))
-                   (:worker (answer-about-worker-of servers))))))))))
+                   (:events
+                    (defer-reply (reply :timeout nil)
+                      (let ((stream (start-event-stream reply :heartbeat nil)))
+                        (when stream
+                          (add-viewer feeds servers stream (outgoing-stream-framing stream))))))
+                   (:worker
+                    (let ((name (hunchentoot:query-string*))
+                          (asked-by (hunchentoot:header-in* :live-page)))
+                      (send-page (lambda (servers) (answer-about-worker servers name asked-by))
+                                 servers)))))))))))

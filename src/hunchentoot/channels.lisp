@@ -9,7 +9,7 @@
 ;;;;   a WebSocket        a text message, with the data only
 ;;;;
 ;;;; A channel with a broker has its messages carried to the channels of the same name in all
-;;;; processes, this one among them; see brokers.lisp.
+;;;; processes, this one among them.
 ;;;;
 ;;;;   :WHEN-FULL         a subscriber whose client is slow
 ;;;;   :DROP              is ended; its client may connect again
@@ -21,6 +21,92 @@
 ;;;; - A subscriber leaves the channel when its connection ends, at the latest.  Nothing global
 ;;;;   refers to a channel or a subscriber, except that a broker refers to a channel with
 ;;;;   subscribers.
+
+;;; Brokers carry what is published on channels to other processes.  A broker knows octets and the
+;;; names of channels, and nothing of events and subscribers.
+;;;
+;;;   PUBLISH  ->  PUBLISH-MESSAGE (the broker)  ->  another process, or this one
+;;;   another process, or this one  ->  DELIVER-MESSAGE  ->  the channel's subscribers
+;;;
+;;; Invariants:
+;;; - A channel with a broker sends its subscribers only what the broker delivers, also if this
+;;;   process has published it.  So subscribers in all processes see one order.
+;;; - A broker refers to a channel only while that has subscribers.  So channels that a program
+;;;   makes for a while, for a room of a chat say, do not gather in the broker.
+
+(defclass broker ()
+  ((channels :initform (make-hash-table :test 'equal) :reader broker-channels
+             :documentation "From names to lists of those with subscribers; guarded by LOCK.")
+   (lock :initform (bt:make-lock "broker") :reader broker-lock))
+  (:documentation "Carries what is published on channels to the processes that have subscribers.
+Make an instance of a subclass for an engine, such as POSTGRESQL-BROKER.  To support another engine,
+define methods of OPEN-BROKER, CLOSE-BROKER, PUBLISH-MESSAGE and BROKER-STATS, and call
+DELIVER-MESSAGE for each message that arrives."))
+
+(defgeneric open-broker (broker &key timeout)
+  (:documentation "Begins to carry messages by BROKER, and returns it.  Waits up to TIMEOUT seconds,
+a real, for the first connection to the engine.  Without one, BROKER goes on trying."))
+
+(defgeneric close-broker (broker &key timeout)
+  (:documentation "Ends BROKER.  Waits up to TIMEOUT seconds, a real, until the engine has what was
+published before, and until the threads of BROKER have ended.  True if they have.  Reports messages
+that the engine did not get."))
+
+(defgeneric publish-message (broker name octets)
+  (:documentation "Has BROKER deliver OCTETS, a vector of octets that nobody changes any more, on
+the channels called NAME, a string, in all processes.  Never waits.  Called in any thread.  Returns
+NIL if BROKER does not take the message, else true."))
+
+(defgeneric broker-stats (broker)
+  (:documentation "The statistics of BROKER, a plist for people and for monitors.  Counts begin when
+BROKER is made.  Every engine has these:
+
+  :CONNECTED-P    true while messages can be published and received
+  :PUBLISHED      messages of this process that the engine has
+  :DELIVERED      messages, of all processes, that have arrived
+  :LATE           those of them that were published, or would have arrived, while the engine was
+                  away
+  :LOST           messages, of all processes, that are known to have been lost for this one
+  :REFUSED        messages that BROKER did not take
+  :QUEUED         messages of this process that wait for the engine
+  :QUEUED-OCTETS  their octets"))
+
+;;; Messages as octets: four lines in UTF-8, of which the last may contain further line ends.  A
+;;; field that is not NIL begins with an equals sign.
+
+(defun message-octets (data event id retry)
+  "The octets of a message with these fields, as ENCODE-EVENT takes them.  Signals MALFORMED-EVENT
+as that does."
+  (encode-event data :event event :id id :retry retry)
+  (utf-8-octets (format nil "~@[=~D~]~%~@[=~A~]~%~@[=~A~]~%~@[=~A~]" retry event id data)))
+
+(defun message-fields (octets)
+  "The fields of the message OCTETS, a list of keywords and values; the reverse of MESSAGE-OCTETS.
+Signals an error if OCTETS are no message."
+  (let ((text (utf-8-text octets)) (start 0))
+    (flet ((next-field (last-p)
+             (let ((end (if last-p (length text) (position #\Newline text :start start))))
+               (prog1 (and (< start end)
+                           (subseq text (1+ start) end))
+                 (setf start (1+ end))))))
+      (let ((retry (next-field nil)))
+        (list :retry (and retry (parse-integer retry))
+              :event (next-field nil) :id (next-field nil) :data (next-field t))))))
+
+(defun attach-channel (broker name channel)
+  "Has BROKER deliver what is published as NAME to CHANNEL."
+  (with-lock-briefly ((broker-lock broker))
+    (push channel (gethash name (broker-channels broker)))))
+
+(defun detach-channel (broker name channel)
+  "Undoes ATTACH-CHANNEL of BROKER, NAME and CHANNEL."
+  (with-lock-briefly ((broker-lock broker))
+    (let ((others (delete channel (gethash name (broker-channels broker)) :count 1)))
+      (if others
+          (setf (gethash name (broker-channels broker)) others)
+          (remhash name (broker-channels broker))))))
+
+;;; Channels
 
 (defstruct (channel (:include opaque) (:constructor %make-channel (when-full name broker))
                     (:copier nil))
@@ -74,20 +160,6 @@ SUBSCRIBER.  Returns the value of PUT-IN-SHARED-QUEUE.")
 (defgeneric resume-subscriber (subscriber)
   (:documentation "Has the owner of the connection of SUBSCRIBER look after it."))
 
-(defun go-on-with (subscriber)
-  "Has what was put into SUBSCRIBER sent, unless that was done at once, or the poller sees to it."
-  (when (owner-wanted-p (subscriber-shared-queue subscriber))
-    (resume-subscriber subscriber)))
-
-(defmethod subscriber-shared-queue ((stream outgoing-stream))
-  (outgoing-stream-shared-queue stream))
-
-(defmethod message-format ((stream outgoing-stream))
-  (if (eq :chunked (outgoing-stream-framing stream)) :event-chunk :event))
-
-(defmethod resume-subscriber ((stream outgoing-stream))
-  (resume (outgoing-stream-deferred-response stream)))
-
 ;;; Subscribers
 
 (defun follow-subscribers (channel count)
@@ -135,20 +207,17 @@ connection ends or UNSUBSCRIBE is called.  Returns SUBSCRIBER."
 
 ;;; Messages
 
-(defun encode-message (format event text)
-  "The octets of a message in FORMAT.  EVENT has its octets as an event, and TEXT its data."
-  (ecase format
-    (:event event)
-    (:event-chunk (chunk-of event))
-    (:websocket (encode-frame :text (or text "")))))
-
 (defun message-encoder (event text)
   "A function that takes a format and returns the octets of a message, which it encodes once for
-each format; see ENCODE-MESSAGE."
+each format.  EVENT has its octets as an event, and TEXT its data."
   (let ((known '()))
     (lambda (format)
       (or (getf known format)
-          (setf (getf known format) (encode-message format event text))))))
+          (setf (getf known format)
+                (ecase format
+                  (:event event)
+                  (:event-chunk (chunk-of event))
+                  (:websocket (encode-frame :text (or text "")))))))))
 
 (defun publish (channel data &key event id retry)
   "Sends DATA, a string, to all subscribers of CHANNEL.  Event streams get EVENT, ID and RETRY too,
@@ -166,19 +235,6 @@ MALFORMED-EVENT, before it sends anything."
 (defun publish-encoded (channel encoder &optional (wanted-p (constantly t)))
   "Sends the message of ENCODER, made by MESSAGE-ENCODER, to all subscribers of CHANNEL for which
 WANTED-P is true, a function that must not wait.  Returns how many got it."
-  (multiple-value-bind (reached full) (put-in-all channel encoder wanted-p)
-    (dolist (subscriber full)
-      (when (unsubscribe channel subscriber) ; another publisher may have done so
-        (with-channel (channel)
-          (incf (channel-dropped channel)))
-        (drop-shared-queue (subscriber-shared-queue subscriber))
-        (resume-subscriber subscriber)))
-    (call-for-all #'go-on-with reached)
-    (length reached)))
-
-(defun put-in-all (channel encoder wanted-p)
-  "Puts the message of ENCODER into the shared send queues of all subscribers of CHANNEL for which
-WANTED-P is true.  Returns two lists of subscribers: those that got it, and those to be dropped."
   (let ((reached '()) (full '()))
     (with-channel (channel)
       (loop for subscriber being the hash-keys of (channel-subscribers channel)
@@ -191,4 +247,30 @@ WANTED-P is true.  Returns two lists of subscribers: those that got it, and thos
                     (ecase (channel-when-full channel)
                       (:skip (incf (channel-skipped channel)))
                       (:drop (push subscriber full)))))))
-    (values reached full)))
+    (dolist (subscriber full)
+      (when (unsubscribe channel subscriber) ; another publisher may have done so
+        (with-channel (channel)
+          (incf (channel-dropped channel)))
+        (drop-shared-queue (subscriber-shared-queue subscriber))
+        (resume-subscriber subscriber)))
+    (call-for-all (lambda (subscriber)
+                    ;; Unless it was sent at once, or the poller sees to it.
+                    (when (owner-wanted-p (subscriber-shared-queue subscriber))
+                      (resume-subscriber subscriber)))
+                  reached)
+    (length reached)))
+
+(defun deliver-message (broker name octets)
+  "Sends OCTETS, what PUBLISH-MESSAGE of some process got, to the subscribers of the channels of
+BROKER that are called NAME, a string.  Does not wait for clients.  Returns how many subscribers got
+it, an integer.  A method for an engine calls this in one thread for all messages, in their order.
+Signals an error if OCTETS are no message."
+  (let ((channels (with-lock-briefly ((broker-lock broker))
+                    (copy-list (gethash name (broker-channels broker))))))
+    (if channels
+        (destructuring-bind (&key data event id retry) (message-fields octets)
+          (let ((encoder (message-encoder (encode-event data :event event :id id :retry retry)
+                                          data)))
+            (loop for channel in channels
+                  sum (publish-encoded channel encoder))))
+        0)))

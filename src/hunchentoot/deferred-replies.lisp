@@ -1,8 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 ;;;; Replies that come later.  A handler defers its reply and returns; its worker turns to other
-;;;; requests.  Any thread completes the reply.  The server's deferred-response.lisp has the states,
-;;;; and its suspended-exchange.lisp tells which thread sends.
+;;;; requests.  Any thread completes the reply; a worker binds the context of the request again, and
+;;;; sends it.  The server's deferred-response.lisp has the states, and its suspended-exchange.lisp
+;;;; tells which thread sends.
 ;;;;
 ;;;;   when the handler has returned,    and the connection    then
 ;;;;   the reply is complete                                   it is sent at once
@@ -10,12 +11,26 @@
 ;;;;   it is not                         needs its worker      the worker waits with it
 ;;;;
 ;;;;   a handler that is left by an error or a throw, before the reply is complete: 500 is sent
-;;;;
-;;;; A DEFERRED-REPLY keeps the dynamic context of the request, which is bound again for the reply.
+
+(defstruct (deferred-reply (:include opaque) (:copier nil)
+                           (:constructor make-deferred-reply
+                               (deferred-response acceptor objects)))
+  "A reply that comes later, with the dynamic context of its request.  Several threads may use it at
+a time, the handler's among them.  Since a program may keep it after its request is over, the end
+of the request removes the large objects."
+  (deferred-response nil :read-only t)
+  (acceptor nil :read-only t)
+  (objects '() :type list)              ; request and reply; () from the end on
+  (stream nil)                          ; Hunchentoot's, once the handler was left
+  (lock (bt:make-lock "deferred reply") :read-only t) ; held while FILES change
+  (files '()))                          ; temporary ones, deleted at the end; :DELETED from then on
+
+(setf (documentation 'deferred-reply-p 'function)
+      "True when OBJECT, the argument, is a reply that DEFER-REPLY has deferred.")
 
 (defstruct (completion (:include opaque)
                        (:constructor make-completion (content status headers content-type)))
-  "The content, status and headers that complete a deferred reply."
+  "The content, or a condition, status and headers that complete a deferred reply."
   (content nil :read-only t)
   (status nil :read-only t)
   (headers '() :read-only t)
@@ -27,6 +42,41 @@
              (princ (reply-failed-reason condition) stream)))
   (:documentation "The reason of FAIL-REPLY, or of a reply that was left incomplete; its error page
 shows it."))
+
+;;; The context
+
+(defun call-in-context (context function)
+  "Calls FUNCTION in the dynamic context of the request of CONTEXT.  Signals CLIENT-LEFT when its
+reply is over."
+  (destructuring-bind (&optional request reply) (deferred-reply-objects context)
+    (unless request
+      (error 'client-left))
+    (let ((hunchentoot:*acceptor* (deferred-reply-acceptor context))
+          (hunchentoot:*reply* reply)
+          (hunchentoot:*session* (hunchentoot:session request)) ; which any thread may have begun
+          (*engine-of-context*
+            (suspended-exchange-engine (deferred-reply-deferred-response context))))
+      (flet ((keep (files) (add-files context files)))
+        (declare (dynamic-extent #'keep))
+        (call-as-request request function #'keep)))))
+
+(defun add-files (context files)
+  "Has FILES deleted at the end of the reply of CONTEXT, or at once when the reply is over."
+  (unless (with-lock-briefly ((deferred-reply-lock context))
+            (unless (eq :deleted (deferred-reply-files context))
+              (setf (deferred-reply-files context) (append files (deferred-reply-files context)))
+              t))
+    (delete-files files)))
+
+(defun end-context (context)
+  "Deletes the temporary files of CONTEXT, whose reply is over, and removes the objects of its
+request from it."
+  (setf (deferred-reply-objects context) '()
+        (deferred-reply-stream context) nil)
+  (let ((files (with-lock-briefly ((deferred-reply-lock context))
+                 (shiftf (deferred-reply-files context) :deleted))))
+    (unless (eq :deleted files)
+      (delete-files files))))
 
 ;;; In the handler
 
@@ -49,12 +99,6 @@ When the handler is left by an error or a throw before REPLY is complete, the cl
 500.  A forgotten REPLY ends by its TIMEOUT.  Returns the values of BODY.  Signals CANNOT-DEFER."
   `(call-deferring (lambda (,reply) ,@body) ,timeout ,on-abandon))
 
-(defun call-deferring (function timeout on-abandon)
-  "The function behind DEFER-REPLY.  FUNCTION is its body, and takes the reply."
-  (let ((deferred-response (begin-deferred-response timeout on-abandon)))
-    (unless-returned (funcall function (deferred-response-context deferred-response))
-      (withdraw-deferred-response deferred-response))))
-
 (defun check-deferrable ()
   "Signals CANNOT-DEFER unless the reply to the current request can be deferred."
   (flet ((refuse (reason)
@@ -65,21 +109,20 @@ When the handler is left by an error or a throw before REPLY is complete, the cl
           ((exchange-deferred-response *exchange*) (refuse "it was deferred before"))
           ((exchange-upgrade *exchange*) (refuse "its connection becomes a WebSocket")))))
 
-(defun begin-deferred-response (timeout on-abandon)
+(defun call-deferring (function timeout on-abandon)
+  "The function behind DEFER-REPLY.  FUNCTION is its body, and takes the reply."
   (check-deferrable)
-  (setf (exchange-deferred-response *exchange*)
-        (let* ((seconds (if (eq :default timeout)
-                            (limits-reply-seconds
-                             (application-limits (exchange-application *exchange*)))
-                            timeout))
-               (deferred-response
-                 (make-deferred-response *exchange* (end-after seconds) on-abandon)))
-          (setf (deferred-response-context deferred-response)
-                (make-deferred-reply deferred-response
-                                     hunchentoot:*acceptor*
-                                     hunchentoot:*request* hunchentoot:*reply*
-                                     hunchentoot:*session*))
-          deferred-response)))
+  (let* ((exchange *exchange*)
+         (seconds (if (eq :default timeout)
+                      (limits-reply-seconds (application-limits (exchange-application exchange)))
+                      timeout))
+         (deferred-response (make-deferred-response exchange (end-after seconds) on-abandon))
+         (context (make-deferred-reply deferred-response hunchentoot:*acceptor*
+                                       (list hunchentoot:*request* hunchentoot:*reply*))))
+    (setf (deferred-response-context deferred-response) context
+          (exchange-deferred-response exchange) deferred-response)
+    (unless-returned (funcall function context)
+      (withdraw-deferred-response deferred-response))))
 
 ;;; In any thread
 
@@ -121,12 +164,12 @@ FUNCTION.  Temporary files that FUNCTION makes live as long as those of the hand
 ask for raw post data and parameters; threads that change anything else in these objects have to
 synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client has left and
 :ON-ABANDON was called, or its time has run out."
-  (let ((request (deferred-reply-request reply)))
-    (if (boundp '*hunchentoot-stream*)  ; in a handler
-        (call-in-context reply function)
-        ;; It stands for the connection's, for Hunchentoot's functions that read content.
-        (let ((*hunchentoot-stream* (or (and request (own-content request)) *no-content*)))
-          (call-in-context reply function)))))
+  (if (boundp '*hunchentoot-stream*)    ; in a handler
+      (call-in-context reply function)
+      ;; It stands for the connection's, for Hunchentoot's functions that read content.
+      (let* ((request (first (deferred-reply-objects reply)))
+             (*hunchentoot-stream* (or (and request (own-content request)) *no-content*)))
+        (call-in-context reply function))))
 
 (defmacro with-reply-context ((reply) &body body)
   "Evaluates BODY as CALL-WITH-REPLY-CONTEXT calls a function for REPLY."
@@ -170,36 +213,90 @@ synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client ha
   "The result of the handler that has deferred DEFERRED-RESPONSE; LEFT-P is true if it was left, and
 CONDITION and BACKTRACE are those of its failure.  Returns content; :LATER when the reply comes
 later; or NIL, a condition (NIL where the request's content was refused) and a backtrace."
-  (cond ((and (or condition left-p (deferred-response-over-p deferred-response))
-              (or (withdraw-deferred-response deferred-response)
-                  (deferred-response-over-p deferred-response)))
-         (values nil
-                 (or condition
-                     ;; See ANSWER-REFUSAL.
-                     (unless (eq :error (client-side (exchange-protocol *exchange*)))
-                       (failure "The handler was left before its deferred reply was complete.")))
-                 backtrace))
-        (t
-         (when condition                ; the client gets its answer all the same
-           (log-handler-error condition backtrace))
-         (cond ((completion-p (deferred-response-answer deferred-response))
-                (settle-session (deferred-response-context deferred-response))
-                (completed-content (take-answer deferred-response)))
-               ((not *close-hunchentoot-stream*) ; a program has taken the connection
-                (withdraw-deferred-response deferred-response)
-                :later)
-               (t
-                (leave-reply deferred-response)
-                :later)))))
-
-(defun leave-reply (deferred-response)
-  "Suspends the current request until DEFERRED-RESPONSE is answered."
   (let ((context (deferred-response-context deferred-response))
-        (content (own-content hunchentoot:*request*)))
-    (when content
-      (keep-reply-from content)
-      (end-taking content))
-    (add-files context (shiftf *tmp-files* '()))
-    (settle-session context)
-    (setf (deferred-reply-stream context) *hunchentoot-stream*
-          (http-suspended-exchange (current-http-connection)) deferred-response)))
+        (request hunchentoot:*request*))
+    (cond ((and (or condition left-p (deferred-response-over-p deferred-response))
+                (or (withdraw-deferred-response deferred-response)
+                    (deferred-response-over-p deferred-response)))
+           (values nil
+                   (or condition
+                       ;; See CONTENT-REFUSED.
+                       (unless (eq :error (client-side (exchange-protocol *exchange*)))
+                         (failure "The handler was left before its deferred reply was complete.")))
+                   backtrace))
+          (t
+           (when condition              ; the client gets its answer all the same
+             (log-handler-error condition backtrace))
+           (setf hunchentoot:*session* (hunchentoot:session request)) ; any thread's
+           (cond ((completion-p (deferred-response-answer deferred-response))
+                  (completed-content (take-answer deferred-response)))
+                 ((not *close-hunchentoot-stream*) ; a program has taken the connection
+                  (withdraw-deferred-response deferred-response)
+                  :later)
+                 (t                     ; suspends the request until there is an answer
+                  (let ((content (own-content request)))
+                    (when content
+                      (keep-reply-from content)
+                      (end-taking content)))
+                  (add-files context (shiftf *tmp-files* '()))
+                  (setf (deferred-reply-stream context) *hunchentoot-stream*
+                        (http-suspended-exchange (current-http-connection)) deferred-response)
+                  :later))))))
+
+;;; Deferred replies that go on
+
+(defun call-resuming (deferred-response function)
+  "Calls FUNCTION, which goes on with the reply of DEFERRED-RESPONSE, in its context.  Returns the
+connection's outcome."
+  (let* ((exchange (deferred-response-exchange deferred-response))
+         (context (deferred-response-context deferred-response))
+         (acceptor (deferred-reply-acceptor context))
+         (*exchange* exchange))
+    (labels ((go-on ()
+               (call-in-context context function)
+               (cond ((deferred-response-shared-queue deferred-response)
+                      ;; A stream, whose end is still to come.
+                      (setf (deferred-reply-stream context) *hunchentoot-stream*)
+                      :deferred)
+                     (t
+                      (end-context context)
+                      (prog1 (conclude-exchange acceptor exchange)
+                        (note-served exchange)))))
+             (go-on-with-stream ()
+               (call-with-connection-stream exchange (deferred-reply-stream context) #'go-on)))
+      (declare (dynamic-extent #'go-on #'go-on-with-stream))
+      (call-timed acceptor exchange #'go-on-with-stream))))
+
+(defmethod send-deferred-response ((taskmaster recycling-taskmaster) deferred-response answer)
+  (flet ((late-content ()
+           (completed-content
+            (if (eq :expired answer)
+                (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil)
+                answer))))
+    (call-resuming deferred-response
+                   (lambda ()
+                     (if (typep answer 'streamed-answer)
+                         (begin-outgoing deferred-response answer)
+                         (answer-by #'late-content hunchentoot:*acceptor*
+                                    hunchentoot:*request*))))))
+
+(defmethod end-stream ((taskmaster recycling-taskmaster) deferred-response shared-queue)
+  (call-resuming deferred-response
+                 (lambda ()
+                   (let ((stream (deferred-reply-stream
+                                  (deferred-response-context deferred-response)))
+                         (exchange (deferred-response-exchange deferred-response)))
+                     (when (typep stream 'reply-stream)
+                       (note-sent-beside stream shared-queue))
+                     ;; The head was sent by another call, in another dynamic context.
+                     (when (persists-p (exchange-protocol exchange))
+                       (setf *finish-processing-socket* nil))))))
+
+(defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)
+  (let* ((context (deferred-response-context deferred-response))
+         (exchange (deferred-response-exchange deferred-response))
+         (access (shiftf (exchange-access exchange) nil)))
+    (end-context context)
+    (when access                        ; a stream may have begun
+      (finish-access (deferred-reply-acceptor context) exchange access))
+    (note-cut exchange)))

@@ -16,59 +16,31 @@ our own code cannot send it, except for what is no regular file: it would wait f
         (t
          (apply hunchentoots pathname arguments))))
 
-(defun file-setting (reader)
-  "What READER, a function, tells of the acceptor; NIL of one of another class."
-  (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
-       (funcall reader hunchentoot:*acceptor*)))
-
-(defun sibling-wanted-p ()
-  "True when a compressed sibling may be sent in place of a file."
-  (and (file-setting #'precompressed-files-p)
-       (not (hunchentoot:header-out :content-encoding))
-       (not (hunchentoot:header-out :etag)))) ; the program's, for the file itself
-
 (defun send-best-file (pathname &optional content-type callback)
   "Replies with the file PATHNAME, or a compressed sibling of it; NIL where it is no readable
 regular file.  CALLBACK, a function, is called before the reply is sent, as Hunchentoot does since
 1.3."
   (multiple-value-bind (sibling coding)
-      (and (sibling-wanted-p) (coded-sibling pathname (current-head)))
-    (or (and sibling (send-regular-file pathname sibling coding content-type callback))
-        (send-regular-file pathname pathname nil content-type callback))))
+      (and (file-setting #'precompressed-files-p)
+           (not (hunchentoot:header-out :content-encoding))
+           (not (hunchentoot:header-out :etag)) ; the program's, for the file itself
+           (coded-sibling pathname (current-head)))
+    (flet ((send-file (file coding)
+             (call-with-file file
+                             (lambda (part version)
+                               (send-version pathname part version coding content-type callback)))))
+      (or (and sibling (send-file sibling coding))
+          (send-file pathname nil)))))
 
-(defun send-regular-file (pathname sibling coding content-type callback)
-  "Like SEND-BEST-FILE, with the file SIBLING, which has PATHNAME with CODING, or is PATHNAME if
-that is NIL."
-  (call-with-file sibling
-                  (lambda (part version)
-                    (let ((content-type (or content-type
-                                            (hunchentoot:mime-type pathname) ; as programs expect
-                                            (media-type-of-file pathname))))
-                      (settle-file-headers content-type version coding)
-                      (settle-vary)
-                      (settle-conditions pathname version)
-                      (when callback
-                        (funcall callback pathname content-type))
-                      (send-version pathname part version coding)))))
+(defun file-setting (reader)
+  "What READER, a function, tells of the acceptor; NIL of one of another class."
+  (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
+       (funcall reader hunchentoot:*acceptor*)))
 
-(defun settle-file-headers (content-type version coding)
-  "Sets the headers of the reply about the VERSION, with CODING or NIL, of a file with CONTENT-TYPE;
-the entity tag only if the program has not set one."
-  (setf (hunchentoot:content-type*)
-        (if content-type
-            (content-kind-header
-             (content-kind content-type (hunchentoot:reply-external-format*)))
-            "application/octet-stream")
-        (hunchentoot:header-out :accept-ranges) "bytes")
-  (when (version-date version)
-    (setf (hunchentoot:header-out :last-modified) (version-date version)))
-  (unless (or (null (version-tag version)) (hunchentoot:header-out :etag))
-    (setf (hunchentoot:header-out :etag) (coded-tag (version-tag version) coding))))
-
-(defun settle-vary ()
-  "Tells caches that the client's Accept-Encoding decides about the reply, where it does."
-  (when (file-setting #'precompressed-files-p)
-    (setf (hunchentoot:header-out :vary) (vary-by-encoding (hunchentoot:header-out :vary)))))
+(defun leave-with (status &optional content)
+  "Leaves the handler.  The reply has STATUS and CONTENT, or Hunchentoot's page of STATUS."
+  (setf (hunchentoot:return-code*) status)
+  (hunchentoot:abort-request-handler content))
 
 (defun settle-cache-control (pathname)
   "Sets the Cache-Control of the reply, which has the file PATHNAME or confirms it, unless the
@@ -78,45 +50,57 @@ program has set one."
     (when text
       (setf (hunchentoot:header-out :cache-control) text))))
 
-(defun settle-conditions (pathname version)
-  "Leaves the handler where the client has the VERSION of the file PATHNAME already, or asks for
-another.  The conditions of a request do not apply to an error page (RFC 9110, section 13.2.1)."
-  (when (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
-    (case (precondition (current-head) (hunchentoot:header-out :etag) (version-date version))
-      (:not-modified
-       (settle-cache-control pathname)
-       (leave-with hunchentoot:+http-not-modified+))
-      (:failed (leave-with hunchentoot:+http-precondition-failed+)))))
-
-(defun leave-with (status &optional content)
-  "Leaves the handler.  The reply has STATUS and CONTENT, or Hunchentoot's page of STATUS."
-  (setf (hunchentoot:return-code*) status)
-  (hunchentoot:abort-request-handler content))
-
-(defun send-version (pathname part version coding)
+(defun send-version (pathname part version coding content-type callback)
   "Sends the octets of PART, the VERSION of the file PATHNAME with CODING or NIL, for which the
-client has asked.  For a range beyond the end, leaves the handler with Hunchentoot's answer, whose
-Content-Range is what there is."
-  (multiple-value-bind (status range first last)
-      (settle-range part version (current-head)
-                    (hunchentoot:return-code*) (hunchentoot:header-out :etag)
-                    (hunchentoot:header-out :vary))
-    (when range
-      (setf (hunchentoot:header-out :content-range) range
-            (hunchentoot:return-code*) status)
-      (when (= hunchentoot:+http-requested-range-not-satisfiable+ status)
-        (let ((end (1- (version-size version))))
-          (setf (hunchentoot:header-out :content-range) (format nil "bytes 0-~D/~D" end (1+ end)))
-          (leave-with status (format nil "invalid request range (requested ~D-~D, accepted 0-~D)"
-                                     first last end))))))
-  (when coding
-    (setf (hunchentoot:header-out :content-encoding) (coding-name coding)))
-  (when (member (hunchentoot:return-code*) '(200 206))
-    (settle-cache-control pathname))
-  (begin-limited-reply *exchange*)      ; the handler may go on
-  (send-reply-with hunchentoot:*acceptor* hunchentoot:*request*
-                   (hunchentoot:return-code*) nil (- (part-end part) (part-position part))
-                   (lambda (reply)
-                     (append-file reply part)))
-  (when (eq (hunchentoot:request-method*) :head)
-    (throw 'request-processed nil)))
+client has asked; or leaves the handler with another answer."
+  (let ((head (current-head))
+        (content-type (or content-type
+                          (hunchentoot:mime-type pathname) ; as programs expect
+                          (media-type-of-file pathname))))
+    (setf (hunchentoot:content-type*)
+          (if content-type
+              (content-kind-header
+               (content-kind content-type (hunchentoot:reply-external-format*)))
+              "application/octet-stream")
+          (hunchentoot:header-out :accept-ranges) "bytes")
+    (when (version-date version)
+      (setf (hunchentoot:header-out :last-modified) (version-date version)))
+    (unless (or (null (version-tag version)) (hunchentoot:header-out :etag)) ; the program's
+      (setf (hunchentoot:header-out :etag) (coded-tag (version-tag version) coding)))
+    (when (file-setting #'precompressed-files-p) ; the client's Accept-Encoding decides
+      (setf (hunchentoot:header-out :vary) (vary-by-encoding (hunchentoot:header-out :vary))))
+    ;; The conditions of a request do not apply to an error page (RFC 9110, section 13.2.1).
+    (when (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
+      (case (precondition head (hunchentoot:header-out :etag) (version-date version))
+        (:not-modified
+         (settle-cache-control pathname)
+         (leave-with hunchentoot:+http-not-modified+))
+        (:failed
+         (leave-with hunchentoot:+http-precondition-failed+))))
+    (when callback
+      (funcall callback pathname content-type))
+    (multiple-value-bind (status range first last)
+        (settle-range part version head (hunchentoot:return-code*)
+                      (hunchentoot:header-out :etag) (hunchentoot:header-out :vary))
+      (when range
+        (setf (hunchentoot:header-out :content-range) range
+              (hunchentoot:return-code*) status)
+        (when (= hunchentoot:+http-requested-range-not-satisfiable+ status)
+          ;; Hunchentoot's answer, whose Content-Range is what there is.
+          (let ((end (1- (version-size version))))
+            (setf (hunchentoot:header-out :content-range)
+                  (format nil "bytes 0-~D/~D" end (1+ end)))
+            (leave-with status
+                        (format nil "invalid request range (requested ~D-~D, accepted 0-~D)"
+                                first last end))))))
+    (when coding
+      (setf (hunchentoot:header-out :content-encoding) (coding-name coding)))
+    (when (member (hunchentoot:return-code*) '(200 206))
+      (settle-cache-control pathname))
+    (begin-limited-reply *exchange*)    ; the handler may go on
+    (send-reply-with hunchentoot:*acceptor* hunchentoot:*request*
+                     (hunchentoot:return-code*) nil (- (part-end part) (part-position part))
+                     (lambda (reply)
+                       (append-file reply part)))
+    (when (eq (hunchentoot:request-method*) :head)
+      (throw 'request-processed nil))))

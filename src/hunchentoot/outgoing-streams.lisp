@@ -1,6 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Deferred replies that are streams: any thread writes them, and does not wait for the client.
+;;;; Deferred replies that are streams, of events too: any thread writes them, and does not wait for
+;;;; the client.
 ;;;;
 ;;;;   framing     the end of the content is               written data becomes
 ;;;;   :CHUNKED    the last chunk                          a chunk
@@ -39,74 +40,57 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
                                  (make-outgoing deferred-response completion high-water-mark))))
          stream)))
 
-(defun draft-of (reply completion)
-  "A fresh reply with those facts of REPLY, changed by COMPLETION, on which the framing depends."
-  (let ((hunchentoot:*reply* (make-instance 'hunchentoot:reply)))
-    (setf (hunchentoot:return-code*) (hunchentoot:return-code reply))
-    (when (hunchentoot:content-length reply)
-      (setf (hunchentoot:content-length*) (hunchentoot:content-length reply)))
-    (settle-reply completion)
-    hunchentoot:*reply*))
-
 (defun make-outgoing (deferred-response completion mark)
   "An OUTGOING-STREAM for DEFERRED-RESPONSE, with the status and headers of COMPLETION, in which
 MARK octets may wait.  NIL when the reply is over."
-  ;; A draft of the reply, since the handler may still use the reply in another thread, and the
-  ;; reply must stay as it is if the stream comes too late.
-  (multiple-value-bind (request reply)
-      (handler-case (objects-of (deferred-response-context deferred-response))
-        (client-left () (return-from make-outgoing nil)))
-    (let* ((context (deferred-response-context deferred-response))
-           (hunchentoot:*acceptor* (deferred-reply-acceptor context))
-           (hunchentoot:*request* request)
-           (hunchentoot:*reply* (draft-of reply completion))
-           (framing (current-framing))
-           (queue (queue-of-exchange (deferred-response-exchange deferred-response) mark
-                                     (and (integerp framing) framing))))
-      (make-outgoing-stream deferred-response queue framing
-                            (hunchentoot:reply-external-format reply)
-                            completion))))
+  (let ((context (deferred-response-context deferred-response)))
+    (destructuring-bind (&optional request reply) (deferred-reply-objects context)
+      (when request
+        ;; A draft of the reply, since the handler may still use the reply in another thread, and
+        ;; the reply must stay as it is if the stream comes too late.
+        (let ((hunchentoot:*acceptor* (deferred-reply-acceptor context))
+              (hunchentoot:*request* request)
+              (hunchentoot:*reply* (make-instance 'hunchentoot:reply)))
+          (setf (hunchentoot:return-code*) (hunchentoot:return-code reply))
+          (when (hunchentoot:content-length reply)
+            (setf (hunchentoot:content-length*) (hunchentoot:content-length reply)))
+          (settle-reply completion)
+          (let ((framing (current-framing)))
+            (make-outgoing-stream deferred-response
+                                  (queue-of-exchange (deferred-response-exchange deferred-response)
+                                                     mark (and (integerp framing) framing))
+                                  framing
+                                  (hunchentoot:reply-external-format reply)
+                                  completion)))))))
 
-(defun end-with-head (deferred-response stream)
-  "Ends STREAM, the answer to DEFERRED-RESPONSE, after its head: no content follows."
-  (setf (deferred-response-shared-queue deferred-response) nil)
-  (end-shared-queue (outgoing-stream-shared-queue stream)))
-
-(defun settle-start (stream)
-  "Sets the status and headers of STREAM in the current reply.  Signals REPLY-FAILED."
-  (handler-case (settle-reply (outgoing-stream-completion stream))
-    (error (condition)
-      (error 'reply-failed :reason (princ-to-string condition))))
-  (unless (eql (current-framing) (outgoing-stream-framing stream))
-    (error 'reply-failed :reason "Its status or length was changed after START-STREAM.")))
-
-(defun begin-outgoing (deferred-response context stream)
-  "Sends the head of STREAM, the answer to DEFERRED-RESPONSE, in CONTEXT."
-  (let ((acceptor (deferred-reply-acceptor context))
-        (request (deferred-reply-request context)))
-    (setf (deferred-response-shared-queue deferred-response) (outgoing-stream-shared-queue stream)
-          (deferred-response-answer deferred-response) nil) ; the answer has begun
-    (handler-case
-        (progn
-          (settle-start stream)
-          (unwind-protect               ; HEAD requests are left by a throw
-               (start-streaming acceptor request (hunchentoot:return-code*))
-            (when (eq :none (outgoing-stream-framing stream))
-              (end-with-head deferred-response stream)))
-          (push-output (http-io (current-http-connection))))
-      ((or invalid-header reply-failed) (condition)
-        (end-with-head deferred-response stream)
-        (report-error acceptor request condition nil)))))
+(defun begin-outgoing (deferred-response stream)
+  "Sends the head of STREAM, the answer to DEFERRED-RESPONSE, in the context of that."
+  (let ((framing (outgoing-stream-framing stream)))
+    (flet ((end-with-head ()            ; no content follows
+             (setf (deferred-response-shared-queue deferred-response) nil)
+             (end-shared-queue (outgoing-stream-shared-queue stream))))
+      (setf (deferred-response-shared-queue deferred-response)
+            (outgoing-stream-shared-queue stream)
+            (deferred-response-answer deferred-response) nil) ; the answer has begun
+      (handler-case
+          (progn
+            (handler-case (settle-reply (outgoing-stream-completion stream))
+              (error (condition)
+                (error 'reply-failed :reason (princ-to-string condition))))
+            (unless (eql (current-framing) framing)
+              (error 'reply-failed
+                     :reason "Its status or length was changed after START-STREAM."))
+            (unwind-protect             ; HEAD requests are left by a throw
+                 (start-streaming hunchentoot:*acceptor* hunchentoot:*request*
+                                  (hunchentoot:return-code*))
+              (when (eq :none framing)
+                (end-with-head)))
+            (push-output (http-io (current-http-connection))))
+        ((or invalid-header reply-failed) (condition)
+          (end-with-head)
+          (report-error hunchentoot:*acceptor* hunchentoot:*request* condition nil))))))
 
 ;;; Octets
-
-(defun outgoing-octets (data start end format)
-  "A fresh vector of the octets of DATA, a string in FORMAT or a vector of octets, from START to
-END."
-  (coerce (if (stringp data)
-              (flexi-streams:string-to-octets data :start start :end end :external-format format)
-              (subseq data start end))
-          'octets))
 
 (defun write-outgoing (stream data &key (start 0) end wait)
   "Writes DATA, a string or a vector of octets, from START to END, to STREAM, an OUTGOING-STREAM.
@@ -121,40 +105,41 @@ Signals STREAM-FULL when an earlier call has returned NIL and the client has tak
 Signals CONTENT-TOO-LONG, and writes nothing, when DATA exceeds the announced length.  Signals
 REPLY-ALREADY-SENT after CLOSE-OUTGOING; otherwise CLIENT-LEFT when the client has left, the server
 has stopped, or the reply has no content, as the reply to HEAD."
-  (write-octets stream
-                (outgoing-octets data start (or end (length data)) (outgoing-stream-format stream))
-                wait))
+  (let ((end (or end (length data))))
+    (write-octets stream
+                  (coerce (if (stringp data)
+                              (flexi-streams:string-to-octets
+                               data :start start :end end
+                                    :external-format (outgoing-stream-format stream))
+                              (subseq data start end))
+                          'octets)
+                  wait)))
 
 (defun write-octets (stream octets wait)
   "Writes OCTETS, which do not change any more, to STREAM.  WAIT and values are as in
 WRITE-OUTGOING."
-  (let ((framing (outgoing-stream-framing stream)))
-    (cond ((shared-queue-shut-p (outgoing-stream-shared-queue stream))
-           (refuse-write stream))
-          ((or (eq :none framing) (zerop (length octets))))
-          (t
-           (write-framed stream (framed octets framing) wait)))))
-
-(defun write-framed (stream octets wait)
-  "Writes OCTETS, which are framed and do not change any more, to STREAM.  WAIT and values are as in
-WRITE-OUTGOING."
-  (let ((shared-queue (outgoing-stream-shared-queue stream))
-        (deferred-response (outgoing-stream-deferred-response stream)))
-    (ecase (put-in-shared-queue shared-queue octets)
-      (:room
-       (have-owner-send deferred-response)
-       t)
-      (:full
-       (have-owner-send deferred-response)
-       (room-p stream wait))
-      (:refused
-       (if (room-p stream wait)
-           (write-framed stream octets wait)
-           (error 'stream-full)))
-      (:too-long
-       (error 'content-too-long :stream nil))
-      (:over
-       (refuse-write stream)))))
+  (let* ((framing (outgoing-stream-framing stream))
+         (shared-queue (outgoing-stream-shared-queue stream))
+         (deferred-response (outgoing-stream-deferred-response stream)))
+    (when (shared-queue-shut-p shared-queue)
+      (refuse-write stream))
+    (when (or (eq :none framing) (zerop (length octets)))
+      (return-from write-octets t))
+    (loop with framed = (framed octets framing)
+          do (ecase (put-in-shared-queue shared-queue framed)
+               (:room
+                (have-owner-send deferred-response)
+                (return t))
+               (:full
+                (have-owner-send deferred-response)
+                (return (room-p stream wait)))
+               (:refused
+                (unless (room-p stream wait)
+                  (error 'stream-full)))
+               (:too-long
+                (error 'content-too-long :stream nil))
+               (:over
+                (refuse-write stream))))))
 
 (defun room-p (stream wait)
   "True when STREAM has room, for which this waits as WAIT says, unless the current thread is the
@@ -190,3 +175,103 @@ complete.  True for the first call, unless the client has left before."
   (let ((deferred-response (outgoing-stream-deferred-response stream)))
     (not (or (deferred-response-left-p deferred-response)
              (shared-queue-shut-p (outgoing-stream-shared-queue stream))))))
+
+(defmethod subscriber-shared-queue ((stream outgoing-stream))
+  (outgoing-stream-shared-queue stream))
+
+(defmethod message-format ((stream outgoing-stream))
+  (if (eq :chunked (outgoing-stream-framing stream)) :event-chunk :event))
+
+(defmethod resume-subscriber ((stream outgoing-stream))
+  (resume (outgoing-stream-deferred-response stream)))
+
+;;; Server-sent events (HTML Living Standard, section 9.2)
+
+(defun start-event-stream (reply &key headers (high-water-mark *high-water-mark*) (heartbeat t))
+  "Makes REPLY, which DEFER-REPLY has deferred, a stream of server-sent events.  Returns an
+OUTGOING-STREAM for SEND-EVENT and SUBSCRIBE, or NIL when the client has left.  HEADERS and
+HIGH-WATER-MARK are as in START-STREAM.  Further headers ask proxies not to buffer the events.  With
+HEARTBEAT, the server sends comments to a silent stream; see *HEARTBEAT-SECONDS*.  Every stop of the
+server, also a soft one, ends the stream; its client connects again by itself.  Signals
+REPLY-ALREADY-SENT."
+  (setf (deferred-response-endless-p (deferred-reply-deferred-response reply)) t)
+  (let ((stream (start-stream reply :headers (append headers '((:cache-control . "no-cache")
+                                                               (:x-accel-buffering . "no")))
+                                    :content-type "text/event-stream"
+                                    :high-water-mark high-water-mark)))
+    (when (and stream heartbeat
+               ;; Comments would use up the announced length.
+               (not (shared-queue-announced (outgoing-stream-shared-queue stream))))
+      (begin-heartbeat
+       (suspended-exchange-application (outgoing-stream-deferred-response stream)) stream))
+    stream))
+
+(defun send-event (stream data &key event id retry wait)
+  "Sends an event to STREAM, an OUTGOING-STREAM of START-EVENT-STREAM.  DATA is a string of any
+number of lines, or NIL.  EVENT, the type, and ID, the identifier, are strings, objects that PRINC
+makes strings of, or NIL.  RETRY is after how many milliseconds the client connects again when the
+connection has ended, an integer or NIL.  WAIT, values and conditions are as in WRITE-OUTGOING.
+Signals MALFORMED-EVENT, too."
+  (write-octets stream (encode-event data :event event :id id :retry retry) wait))
+
+(defun send-comment (stream text &key wait)
+  "Sends TEXT, a string, as a comment to STREAM, an OUTGOING-STREAM of START-EVENT-STREAM.  The
+client ignores it, but proxies see that the connection is alive.  WAIT, values and conditions are as
+in SEND-EVENT."
+  (write-octets stream (encode-comment text) wait))
+
+(defun last-event-id (&key (request hunchentoot:*request*))
+  "The identifier of the last event that the client of REQUEST got before its connection ended, a
+string; NIL where the client tells none (HTML Living Standard, section 9.2.4)."
+  (let ((id (hunchentoot:header-in :last-event-id request)))
+    ;; Clients send UTF-8, and heads are read as Latin-1.
+    (and id
+         (text-in-charset id "utf-8" :latin-1))))
+
+;;; Heartbeats: comments to silent event streams.  Without them, proxies would take a silent
+;;; connection for a dead one, and the server would not notice a client that has vanished.  One
+;;; timer serves all streams of a taskmaster while there are any.  It rings twice in the time for
+;;; which a stream may be silent; a stream that got nothing since the last ring gets a comment.
+
+(defvar *heartbeat-seconds* 15
+  "How many seconds an event stream may be silent, a real above 0, or NIL for no limit.  A comment
+is sent then, or up to half that time earlier.  A new value counts from the next stream or comment
+on.")
+
+(defstruct (heart (:include opaque) (:constructor make-heart ()) (:copier nil))
+  "The event streams of a taskmaster that get comments."
+  (channel (make-channel :when-full :skip) :read-only t)
+  ;; The engine whose timer is pending, or NIL; guarded by the lock of the channel.
+  (engine nil))
+
+(defun begin-heartbeat (taskmaster stream)
+  "Has comments sent to STREAM, an event stream of TASKMASTER, while it is silent."
+  (let ((heart (taskmaster-heart taskmaster))
+        (engine (application-engine taskmaster)))
+    (subscribe (heart-channel heart) stream)
+    (unless (eq engine (with-channel ((heart-channel heart))
+                         (shiftf (heart-engine heart) engine)))
+      (await-heartbeat heart engine))))
+
+(defun await-heartbeat (heart engine)
+  "Schedules the next comments to the streams of HEART, on ENGINE.  Where *HEARTBEAT-SECONDS* is NIL
+or not a number above 0, schedules none; the next stream tries again."
+  (let ((seconds *heartbeat-seconds*))
+    (if (typep seconds '(real (0)))
+        (schedule engine (/ seconds 2) (lambda () (beat heart engine)))
+        (with-channel ((heart-channel heart))
+          (when (eq engine (heart-engine heart)) ; no other one has a pending timer
+            (setf (heart-engine heart) nil))))))
+
+(defun beat (heart engine)
+  "Sends a comment to the silent streams of HEART, and schedules the next call while it has
+streams."
+  (let ((channel (heart-channel heart)))
+    (when (with-channel (channel)
+            (and (eq engine (heart-engine heart))
+                 (or (plusp (hash-table-count (channel-subscribers channel)))
+                     (setf (heart-engine heart) nil))))
+      (await-heartbeat heart engine)    ; first, so that a failure here does not end the heartbeat
+      (publish-encoded channel (message-encoder (encode-comment) nil)
+                       (lambda (stream)
+                         (silent-again-p (outgoing-stream-shared-queue stream)))))))

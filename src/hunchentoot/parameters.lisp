@@ -76,46 +76,33 @@ superset of ASCII if ASCII-P.  Empty elements count, except at the end."
 
 ;;; Lists in header fields
 
-(defun white-start (text start end)
-  "The position in TEXT, not below START, where the white space before END begins."
-  (declare (type text text) (type index start end) #.*plain-policy*)
-  (loop for position of-type index from end above start
-        while (white-p (schar text (1- position)))
-        finally (return position)))
-
-(defun end-of-list (text separator other)
-  "The position where the last element of TEXT ends that is not empty: before the final SEPARATOR
-and OTHER characters and white space."
-  (declare (type text text) (type character separator other) #.*plain-policy*)
-  (let ((end (length text)))
-    (declare (type index end))
-    (loop for start of-type index = (white-start text 0 end)
-          while (and (plusp start)
-                     (let ((char (schar text (1- start))))
-                       (or (char= char separator) (char= char other))))
-          do (setf end (white-start text 0 (1- start)))
-          finally (return end))))
-
 (defun map-list-elements (function text separator &optional (other separator))
   "A list of the values of FUNCTION for the start and end of each element of TEXT.  The characters
 SEPARATOR and OTHER separate elements, with the white space beside them; white space at both ends of
 TEXT belongs to the elements.  Empty elements count, except at the end."
   (declare (type function function) (type text text) (type character separator other)
            #.*plain-policy*)
-  (let ((size (end-of-list text separator other)) (start 0) (results '()))
+  (let ((size (length text)) (start 0) (results '()) (filled '()))
     (declare (type index size start))
-    (loop while (< start size)
-          do (let ((stop (loop for position of-type index from start below size
-                               until (let ((char (schar text position)))
-                                       (or (char= char separator) (char= char other)))
-                               finally (return position))))
-               (declare (type index stop))
-               (push (funcall function start (if (= stop size) size (white-start text start stop)))
-                     results)
-               (setf start (loop for position of-type index from (1+ stop) below size
-                                 while (white-p (schar text position))
-                                 finally (return position)))))
-    (nreverse results)))
+    (loop
+      (let* ((stop (loop for position of-type index from start below size
+                         until (let ((char (schar text position)))
+                                 (or (char= char separator) (char= char other)))
+                         finally (return position)))
+             (end (if (= stop size)
+                      size
+                      (loop for position of-type index from stop above start
+                            while (white-p (schar text (1- position)))
+                            finally (return position)))))
+        (declare (type index stop end))
+        (push (funcall function start end) results)
+        (when (< start end)
+          (setf filled results))        ; up to here
+        (when (= stop size)
+          (return (nreverse filled)))
+        (setf start (loop for position of-type index from (1+ stop) below size
+                          while (white-p (schar text position))
+                          finally (return position)))))))
 
 (defun cookie-alist (cookies)
   "An alist of the names and values in COOKIES, a text, as Hunchentoot makes it."
@@ -166,3 +153,92 @@ Content-Type."
                      (subseq charset 0 (min +most-told+ (length charset)))
                      (> (length charset) +most-told+))
                     nil)))))
+
+;;;; Functions of Hunchentoot that read what a client has sent, and that would intern it, match it
+;;;; by a regular expression that backtracks, or read a number of any length.  We wrap them, so that
+;;;; they take linear time for any input and make no symbols.
+
+;;; Sessions
+
+(defconstant +most-session-octets+ 512
+  "The longest session identifier, in characters, that is looked up.  Hunchentoot's are far
+shorter.")
+
+(defmethod hunchentoot:session-verify ((request hunchentoot:request))
+  (let* ((name (hunchentoot:session-cookie-name hunchentoot:*acceptor*))
+         (id (or (hunchentoot:cookie-in name request)
+                 (hunchentoot:get-parameter name request))))
+    (and id
+         (<= (length id) +most-session-octets+)
+         (hunchentoots-session request))))
+
+;;; Lists in header fields, and charsets
+
+(defun forwarded-address (hunchentoots &optional (request hunchentoot:*request*))
+  "As REAL-REMOTE-ADDR for REQUEST; HUNCHENTOOTS is that function.  X-Forwarded-For says nothing
+more where it was believed or not before."
+  (declare (ignore hunchentoots))
+  (let ((forwarded (and (not (behind-proxies-p (hunchentoot:request-acceptor request)))
+                        (hunchentoot:header-in :x-forwarded-for request))))
+    (if forwarded
+        (let ((addresses (list-of-elements forwarded)))
+          (values (first addresses) addresses))
+        (hunchentoot:remote-addr request))))
+
+(defun client-keeps-p (hunchentoots request)
+  "As Hunchentoot's function KEEP-ALIVE-P for REQUEST; HUNCHENTOOTS is that function."
+  (declare (ignore hunchentoots))
+  (let ((options (list-of-elements (or (hunchentoot:header-in :connection request) ""))))
+    (flet ((option-p (option)
+             (member option options :test #'string-equal)))
+      (let ((wanted-p (option-p "keep-alive")))
+        (values (and (hunchentoot:acceptor-persistent-connections-p hunchentoot:*acceptor*)
+                     (case (hunchentoot:server-protocol request)
+                       (:http/1.1 (not (option-p "close")))
+                       (:http/1.0 wanted-p)))
+                wanted-p)))))
+
+(defun guarded-format (hunchentoots type)
+  "As EXTERNAL-FORMAT-OF-TYPE for TYPE; HUNCHENTOOTS is Hunchentoot's function for that, which
+interns."
+  (declare (ignore hunchentoots))
+  (external-format-of-type type))
+
+;;; Parameters of easy handlers
+
+(defconstant +most-integer-characters+ 100
+  "The longest text that is taken for an integer.")
+
+(defun converted-parameter (hunchentoots argument type)
+  "Converts the parameter ARGUMENT to TYPE as HUNCHENTOOTS, a function, does; but returns NIL for a
+keyword that does not exist, and for an integer that is too long."
+  (cond ((not (stringp argument))
+         (funcall hunchentoots argument type))
+        ((eq type 'keyword)
+         (values (find-symbol (string-upcase argument) '#:keyword)))
+        ((and (eq type 'integer) (> (length argument) +most-integer-characters+))
+         nil)
+        (t
+         (funcall hunchentoots argument type))))
+
+(defconstant +most-array-elements+ 10000
+  "How many elements an array of parameters may have, since clients choose the indices.")
+
+(defun element-index (name array-name)
+  "The index of the parameter NAME in the array of parameters ARRAY-NAME; NIL where it is not in it,
+or beyond +MOST-ARRAY-ELEMENTS+."
+  (let ((start (length array-name)) (end (1- (length name))))
+    (and (< start end)
+         (char= #\[ (char name start))
+         (char= #\] (char name end))
+         (string= array-name name :end2 start)
+         (let ((index (decimal-number name (1+ start) end +most-integer-digits+)))
+           (and index
+                (< index +most-array-elements+)
+                index)))))
+
+(defun array-parameter (hunchentoots name type parameters)
+  "An array called NAME of PARAMETERS converted to TYPE, as HUNCHENTOOTS, a function, makes it; but
+without elements that would make it too large."
+  (funcall hunchentoots name type
+           (remove-if-not (lambda (parameter) (element-index (car parameter) name)) parameters)))

@@ -199,14 +199,15 @@ leave that as it is.  Returns the protocol event that sending the head will be."
 
 (defun encode-reply-head (reply status)
   "Appends the head of the reply with STATUS to REPLY."
-  (let ((reason (hunchentoot:reason-phrase status))
-        (usual (reason-phrase status))
-        (cookies (and (hunchentoot:cookies-out*) (cookie-texts (hunchentoot:cookies-out*)))))
-    (when (or (equal reason usual)
-              ;; Hunchentoot does not know all statuses that we know.
-              (and usual (equal reason (hunchentoot:reason-phrase -1))))
-      (setf reason nil))                ; so that the ready-made status line can be used
-    (flet ((encode ()
+  (let* ((named (hunchentoot:reason-phrase status))
+         (usual (reason-phrase status))
+         (reason (if (or (equal named usual)
+                         ;; Hunchentoot does not know all statuses that we know.
+                         (and usual (equal named (hunchentoot:reason-phrase -1))))
+                     nil                ; so that the ready-made status line can be used
+                     named))
+         (cookies (and (hunchentoot:cookies-out*) (cookie-texts (hunchentoot:cookies-out*)))))
+    (flet ((encode (cookies)
              (encode-head reply status (hunchentoot:headers-out*)
                           :cookies cookies :second (current-second) :reason reason))
            (unfolded (value)
@@ -215,12 +216,11 @@ leave that as it is.  Returns the protocol event that sending the head will be."
              (if (and (stringp value) (find #\Newline value))
                  (cl-ppcre:regex-replace-all "\\r?\\n" value (string #\Tab))
                  value)))
-      (handler-case (encode)
+      (handler-case (encode cookies)
         (invalid-header ()
           (loop for header in (hunchentoot:headers-out*)
                 do (setf (cdr header) (unfolded (cdr header))))
-          (setf cookies (mapcar #'unfolded cookies))
-          (encode))))))
+          (encode (mapcar #'unfolded cookies)))))))
 
 (defun begin-reply (acceptor status event)
   "Records that the head of the reply with STATUS is about to be sent, and notes EVENT."

@@ -238,7 +238,8 @@ all other work for a short request."
                     (abandon-content http)
                     :deferred)
                    (t
-                    (drop-upgrade exchange)
+                    (when (exchange-upgrade exchange)
+                      (drop-upgrade exchange))
                     (prog1 (conclude-exchange acceptor exchange)
                       (note-served exchange))))))
       (declare (dynamic-extent #'process-it))

@@ -19,51 +19,22 @@ platform supports that.")
   "The function that the current worker is to call; NIL in other threads.")
 
 (defclass recycling-taskmaster (http-service hunchentoot:multi-threaded-taskmaster)
-  ((standby-thread-count
-    :initarg :standby-thread-count
-    :documentation "How many threads are made at start and kept when there is nothing to do, an
-integer above 0.")
-   (max-thread-count
-    :initarg :max-thread-count
-    :accessor hunchentoot:taskmaster-max-thread-count
-    :documentation "How many threads may serve at a time, an integer above 0, or NIL for no limit.
-Setting it below the standby count lowers that, too.")
-   (max-accept-count
-    :initarg :max-accept-count
-    :accessor hunchentoot:taskmaster-max-accept-count
-    :documentation "The fate of a new connection while MAX-THREAD-COUNT threads serve:
-  :UNLIMITED   it waits for a thread;
-  an integer   greater than MAX-THREAD-COUNT: it waits, unless that many connections are served or
-               wait for a thread already; then it is answered 503.  Where connections are parked, a
-               connection between two requests does not count; elsewhere every open one counts;
-  NIL          it is answered 503.
-Over TLS, the server closes the connection instead of answering 503.")
-   (max-waiting-count
-    :initarg :max-waiting-count
-    :reader taskmaster-max-waiting-count
-    :documentation "How many threads may wait for clients at a time, to send content or to take a
-reply: an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit.")
-   (worker-thread-name-format
-    :initarg :worker-thread-name-format
-    :documentation "A control string for FORMAT that makes a thread's name of one argument, a string
-with address, port and number; NIL for the default.")
-   (parking
-    :initarg :parking
-    :accessor taskmaster-parking-p
-    :documentation "True when a connection between two requests should have no thread, where the
-platform supports that.")
-   (rejections
-    :initform '()
-    :accessor taskmaster-rejections
-    :documentation "An alist of statuses and counters of rejected requests since the last start.")
-   (heart
-    :initform (make-heart)
-    :reader taskmaster-heart
-    :documentation "The event streams that get comments; see heartbeats.lisp.")
-   (failed-handshakes
-    :initform '()
-    :accessor taskmaster-failed-handshakes
-    :documentation "An alist of kinds and counters of failed handshakes since the last start."))
+  ((standby-thread-count :initarg :standby-thread-count)
+   (max-thread-count :initarg :max-thread-count
+                     :accessor hunchentoot:taskmaster-max-thread-count)
+   (max-accept-count :initarg :max-accept-count
+                     :accessor hunchentoot:taskmaster-max-accept-count)
+   (max-waiting-count :initarg :max-waiting-count :reader taskmaster-max-waiting-count)
+   (worker-thread-name-format :initarg :worker-thread-name-format)
+   (parking :initarg :parking :accessor taskmaster-parking-p)
+   (rejections :accessor taskmaster-rejections
+               :documentation "An alist of statuses and counters of rejected requests since the last
+start.")
+   (failed-handshakes :accessor taskmaster-failed-handshakes
+                      :documentation "An alist of kinds and counters of failed handshakes since the
+last start.")
+   (heart :initform (make-heart) :reader taskmaster-heart
+          :documentation "The event streams that get comments."))
   (:default-initargs
    :standby-thread-count nil
    :max-thread-count (default-max-thread-count)
@@ -135,40 +106,36 @@ HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
 (defun check-arguments (taskmaster initargs)
   "Signals HUNCHENTOOT:PARAMETER-ERROR where the arguments of TASKMASTER, or those in the plist
 INITARGS in their place, make no sense."
-  (flet ((value (name)
-           (getf initargs name
-                 (slot-value taskmaster
-                             (ecase name
-                               (:standby-thread-count 'standby-thread-count)
-                               (:max-thread-count 'max-thread-count)
-                               (:max-accept-count 'max-accept-count)
-                               (:max-waiting-count 'max-waiting-count)
-                               (:worker-thread-name-format 'worker-thread-name-format))))))
-    (let* ((maximum (value :max-thread-count))
-           (standby (or (value :standby-thread-count) (default-standby maximum)))
-           (accept (value :max-accept-count)))
-      (with-parameter-errors
-        (check-argument-types (list :max-thread-count maximum
-                                    :standby-thread-count standby
-                                    :max-accept-count accept
-                                    :max-waiting-count (value :max-waiting-count)
-                                    :worker-thread-name-format
-                                    (or (value :worker-thread-name-format)
-                                        *default-worker-thread-name-format*))
-                              *taskmaster-types*)
-        (when (and maximum (> standby maximum))
-          (unfit :standby-thread-count
-                 ", ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, for no ~
-                  limit)"
-                 standby maximum))
-        (when (and (integerp accept) (null maximum))
-          (unfit :max-accept-count
-                 ", ~D, needs a MAX-THREAD-COUNT, which is NIL, for no limit" accept))
-        (when (and (integerp accept) (<= accept maximum))
-          (unfit :max-accept-count
-                 ", ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have all ~
-                  wait; or NIL, to answer 503 at once"
-                 accept maximum))))))
+  (with-slots (standby-thread-count max-thread-count max-accept-count max-waiting-count
+               worker-thread-name-format)
+      taskmaster
+    (destructuring-bind (&key ((:max-thread-count maximum) max-thread-count)
+                           ((:standby-thread-count standby) standby-thread-count)
+                           ((:max-accept-count accept) max-accept-count)
+                           ((:max-waiting-count waiting) max-waiting-count)
+                           ((:worker-thread-name-format control) worker-thread-name-format)
+                         &allow-other-keys)
+        initargs
+      (let ((standby (or standby (default-standby maximum)))
+            (control (or control *default-worker-thread-name-format*)))
+        (with-parameter-errors
+          (check-argument-types (list :max-thread-count maximum :standby-thread-count standby
+                                      :max-accept-count accept :max-waiting-count waiting
+                                      :worker-thread-name-format control)
+                                *taskmaster-types*)
+          (when (and maximum (> standby maximum))
+            (unfit :standby-thread-count
+                   ", ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, for no ~
+                    limit)"
+                   standby maximum))
+          (when (and (integerp accept) (null maximum))
+            (unfit :max-accept-count
+                   ", ~D, needs a MAX-THREAD-COUNT, which is NIL, for no limit" accept))
+          (when (and (integerp accept) (<= accept maximum))
+            (unfit :max-accept-count
+                   ", ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have all ~
+                    wait; or NIL, to answer 503 at once"
+                   accept maximum)))))))
 
 (defun settle-arguments (taskmaster)
   "Replaces those arguments of TASKMASTER by their defaults for which NIL means the default, and

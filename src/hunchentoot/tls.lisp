@@ -75,21 +75,10 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
     (t
      (slot-value acceptor (find-symbol (string name) '#:hunchentoot-recycling-taskmaster)))))
 
-(defun tls-settings (acceptor initargs)
-  "A plist of all TLS settings of ACCEPTOR; those in INITARGS take precedence."
-  (loop for name in *tls-arguments*
-        for value = (getf initargs name initargs)
-        collect name
-        collect (if (eq value initargs) (current-tls-setting acceptor name) value)))
-
-(defun name-where-links-lead (file)
-  "The true name of FILE, a string; its own name where the file is missing, as in the moment in
-which it is replaced."
-  (namestring (or (ignore-errors (truename file)) file)))
-
 (defun note-given-files (acceptor initargs)
   "Stores the files of ACCEPTOR that INITARGS name, with links not resolved.  The slots that
-programs read have the true names, as with Hunchentoot."
+programs read have the true names, as with Hunchentoot; or the given one where the file is missing,
+as in the moment in which it is replaced."
   (loop for name in '(:ssl-certificate-file :ssl-privatekey-file)
         for file = (getf initargs name)
         when file
@@ -100,45 +89,44 @@ programs read have the true names, as with Hunchentoot."
                                                 password))
           ssl-client-ca-file (and ssl-client-ca-file (absolute-file ssl-client-ca-file))
           ssl-ticket-key-file (and ssl-ticket-key-file (absolute-file ssl-ticket-key-file))))
-  (set-ssl-files acceptor
-                 (name-where-links-lead (current-tls-setting acceptor :ssl-certificate-file))
-                 (name-where-links-lead (current-tls-setting acceptor :ssl-privatekey-file))))
-
-(defun warn-of-certificates (warnings)
-  (dolist (warning warnings)
-    (warn "~A" warning)))
+  (flet ((true-name (name)
+           (let ((file (current-tls-setting acceptor name)))
+             (namestring (or (ignore-errors (truename file)) file)))))
+    (set-ssl-files acceptor (true-name :ssl-certificate-file) (true-name :ssl-privatekey-file))))
 
 (defmethod initialize-instance :before ((acceptor parallel-ssl-acceptor) &rest initargs)
-  (warn-of-certificates
-   (with-parameter-errors
-     (nth-value 1 (context-of-settings (loop for name in *tls-arguments*
-                                             collect name
-                                             collect (getf initargs name))
-                                       nil)))))
+  (dolist (warning (with-parameter-errors
+                     (nth-value 1 (context-of-settings (loop for name in *tls-arguments*
+                                                             collect name
+                                                             collect (getf initargs name))
+                                                       nil))))
+    (warn "~A" warning)))
 
 (defmethod initialize-instance :after ((acceptor parallel-ssl-acceptor) &rest initargs)
   (note-given-files acceptor initargs))
 
 ;;; Contexts
 
-(defun new-tls-context (acceptor initargs)
-  "A TLS context for ACCEPTOR with its settings and INITARGS, which resumes sessions of the last
-one; and a list of warnings."
+(defun renew-tls-context (acceptor initargs &optional (change (constantly nil)))
+  "Makes a TLS context with the settings of ACCEPTOR and INITARGS that of new connections; earlier
+ones keep theirs, whose sessions can be resumed.  Calls CHANGE once the context is made.  Warns."
   (let ((old (acceptor-tls-context acceptor)))
-    (with-parameter-errors
-      (context-of-settings (tls-settings acceptor initargs) old))))
-
-(defun take-tls-context (acceptor context)
-  "Makes CONTEXT the TLS context of new connections of ACCEPTOR.  Earlier ones keep theirs."
-  (set-published (acceptor-tls-context acceptor) context))
+    (multiple-value-bind (context warnings)
+        (with-parameter-errors
+          (context-of-settings (loop for name in *tls-arguments*
+                                     collect name
+                                     collect (getf initargs name
+                                                   (current-tls-setting acceptor name)))
+                               old))
+      (multiple-value-prog1 (funcall change)
+        (note-given-files acceptor initargs)
+        (set-published (acceptor-tls-context acceptor) context)
+        (dolist (warning warnings)
+          (warn "~A" warning))))))
 
 (defmethod reinitialize-instance :around ((acceptor parallel-ssl-acceptor) &rest initargs)
   (if (get-properties initargs *tls-arguments*)
-      (multiple-value-bind (context warnings) (new-tls-context acceptor initargs)
-        (prog1 (call-next-method)
-          (note-given-files acceptor initargs)
-          (take-tls-context acceptor context)
-          (warn-of-certificates warnings)))
+      (renew-tls-context acceptor initargs (lambda () (call-next-method)))
       (call-next-method)))
 
 (defgeneric reload-certificates (acceptor)
@@ -148,31 +136,22 @@ Only new connections use the new files.  Sessions of earlier connections can sti
 a mistake, signals HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps the old files in
 use.")
   (:method ((acceptor parallel-ssl-acceptor))
-    (multiple-value-bind (context warnings) (new-tls-context acceptor '())
-      (note-given-files acceptor '())
-      (take-tls-context acceptor context)
-      (warn-of-certificates warnings)
-      acceptor)))
+    (renew-tls-context acceptor '())
+    acceptor))
 
 (defmethod renew-files :after ((acceptor parallel-ssl-acceptor))
   (reload-certificates acceptor))
 
 (defmethod hunchentoot:start :before ((acceptor parallel-ssl-acceptor))
   (unless (hunchentoot:started-p acceptor)
-    (take-tls-context acceptor nil)     ; the last one may come from a saved image
-    (multiple-value-bind (context warnings) (new-tls-context acceptor '())
-      (take-tls-context acceptor context)
-      (setf (slot-value acceptor 'own-handshakes-p)
-            (every (lambda (method) (equal '(:after) (method-qualifiers method)))
-                   (methods-of-program #'hunchentoot:initialize-connection-stream acceptor nil)))
-      (dolist (warning warnings)
-        (complain acceptor :warning "~A" warning)))))
-
-(defun tls-context-for-connection (acceptor)
-  "The TLS context of ACCEPTOR; a new one where ACCEPTOR belonged to another class when it was
-started."
-  (or (acceptor-tls-context acceptor)
-      (take-tls-context acceptor (values (new-tls-context acceptor '())))))
+    (setf (acceptor-tls-context acceptor) nil ; the last one may come from a saved image
+          (slot-value acceptor 'own-handshakes-p)
+          (every (lambda (method) (equal '(:after) (method-qualifiers method)))
+                 (methods-of-program #'hunchentoot:initialize-connection-stream acceptor nil)))
+    (handler-bind ((warning (lambda (warning)
+                              (complain acceptor :warning "~A" warning)
+                              (muffle-warning warning))))
+      (renew-tls-context acceptor '()))))
 
 (defmethod handshake-context ((taskmaster recycling-taskmaster))
   "The TLS context of the acceptor; NIL where the program has a method that may read before the
@@ -180,12 +159,12 @@ handshake, or make a TLS stream of its own."
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
     (and (typep acceptor 'parallel-ssl-acceptor)
          (slot-value acceptor 'own-handshakes-p)
-         (tls-context-for-connection acceptor))))
+         (acceptor-tls-context acceptor))))
 
 (defmethod hunchentoot:initialize-connection-stream ((acceptor parallel-ssl-acceptor) stream)
   "Completes a TLS handshake over STREAM.  Returns a stream that reads and writes the decrypted
 octets.  Hunchentoot's method would read certificates and keys anew for each connection."
-  (let ((context (tls-context-for-connection acceptor)))
+  (let ((context (acceptor-tls-context acceptor)))
     (or (encrypted-stream stream context)
         (make-tls-stream context stream))))
 
@@ -196,3 +175,90 @@ octets.  Hunchentoot's method would read certificates and keys anew for each con
 (defmethod cl+ssl::ssl-stream-handle ((stream descriptor-stream))
   ;; For HUNCHENTOOT:GET-PEER-SSL-CERTIFICATE, and programs that use the connection's stream.
   (io-tls-handle (stream-io stream)))
+
+;;; Facts of a request's TLS connection, for its handler
+
+(defun current-tls-handle ()
+  "The SSL object of the connection of the current request; NIL where that is not encrypted."
+  (let* ((http (and *exchange* (exchange-http *exchange*)))
+         (io (and http (http-io http))))
+    (or (and io (io-tls-handle io))
+        ;; Where a method of the program reads the connection, only the stream is known.
+        (stream-tls-handle (and (boundp '*hunchentoot-stream*) *hunchentoot-stream*)))))
+
+(defun tls-information ()
+  "A plist about the TLS connection of the current request; NIL where the connection is plain or
+closed.
+
+:PROTOCOL is a string such as \"TLSv1.3\", and :CIPHER one such as \"TLS_AES_128_GCM_SHA256\".
+:SERVER-NAME is the host name for which the client asked in the handshake (RFC 6066, section 3), a
+string, or NIL; like the header Host, it is the client's claim.  For a resumed session of TLS 1.2 it
+is known only where the acceptor has several certificates.  :APPLICATION-PROTOCOL is the protocol
+that ALPN selected (RFC 7301), a string such as \"http/1.1\", or NIL.  :RESUMED-P is true where the
+connection has resumed the session of an earlier one.
+
+Call it only in the thread that serves the request, since it uses the connection."
+  (let ((handle (current-tls-handle)))
+    (and handle (tls-facts handle))))
+
+(defstruct (client-certificate (:include opaque) (:copier nil)
+                               (:constructor make-client-certificate
+                                   (octets failure subject issuer serial-number not-before
+                                    not-after fingerprint)))
+  "The certificate of a client, see the function CLIENT-CERTIFICATE."
+  (octets nil :read-only t)
+  (failure nil :type (or null string) :read-only t)
+  (subject "" :type string :read-only t)
+  (issuer "" :type string :read-only t)
+  (serial-number 0 :type integer :read-only t)
+  (not-before nil :type (or null integer) :read-only t)
+  (not-after nil :type (or null integer) :read-only t)
+  (fingerprint "" :type string :read-only t))
+
+(loop for (name text)
+        in '((client-certificate-p
+              "True when OBJECT is a CLIENT-CERTIFICATE, see the function of that name.")
+             (client-certificate-octets "All of CERTIFICATE in DER, a vector of octets (RFC 5280).")
+             (client-certificate-failure
+              "Why CERTIFICATE is not trusted, a string in OpenSSL's words; NIL where it is.")
+             (client-certificate-subject
+              "The owner of CERTIFICATE, a string such as \"CN=anna,O=Example\" (RFC 2253).")
+             (client-certificate-issuer
+              "The issuer of CERTIFICATE, in the form of CLIENT-CERTIFICATE-SUBJECT.")
+             (client-certificate-serial-number
+              "The number that its issuer gave to CERTIFICATE, an integer.")
+             (client-certificate-not-before
+              "The time from which CERTIFICATE is valid, a universal time.")
+             (client-certificate-not-after
+              "The time until which CERTIFICATE is valid, a universal time.")
+             (client-certificate-fingerprint
+              "The SHA-256 hash of CERTIFICATE, a string of 64 hexadecimal digits in lower case."))
+      do (setf (documentation name 'function) text))
+
+(defun client-certificate-verified-p (certificate)
+  "True when CERTIFICATE is valid and was issued by an authority in :SSL-CLIENT-CA-FILE.  Only with
+:SSL-VERIFY-CLIENT :REQUEST can a client have an unverified certificate."
+  (null (client-certificate-failure certificate)))
+
+(defun client-certificate-pem (certificate)
+  "CERTIFICATE in PEM (RFC 7468), a string."
+  (format nil "-----BEGIN CERTIFICATE-----~%~A~%-----END CERTIFICATE-----~%"
+          (string-right-trim '(#\Newline)
+                             (cl-base64:usb8-array-to-base64-string
+                              (client-certificate-octets certificate) :columns 64))))
+
+(defun client-certificate ()
+  "The certificate that the client of the current request sent in its TLS handshake, a structure
+CLIENT-CERTIFICATE; NIL where it sent none, or where the connection is plain.  The acceptor's
+:SSL-VERIFY-CLIENT has clients asked for one.  CLIENT-CERTIFICATE-VERIFIED-P tells whether it can be
+trusted.
+
+Call it only in the thread that serves the request, since it uses the connection."
+  (let* ((handle (current-tls-handle))
+         (facts (and handle (peer-certificate-facts handle))))
+    (when facts
+      (destructuring-bind (&key octets failure subject issuer serial-number not-before not-after
+                             digest)
+          facts
+        (make-client-certificate octets failure subject issuer serial-number not-before not-after
+                                 (format nil "~(~{~2,'0X~}~)" (coerce digest 'list)))))))

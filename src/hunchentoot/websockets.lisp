@@ -4,68 +4,36 @@
 ;;;; returns.  Then workers call the program's functions, for one message of a connection after the
 ;;;; other, and any thread may send.
 
-(defun place-of-authority (authority default)
-  "Host and port of AUTHORITY, a string, or the DEFAULT port: EQUAL where two name the same place."
-  (multiple-value-bind (host port) (host-and-port authority default)
-    (cons (string-downcase host) port)))
-
 (defun same-origin-p (origin request)
   "True when the host and port of ORIGIN, a serialised one (RFC 6454, section 6.2), are those that
 REQUEST was sent to.  The scheme counts only where REQUEST came over TLS, or a trusted proxy tells
 it, since another proxy may have ended TLS before the server."
-  (let ((end (search "://" origin))
-        (host (hunchentoot:host request)))
-    (and end host
-         (let ((https-p (string-equal "https" (subseq origin 0 end)))
-               (tls-p (hunchentoot:ssl-p (hunchentoot:request-acceptor request))))
-           (equal (place-of-authority (subseq origin (+ 3 end)) (default-port https-p))
-                  (place-of-authority host (default-port (if (told-scheme request)
-                                                             tls-p
-                                                             (or tls-p https-p)))))))))
-
-(defun origin-allowed-p (origins request)
-  "True when a page of REQUEST's origin may open a WebSocket; ORIGINS are as UPGRADE-TO-WEBSOCKET
-takes them.  A request without an origin does not come from a page in a browser (RFC 6455, section
-10.2), and may."
-  (let ((origin (hunchentoot:header-in :origin request)))
-    (cond ((null origin) t)
-          ((eq :any origins) t)
-          ((eq :same origins) (same-origin-p origin request))
-          ((listp origins) (member origin origins :test #'string-equal))
-          (t (funcall origins origin)))))
+  (flet ((place (authority https-p)
+           (multiple-value-bind (host port) (host-and-port authority (default-port https-p))
+             (cons (string-downcase host) port))))
+    (let ((end (search "://" origin))
+          (host (hunchentoot:host request)))
+      (and end host
+           (let ((https-p (string-equal "https" (subseq origin 0 end)))
+                 (tls-p (hunchentoot:ssl-p (hunchentoot:request-acceptor request))))
+             (equal (place (subseq origin (+ 3 end)) https-p)
+                    (place host (or tls-p (and (not (told-scheme request)) https-p)))))))))
 
 (defun check-origin (origins request)
-  "Answers REQUEST with 403 unless its origin is one of ORIGINS."
-  (unless (origin-allowed-p origins request)
-    (setf (hunchentoot:return-code*) hunchentoot:+http-forbidden+
-          (hunchentoot:content-type*) "text/plain")
-    (hunchentoot:abort-request-handler "This origin may not open a WebSocket here.")))
-
-(defun accepted-handshake (request subprotocols)
-  "The headers of the reply to REQUEST, an opening handshake, and the selected one of SUBPROTOCOLS,
-or NIL.  Answers a request that is no opening handshake with an error."
-  (handler-case
-      (multiple-value-bind (accept subprotocol)
-          (accept-handshake (hunchentoot:request-method request)
-                            (hunchentoot:server-protocol request)
-                            (lambda (name) (hunchentoot:header-in name request))
-                            subprotocols)
-        (values (handshake-headers accept subprotocol) subprotocol))
-    (handshake-refused (refusal)
-      (setf (hunchentoot:return-code*) (handshake-refused-status refusal)
+  "Answers REQUEST with 403 unless a page of its origin may open a WebSocket; ORIGINS are as
+UPGRADE-TO-WEBSOCKET takes them.  A request without an origin does not come from a page in a browser
+(RFC 6455, section 10.2), and may."
+  (let ((origin (hunchentoot:header-in :origin request)))
+    (unless (or (null origin)
+                (case origins
+                  (:any t)
+                  (:same (same-origin-p origin request))
+                  (t (if (listp origins)
+                         (member origin origins :test #'string-equal)
+                         (funcall origins origin)))))
+      (setf (hunchentoot:return-code*) hunchentoot:+http-forbidden+
             (hunchentoot:content-type*) "text/plain")
-      (loop for (name . value) in (handshake-refused-headers refusal)
-            do (setf (hunchentoot:header-out name) value))
-      (hunchentoot:abort-request-handler (handshake-refused-reason refusal)))))
-
-(defun message-caller (on-text on-binary)
-  "The function that a WEBSOCKET calls for each message; ON-TEXT and ON-BINARY are as
-UPGRADE-TO-WEBSOCKET takes them."
-  (lambda (socket kind message)
-    (let ((function (if (eq :text kind) on-text on-binary)))
-      (if function
-          (funcall function socket message)
-          (close-websocket-with socket 1003 "Messages of this kind are not understood here.")))))
+      (hunchentoot:abort-request-handler "This origin may not open a WebSocket here."))))
 
 (defun upgrade-to-websocket (&key on-open on-text on-binary on-close subprotocols (origins :same)
                                message-octets (ping-seconds 30) (idle-seconds 75)
@@ -102,20 +70,34 @@ request, or where its reply has begun or was deferred."
   (check-deferrable)
   (let ((request hunchentoot:*request*))
     (check-origin origins request)
-    (multiple-value-bind (headers subprotocol) (accepted-handshake request subprotocols)
-      (let ((socket (make-websocket *exchange* (message-caller on-text on-binary) on-close
-                                    :high-water-mark high-water-mark :message-octets message-octets
-                                    :ping-seconds ping-seconds :idle-seconds idle-seconds)))
-        (settle-switch headers)
+    (multiple-value-bind (accept subprotocol)
+        (handler-case (accept-handshake (hunchentoot:request-method request)
+                                        (hunchentoot:server-protocol request)
+                                        (lambda (name) (hunchentoot:header-in name request))
+                                        subprotocols)
+          (handshake-refused (refusal)
+            (setf (hunchentoot:return-code*) (handshake-refused-status refusal)
+                  (hunchentoot:content-type*) "text/plain")
+            (loop for (name . value) in (handshake-refused-headers refusal)
+                  do (setf (hunchentoot:header-out name) value))
+            (hunchentoot:abort-request-handler (handshake-refused-reason refusal))))
+      (let ((socket (make-websocket
+                     *exchange*
+                     (lambda (socket kind message)
+                       (let ((function (if (eq :text kind) on-text on-binary)))
+                         (if function
+                             (funcall function socket message)
+                             (close-websocket-with
+                              socket 1003 "Messages of this kind are not understood here."))))
+                     on-close
+                     :high-water-mark high-water-mark :message-octets message-octets
+                     :ping-seconds ping-seconds :idle-seconds idle-seconds)))
+        (setf (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+        (drop-header :content-type)
+        (loop for (name . value) in (handshake-headers accept subprotocol)
+              do (setf (hunchentoot:header-out name) value))
         (setf (exchange-upgrade *exchange*) (cons socket on-open))
         (values socket subprotocol)))))
-
-(defun settle-switch (headers)
-  "Makes the current reply one with status 101 and HEADERS."
-  (setf (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
-  (drop-header :content-type)
-  (loop for (name . value) in headers
-        do (setf (hunchentoot:header-out name) value)))
 
 (defun check-switch (exchange condition)
   "If the handler of EXCHANGE has failed with CONDITION, or has changed the status, makes its reply
@@ -127,17 +109,19 @@ an ordinary one that does not switch protocols."
 
 (defun switch-protocols (exchange http)
   "If the handler of EXCHANGE has upgraded its connection, HTTP, and the reply was sent, opens the
-WebSocket and returns true."
-  (let ((upgrade (exchange-upgrade exchange)))
-    (when (and upgrade
+WebSocket, whose octets are sent from now on, and returns true."
+  (destructuring-bind (&optional socket . on-open) (exchange-upgrade exchange)
+    (when (and socket
                (eq :switched (our-side (exchange-protocol exchange)))
                *close-hunchentoot-stream*)
-      (destructuring-bind (socket . on-open) (exchange-upgrade exchange)
-        ;; In this order: one of them ends the socket if the thread is destroyed in between.
-        (setf (http-suspended-exchange http) socket
-              (exchange-upgrade exchange) nil)
-        (note-served exchange)
-        (open-websocket socket http on-open))
+      ;; In this order: one of them ends the socket if the thread is destroyed in between.
+      (setf (http-suspended-exchange http) socket
+            (exchange-upgrade exchange) nil)
+      (note-served exchange)
+      (begin-sending socket (http-io http))
+      (setf (websocket-begun-p socket) t)
+      (when on-open
+        (call-for-websocket socket "ON-OPEN" (lambda () (funcall on-open socket))))
       t)))
 
 (defun drop-upgrade (exchange)
@@ -147,14 +131,6 @@ left."
     (when upgrade
       (abandon (first upgrade))
       (setf (exchange-upgrade exchange) nil))))
-
-(defun open-websocket (socket http on-open)
-  "Opens SOCKET, over HTTP, so that its octets are sent from now on, and calls ON-OPEN, a function
-or NIL."
-  (begin-sending socket (http-io http))
-  (setf (websocket-begun-p socket) t)
-  (when on-open
-    (call-for-websocket socket "ON-OPEN" (lambda () (funcall on-open socket)))))
 
 ;;; In any thread
 
@@ -171,28 +147,24 @@ WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
 
 (defun send-frame (socket frame wait)
   (check-type socket websocket)
-  (ecase (put-frame socket frame)
-    (:room t)
-    (:full (websocket-room-p socket wait))
-    (:refused
-     (if (websocket-room-p socket wait)
-         (send-frame socket frame wait)
-         (error 'stream-full)))
-    (:over (error 'client-left :source socket))))
-
-(defun websocket-room-p (socket wait)
-  "True when SOCKET has room, for which this waits as WAIT says.  Signals CLIENT-LEFT."
-  (let ((room-p (or (not (full-p (websocket-shared-queue socket)))
-                    (and wait (await-room-in-websocket socket wait)))))
-    (when (shared-queue-ended-p (websocket-shared-queue socket))
-      (error 'client-left :source socket))
-    room-p))
-
-(defun put-frame (socket frame)
-  "Puts FRAME into SOCKET and has it sent.  Returns the value of PUT-IN-SHARED-QUEUE."
-  (prog1 (put-in-websocket socket frame)
-    (when (owner-wanted-p (websocket-shared-queue socket))
-      (resume-websocket socket))))
+  (let ((queue (websocket-shared-queue socket)))
+    (flet ((room-p ()                   ; waits for that as WAIT says
+             (let ((room-p (or (not (full-p queue))
+                               (and wait (await-room-in-websocket socket wait)))))
+               (when (shared-queue-ended-p queue)
+                 (error 'client-left :source socket))
+               room-p)))
+      (loop
+        (let ((put (put-in-websocket socket frame)))
+          (when (owner-wanted-p queue)
+            (resume-websocket socket))
+          (ecase put
+            (:room (return t))
+            (:full (return (room-p)))
+            (:refused
+             (unless (room-p)
+               (error 'stream-full)))
+            (:over (error 'client-left :source socket))))))))
 
 (defun close-websocket (socket &key (code 1000) (reason ""))
   "Ends SOCKET, a WEBSOCKET, with a close frame behind earlier messages.  CODE is an integer of RFC

@@ -226,10 +226,10 @@ of the last, values, and words that the error has beside the argument and the va
                           (made :acceptor (list :taskmaster (apply #'make-instance class
                                                                    initargs)))))))
     (loop for (words class . initargs)
-            in '((":max-thread-count 20 :max-accept-count 30)"
+            in '((":max-thread-count 20)"
                   hunchentoot:one-thread-per-connection-taskmaster
                   :max-thread-count 20 :max-accept-count 30)
-                 ;; NIL is a number, too: no limit, and 503 when every thread serves.
+                 ;; NIL is a number, too: no limit.
                  (":max-thread-count nil)"
                   hunchentoot:one-thread-per-connection-taskmaster
                   :max-thread-count nil :max-accept-count nil)

@@ -75,30 +75,6 @@
 
 ;;; Several threads at once
 
-(defclass gated-start ()
-  ((reached :initarg :reached :reader start-reached)
-   (gate :initarg :gate :reader start-gate))
-  (:documentation "An acceptor that listens when its gate opens."))
-
-(defmethod hunchentoot:start-listening :before ((acceptor gated-start))
-  (open-gate (start-reached acceptor))
-  (await (start-gate acceptor)))
-
-(define-server-test (one-of-two-threads-that-start-an-acceptor-does-so :needs :our-engine)
-  (let* ((reached (make-gate)) (gate (make-gate))
-         (acceptor (make-test-acceptor :mixin 'gated-start :reached reached :gate gate))
-         (*server* acceptor))
-    (with-routes (("/yo" "Hey!"))
-      (unwind-protect
-           (let ((first-start (in-background ("the first start") (hunchentoot:start acceptor))))
-             (await reached)
-             (signals hunchentoot:parameter-error (hunchentoot:start acceptor))
-             (open-gate gate)
-             (task-result first-start)
-             (is (equal "Hey!" (ask-text "/yo")) "The other one has not closed what it opened."))
-        (open-gate gate)
-        (stop-if-started acceptor)))))
-
 (define-server-test (several-threads-may-stop-an-acceptor :needs :our-engine)
   (with-busy-threads (acceptor 1)
     (let ((stops (loop for soft in '(t t nil)
