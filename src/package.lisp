@@ -11,12 +11,17 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
                 #:accept-handshake #:handshake-headers #:handshake-refused
                 #:handshake-refused-status
                 #:handshake-refused-reason #:handshake-refused-headers #:encode-frame)
-  ;; The context of a request in Hunchentoot, which it does not export.  All other such uses are in
-  ;; internals.lisp.
+  ;; What we use of Hunchentoot without its having promised it; the rest is in internals.lisp.
   (:import-from #:hunchentoot
+                #:*default-max-thread-count* #:acceptor-taskmaster #:acceptor-process
+                #:acceptor-server-name
+                ;; the context of a request
                 #:*hunchentoot-stream* #:*close-hunchentoot-stream* #:*finish-processing-socket*
                 #:*headers-sent* #:*tmp-files* #:request-processed #:handler-done
-                #:with-mapped-conditions #:with-debugger #:handler-case*)
+                #:with-mapped-conditions #:with-debugger #:handler-case*
+                ;; requests and replies
+                #:content-stream #:start-output #:stringify-cookie
+                #:maybe-add-charset-to-content-type-header)
   (:export
    #:parallel-acceptor #:parallel-easy-acceptor
    #:parallel-ssl-acceptor #:parallel-easy-ssl-acceptor

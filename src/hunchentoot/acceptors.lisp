@@ -34,8 +34,6 @@ acceptor has it because its taskmaster may be replaced while the engine runs.")
    (journals :initform '() :reader acceptor-journals
              :documentation "The current or last journals, at most one for each log.")
    (journal-lock :initform (bt:make-lock "logs") :documentation "Held while JOURNALS are replaced.")
-   (lines-lost :initform 0
-               :documentation "How many lines were lost by journals that were replaced.")
    (departures :initform (make-log-throttle)
                :documentation "Counts clients that have left, until a message reports them.")
    (throttle :initform (make-throttle)
@@ -271,18 +269,18 @@ the limits.")
                (refuse "~A says where to listen, so ADDRESS and PORT must not." (first names)))
               (reuse-port
                (refuse "REUSE-PORT needs a port, and ~A gives none." (first names)))
-              ((typep (acceptor-taskmaster* acceptor) 'recycling-taskmaster)
+              ((typep (acceptor-taskmaster acceptor) 'recycling-taskmaster)
                (set-acceptor-name acceptor nil 0))
               (t
                (refuse "~A needs a RECYCLING-TASKMASTER, not ~A."
-                       (first names) (acceptor-taskmaster* acceptor))))))))
+                       (first names) (acceptor-taskmaster acceptor))))))))
 
 (defmethod initialize-instance :after
     ((acceptor parallel-acceptor) &key taskmaster (parking nil parking-p))
   "Takes :PARKING for the taskmaster, so that a program need not make one for that.  Warns of one of
 Hunchentoot's: ACCEPTOR works with that, too, but most programs pass one only for its numbers."
-  (let ((other (and (not (typep (acceptor-taskmaster* acceptor) 'recycling-taskmaster))
-                    (acceptor-taskmaster* acceptor))))
+  (let ((other (and (not (typep (acceptor-taskmaster acceptor) 'recycling-taskmaster))
+                    (acceptor-taskmaster acceptor))))
     (when (member (class-name (class-of taskmaster))
                   '(hunchentoot:one-thread-per-connection-taskmaster
                     hunchentoot:single-threaded-taskmaster))
@@ -299,7 +297,7 @@ Hunchentoot's: ACCEPTOR works with that, too, but most programs pass one only fo
     (when parking-p
       (when other
         (hunchentoot:parameter-error "PARKING needs a RECYCLING-TASKMASTER, not ~A." other))
-      (setf (taskmaster-parking-p (acceptor-taskmaster* acceptor)) parking))))
+      (setf (taskmaster-parking-p (acceptor-taskmaster acceptor)) parking))))
 
 ;;; Listening
 
@@ -354,7 +352,7 @@ another thread has done so, and ACCEPTOR may have been started again."
 ;;; Start and stop
 
 (defmethod server-engine ((server hunchentoot:acceptor))
-  (let ((taskmaster (acceptor-taskmaster* server)))
+  (let ((taskmaster (acceptor-taskmaster server)))
     (and (typep taskmaster 'recycling-taskmaster)
          (application-engine taskmaster)
          (eq server (hunchentoot:taskmaster-acceptor taskmaster))
@@ -371,7 +369,8 @@ another thread has done so, and ACCEPTOR may have been started again."
 and leaves it stopped."
   (with-slots (engine server-name connection-kind) acceptor
     (let ((was-listening (hunchentoot:started-p acceptor))
-          (format (access-log-format acceptor)))
+          (format (access-log-format acceptor))
+          (log (hunchentoot:acceptor-access-log-destination acceptor)))
       (unless was-listening
         (unless (boundp 'hunchentoot:*session-secret*)
           (renew-secret))               ; Hunchentoot would do it later, and warn
@@ -381,23 +380,20 @@ and leaves it stopped."
                        (macro-function format) (special-operator-p format)))
           (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))
         (setf engine nil
-              server-name (server-name-of acceptor)
+              server-name (acceptor-server-name acceptor)
               connection-kind (connection-kind-of acceptor)))
       (unless-returned (multiple-value-prog1 (call-next-method)
                          (settle-logs acceptor)
-                         (check-access-log-folder acceptor))
+                         (unless (or (typep log '(or null stream))
+                                     (uiop:directory-exists-p
+                                      (uiop:pathname-directory-pathname log)))
+                           (complain acceptor :error
+                                     "The folder of the access log, ~A, does not exist." log)))
         (unless was-listening
           (when engine                  ; it may have started before the failure
             (stop-engine engine :timeout 0))
           (stop-listening acceptor (acceptor-listener acceptor))
           (settle-logs acceptor))))))
-
-(defun check-access-log-folder (acceptor)
-  "Complains if the access log of ACCEPTOR is to be in a folder that does not exist."
-  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
-    (unless (or (typep destination '(or null stream))
-                (uiop:directory-exists-p (uiop:pathname-directory-pathname destination)))
-      (complain acceptor :error "The folder of the access log, ~A, does not exist." destination))))
 
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor)
                              &key soft (timeout (if soft nil 1)) (delay 0))

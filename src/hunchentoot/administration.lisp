@@ -16,22 +16,20 @@ plist of keys and counts as BY-KEY."
 
 (defmethod stats ((server hunchentoot:acceptor))
   (let* ((engine (server-engine server))
-         (taskmaster (acceptor-taskmaster* server))
+         (taskmaster (acceptor-taskmaster server))
          (ours-p (typep taskmaster 'recycling-taskmaster)))
     (append
      (if (or engine ours-p)
          (engine-stats engine)
-         (loop for name in (append *statistics* '(:errors :in-progress))
-               collect name
-               collect (case name
-                         (:threads (hunchentoot:taskmaster-thread-count taskmaster))
-                         (:busy (requests-in-progress server)))))
+         (loop for name in (append *statistics* '(:errors :in-progress)) ; nobody knows them
+               append (list name nil)))
      (if ours-p
          (append (counted (taskmaster-rejections taskmaster) :rejected :rejected-by-status)
                  (counted (taskmaster-failed-handshakes taskmaster)
                           :handshakes-failed :handshakes-failed-by))
          '(:rejected nil :rejected-by-status nil :handshakes-failed nil :handshakes-failed-by nil))
-     (list :log-dropped (lines-lost server)))))
+     (list :log-dropped (and (typep server 'parallel-acceptor)
+                             (reduce #'+ (acceptor-journals server) :key #'journal-unwritten))))))
 
 (defmethod list-connections ((server hunchentoot:acceptor))
   (let ((engine (and (hunchentoot:started-p server) (server-engine server))))
@@ -65,7 +63,7 @@ threads."
       (hunchentoot:parameter-error
        "ABANDON-ACCEPTOR cannot destroy the threads of ~A: only its taskmaster, ~A, which is no ~
         RECYCLING-TASKMASTER, knows them.  HUNCHENTOOT:STOP it."
-       acceptor (acceptor-taskmaster* acceptor)))
+       acceptor (acceptor-taskmaster acceptor)))
     (loop
       (when engine
         (abandon-engine engine))

@@ -93,19 +93,6 @@ Signals an error if OCTETS are no message."
         (list :retry (and retry (parse-integer retry))
               :event (next-field nil) :id (next-field nil) :data (next-field t))))))
 
-(defun attach-channel (broker name channel)
-  "Has BROKER deliver what is published as NAME to CHANNEL."
-  (with-lock-briefly ((broker-lock broker))
-    (push channel (gethash name (broker-channels broker)))))
-
-(defun detach-channel (broker name channel)
-  "Undoes ATTACH-CHANNEL of BROKER, NAME and CHANNEL."
-  (with-lock-briefly ((broker-lock broker))
-    (let ((others (delete channel (gethash name (broker-channels broker)) :count 1)))
-      (if others
-          (setf (gethash name (broker-channels broker)) others)
-          (remhash name (broker-channels broker))))))
-
 ;;; Channels
 
 (defstruct (channel (:include opaque) (:constructor %make-channel (when-full name broker))
@@ -163,13 +150,18 @@ SUBSCRIBER.  Returns the value of PUT-IN-SHARED-QUEUE.")
 ;;; Subscribers
 
 (defun follow-subscribers (channel count)
-  "Tells the broker of CHANNEL, if it has one, of the first subscriber, with a COUNT of 1, and of
-the end of the last one, with 0.  Call it with the lock of CHANNEL held, after each change."
-  (let ((broker (channel-broker channel)))
+  "Has the broker of CHANNEL, if it has one, deliver to it from the first subscriber on, with a
+COUNT of 1, and until the last one has left, with 0.  Call it with the lock of CHANNEL held, after
+each change."
+  (let ((broker (channel-broker channel))
+        (name (channel-name channel)))
     (when (and broker (= count (hash-table-count (channel-subscribers channel))))
-      (if (plusp count)
-          (attach-channel broker (channel-name channel) channel)
-          (detach-channel broker (channel-name channel) channel)))))
+      (with-lock-briefly ((broker-lock broker))
+        (let* ((others (remove channel (gethash name (broker-channels broker))))
+               (channels (if (plusp count) (cons channel others) others)))
+          (if channels
+              (setf (gethash name (broker-channels broker)) channels)
+              (remhash name (broker-channels broker))))))))
 
 (defun subscribe (channel subscriber)
   "Subscribes SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, to CHANNEL, until its

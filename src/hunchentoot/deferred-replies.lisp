@@ -293,10 +293,8 @@ connection's outcome."
                        (setf *finish-processing-socket* nil))))))
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)
-  (let* ((context (deferred-response-context deferred-response))
-         (exchange (deferred-response-exchange deferred-response))
-         (access (shiftf (exchange-access exchange) nil)))
+  (let ((context (deferred-response-context deferred-response))
+        (exchange (deferred-response-exchange deferred-response)))
     (end-context context)
-    (when access                        ; a stream may have begun
-      (finish-access (deferred-reply-acceptor context) exchange access))
+    (finish-access (deferred-reply-acceptor context) exchange) ; a stream may have begun
     (note-cut exchange)))

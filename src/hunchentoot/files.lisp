@@ -21,7 +21,7 @@ our own code cannot send it, except for what is no regular file: it would wait f
 regular file.  CALLBACK, a function, is called before the reply is sent, as Hunchentoot does since
 1.3."
   (multiple-value-bind (sibling coding)
-      (and (file-setting #'precompressed-files-p)
+      (and (precompressed-files-p hunchentoot:*acceptor*)
            (not (hunchentoot:header-out :content-encoding))
            (not (hunchentoot:header-out :etag)) ; the program's, for the file itself
            (coded-sibling pathname (current-head)))
@@ -32,11 +32,6 @@ regular file.  CALLBACK, a function, is called before the reply is sent, as Hunc
       (or (and sibling (send-file sibling coding))
           (send-file pathname nil)))))
 
-(defun file-setting (reader)
-  "What READER, a function, tells of the acceptor; NIL of one of another class."
-  (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
-       (funcall reader hunchentoot:*acceptor*)))
-
 (defun leave-with (status &optional content)
   "Leaves the handler.  The reply has STATUS and CONTENT, or Hunchentoot's page of STATUS."
   (setf (hunchentoot:return-code*) status)
@@ -46,7 +41,7 @@ regular file.  CALLBACK, a function, is called before the reply is sent, as Hunc
   "Sets the Cache-Control of the reply, which has the file PATHNAME or confirms it, unless the
 program has set one."
   (let ((text (and (null (hunchentoot:header-out :cache-control))
-                   (cache-control-of (file-setting #'file-cache-control) pathname))))
+                   (cache-control-of (file-cache-control hunchentoot:*acceptor*) pathname))))
     (when text
       (setf (hunchentoot:header-out :cache-control) text))))
 
@@ -67,7 +62,7 @@ client has asked; or leaves the handler with another answer."
       (setf (hunchentoot:header-out :last-modified) (version-date version)))
     (unless (or (null (version-tag version)) (hunchentoot:header-out :etag)) ; the program's
       (setf (hunchentoot:header-out :etag) (coded-tag (version-tag version) coding)))
-    (when (file-setting #'precompressed-files-p) ; the client's Accept-Encoding decides
+    (when (precompressed-files-p hunchentoot:*acceptor*) ; the client's Accept-Encoding decides
       (setf (hunchentoot:header-out :vary) (vary-by-encoding (hunchentoot:header-out :vary))))
     ;; The conditions of a request do not apply to an error page (RFC 9110, section 13.2.1).
     (when (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)

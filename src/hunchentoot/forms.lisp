@@ -21,7 +21,7 @@ right, and the server is at fault."))
 
 (defun own-content (request)
   "The content of REQUEST if it is one of our own streams; else NIL."
-  (let ((content (request-content request)))
+  (let ((content (content-stream request)))
     (and (not (eq content *no-content*))
          (typep content 'content)
          content)))
@@ -60,7 +60,11 @@ of ARGUMENTS, where that is none of ours."
   (let ((content (own-content request)))
     (if content                         ; most requests are asked, and have none
         (form-read-p request content force external-format)
-        (apply hunchentoots arguments))))
+        (handler-bind ((warning (lambda (warning) ; which would be printed, too
+                                  (hunchentoot:log-message*
+                                   :warning "Warning while processing connection: ~A" warning)
+                                  (muffle-warning warning))))
+          (apply hunchentoots arguments)))))
 
 ;; Where functions cannot be wrapped, this method reads a form before Hunchentoot does.
 (unless (functions-can-be-wrapped-p)
@@ -289,11 +293,26 @@ error."
      (error (condition)
        (error 'upload-not-stored :cause condition))))
 
+(defparameter *usual-folder* "/tmp/hunchentoot/"
+  "Hunchentoot's default folder for uploads.")
+
+(defun temporary-pathname ()
+  "A pathname for the file of an upload, in the folder that the program has chosen or a private one.
+It is deleted at the end of the request.  Signals UPLOAD-NOT-STORED."
+  (let* ((number (random (expt 36 8) (make-random-state t)))
+         (folder (or (and (equal *usual-folder* hunchentoot:*tmp-directory*)
+                          (storing-upload (private-folder)))
+                     hunchentoot:*tmp-directory*))
+         (pathname (make-pathname :name (format nil "hunchentoot-~36R" number)
+                                  :type nil :defaults folder)))
+    (push pathname *tmp-files*)
+    (when hunchentoot:*file-upload-hook*
+      (funcall hunchentoot:*file-upload-hook* pathname))
+    pathname))
+
 (defun new-file (pieces &optional reader)
   "The pathname of a temporary file with PIECES, a list of octets, and the rest of the current part
 of READER, if any.  Signals UPLOAD-NOT-STORED where the file cannot be made or written."
-  ;; Hunchentoot counts without a lock, and only looks whether the file exists: other threads and
-  ;; processes may choose the same name at the same time.
   (loop repeat *most-names-tried*
         for pathname = (temporary-pathname)
         for file = (storing-upload

@@ -5,21 +5,8 @@
 
 ;;; Acceptors
 
-(defun default-max-thread-count ()
-  hunchentoot::*default-max-thread-count*)
-
-(defun acceptor-taskmaster* (acceptor)
-  (hunchentoot::acceptor-taskmaster acceptor))
-
-(defun requests-in-progress (acceptor)
-  (slot-value acceptor 'hunchentoot::requests-in-progress))
-
 (defun acceptor-listener (acceptor)
-  "The usocket that ACCEPTOR listens on, or NIL.  Signals PARAMETER-ERROR on LispWorks, where
-Hunchentoot has none to give."
-  (unless (slot-exists-p acceptor 'hunchentoot::listen-socket)
-    (hunchentoot:parameter-error "~A has no listen socket to share; this Lisp is not supported."
-                                 acceptor))
+  "The usocket that ACCEPTOR listens on, or NIL."
   (slot-value acceptor 'hunchentoot::listen-socket))
 
 (defun (setf acceptor-listener) (listener acceptor)
@@ -45,13 +32,6 @@ connections to read no further request.  True then, for only one caller."
   "Makes CERTIFICATE-FILE and KEY-FILE, names of files, those that programs read of ACCEPTOR."
   (setf (slot-value acceptor 'hunchentoot::ssl-certificate-file) certificate-file
         (slot-value acceptor 'hunchentoot::ssl-privatekey-file) key-file))
-
-(defun server-name-of (acceptor)
-  (hunchentoot::acceptor-server-name acceptor))
-
-(defun (setf taskmaster-process) (thread taskmaster)
-  "Makes THREAD the one that programs join to wait for the end of the server."
-  (setf (hunchentoot::acceptor-process taskmaster) thread))
 
 ;;; The secret of sessions.  An image may be saved with it, and with the state of Hunchentoot's
 ;;; random numbers; but whoever has the file must not know those of its processes.
@@ -84,28 +64,21 @@ has chosen one."
                               (hunchentoot::get-post-data read-content)
                               (hunchentoot::maybe-read-post-parameters read-parameters)
                               (hunchentoot::get-backtrace short-backtrace)
-                              (hunchentoot::start-output start-output-here)
+                              (start-output start-output-here)
                               (hunchentoot:handle-static-file serve-file))
       do (wrap-function name wrapper))
-
-(defun take-over (function qualifiers new)
-  "Moves Hunchentoot's method of the generic FUNCTION with QUALIFIERS for its requests to the
-generic function NEW, unless that was done before."
-  (let ((specializers (list (find-class 'hunchentoot:request))))
-    (unless (find-method new qualifiers specializers nil)
-      (let ((method (find-method function qualifiers specializers)))
-        (remove-method function method)
-        (add-method new method)))))
-
-(defgeneric hunchentoots-filling (request &rest initargs)
-  (:documentation "Has Hunchentoot's :AFTER method of INITIALIZE-INSTANCE for REQUEST."))
-
-(take-over #'initialize-instance '(:after) #'hunchentoots-filling)
 
 (defgeneric hunchentoots-session (request)
   (:documentation "The session of REQUEST, found by Hunchentoot's method."))
 
-(take-over #'hunchentoot:session-verify '() #'hunchentoots-session)
+(let* ((specializers (list (find-class 'hunchentoot:request)))
+       (verifying (find-method #'hunchentoot:session-verify '() specializers))
+       (filling (find-method #'initialize-instance '(:after) specializers nil)))
+  (unless (find-method #'hunchentoots-session '() specializers nil) ; if this was not done before
+    (remove-method #'hunchentoot:session-verify verifying)
+    (add-method #'hunchentoots-session verifying)
+    (when filling                       ; requests.lisp has another
+      (remove-method #'initialize-instance filling))))
 
 ;;; Requests
 
@@ -144,37 +117,7 @@ without a keyword as the client spells them.  Before 1.1.9 it interned them."
     (and methods (symbol-value methods)))
   "The methods that Hunchentoot serves, nine since 1.3.0; NIL before, for all.")
 
-(defun request-content (request)
-  (hunchentoot::content-stream request))
-
-(defun (setf request-content) (stream request)
-  (setf (slot-value request 'hunchentoot::content-stream) stream))
-
-(defparameter *usual-folder* "/tmp/hunchentoot/"
-  "Hunchentoot's default folder for uploads.")
-
-(defun temporary-pathname (&optional (tries 10))
-  "A pathname for the file of an upload, in the folder that the program has chosen or a private one.
-It is deleted at the end of the request.  Tries TRIES times.  Signals UPLOAD-NOT-STORED."
-  ;; Hunchentoot looks for an existing file.  PROBE-FILE of SBCL signals an error if another process
-  ;; deletes that file during the call.  The next try has another name.
-  (let ((files *tmp-files*))
-    (handler-bind ((error (lambda (condition)
-                            ;; No name was added yet, so it is not the program's hook that fails.
-                            (when (eq files *tmp-files*)
-                              (when (= tries 1)
-                                (error 'upload-not-stored :cause condition))
-                              (return-from temporary-pathname (temporary-pathname (1- tries)))))))
-      (let ((hunchentoot:*tmp-directory*
-              (or (and (equal *usual-folder* hunchentoot:*tmp-directory*) (private-folder))
-                  hunchentoot:*tmp-directory*)))
-        (hunchentoot::make-tmp-file-name)))))
-
 ;;; Replies
-
-(defun start-output (status content)
-  "Sends a reply by Hunchentoot's own code."
-  (hunchentoot::start-output status content))
 
 (defun rewrite-urls (content)
   "The string CONTENT, with the session in its URLs where Hunchentoot would add it."
@@ -182,9 +125,3 @@ It is deleted at the end of the request.  Tries TRIES times.  Signals UPLOAD-NOT
                                          hunchentoot:*content-types-for-url-rewrite*)
       (hunchentoot::maybe-rewrite-urls-for-session content)
       content))
-
-(defun content-type-with-charset (content-type external-format)
-  (hunchentoot::maybe-add-charset-to-content-type-header content-type external-format))
-
-(defun cookie-text (cookie)
-  (hunchentoot::stringify-cookie cookie))

@@ -19,7 +19,7 @@
   "Gives ACCEPTOR a journal for each destination of its logs, starts these if it is started, and
 ends all others.  Other acceptors than ours have none."
   (when (typep acceptor 'parallel-acceptor)
-    (with-slots (journals journal-lock lines-lost) acceptor
+    (with-slots (journals journal-lock) acceptor
       (let ((destinations (remove-duplicates
                            (remove nil (list (hunchentoot:acceptor-access-log-destination acceptor)
                                              (hunchentoot:acceptor-message-log-destination
@@ -39,12 +39,7 @@ ends all others.  Other acceptors than ours have none."
           (mapc #'start-journal new))
         (dolist (journal (union old new))
           (unless (and started-p (member journal new))
-            (end-journal journal))
-          (unless (member journal new)
-            ;; Lines that it could not write at its end are lost.
-            (let ((lost (journal-unwritten journal)))
-              (with-lock-briefly (journal-lock)
-                (incf lines-lost lost)))))))))
+            (end-journal journal)))))))
 
 (defun journal-for (acceptor destination)
   "The journal of ACCEPTOR for DESTINATION."
@@ -65,12 +60,6 @@ ends all others.  Other acceptors than ours have none."
     (destination (acceptor parallel-acceptor))
   (declare (ignore destination))
   (settle-logs acceptor))
-
-(defun lines-lost (acceptor)
-  "How many lines of the logs of ACCEPTOR were lost; NIL where they are not counted."
-  (when (typep acceptor 'parallel-acceptor)
-    (reduce #'+ (acceptor-journals acceptor)
-            :key #'journal-unwritten :initial-value (slot-value acceptor 'lines-lost))))
 
 (defgeneric reopen-logs (acceptor)
   (:documentation "Writes the pending lines of the logs of ACCEPTOR, and returns ACCEPTOR.  Call it
@@ -207,48 +196,29 @@ STATUS.  METHOD, URI, PROTOCOL and HEADERS, an alist, are NIL where they are not
 ;;; In the format :COMBINED the line is made when the reply begins, as with Hunchentoot.  In other
 ;;; formats it tells how long the request took, so it is made at the end of the request.
 
-(defstruct (access (:include opaque) (:constructor make-access ()))
-  "A request that is to be logged at its end."
-  (request nil)                         ; NIL while its reply has not begun
-  (reply nil)
-  (status nil))
-
 (defmethod hunchentoot:acceptor-log-access ((acceptor parallel-acceptor) &key return-code)
   "Has a log thread write the line that Hunchentoot would write, or one in another
 :ACCESS-LOG-FORMAT; see REOPEN-LOGS."
-  (let ((access (and *exchange* (exchange-access *exchange*))))
+  (let ((request hunchentoot:*request*) (reply hunchentoot:*reply*))
     (cond ((null (hunchentoot:acceptor-access-log-destination acceptor)))
-          (access
-           (setf (access-request access) hunchentoot:*request*
-                 (access-reply access) hunchentoot:*reply*
-                 (access-status access) return-code))
+          ((and *exchange* (not (eq :combined (access-log-format acceptor))))
+           (setf (exchange-access *exchange*) (list request reply return-code)))
           (t
-           (log-access acceptor hunchentoot:*request* hunchentoot:*reply* return-code nil)))))
+           (log-access acceptor request reply return-code nil)))))
+
+(defun finish-access (acceptor exchange)
+  "Writes the line of EXCHANGE that is to be written at its end, if there is one."
+  (let ((access (shiftf (exchange-access exchange) nil)))
+    (when (and access (hunchentoot:acceptor-access-log-destination acceptor))
+      (destructuring-bind (request reply status) access
+        (log-access acceptor request reply status (exchange-duration exchange))))))
 
 (defun call-timed (acceptor exchange function)
-  "Calls FUNCTION, which serves the request of EXCHANGE.  Where the access log of ACCEPTOR tells how
-long requests take, writes the line after the call, also when the call is left by an error or a
-throw."
-  (if (and (hunchentoot:acceptor-access-log-destination acceptor)
-           (typep acceptor 'parallel-acceptor)
-           (not (eq :combined (access-log-format acceptor))))
-      (let ((access (or (and (exchange-deferred-response exchange) (exchange-access exchange))
-                        (make-access))))
-        (setf (exchange-access exchange) access)
-        (unwind-protect (funcall function)
-          (unless (or (deferred-p exchange)
-                      ;; A nested call has written it.
-                      (not (eq access (exchange-access exchange))))
-            (setf (exchange-access exchange) nil)
-            (finish-access acceptor exchange access))))
-      (funcall function)))
-
-(defun finish-access (acceptor exchange access)
-  "Writes the line of ACCESS, of the request of EXCHANGE, once, if its reply has begun."
-  (let ((request (shiftf (access-request access) nil)))
-    (when (and request (hunchentoot:acceptor-access-log-destination acceptor))
-      (log-access acceptor request (access-reply access)
-                  (access-status access) (exchange-duration exchange)))))
+  "Calls FUNCTION, which serves the request of EXCHANGE.  After the call, also when it is left by an
+error or a throw, writes the line that tells how long the request took, unless it goes on."
+  (unwind-protect (funcall function)
+    (when (and (exchange-access exchange) (not (deferred-p exchange)))
+      (finish-access acceptor exchange))))
 
 ;;; Messages of Hunchentoot, of this library and of programs.  All go through one method, so that no
 ;;; client can forge a line or fill the disk, and a destination that fails costs only the line.
@@ -347,7 +317,7 @@ can cause is limited; a later line tells how many were left out."
 
 (defun count-rejection (acceptor status)
   "Counts a request to ACCEPTOR that was rejected with STATUS."
-  (let ((taskmaster (acceptor-taskmaster* acceptor)))
+  (let ((taskmaster (acceptor-taskmaster acceptor)))
     (when (typep taskmaster 'recycling-taskmaster)
       (count-as status (taskmaster-rejections taskmaster)))))
 

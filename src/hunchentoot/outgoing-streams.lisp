@@ -125,34 +125,32 @@ WRITE-OUTGOING."
       (refuse-write stream))
     (when (or (eq :none framing) (zerop (length octets)))
       (return-from write-octets t))
-    (loop with framed = (framed octets framing)
-          do (ecase (put-in-shared-queue shared-queue framed)
-               (:room
-                (have-owner-send deferred-response)
-                (return t))
-               (:full
-                (have-owner-send deferred-response)
-                (return (room-p stream wait)))
-               (:refused
-                (unless (room-p stream wait)
-                  (error 'stream-full)))
-               (:too-long
-                (error 'content-too-long :stream nil))
-               (:over
-                (refuse-write stream))))))
-
-(defun room-p (stream wait)
-  "True when STREAM has room, for which this waits as WAIT says, unless the current thread is the
-one that would make room.  Signals CLIENT-LEFT."
-  (let* ((shared-queue (outgoing-stream-shared-queue stream))
-         (owner (deferred-response-owner (outgoing-stream-deferred-response stream)))
-         (room-p (if (and wait (not (eq (bt:current-thread) owner)))
-                     (await-room shared-queue (if (eq t wait) nil wait))
-                     (not (full-p shared-queue)))))
-    (when (and (shared-queue-ended-p shared-queue)
-               (not (outgoing-stream-closed-p stream))) ; else the octets may have been sent
-      (refuse-write stream))
-    room-p))
+    (flet ((room-p ()
+             ;; Waits for that as WAIT says, unless this is the thread that would make room.
+             (let ((room-p (if (and wait
+                                    (not (eq (bt:current-thread)
+                                             (deferred-response-owner deferred-response))))
+                               (await-room shared-queue (if (eq t wait) nil wait))
+                               (not (full-p shared-queue)))))
+               (when (and (shared-queue-ended-p shared-queue)
+                          (not (outgoing-stream-closed-p stream))) ; else they may have been sent
+                 (refuse-write stream))
+               room-p)))
+      (loop with framed = (framed octets framing)
+            do (ecase (put-in-shared-queue shared-queue framed)
+                 (:room
+                  (have-owner-send deferred-response)
+                  (return t))
+                 (:full
+                  (have-owner-send deferred-response)
+                  (return (room-p)))
+                 (:refused
+                  (unless (room-p)
+                    (error 'stream-full)))
+                 (:too-long
+                  (error 'content-too-long :stream nil))
+                 (:over
+                  (refuse-write stream)))))))
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when STREAM, an OUTGOING-STREAM, has room: at once if it

@@ -65,7 +65,7 @@ and others must not fill the memory.")
   (let ((kind (make-content-kind
                :content-type content-type
                :external-format external-format
-               :header (content-type-with-charset content-type external-format)
+               :header (maybe-add-charset-to-content-type-header content-type external-format)
                :encoding (encoding-of external-format)))
         (others *content-kinds*))
     (set-published *content-kinds* (cons kind (subseq others 0 (min 15 (length others)))))
@@ -187,10 +187,8 @@ leave that as it is.  Returns the protocol event that sending the head will be."
   "The values of Set-Cookie for COOKIES, an alist of names and cookies."
   (loop with acceptor = hunchentoot:*acceptor*
         for (name . cookie) in cookies
-        for session-p = (string= name (hunchentoot:session-cookie-name acceptor))
-        collect (format nil "~A~@[~A~]" (cookie-text cookie)
-                        (cond ((not (and session-p (typep acceptor 'parallel-acceptor)))
-                               nil)
+        collect (format nil "~A~@[~A~]" (stringify-cookie cookie)
+                        (cond ((string/= name (hunchentoot:session-cookie-name acceptor)) nil)
                               ((session-cookie-attributes acceptor))
                               ((and (hunchentoot:acceptor-ssl-p acceptor)
                                     (not (hunchentoot:cookie-secure cookie)))
@@ -313,7 +311,7 @@ content.  Leaves the handler by a throw if the method is HEAD."
   "Makes the connection's stream the content stream of REQUEST, if that has no content of ours.
 Libraries for other protocols look for the stream there."
   (unless (own-content request)
-    (setf (request-content request) (stream-for-program *exchange*))))
+    (setf (slot-value request 'content-stream) (stream-for-program *exchange*))))
 
 (defmethod hunchentoot:detach-socket :after ((acceptor parallel-acceptor))
   "Lets a handler that will switch protocols pass the stream on."

@@ -296,7 +296,7 @@ the head."
         (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
                    (null (exchange-upgrade exchange)))
           (note-event exchange :switch)
-          (setf (request-content request) (stream-for-program exchange))))))
+          (setf (slot-value request 'content-stream) (stream-for-program exchange))))))
 
 (defmethod watch-of ((request hunchentoot:request))
   (hunchentoot:aux-request-value 'watch request))
@@ -305,17 +305,14 @@ the head."
   "Calls the handler for REQUEST.  Returns its value, or NIL, the condition that it signalled and a
 backtrace, which is NIL where memory is exhausted; and as fourth value true if it was left by a
 throw.  A backtrace ends at this function."
-  (let ((left-p t))
-    (multiple-value-bind (content condition backtrace)
-        ;; Hunchentoot catches errors.  An exhausted stack has to be unwound first.
-        (handler-case (catch 'handler-done
-                        (multiple-value-prog1
-                            (values (hunchentoot:handle-request acceptor request))
-                          (setf left-p nil)))
-          (storage-condition (condition)
-            (make-room-in-heap 0)       ; or the next handler would run out of memory too
-            (values nil condition nil)))
-      (values content condition backtrace left-p))))
+  (multiple-value-bind (content condition backtrace returned-p)
+      ;; Hunchentoot catches errors.  An exhausted stack has to be unwound first.
+      (handler-case (catch 'handler-done
+                      (values (hunchentoot:handle-request acceptor request) nil nil t))
+        (storage-condition (condition)
+          (make-room-in-heap 0)         ; or the next handler would run out of memory too
+          (values nil condition)))
+    (values content condition backtrace (not returned-p))))
 
 (defun answer-by (handler acceptor request)
   "Calls HANDLER, and answers REQUEST unless the reply comes later.  HANDLER returns

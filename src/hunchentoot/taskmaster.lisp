@@ -37,7 +37,7 @@ last start.")
           :documentation "The event streams that get comments."))
   (:default-initargs
    :standby-thread-count nil
-   :max-thread-count (default-max-thread-count)
+   :max-thread-count *default-max-thread-count*
    :max-accept-count :unlimited
    :max-waiting-count :half
    :parking *parking-by-default*
@@ -345,19 +345,18 @@ calls it before there is a request object.")
 ;; thread has such a name.
 (defmethod make-engine-thread ((taskmaster recycling-taskmaster) role thunk)
   (let ((place (place-of (hunchentoot:taskmaster-acceptor taskmaster))))
-    (flet ((make (thunk control place)
-             (hunchentoot:start-thread taskmaster thunk :name (format nil control place))))
-      (case role
-        (:sentinel
-         (make (lambda ()
-                 (setf (taskmaster-process taskmaster) (bt:current-thread))
-                 (funcall thunk))
-               "hunchentoot-listener-~A" place))
-        (:timers
-         (make thunk "http-timers-~A" place))
-        (t
-         (make thunk (taskmaster-worker-thread-name-format taskmaster)
-               (format nil "~A-~D" place role)))))))
+    (hunchentoot:start-thread
+     taskmaster
+     (if (eq :sentinel role)
+         (lambda ()
+           (setf (acceptor-process taskmaster) (bt:current-thread))
+           (funcall thunk))
+         thunk)
+     :name (case role
+             (:sentinel (format nil "hunchentoot-listener-~A" place))
+             (:timers (format nil "http-timers-~A" place))
+             (t (format nil (taskmaster-worker-thread-name-format taskmaster)
+                        (format nil "~A-~D" place role)))))))
 
 (defmethod call-as-worker ((taskmaster recycling-taskmaster) thunk)
   ;; Through ACCEPT-CONNECTIONS, so that a program's methods around it wrap each worker.

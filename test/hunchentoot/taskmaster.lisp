@@ -149,7 +149,7 @@
 
 (define-server-test (limits-that-are-reinitialised-count-at-once :needs :our-engine)
   (with-busy-threads (acceptor 1 :max-thread-count 1)
-    (reinitialize-instance (recycling::acceptor-taskmaster* acceptor) :max-thread-count 2)
+    (reinitialize-instance (hunchentoot::acceptor-taskmaster acceptor) :max-thread-count 2)
     (is (equal "quick" (ask-text "/quick")))))
 
 (define-server-test (a-stock-acceptor-is-abandoned-only-on-our-threads :needs :our-engine)
