@@ -191,21 +191,11 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :serial t
       :components ((:file "io")         ; buffers, input, waits
                    (:file "io-stream")  ; output, and the stream of both
-                   (:file "clients")    ; behind proxies
-                   (:file "http-connection")       ; what is kept for a connection
-                   (:file "handler-watch")         ; the state of a handler with a limit of time
-                   (:file "memory-account") ; of one connection, of the budget of all clients
-                   (:file "handshake-failures") ; by kind
-                   (:file "handshake")  ; of TLS, without a worker
-                   (:file "address-limit") ; on connections
-                   (:file "proxied-requests"))) ; and headers of the PROXY protocol
+                   (:file "http-connection") ; what is known of it, and of its client
+                   (:file "handshake"))) ; of TLS, without a worker
      (:module "request"                 ; head and content
       :serial t
-      :components ((:file "head-input") ; heads of requests
-                   (:file "exchange")   ; one request and its reply
-                   (:file "request-id") ; by which logs name a request
-                   (:file "request-reading")
-                   (:file "queued-requests") ; that have waited for long
+      :components ((:file "exchange")   ; one request and its reply
                    (:file "content")))  ; of requests, in memory or a file
      (:module "response"                ; whole, streamed, of a file, or later
       :serial t

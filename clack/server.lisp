@@ -401,9 +401,6 @@ failure; else NIL.")
 
 ;;; Questions of the layer below, and of the engine
 
-(defmethod reading-kind ((server clack-server))
-  :own)
-
 (defmethod encrypted-p ((server clack-server))
   (and (handshake-context server) t))
 

@@ -22,8 +22,9 @@
    (limits :initform (make-limits) :documentation "The limits on one request.")
    ;; What a start finds
    (server-name :initform nil :documentation "Hunchentoot's name for the header Server.")
-   (connection-kind :initform :own
-                    :documentation "How connections are read; see user-methods.lisp.")
+   (reads-first-p :initform nil
+                  :documentation "True if the program has methods of PROCESS-CONNECTION before
+ours, which may read connections first.")
    (sole-name :initform nil
               :documentation "A list of the address and port of our end of every connection, where
 all connections have the same; else NIL.")
@@ -367,7 +368,7 @@ another thread has done so, and ACCEPTOR may have been started again."
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
   "Starts ACCEPTOR, and returns it once it accepts connections.  When that fails, signals the reason
 and leaves it stopped."
-  (with-slots (engine server-name connection-kind) acceptor
+  (with-slots (engine server-name reads-first-p) acceptor
     (let ((was-listening (hunchentoot:started-p acceptor))
           (format (access-log-format acceptor))
           (log (hunchentoot:acceptor-access-log-destination acceptor)))
@@ -381,7 +382,7 @@ and leaves it stopped."
           (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))
         (setf engine nil
               server-name (acceptor-server-name acceptor)
-              connection-kind (connection-kind-of acceptor)))
+              reads-first-p (wraps-connections-p acceptor)))
       (unless-returned (multiple-value-prog1 (call-next-method)
                          (settle-logs acceptor)
                          (unless (or (typep log '(or null stream))

@@ -14,19 +14,16 @@
 
 (defmethod respond ((taskmaster recycling-taskmaster) exchange)
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-         (kind (exchange-kind exchange))
+         (first-p (reads-first-p taskmaster))
          (connection (exchange-connection exchange))
          (socket (connection-usocket connection))
          (*exchange* exchange))
     (labels ((call-it ()
-               (when (eq :wrapped kind)
+               (when first-p
                  (watch-socket socket))
-               (cond ((plusp (connection-served connection))
-                      (hunchentoot:process-connection acceptor socket))
-                     (t
-                      (unless (eq :own kind) ; a method of the program may read before ours
-                        (limit-waits socket (hunchentoot:acceptor-read-timeout acceptor)))
-                      (hunchentoot:handle-incoming-connection taskmaster socket)))
+               (if (plusp (connection-served connection))
+                   (hunchentoot:process-connection acceptor socket)
+                   (hunchentoot:handle-incoming-connection taskmaster socket))
                (or (connection-outcome connection) (outcome-without-us)))
              (outcome-without-us ()
                ;; A method of the program may have closed the socket, or passed it on.
@@ -36,8 +33,7 @@
                             (leave-to-program connection io)
                             :close))
                        ((or (not (typep acceptor 'parallel-acceptor))
-                            (and (socket-open-p socket)
-                                 (case kind (:foreign t) (:wrapped (socket-asked-p socket)))))
+                            (and first-p (socket-open-p socket) (socket-asked-p socket)))
                         ;; Also if what follows fails.
                         (setf (connection-outcome connection) :detached))
                        (t :close)))))
@@ -46,44 +42,27 @@
 
 (defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
   "Serves one request when our taskmaster calls it, or all requests where a method of the program
-reads the connection.  When another taskmaster calls it, does what Hunchentoot's method does."
+reads the connection first.  When another taskmaster calls it, does what Hunchentoot's method does."
   (let ((exchange *exchange*))
     (if (null exchange)
         (call-next-method)
-        (let* ((connection (exchange-connection exchange))
-               (application (exchange-application exchange))
-               (kind (exchange-kind exchange))
-               (wait-p t))
-          (flet ((serve-next ()
-                   (or (next-request-missing application socket exchange wait-p)
+        (let ((connection (exchange-connection exchange)))
+          (flet ((serve-next (&optional (wait-p t))
+                   (or (next-request-missing exchange wait-p)
                        (serve-request acceptor exchange))))
             ;; In the connection, since methods of programs need not pass our value on.
             (setf (connection-outcome connection) :close ; if this fails
                   (connection-outcome connection)
-                  (cond ((ecase kind
-                           (:own nil)
-                           (:wrapped (socket-asked-p socket))
-                           (:foreign t))
+                  (cond ((exchange-head exchange)
+                         (serve-request acceptor exchange))
+                        ((socket-asked-p socket)
                          (loop for outcome = (call-timed acceptor exchange #'serve-next)
                                while (and (eq outcome :park)
                                           (not (winding-down-p (exchange-engine exchange))))
                                finally (return (if (eq outcome :park) :close outcome))))
-                        ((null (exchange-head exchange))
-                         ;; If none has come, the connection is parked where that is possible.
-                         (setf wait-p (not (connection-parkable-p connection)))
-                         (serve-next))
-                        ((and (eq :wrapped kind) (eq :end (content-behind-head exchange)))
-                         :close)
                         (t
-                         (serve-request acceptor exchange)))))))))
-
-(defun content-behind-head (exchange)
-  "Receives the content of EXCHANGE, whose head the server has left to a program.  :END as in
-REQUEST-WITH-CONTENT."
-  (let ((http (exchange-http exchange)))
-    (drop-head (http-io http))
-    (request-with-content (exchange-application exchange) (exchange-connection exchange)
-                          http (exchange-head exchange) t)))
+                         ;; If none has come, the connection is parked where that is possible.
+                         (serve-next (not (connection-parkable-p connection)))))))))))
 
 ;;; Its dynamic context
 

@@ -275,11 +275,10 @@ another acceptor, since they would serve its connections as those of ACCEPTOR."
 
 ;;; Questions of the server
 
-(defmethod reading-kind ((taskmaster recycling-taskmaster))
+(defmethod reads-first-p ((taskmaster recycling-taskmaster))
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
-    (if (typep acceptor 'parallel-acceptor)
-        (slot-value acceptor 'connection-kind)
-        :foreign)))
+    (or (not (typep acceptor 'parallel-acceptor))
+        (slot-value acceptor 'reads-first-p))))
 
 (defmethod application-limits ((taskmaster recycling-taskmaster))
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))

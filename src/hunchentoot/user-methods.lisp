@@ -1,15 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Methods of programs beside ours.  Those of PROCESS-CONNECTION decide how the connections of an
-;;;; acceptor are read:
-;;;;
-;;;;   kind       methods                  the server
-;;;;   :OWN       none, or :AFTER          reads a request, then calls the function for it
-;;;;   :WRAPPED   :AROUND or :BEFORE       looks ahead for a request, calls the function for it, and
-;;;;                                       then reads it, since the method may read first
-;;;;   :FOREIGN   one without qualifier    calls the function once for a connection that has input
-;;;;
-;;;; They are looked up at each start.
+;;;; Methods of programs beside ours.  They are looked up at each start.
 
 (defun methods-of-program (function &rest arguments)
   "The methods of FUNCTION for ARGUMENTS that are neither Hunchentoot's nor ours: these have one of
@@ -25,15 +16,9 @@ the classes below as their first specialiser, and T as the others."
                                           (find-method function qualifiers (cons class others) nil))
                         when method collect method)))))
 
-(defun connection-kind-of (acceptor)
-  "The kind of ACCEPTOR's connections; see the table above."
-  (let ((qualifiers (mapcar #'method-qualifiers
-                            (methods-of-program #'hunchentoot:process-connection
-                                                acceptor
-                                                (make-instance 'usocket:stream-usocket
-                                                               :socket nil :stream nil)))))
-    (cond ((member '() qualifiers) :foreign)
-          ((or (member '(:around) qualifiers :test #'equal)
-               (member '(:before) qualifiers :test #'equal))
-           :wrapped)
-          (t :own))))
+(defun wraps-connections-p (acceptor)
+  "True if the program has methods of PROCESS-CONNECTION for ACCEPTOR that come before ours."
+  (some (lambda (method) (not (equal '(:after) (method-qualifiers method))))
+        (methods-of-program #'hunchentoot:process-connection
+                            acceptor
+                            (make-instance 'usocket:stream-usocket :socket nil :stream nil))))

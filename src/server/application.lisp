@@ -16,10 +16,12 @@ has no head, APPLICATION reads it first.  Returns the outcome for the connection
 :CLOSE, :PARK, :DEFERRED when the HTTP connection has a SUSPENDED-EXCHANGE, :DETACHED or :BROKEN.
 After an error, the engine counts it and closes the connection."))
 
-(defgeneric reading-kind (application)
-  (:documentation "The reader of the connections of APPLICATION: :OWN, the server; :WRAPPED, the
-server, but a method of a program may read first, and the server leaves the octets that it has
-looked at to it; :FOREIGN, a program."))
+(defgeneric reads-first-p (application)
+  (:documentation "True when a program may read a connection of APPLICATION before the server does:
+then RESPOND gets an EXCHANGE without head.")
+  (:method (application)
+    (declare (ignore application))
+    nil))
 
 (defgeneric application-limits (application)
   (:documentation "The LIMITS for requests to APPLICATION."))

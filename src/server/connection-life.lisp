@@ -2,152 +2,72 @@
 
 ;;;; The life of a connection that speaks HTTP, between the engine and an application.
 ;;;;
-;;;;   the engine calls SERVE   WAITING-INPUT reads a head, and spools content;
+;;;;   the engine calls SERVE   READ-REQUEST reads a head, and spools content;
 ;;;;                            RESPOND has the application answer, to the buffered connection;
 ;;;;                            octets that the socket did not accept stay in the send queue
-;;;;   SERVE returns            :CLOSE, :PARK, :DEFERRED, :DETACHED or :BROKEN
+;;;;   SERVE returns            :CLOSE, :PARK, :NEXT, :DEFERRED, :DETACHED or :BROKEN
 ;;;;   SERVE after :DEFERRED    CONTINUE-HTTP-CONNECTION continues the suspended exchange
-
-(declaim (inline connection-suspended-exchange))
-(defun connection-suspended-exchange (connection)
-  "The SUSPENDED-EXCHANGE of CONNECTION; NIL while requests are read, and before."
-  (let ((http (connection-data connection)))
-    (and http (http-suspended-exchange http))))
-
-(defmethod serve ((application http-service) connection resuming-p)
-  (note-missed-input connection)
-  (let ((outcome (cond ((null (connection-suspended-exchange connection))
-                        (and (not resuming-p)
-                             (serve-request-of application connection)))
-                       (resuming-p
-                        (resume-exchange-of connection))
-                       (t
-                        (continue-after-event (connection-data connection))))))
-    (and outcome
-         (settled-outcome connection outcome))))
+;;;;   RELEASE                  the connection ends
 
 (defvar *free-worker-buffers* (make-free-list 16)
   "Worker buffers that no thread uses: a thread borrows some when it resumes another connection than
 the one that it serves.")
 
-(defun resume-exchange-of (connection)
-  "The result of CONTINUE-HTTP-CONNECTION for CONNECTION in a resuming thread."
-  (let ((*worker-buffers* (or (take-from-free-list *free-worker-buffers*) (make-worker-buffers))))
-    (prog1 (continue-http-connection (connection-data connection) t)
-      (put-on-free-list *free-worker-buffers* *worker-buffers*))))
+(defmethod serve ((application http-service) connection resuming-p)
+  (let* ((http (connection-data connection))
+         (io (and http (http-io http))))
+    ;; The engine may have consumed an event, so the next reader is to look.
+    (when (and (eq :missed (shiftf (connection-input connection) nil)) io)
+      (setf (io-drained-p io) nil))
+    (let ((outcome
+            (cond ((not (and http (http-suspended-exchange http)))
+                   (and (not resuming-p)
+                        (serve-request application connection)))
+                  ((not resuming-p)
+                   (continue-after-event http))
+                  (t
+                   (let ((*worker-buffers* (or (take-from-free-list *free-worker-buffers*)
+                                               (make-worker-buffers))))
+                     (prog1 (continue-http-connection http t)
+                       (put-on-free-list *free-worker-buffers* *worker-buffers*)))))))
+      (and outcome
+           (settle connection outcome)))))
 
-(defun settled-outcome (connection outcome)
-  "OUTCOME of a service of CONNECTION, as SERVE returns it: :BROKEN where the rest of its output
-cannot be sent, and :NEXT instead of :PARK where octets that were read are still to be served."
-  (cond ((or (eq :broken outcome) (not (settle-output connection)))
-         :broken)
-        (t
-         (when (and (eq :park outcome)
-                    (null (connection-output connection))
-                    (input-to-serve-p connection))
-           (setf outcome :next))
-         (when (all-read-p connection)
-           (setf (connection-input connection) :read))
-         outcome)))
+(defun serve-request (application connection)
+  "Reads a request of CONNECTION, and has APPLICATION answer it.  Returns the outcome for
+CONNECTION.  However RESPOND is left, a deferred reply that no suspended exchange continues is
+ended."
+  (let ((head (read-request application connection (not (connection-parkable-p connection))
+                            (reads-first-p application))))
+    (case head
+      (:none :park)
+      (:end :close)
+      (t
+       (or (and (not (eq :program head))
+                (outcome-after-queue application connection head))
+           (let* ((exchange (make-exchange application connection
+                                           (if (eq :program head) nil head)))
+                  (outcome (unwind-protect (progn (note-task exchange)
+                                                  (respond application exchange))
+                             (note-task nil)
+                             (let ((deferred-response (exchange-deferred-response exchange))
+                                   (http (connection-data connection)))
+                               (when (and deferred-response
+                                          (not (and http
+                                                    (eq deferred-response
+                                                        (http-suspended-exchange http)))))
+                                 (end-deferred-response deferred-response))))))
+             (if (eq :deferred outcome) ; it may have been answered in the meantime
+                 (continue-http-connection (connection-data connection) nil)
+                 outcome)))))))
 
-(defun serve-request-of (application connection)
-  "Reads a request of CONNECTION and has APPLICATION answer it.  Returns the outcome for
-CONNECTION."
-  (let* ((kind (reading-kind application))
-         (input (waiting-input application connection kind))
-         (outcome (case input
-                    (:none :park)
-                    (:end :close)
-                    (:some
-                     (respond-or-abandon application
-                                         (make-exchange application connection :kind kind)))
-                    (t
-                     (or (outcome-after-queue application connection input)
-                         (respond-or-abandon application
-                                             (make-exchange application connection
-                                                            :kind kind :head input)))))))
-    (case outcome
-      (:deferred                        ; it may have been answered in the meantime
-       (setf outcome (continue-http-connection (connection-data connection) nil)))
-      (t (when (eq :none input)
-           (leave-reading-to-engine connection))))
-    outcome))
-
-(defun respond-or-abandon (application exchange)
-  "The result of RESPOND.  However RESPOND is left, a deferred reply that no suspended exchange
-continues is ended."
-  (when (established-http (exchange-connection exchange))
-    (let* ((io (http-io (exchange-http exchange)))
-           (pace (io-pace io)))         ; of content that has begun to come
-      ;; The progress of the client is counted from 0.
-      (reset-taking (io-queue (io-base io)))
-      (when pace
-        (decf (pace-received pace) (io-received io)))
-      (setf (io-received io) 0)))
-  (note-task exchange)
-  (unwind-protect (respond application exchange)
-    (note-task nil)
-    (let ((deferred-response (exchange-deferred-response exchange))
-          (http (exchange-http exchange)))
-      (when (and deferred-response
-                 (not (and http (eq deferred-response (http-suspended-exchange http)))))
-        (end-deferred-response deferred-response)))))
-
-;;; Before the first request
-
-(defun establish-http-connection (application socket connection)
-  "Prepares CONNECTION, with SOCKET, for its first request to APPLICATION.  If the worker does a TLS
-handshake, that happens here, under a deadline.  Signals PEER-GONE when the client has left, or when
-the handshake failed, which was logged."
-  (let ((socket-stream (socket-octet-stream socket))
-        (http (or (connection-data connection) ; made for a header of the PROXY protocol
-                  (http-connection-to-socket application socket))))
-    (settle-io http connection socket-stream
-               (call-with-deadline connection :handshake (seconds-for application :handshake)
-                                   (lambda ()
-                                     (checked-program-stream application socket-stream))))
-    (setf (connection-data connection) http)))
-
-(defun checked-program-stream (application socket-stream)
-  "The stream that APPLICATION makes of SOCKET-STREAM.  Signals PEER-GONE after a failed handshake,
-which is logged."
-  (handler-bind ((error (lambda (condition)
-                          (when (and (encrypted-p application) (handshake-failure-kind condition))
-                            (note-failed-handshake application condition)
-                            (error 'peer-gone)))))
-    (program-stream application socket-stream)))
-
-(defun http-connection-of (application socket connection)
-  "The HTTP connection of CONNECTION, with SOCKET; established for APPLICATION if there is none."
-  (or (established-http connection)
-      (establish-http-connection application socket connection)))
-
-(defun try-to-establish (application connection)
-  "Establishes the HTTP connection of CONNECTION, outside of the methods of a program.  Returns NIL
-when the client has left, or the handshake failed.  With TLS, any other error is logged as a failed
-handshake, too."
-  (handler-bind ((error (lambda (condition)
-                          (when (encrypted-p application)
-                            (note-failed-handshake application condition)
-                            (return-from try-to-establish nil)))))
-    (handler-case (establish-http-connection application (connection-usocket connection) connection)
-      (peer-gone () nil))))
-
-;;; A worker waits, or a program reads first
-
-(defun next-request-missing (application socket exchange wait-p)
-  "Reads the head of the next request to APPLICATION of the connection of EXCHANGE, with SOCKET.
-Waits for it if WAIT-P, and for its content.  Stores it in EXCHANGE and returns NIL; if there is
-none, returns the outcome for the connection, as RESPOND does."
-  (let* ((connection (exchange-connection exchange))
-         (http (handler-case (http-connection-of application socket connection)
-                 ;; The client may leave before its address is read.
-                 (peer-gone () (return-from next-request-missing :close))))
-         (head (if (http-waits-p http)
-                   (read-next-request application socket connection http)
-                   (await-request application socket connection http wait-p))))
-    (when (typep head 'head)
-      (setf head (request-with-content application connection http head t)))
+(defun next-request-missing (exchange wait-p)
+  "Reads the next request of the connection of EXCHANGE; waits for it if WAIT-P.  Stores it in
+EXCHANGE and returns NIL; if there is none, returns the outcome for the connection, as RESPOND
+does."
+  (let* ((application (exchange-application exchange))
+         (connection (exchange-connection exchange))
+         (head (read-request application connection wait-p)))
     (case head
       (:end :close)
       (:none :park)
@@ -158,188 +78,342 @@ none, returns the outcome for the connection, as RESPOND does."
              (exchange-counted-p exchange) nil)
        (outcome-after-queue application connection head)))))
 
-;;; Before each request
+;;; Requests that have waited for a thread for long
+;;;
+;;;   the request has waited, and          then
+;;;   for *LONG-SECONDS*, its client has   it is not served, and counted as :LEFT
+;;;   left meanwhile
+;;;   for longer than :QUEUE-TIMEOUT       it is answered 503, and counted as :QUEUE
 
-(defun waiting-input (application connection kind)
-  "The input of CONNECTION, of KIND, after an event: the head of a request that the server has read;
-:SOME input for the first reader; :NONE so far; or its :END."
-  (let ((http (established-http connection)))
-    (cond ((and (null http) (proxy-header-due-p application connection))
-           (input-after-proxy-header application connection kind))
-          ((not (connection-parkable-p connection)) ; its worker waits
-           :some)
-          ((and http (http-handshaking-p http))
-           (input-after-handshake application connection http kind))
-          ((and http (content-pending-p http) (not (eq :own kind)))
-           :end)                        ; a reader would take the rest of the content for a request
-          ((eq :foreign kind)
-           (octets-waiting connection))
-          ((and http (http-waits-p http))
-           (if (input-waiting-p (http-io http)) :some (octets-waiting connection)))
-          ((and http (eq :wrapped kind))
-           (waiting-request application connection http t))
-          (http
-           (whole-request application connection http))
-          ((and (encrypted-p application) (eq :none (octets-waiting connection)))
+(defparameter *long-seconds* 1
+  "After so many seconds of waiting for a thread, a request is served only if its client has not
+left meanwhile.  One that has closed only its sending side counts as one that has left.")
+
+(defun outcome-after-queue (application connection head)
+  "The outcome of CONNECTION, whose request HEAD was read, where APPLICATION is not to respond,
+since the request has waited for too long; else NIL."
+  (let* ((engine (application-engine application))
+         (http (connection-data connection))
+         (limit (as-milliseconds (limits-queue-seconds (application-limits application))))
+         (long (as-milliseconds *long-seconds*))
+         (least (if limit (min limit long) long))
+         (queued (milliseconds-queued engine connection least)))
+    (cond ((< queued least) nil)
+          ((and (<= long queued) (http-base http) (input-ended-p (http-base http)))
+           (count-late engine :left)
+           :close)
+          ((and limit (<= limit queued))
+           (reject application http nil head (make-refusal :queue-timeout))
+           (count-late engine :queue)
+           :close))))
+
+;;; Reading a request
+
+(defun read-request (application connection wait-p &optional program-p)
+  "The next request of CONNECTION to APPLICATION: its head, once its content has come, too, unless
+that is received as it comes; :NONE so far, unless WAIT-P; or :END.  :PROGRAM if PROGRAM-P and a
+program is to have its turn first: at each call with WAIT-P, otherwise when the first input has
+come."
+  (handler-case
+      (loop
+        (let* ((http (or (connection-data connection)
+                         (begin-http-connection application connection)))
+               (phase (http-phase http))
+               (input
+                 (cond ((eq :proxy phase)
+                        (read-proxy-header application connection http))
+                       ((and program-p wait-p)
+                        :program)
+                       ((eq :handshake phase)
+                        (continue-handshake application connection http))
+                       ((not (eq :new phase))
+                        (if (content-pending-p http)
+                            (receive-spooled application connection http wait-p)
+                            (read-head application connection http wait-p)))
+                       ;; No thread waits for the first octet of a handshake.
+                       ((and (not wait-p)
+                             (or program-p (encrypted-p application))
+                             (not (octets-waiting-p connection)))
+                        :none)
+                       ((and program-p
+                             (not (and (handshake-context application)
+                                       (eql +tls-handshake-record+
+                                            (first-octet (connection-descriptor connection))))))
+                        :program)
+                       ((and (handshake-context application) (http-base http))
+                        (begin-handshake application http))
+                       (t
+                        (establish application connection http)))))
+          (cond ((eq :next input))
+                ((not (and wait-p (eq :none input)))
+                 (return input))
+                ((not (await-more application connection http))
+                 (return :end)))))
+    (peer-gone () :end)))
+
+(defun octets-waiting-p (connection)
+  "True when the descriptor of CONNECTION has input."
+  (await-descriptor (connection-descriptor connection) :input :until (milliseconds)))
+
+(defparameter *look-milliseconds* 250
+  "How often a worker that waits for the next request of its connection checks whether it still
+should.")
+
+(defun await-more (application connection http)
+  "Waits until CONNECTION has more input for HTTP.  NIL when the worker should not wait for a
+request any more."
+  (let* ((io (http-io http))
+         (base (http-base http))
+         (engine (worker-engine *worker*))
+         (socket (connection-usocket connection)))
+    (when io
+      (finish-output (http-stream http)))
+    (unless (connection-deadline connection)
+      ;; At this deadline the sentinel ends the input.
+      (set-deadline connection :idle (seconds-for application :idle) (milliseconds)))
+    (or (and io (http-waits-p http) (input-waiting-p io))
+        (loop for until = (+ (milliseconds) *look-milliseconds*)
+              until (if (and base (io-awaits-output-p base))
+                        (await-descriptor (open-descriptor base) :output :until until)
+                        (await-input socket :until until))
+              never (or (and (null (http-parser http)) (winding-down-p engine))
+                        ;; Nor for the rest of a head, when there was enough time for it.
+                        (drain-over-p engine (milliseconds)))))))
+
+(defun read-head (application connection http wait-p)
+  "Reads the head of the next request of CONNECTION to APPLICATION over HTTP, and its content, if it
+has some.  Returns what READ-REQUEST does.  A request that is not acceptable, or late, is answered."
+  ;; A stream waits when it is read.  A new client sends a request at once.
+  (when (http-waits-p http)
+    (cond ((input-waiting-p (http-io http)))
+          ((not wait-p)
+           (unless (octets-waiting-p connection)
+             (return-from read-head :none)))
+          ((and (plusp (connection-served connection))
+                (not (await-more application connection http)))
+           (return-from read-head :end)))
+    (settle-head-deadline application connection http :head))
+  (let* ((io (http-io http))
+         (buffers *worker-buffers*)
+         (parser (or (shiftf (http-parser http) nil)
+                     (let ((parser (and buffers (shiftf (worker-buffers-parser buffers) nil)))
+                           (limits (application-limits application)))
+                       (if parser (reset-parser parser limits) (make-parser limits)))))
+         (head nil))
+    (setf (http-client http) nil)
+    (handler-case
+        (loop
+          (when (< (io-start io) (io-end io))
+            (multiple-value-bind (found position)
+                (parse-head parser (io-input io) (io-start io) (io-end io))
+              (setf (io-start io) position
+                    head found)
+              (when head
+                (when (http-trusted http)
+                  (settle-client http head))
+                (case (head-method head)
+                  ((:get :head))        ; every server supports these (RFC 9110, section 9.1)
+                  ;; After a 2xx reply to that, the connection does not carry HTTP.
+                  (:connect (error (make-refusal :connect-not-served)))
+                  (t (check-head application head)))
+                (return))))
+          (let ((more (fill-input io :more)))
+            (unless (eq :some more)
+              ;; The sentinel ends only parked connections; one whose head comes in small parts may
+              ;; be owned whenever it looks.  Where a worker waits, it ends the input.
+              (when (and (parser-begun-p parser) (head-late-p http))
+                (error (make-refusal :request-timeout)))
+              (setf head more)
+              (return))))
+      (protocol-error (refusal)
+        (reject application http parser head refusal)
+        (setf head :end))
+      ((or stream-timeout descriptor-broken) (condition)
+        ;; Not every Lisp reports why a wait has ended.
+        (when (and (parser-begun-p parser)
+                   (or (head-late-p http) (typep condition 'stream-timeout)))
+          (reject application http parser nil (make-refusal :request-timeout)))
+        (setf head :end)))
+    (cond ((not (eq :none head))
+           (setf (http-head-deadline http) nil
+                 (connection-deadline connection) nil)
+           (when (plusp (io-reserved io))
+             (release-input io))
+           (when buffers
+             (setf (worker-buffers-parser buffers) parser))
+           ;; A new request begins: the progress of its client is counted from 0.
+           (reset-taking (io-queue (io-base io)))
+           (setf (io-received io) 0)
+           (if (or (eq :end head) (member (head-framing head) '(:none 0)))
+               head
+               (begin-content application connection http head wait-p)))
+          ((keep-parser application connection http parser)
            :none)
-          ((handshake-begins-p application connection kind)
-           (handler-case (input-after-handshake application connection
-                                                (begin-handshake application connection) kind)
-             (peer-gone () :end)))
-          ((and (encrypted-p application) (eq :wrapped kind))
-           :some)                       ; the program may read first
-          ((try-to-establish application connection)
-           (waiting-input application connection kind))
-          (t :end))))
-
-(defun input-after-handshake (application connection http kind)
-  "The result of WAITING-INPUT for CONNECTION, of KIND, once the handshake over HTTP is done; until
-then :NONE, or :END where it fails."
-  (multiple-value-bind (done-p result) (continue-handshake application connection http)
-    (if done-p
-        (waiting-input application connection kind)
-        result)))
-
-(defun input-after-proxy-header (application connection kind)
-  "The result of WAITING-INPUT for CONNECTION, of KIND, once its header of the PROXY protocol has
-come whole; until then :NONE, or :END where it is malformed."
-  (if (and (connection-parkable-p connection) (eq :none (octets-waiting connection)))
-      :none
-      (let ((result (take-proxy-header application connection)))
-        (if (eq :read result)
-            (waiting-input application connection kind)
-            result))))
-
-(defun octets-waiting (connection)
-  "Returns :SOME when the descriptor of CONNECTION has input, otherwise :NONE."
-  (if (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
-      :some
-      :none))
-
-;;; Questions of the engine
-
-(defun note-missed-input (connection)
-  "Makes the next reader of CONNECTION look for input where the engine may have consumed an event."
-  (when (eq :missed (shiftf (connection-input connection) nil))
-    (let* ((http (established-http connection))
-           (io (and http (http-io http))))   ; none before the handshake
-      (when io
-        (setf (io-drained-p io) nil)))))
-
-(defun input-to-serve-p (connection)
-  "True when octets of CONNECTION that were read already, or its end, are to be served: the poller
-will not report them.  Otherwise returns the empty buffers."
-  (let* ((http (established-http connection))
-         (io (and http (http-io http))))
-    (cond ((null http) nil)
-          ((http-handshaking-p http) nil)   ; OpenSSL has read all
-          ;; A part of a request is no input to serve, and its reader has read all.
-          ((and (null (http-parser http)) (not (content-pending-p http))
-                (or (input-waiting-p io)
-                    (io-awaits-output-p io)))     ; SERVE leaves this to the engine
-           t)
           (t
-           (lend-no-buffers io)
-           nil))))
+           (setf (http-parser http) nil)
+           (reject application http parser nil (make-refusal :no-memory))
+           :end))))
 
-(defun all-read-p (connection)
-  "True when all octets of CONNECTION that had come were read."
-  (let ((http (established-http connection)))
-    (and http
-         (not (http-handshaking-p http))
-         (not (http-waits-p http))
-         ;; An unfinished head stays in the buffered connection.
-         (if (http-parser http)
-             (io-drained-p (http-io http))
-             (io-all-read-p (http-io http))))))
+(defun keep-parser (application connection http parser)
+  "Keeps PARSER, which has read a part of a head, or empty lines before one, until more comes.  That
+part is not input that waits: only the poller reports more.  NIL where there is no memory for it."
+  ;; Over TLS, octets may come that make no octet of a request yet.
+  (settle-head-deadline application connection http
+                        (cond ((parser-begun-p parser) :head)
+                              ((and (parser-fresh-p parser) (zerop (connection-served connection)))
+                               :first-byte)
+                              (t :idle)))
+  (cond ((not (parser-fresh-p parser))
+         (forget-head parser)
+         (setf (http-parser http) parser))
+        (*worker-buffers*
+         (setf (worker-buffers-parser *worker-buffers*) parser)))
+  (keep-waiting-input (worker-engine *worker*) http))
 
-(defmethod keep-unread-input ((application http-service) engine connection)
-  (let ((http (connection-data connection)))
-    (or (null http)
-        (null (http-io http))
-        (keep-waiting-input engine http))))
+(defun settle-head-deadline (application connection http kind)
+  "Gives CONNECTION the deadline, of KIND, of the octets that came in part over HTTP.  All of a head
+has one deadline, and so have all empty lines and parts of TLS records before it.  Otherwise a
+client could send an octet a second for ever."
+  (unless (and (http-head-deadline http)
+               (eq kind (http-awaited http)))
+    (set-deadline connection kind (seconds-for application kind) (milliseconds))
+    (setf (http-head-deadline http) (connection-deadline connection)
+          (http-awaited http) kind))
+  (setf (connection-deadline-kind connection) kind
+        (connection-deadline connection) (http-head-deadline http)))
 
-(defmethod input-kept-p ((application http-service) connection)
-  (let* ((http (connection-data connection))
-         (io (and http (http-io http)))
-         (content (and http (content-pending-p http) (http-content http)))
-         (suspended-exchange (and http (http-suspended-exchange http))))
-    (and io
-         (or (plusp (io-reserved io))
-             (and content (plusp (content-reserved content)))
-             (and (websocket-p suspended-exchange)
-                  (plusp (account-size (websocket-memory suspended-exchange))))))))
+(defun head-late-p (http)
+  "True when the deadline of the head over HTTP has passed."
+  (let ((deadline (http-head-deadline http)))
+    (and deadline (<= deadline (milliseconds)))))
+
+(defun keep-waiting-input (engine http)
+  "Reserves memory for the state of HTTP, of a connection of ENGINE, while it waits: its input, as
+KEEP-INPUT does, and the request whose rest or reply is to come.  If there is no memory, the
+connections that would end first give way, so that new clients get in."
+  (let* ((io (http-io http))
+         (suspended-exchange (http-suspended-exchange http))
+         (more (cond (suspended-exchange (suspended-exchange-memory suspended-exchange))
+                     ((content-pending-p http) (head-memory (content-head (http-content http))))
+                     (t 0)))
+         (share (if (and suspended-exchange (plusp more)) *request-share* *waiting-share*)))
+    (or (keep-input io more share)
+        (and (evict-oldest engine)
+             (keep-input io more share)))))
+
+;;; Requests that are not served
+
+(defun reject (application http parser head refusal)
+  "Answers the request over HTTP with REFUSAL.  HEAD is its head, or NIL where PARSER has not read
+all of it."
+  (let ((io (http-io http)))
+    (if (and (eq :malformed-method (protocol-error-refusal refusal))
+             (< (io-start io) (io-end io)) ; no more than this may have come
+             (= +tls-handshake-record+ (aref (io-input io) (io-start io))))
+        ;; A client that speaks TLS would take an answer in plain text for a broken record.
+        (note-rejected application http (make-refusal :tls-to-plain-http))
+        (handler-case
+            (progn
+              ;; Before the answer, so that a client that has it finds the request counted.
+              (multiple-value-call #'note-rejected application http refusal
+                (if head
+                    (values (head-method head) (head-uri head) (head-protocol head))
+                    (request-line-so-far io parser)))
+              (send-refusal io refusal (and head (eq :head (head-method head)))))
+          (descriptor-broken () nil))))) ; the client is gone
+
+(defun request-line-so-far (io parser)
+  "The result of KNOWN-REQUEST-LINE for PARSER, which has read from IO."
+  (known-request-line parser (or (io-input io) (make-octets 0)) (io-start io) (io-end io)))
 
 (defmethod give-notice ((application http-service) connection)
   "Answers a request that came in part with 408 (RFC 9110, section 15.5.9).  A client that has not
 begun one gets no answer, unless it is refused."
-  (let ((kind (connection-deadline-kind connection)))
-    (if (member kind *refusal-reasons*)
-        (turn-away application connection kind)
-        (notice-of-late-request application connection))))
-
-(defun notice-of-late-request (application connection)
-  "Answers the unfinished request of CONNECTION to APPLICATION, if there is one; else NIL."
-  (let ((http (established-http connection)))
-    (and http
-         (io-open-p (http-io http))
-         (not (http-waits-p http))      ; a reply could wait, too
-         (let ((refusal (reject-late application connection http)))
-           (and refusal
-                (send-refusal-at-once (http-io http) refusal))))))
-
-(defun reject-late (application connection http)
-  "Counts and logs the unfinished request over HTTP, of CONNECTION, which is late or evicted.
-Returns its refusal, or NIL when there is no unfinished request."
-  (let ((parser (http-parser http))
-        (refusal (make-refusal (if (eq :evicted (connection-deadline-kind connection))
-                                   :no-memory
-                                   :request-timeout))))
-    (cond ((content-pending-p http)
-           (reject-content application http refusal))
+  (let* ((kind (connection-deadline-kind connection))
+         (http (established-http connection))
+         (parser (and http (http-parser http)))
+         (refusal (make-refusal (if (eq :evicted kind) :no-memory :request-timeout))))
+    (cond ((member kind *refusal-reasons*)
+           (turn-away application connection kind))
+          ((not (and http
+                     (io-open-p (http-io http))
+                     (not (http-waits-p http)))) ; a reply could wait, too
+           nil)
+          ((content-pending-p http)
+           (note-rejected-head application http refusal (content-head (http-content http)))
+           (send-refusal-at-once (http-io http) refusal))
           ((and parser (parser-begun-p parser))
            (multiple-value-call #'note-rejected application http refusal
-             (request-line-so-far http parser))
-           refusal))))
-
-(defun more-may-come-p (connection)
-  "True when the client of CONNECTION may send more.  A client that has announced its last request,
-and sent more all the same, may still be sending."
-  (let ((http (established-http connection)))
-    (not (and http
-              (eq :over (http-phase http))
-              (not (input-left-p (http-io http)))))))
+             (request-line-so-far (http-io http) parser))
+           (send-refusal-at-once (http-io http) refusal)))))
 
 ;;; After each request
 
-(defun settle-output (connection)
-  "True where the engine sends the rest of the answer of CONNECTION.  Otherwise the worker waits for
-the peer, and the result is NIL when that is gone, or takes no octets in time."
-  (or (null (connection-output connection))
-      (connection-parkable-p connection)
-      (send-rest (io-base (http-io (connection-data connection))))))
+(defun settle (connection outcome)
+  "OUTCOME of a service of CONNECTION, as SERVE returns it: :BROKEN where the rest of its output
+cannot be sent, and :NEXT instead of :PARK where octets that were read, or the end, are still to be
+served, since the poller will not report them."
+  (let* ((http (connection-data connection))
+         (io (and http (or (http-io http) (http-base http))))
+         (parkable-p (connection-parkable-p connection)))
+    (cond ((or (eq :broken outcome)
+               ;; A worker that keeps its connection waits for the peer; else the engine sends.
+               (and (connection-output connection)
+                    (not parkable-p)
+                    (not (send-rest (io-base io)))))
+           :broken)
+          ((null io) outcome)
+          (t
+           (when (and (eq :park outcome) (null (connection-output connection)))
+             (cond ((and (http-io http)
+                         (null (http-parser http)) ; a part of a request is no input to serve
+                         (not (content-pending-p http))
+                         (not (io-all-read-p io))
+                         (input-waiting-p io))
+                    (setf outcome :next))
+                   (t
+                    (lend-no-buffers io)
+                    ;; The transport may have octets to send before it can read on: when the peer
+                    ;; takes them, the engine continues.
+                    (when (and parkable-p (io-awaits-output-p io))
+                      (let ((descriptor (connection-descriptor connection)))
+                        (write-parts (connection-queue connection)
+                                     (list (make-step-part
+                                            (lambda ()
+                                              (await-descriptor descriptor :output
+                                                                :until (milliseconds)))))))))))
+           (when (and (http-io http)
+                      (io-drained-p io)
+                      ;; An unfinished head stays in the buffered connection.
+                      (or (http-parser http) (= (io-start io) (io-end io))))
+             (setf (connection-input connection) :read))
+           outcome))))
 
-(defun leave-reading-to-engine (connection)
-  "For CONNECTION, which has no input: if its transport has octets to send before it can read on,
-has the engine continue when the peer takes octets."
+(defmethod keep-unread-input ((application http-service) engine connection)
+  (let ((http (established-http connection)))
+    (or (null http)
+        (keep-waiting-input engine http))))
+
+(defmethod input-kept-p ((application http-service) connection)
   (let* ((http (established-http connection))
-         (io (and http (http-io http))))
-    (when (and io (io-awaits-output-p io) (null (connection-output connection)))
-      (write-parts (connection-queue connection)
-                   (list (make-step-part (lambda ()
-                                           (await-descriptor (connection-descriptor connection)
-                                                             :output :until (milliseconds)))))))))
+         (content (and http (content-pending-p http) (http-content http)))
+         (suspended-exchange (and http (http-suspended-exchange http))))
+    (and http
+         (or (plusp (io-reserved (http-io http)))
+             (and content (plusp (content-reserved content)))
+             (and (websocket-p suspended-exchange)
+                  (plusp (account-size (websocket-memory suspended-exchange))))))))
 
 ;;; The end
 
 (defmethod release ((application http-service) connection)
-  (prog1 (more-may-come-p connection)   ; a released connection has no input
-    (let-go-of application connection)))
-
-(defun let-go-of (application connection)
-  "Releases the state of CONNECTION for APPLICATION, and flushes its output."
-  (let ((http (established-http connection))
-        (socket (connection-socket connection)))
+  (let* ((http (established-http connection))
+         (socket (connection-socket connection))
+         ;; A client that has announced its last request, and sent more all the same, may still be
+         ;; sending.  A released connection has no input.
+         (more-p (not (and http
+                           (eq :over (http-phase http))
+                           (= (io-start (http-io http)) (io-end (http-io http)))))))
     (when socket
       (let* ((socket-stream (socket-octet-stream socket))
              (io (stream-io socket-stream)))
@@ -352,19 +426,19 @@ has the engine continue when the peer takes octets."
                (when (and (connection-parkable-p connection) (connection-output connection))
                  (end-queue (connection-queue connection))) ; its peer does not take it
                (when (and http (not (eq (http-stream http) socket-stream)))
-                 ;; A TLS stream closes the stream that it was made of.
-                 ;; The engine is closing the descriptor, and may still drain what comes.
+                 ;; A stream closes what it was made of; but the engine closes the descriptor, and
+                 ;; may still drain what comes.
                  (when (and io (eq :engine (io-owner io)))
                    (setf (io-owner io) :closing))
-                 (close-outer-stream application
-                                     (http-stream http)))
+                 (close-outer-stream application (http-stream http)))
                (when (and (open-stream-p socket-stream)
                           (not (dead-p (connection-queue connection))))
                  (finish-output socket-stream)))
           (when io
             (end-tls io)
             (drop-descriptor io)
-            (close-lent io)))))))
+            (close-lent io)))))
+    more-p))
 
 (defun close-outer-stream (application stream)
   "Closes STREAM, which PROGRAM-STREAM of APPLICATION has made of the stream of a socket."

@@ -17,7 +17,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; conditions of replies
    #:client-left #:client-left-source #:reply-already-sent
    #:cannot-defer #:cannot-defer-reason #:stream-full #:content-too-long
-   #:make-free-list #:take-from-free-list #:put-on-free-list #:call-with-worker-buffers
+   #:make-free-list #:call-with-worker-buffers
    ;; streams
    #:descriptor-stream #:stream-io
    ;; buffered connections
@@ -35,7 +35,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:stream-timeout #:descriptor-broken
    ;; applications
    #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine
-   #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
+   #:respond #:reads-first-p #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:trusted-proxies #:proxy-protocol-p
    #:name-of-our-end #:note-failed-handshake #:check-head #:content-as-it-comes-p #:content-refused
    #:note-rejected #:note-cut #:turn-away
@@ -66,12 +66,12 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:request-remote #:request-encrypted-p #:http-address #:socket-io #:connection-usocket
    #:exchange-http #:current-head #:current-http-connection
    ;; a connection's life
-   #:take-content #:request-with-content
+   #:take-content
    #:give-away #:leave-to-program
    #:next-request-missing #:end-content
    ;; exchanges
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
-   #:exchange-kind #:exchange-head #:exchange-status #:exchange-words #:exchange-duration
+   #:exchange-head #:exchange-status #:exchange-words #:exchange-duration
    #:note-served
    #:last-of-connection-p
    #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
@@ -109,7 +109,6 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:drop-shared-queue #:end-shared-queue
    #:call-when-room #:await-room #:await-peer #:send-queued #:begin-shared-queue
    ;; requests
-   #:take-parser #:return-parser #:read-head #:drop-head
    #:content #:content-io #:content-size #:content-known-p #:content-left #:invite-content
    #:refuse-content #:keep-reply-from #:read-all-content #:reserve-memory
    #:content-limits #:end-taking #:with-content #:rewind

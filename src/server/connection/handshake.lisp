@@ -1,103 +1,80 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The TLS handshake of a connection.  No worker waits for it.
+;;;; The TLS handshake of a connection, and the stream of a program.  No worker waits for it where
+;;;; connections are parked.
 ;;;;
 ;;;;   state of the connection                 action
-;;;;   no HTTP connection yet
 ;;;;     no octet has come                     park it until its first octet comes
 ;;;;     an octet has come                     begin the handshake; where a program may read
 ;;;;                                           first, only if the octet begins a TLS record
-;;;;   the handshake
-;;;;     waits for input                       park it, until the deadline of the whole handshake
-;;;;     waits until the peer takes octets     likewise
-;;;;     is done                               read the first request, which may have come already
-;;;;     has failed                            close it; a client that spoke plain HTTP gets a reply
+;;;;     the handshake
+;;;;       waits for input, or until the       park it, until the deadline of the whole handshake
+;;;;       peer takes octets
+;;;;       is done                             read the first request, which may have come already
+;;;;       has failed                          close it; a client that spoke plain HTTP gets a reply
 ;;;;
-;;;; Where a worker reads the connection, because a program has a method of its own for that, or
-;;;; the engine is the blocking one, the worker waits for the handshake: see ENCRYPTED-STREAM.
+;;;; A worker waits for the handshake where PROGRAM-STREAM does it, since a program has a method of
+;;;; its own for that, or the server has no TLS of its own: see ENCRYPTED-STREAM.
 
-(defun handshake-begins-p (application connection kind)
-  "True when the server begins the handshake of CONNECTION, of KIND, which has input."
-  (and (handshake-context application)
-       (or (eq :own kind)
-           (eql +tls-handshake-record+ (first-octet (connection-descriptor connection))))))
+(defun establish (application connection http)
+  "Sets the stream and the buffered connection of HTTP, of CONNECTION to APPLICATION, to those that
+PROGRAM-STREAM makes.  Returns :NEXT; or :END where its handshake failed, which is logged; with TLS,
+any other error is logged as that, too."
+  (let* ((base (http-base http))
+         (socket-stream (socket-octet-stream (connection-usocket connection)))
+         (stream (call-with-deadline
+                  connection :handshake (seconds-for application :handshake)
+                  (lambda ()
+                    (handler-bind ((error (lambda (condition)
+                                            (when (encrypted-p application)
+                                              (note-failed-handshake application condition)
+                                              (return-from establish :end)))))
+                      (program-stream application socket-stream)))))
+         (io (if (and base (eq stream socket-stream))
+                 base
+                 (stream-io (make-io-stream nil (make-send-queue) stream base)))))
+    (setf (io-connection (io-base io)) connection
+          (connection-queue connection) (io-queue (io-base io)) ; not that of the socket
+          (http-io http) io
+          (http-stream http) (if (io-waits-p io) stream (io-stream io))
+          (http-phase http) :requests)
+    :next))
 
-(defun begin-handshake (application connection)
-  "Makes the HTTP connection of CONNECTION, whose handshake begins now.  Signals PEER-GONE when the
-client has left."
-  (let* ((http (or (connection-data connection) ; made for a header of the PROXY protocol
-                   (http-connection-to-socket application (connection-usocket connection))))
-         (io (http-base http)))
-    (begin-tls io (handshake-context application))
-    (setf (http-io http) io
-          (http-stream http) (io-stream io)
-          (http-phase http) :handshake
-          (connection-data connection) http)))
+(defun begin-handshake (application http)
+  "Begins the handshake over HTTP with the TLS context of APPLICATION."
+  (begin-tls (http-base http) (handshake-context application))
+  (setf (http-phase http) :handshake)
+  :next)
 
 (defun continue-handshake (application connection http)
-  "Takes the handshake of CONNECTION over HTTP as far as it gets.  Returns true when it is done;
-otherwise NIL and, as second value, :NONE to wait or :END to close."
-  (let ((session (io-tls (http-io http))))
-    (multiple-value-bind (result reason) (shake-hands session)
-      (ecase result
-        (:done
-         (setf (http-phase http) :requests)
-         (put-program-stream application connection http)
-         t)
-        (:input
-         (settle-head-deadline application connection http :handshake)
-         (values nil :none))
-        (:output
-         (settle-head-deadline application connection http :handshake)
-         (leave-handshake-to-engine connection session)
-         (values nil :none))
-        (:failed
-         (end-handshake application http reason)
-         (values nil :end))))))
-
-(defun end-handshake (application http reason)
-  "Logs for APPLICATION that the handshake over HTTP failed because of REASON.  A client that speaks
-plain HTTP gets a reply."
-  (let ((failure (make-condition 'handshake-failed :reason reason)))
-    (note-failed-handshake application failure)
-    (when (eq :plain-http (handshake-failure-kind failure))
-      (let ((refusal (make-refusal :plain-http-to-tls)))
-        (note-rejected application http refusal)
-        (setf (send-queue-sender (io-queue (http-base http))) nil) ; no TLS
-        (send-refusal-at-once (http-base http) refusal)))))
-
-(defun put-program-stream (application connection http)
-  "Installs the stream that PROGRAM-STREAM of APPLICATION makes of the stream of HTTP, whose
-handshake is done."
-  (let ((socket-stream (io-stream (http-base http))))
-    (settle-io http connection socket-stream
-               (call-with-deadline connection :handshake (seconds-for application :handshake)
-                                   (lambda ()
-                                     (program-stream application socket-stream))))))
-
-(defun leave-handshake-to-engine (connection session)
-  "Queues a step with which the engine continues the handshake of SESSION, of CONNECTION, when the
-peer takes octets."
-  (write-parts (connection-queue connection)
-               (list (make-step-part (lambda ()
-                                       (not (eq :output (shake-hands session))))))))
-
-;;; Where a worker waits
+  "Takes the handshake of CONNECTION over HTTP as far as it gets.  Returns :NEXT when it is done,
+:NONE to wait, or :END to close."
+  (multiple-value-bind (result reason) (shake-hands (io-tls (http-base http)))
+    (ecase result
+      (:done
+       (establish application connection http))
+      ((:input :output)
+       (settle-head-deadline application connection http :handshake)
+       :none)
+      (:failed
+       (let ((failure (make-condition 'handshake-failed :reason reason)))
+         (note-failed-handshake application failure)
+         (when (eq :plain-http (handshake-failure-kind failure))
+           (let ((refusal (make-refusal :plain-http-to-tls)))
+             (note-rejected application http refusal)
+             (setf (send-queue-sender (io-queue (http-base http))) nil) ; no TLS
+             (send-refusal-at-once (http-base http) refusal))))
+       :end))))
 
 (defconstant +behind-sentinel+ 1000
   "How many milliseconds beyond its limit a worker waits for a peer, so that the sentinel ends the
 wait, and counts it.")
 
-(defun await-input-before-requests (io)
-  "Waits until the descriptor beneath IO is ready for reading IO.  Signals STREAM-TIMEOUT behind the
-sentinel, unless that ends the wait."
-  (let ((limit (wait-limit (io-base io))))
-    (await-input-within io (if (minusp limit) limit (+ limit +behind-sentinel+)))))
-
 (defun encrypted-stream (stream context)
   "STREAM, the stream of a connection's descriptor, once it carries TLS with CONTEXT, a TLS-CONTEXT
 or NIL.  Waits for the handshake.  Returns NIL where STREAM is none of ours, or no session exists
-and CONTEXT is NIL.  Signals HANDSHAKE-FAILED and STREAM-TIMEOUT."
+and CONTEXT is NIL.  Signals HANDSHAKE-FAILED; and STREAM-TIMEOUT behind the sentinel, unless that
+ends the wait."
   (let ((io (stream-io stream)))
     (when (and io context (io-descriptor io) (null (io-tls io)))
       (begin-tls io context))
@@ -105,6 +82,77 @@ and CONTEXT is NIL.  Signals HANDSHAKE-FAILED and STREAM-TIMEOUT."
           do (multiple-value-bind (result reason) (shake-hands (io-tls io))
                (ecase result
                  (:done (return stream))
-                 (:input (await-input-before-requests io))
+                 (:input
+                  (let ((limit (wait-limit io)))
+                    (await-input-within io (if (minusp limit) limit (+ limit +behind-sentinel+)))))
                  (:output (await-peer io :output))
                  (:failed (error 'handshake-failed :reason reason)))))))
+
+;;; Kinds of failures, as an administrator would tell them apart
+
+(define-condition handshake-failed (recycling-error)
+  ((reason :initarg :reason :initform nil :reader handshake-failure-reason))
+  (:report (lambda (condition stream)
+             (format stream "A TLS handshake failed: ~:[the client is gone~;~:*~A~]."
+                     (handshake-failure-reason condition))))
+  (:documentation "Signalled when a TLS handshake has failed because of REASON, a string, or NIL
+where the client is gone."))
+
+(defmethod tls-failure-words ((condition handshake-failed))
+  (or (handshake-failure-reason condition) :gone))
+
+(defparameter *handshake-failures*
+  '((:plain-http :info "the client speaks plain HTTP"
+     "http request" "https proxy request")
+    (:protocol :info "the client does not speak TLS, or no version of it that the server accepts"
+     "unsupported protocol" "wrong version number" "wrong ssl version" "version too low"
+     "unknown protocol" "inappropriate fallback" "alert protocol version")
+    (:cipher :info "the client has no cipher, group or signature that the server accepts"
+     "no shared cipher" "no suitable key share" "no shared group" "no suitable groups"
+     "no suitable signature algorithm" "no shared signature algorithms" "alert handshake failure"
+     "alert insufficient security")
+    (:certificate :warning "the client does not trust the server's certificate"
+     "alert unknown ca" "alert bad certificate" "alert unsupported certificate"
+     "alert certificate unknown" "alert certificate expired" "alert certificate revoked")
+    (:client-certificate :info "the client has shown no certificate that the server trusts"
+     "peer did not return a certificate" "certificate verify failed" "no certificate returned"
+     "alert no certificate")
+    (:application-protocol :info "the client wants other protocols than HTTP/1.1"
+     "no application protocol")
+    (:gone nil nil
+     "unexpected eof" "connection reset" "broken pipe" "alert user cancel" "alert close notify")
+    (:other :info nil))
+  "The kinds of handshake failures.  Each entry has the kind, the log level (NIL: not logged), the
+message, and substrings of OpenSSL's error texts by which the kind is recognised.  Versions of
+OpenSSL differ in the words around these.")
+
+(defun handshake-failure-kinds ()
+  "The kinds of failures of TLS handshakes, a list of keywords."
+  (mapcar #'first *handshake-failures*))
+
+(defun kind-by-words (words)
+  "The kind of failure of which OpenSSL's error text WORDS, a string, is."
+  (flet ((told-p (part) (search part words :test #'char-equal)))
+    (or (first (find-if (lambda (entry) (some #'told-p (nthcdr 3 entry))) *handshake-failures*))
+        :other)))
+
+(defun handshake-failure-kind (condition)
+  "The kind of handshake failure for CONDITION, one of HANDSHAKE-FAILURE-KINDS; :EXPIRED where the
+client took too long; NIL when CONDITION is no such failure."
+  (let ((words (tls-failure-words condition)))
+    (typecase words
+      (string (kind-by-words words))
+      (keyword words)
+      (t (typecase condition
+           (stream-timeout :expired)
+           ((or descriptor-broken end-of-file) :gone)
+           (t (and (wait-timed-out-p condition) :expired)))))))
+
+(defun handshake-failure-message (condition)
+  "The log level, a keyword, and the reason, a string, for the handshake failure CONDITION.  The
+level is NIL when it is not logged."
+  (destructuring-bind (&optional level sentence &rest parts)
+      (rest (assoc (handshake-failure-kind condition) *handshake-failures*))
+    (declare (ignore parts))
+    (values level
+            (format nil "~@[~A ~]~:[~A~;(~A)~]" sentence sentence (tls-failure-words condition)))))

@@ -1,71 +1,64 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The state of a connection that lasts from one request to the next.
+;;;; What is known of a connection from one request to the next, and of the client at its end.
+;;;;
+;;;;   the peer of the connection    the client of a request
+;;;;   is no trusted proxy           the peer, whatever the request says
+;;;;   is one                        as its fields tell (see forwarded.lisp of http/); else the peer
+;;;;
+;;;; With the PROXY protocol, the source in its header takes the place of the peer.
+
+(defstruct (client (:include opaque) (:copier nil))
+  "The client of a request, as trusted proxies tell it."
+  ;; Address, a string, and port of CLIENT, a list. The port is 0 where no proxy tells it.
+  (remote '() :type list :read-only t)
+  (named-p nil :type boolean :read-only t) ; true if a proxy tells that address
+  ;; The text of Host with which the peer has asked, where it tells that CLIENT has asked for
+  ;; another; else NIL.
+  (asked-host nil :type (or null text) :read-only t)
+  ;; The scheme of the request of CLIENT: :HTTP or :HTTPS, or NIL where no proxy tells it.
+  (scheme nil :type (member nil :http :https) :read-only t))
 
 (defstruct (http-connection (:include opaque) (:conc-name http-))
   "The state of a connection that lasts from one request to the next."
+  ;; What its owner does next.  :PROXY: takes the header of the PROXY protocol.  :NEW: begins TLS,
+  ;; or has the program make its stream.  :HANDSHAKE: goes on with that of TLS.  :REQUESTS: reads
+  ;; requests.  :OVER: reads nothing, since the client has announced that the last one was that.
+  (phase :new :type (member :proxy :new :handshake :requests :over))
   ;; The buffered connection of the descriptor of the socket of HTTP; NIL where there is none.
   (base nil)
-  ;; The buffered connection for requests and replies of HTTP: HTTP-BASE, or one that TLS or a
-  ;; stream carries.
+  ;; The buffered connection for requests and replies of HTTP: HTTP-BASE, or one that a stream
+  ;; carries.  NIL before the handshake.
   (io nil)
   ;; The stream of HTTP that programs get: that of HTTP-IO, or one that PROGRAM-STREAM has made.
   (stream nil)
   (parser nil)                          ; of a head, or of empty lines before one, that came in part
   (head-deadline nil)                   ; the deadline for the whole of that
-  (awaited :idle :type keyword)         ; the kind of that deadline, see AWAITED-OF
+  (awaited :idle :type keyword)         ; the kind of that deadline, see KEEP-PARSER
   ;; The content of the next or current request over HTTP, a stream; NIL where there is none, or
   ;; the request was answered.
   (content nil)
   ;; The SUSPENDED-EXCHANGE of HTTP; NIL while requests are read.
   (suspended-exchange nil)
   (watch nil)                           ; the HANDLER-WATCH of the handler that runs, or NIL
-  ;; :HANDSHAKE until that of TLS is done; :OVER when the client has announced that it sends no
-  ;; further request, and the last one was read.
-  (phase :requests :type (member :handshake :requests :over))
   ;; Address and port of the peer of HTTP, a list; with the PROXY protocol, of the proxy's client.
   (remote '() :type list)
   ;; Address and port of our end of HTTP, a list; with the PROXY protocol, of the proxy's.
   (local '() :type list)
-  (proxying nil :type (or null proxying))) ; NIL where no proxy is trusted
+  ;; The trusted proxies, a list, if the peer of HTTP is one of them.
+  (trusted '() :type list)
+  ;; The CLIENT of the current request over HTTP, as trusted proxies tell it; or NIL.
+  (client nil :type (or null client))
+  (proxy-header nil))                   ; the PROXY-HEADER that the connection begins with, or NIL
 
-(declaim (inline http-handshaking-p http-trusted http-client))
-(defun http-handshaking-p (http)
-  "True until the TLS handshake of HTTP is done."
-  (eq :handshake (http-phase http)))
-
-(defun http-trusted (http)
-  "The trusted proxies, a list, if the peer of HTTP is one of them."
-  (let ((proxying (http-proxying http)))
-    (and proxying (proxying-trusted proxying))))
-
-(defun http-client (http)
-  "The CLIENT of the current request over HTTP, as trusted proxies tell it; NIL where they tell
-none."
-  (let ((proxying (http-proxying http)))
-    (and proxying (proxying-client proxying))))
-
-(defun forget-client (http)
-  "Forgets the client of the last request over HTTP."
-  (let ((proxying (http-proxying http)))
-    (when proxying
-      (setf (proxying-client proxying) nil))))
-
-(defun ensure-proxying (http)
-  "The PROXYING of HTTP, perhaps a new one."
-  (or (http-proxying http)
-      (setf (http-proxying http) (make-proxying))))
-
-(declaim (inline established-http))
+(declaim (inline established-http request-remote))
 (defun established-http (connection)
-  "The HTTP connection of CONNECTION; NIL where there is none, or where only a header of the PROXY
-protocol was read."
+  "The HTTP connection of CONNECTION; NIL where there is none yet, or it has no HTTP-IO."
   (let ((http (connection-data connection)))
     (and http
          (http-io http)
          http)))
 
-(declaim (inline request-remote))
 (defun request-remote (http)
   "Address and port, in a list, of the client of the current request over HTTP.  The port is 0 where
 a proxy does not tell it."
@@ -78,6 +71,22 @@ a proxy does not tell it."
   "The address of the client of the current request over HTTP, a string."
   (first (request-remote http)))
 
+(defun request-encrypted-p (application http)
+  "True when the client of the current request to APPLICATION, over HTTP, uses TLS; also where a
+trusted proxy tells so."
+  (let ((client (http-client http)))
+    (if (and client (client-scheme client))
+        (eq :https (client-scheme client))
+        (encrypted-p application))))
+
+(defun http-waits-p (http)
+  "True when reading HTTP waits for the peer."
+  (io-waits-p (http-io http)))
+
+(defun socket-io (socket)
+  "The buffered connection of SOCKET; NIL where it is none of ours."
+  (stream-io (socket-octet-stream socket)))
+
 (defun connection-usocket (connection)
   "The socket of CONNECTION, made at the first call."
   (or (connection-socket connection)
@@ -87,37 +96,214 @@ a proxy does not tell it."
                                  (make-io-stream descriptor (connection-queue connection))
                                  (connection-peer connection))))))
 
-(defun socket-io (socket)
-  "The buffered connection of SOCKET; NIL where it is none of ours."
-  (stream-io (socket-octet-stream socket)))
-
-(defun http-connection-to-socket (application socket)
-  "An HTTP connection for SOCKET, of a connection to APPLICATION.  Its HTTP-IO is not set yet.
-Signals PEER-GONE when the client has left."
-  (let ((http (make-http-connection :base (stream-io (socket-octet-stream socket))
-                                    :remote (multiple-value-list (peer-name socket))
-                                    :local (name-of-our-end application socket))))
+(defun begin-http-connection (application connection)
+  "Makes the HTTP connection of CONNECTION to APPLICATION.  Signals PEER-GONE when the client has
+left."
+  (let* ((socket (connection-usocket connection))
+         (base (socket-io socket))
+         (http (make-http-connection :base base
+                                     :remote (multiple-value-list (peer-name socket))
+                                     :local (name-of-our-end application socket))))
     (limit-waits socket (read-seconds application))
-    (when (http-base http)
+    (when base
       (let ((limits (application-limits application)))
-        (limit-taking (io-queue (http-base http)) (write-seconds application)
+        (limit-taking (io-queue base) (write-seconds application)
                       (limits-reply-rate limits) *reply-grace*)))
     (settle-trust application http)
-    http))
+    (when (proxy-protocol-p application)
+      (setf (http-proxy-header http) (make-proxy-header)
+            (http-phase http) :proxy))
+    (setf (connection-data connection) http)))
 
-(defun http-waits-p (http)
-  "True when reading HTTP waits for the peer, so that a worker must not read a request before it has
-come."
-  (io-waits-p (http-io http)))
+;;; Trusted proxies.  A list has networks, and :UNIX, which stands for the peers of Unix-domain
+;;; sockets.
 
-(defun settle-io (http connection socket-stream stream)
-  "Sets the buffered connection of HTTP, of CONNECTION, to that of STREAM, which PROGRAM-STREAM has
-made of SOCKET-STREAM."
-  (let* ((base (http-base http))
-         (io (if (and base (eq stream socket-stream))
-                 base
-                 (stream-io (make-io-stream nil (make-send-queue) stream base)))))
-    (setf (io-connection (io-base io)) connection
-          (connection-queue connection) (io-queue (io-base io))       ; not that of the socket
-          (http-io http) io
-          (http-stream http) (if (io-waits-p io) stream (io-stream io)))))
+(defun network-named (designator)
+  "The element of a list of networks that DESIGNATOR names: that network where it is a string, an
+address or a network; :UNIX; NIL if it names none."
+  (cond ((eq :unix designator) :unix)
+        ((stringp designator) (parse-network designator))))
+
+(defun networks-named (designators)
+  "The list of the networks that DESIGNATORS name, as NETWORK-NAMED tells."
+  (mapcar #'network-named designators))
+
+(defun address-in-p (networks address)
+  "True when ADDRESS, an IP-ADDRESS, is in one of NETWORKS, a list."
+  (loop for network in networks
+        thereis (and (not (eq :unix network))
+                     (in-network-p address network))))
+
+(defun peer-in-p (networks name)
+  "True when the peer with the address NAME, a string, is in one of NETWORKS, a list."
+  (if (uiop:string-prefix-p "unix:" name)
+      (and (member :unix networks) t)
+      (let ((address (parse-ip-address name)))
+        (and address (address-in-p networks address)))))
+
+(defun settle-trust (application http)
+  "Records whether the peer of HTTP, a connection to APPLICATION, is a trusted proxy."
+  (let ((proxies (trusted-proxies application)))
+    (setf (http-trusted http)
+          (and proxies (peer-in-p proxies (first (http-remote http))) proxies))))
+
+(defun settle-client (http head)
+  "Records the client of the request HEAD, as a trusted proxy tells it over HTTP, and the host that
+the client has asked for.  Signals PROTOCOL-ERROR where the proxy contradicts itself."
+  (let ((origin (origin-of-head head (lambda (address)
+                                       (address-in-p (http-trusted http) address)))))
+    (when origin
+      (let ((address (origin-address origin)) (host (origin-host origin)))
+        (setf (http-client http)
+              (make-client :remote (if address
+                                       (list (ip-address-text address) (origin-port origin))
+                                       (http-remote http))
+                           :named-p (and address t)
+                           :asked-host (and host (head-host head))
+                           :scheme (origin-scheme origin)))
+        (when host
+          (set-host head host))))))
+
+;;; Headers of the PROXY protocol
+;;;
+;;;   state of the connection                  action
+;;;   no octet has come                        park it until its first octet comes
+;;;   the peer is no trusted proxy             close it, and count it as rejected
+;;;   the header has come in part              park it, until the deadline of a head
+;;;   the header is malformed                  close it, and count it as rejected
+;;;   the header has come whole, and tells a   refuse it
+;;;   client with too many connections
+;;;   the header has come whole otherwise      go on as if the connection began now
+;;;
+;;; No octet behind the header is read, since TLS, or a program, may read the descriptor next.
+
+(defun read-proxy-header (application connection http)
+  "Takes the header of the PROXY protocol of CONNECTION, to APPLICATION over HTTP, as far as it
+gets.  Returns :NEXT when it has come whole, :NONE to wait, or :END to close."
+  (handler-case
+      (loop with header = (http-proxy-header http)
+            with octets = (make-octets 512)
+            with base = (http-base http)
+            initially (unless (http-trusted http)
+                        (error (make-refusal :no-trusted-proxy)))
+                      (settle-head-deadline application connection http :head)
+            for most = (min (proxy-octets-due header) (length octets))
+            for count = (if base
+                            (receive-octets (open-descriptor base) octets 0 most)
+                            (receive-before-stream (connection-usocket connection) octets most))
+            do (cond ((plusp count)
+                      (when (decode-proxy-header header octets 0 count)
+                        (when (proxy-header-source header)
+                          (setf (http-remote http) (proxy-header-source header)
+                                (http-local http) (proxy-header-destination header))
+                          (settle-trust application http))
+                        (setf (http-proxy-header http) nil
+                              (http-phase http) :new
+                              (http-head-deadline http) nil
+                              (connection-deadline connection) nil)
+                        (return (if (admit-proxied-client connection) :next :end))))
+                     ((and (minusp count) (would-block-p count))
+                      (return (if (head-late-p http) :end :none)))
+                     (t (return :end))))
+    (protocol-error (refusal)
+      (note-rejected application http refusal)
+      :end)
+    ((or peer-gone stream-timeout descriptor-broken) () :end)))
+
+;;; The limit on the connections of one address, :MAX-ADDRESS-CONNECTIONS
+;;;
+;;;   the connection comes from     counts for
+;;;   an IPv4 address               that address, also where it is mapped to IPv6
+;;;   an IPv6 address               its first 64 bits: a subscriber has all the others, and could
+;;;                                 use each for one connection
+;;;   a trusted proxy               nothing; with the PROXY protocol, the client that its header
+;;;                                 tells, once that has come
+;;;   a Unix-domain socket          nothing
+;;;
+;;; The fields of requests, such as X-Forwarded-For, do not count: a proxy that speaks HTTP sends
+;;; the requests of many clients over one connection.
+
+(defun client-address (connection)
+  "The address, a string, of the client of CONNECTION, as far as is known before a request; NIL when
+it is gone."
+  (let ((http (connection-data connection)))
+    (if http
+        (first (http-remote http))
+        (handler-case (values (connection-peer-name connection))
+          (error () nil)))))
+
+(defmethod address-limit ((application http-service) connection)
+  (let* ((limit (limits-address-connections (application-limits application)))
+         (text (and limit (client-address connection)))
+         (address (and text (parse-ip-address text))))
+    (and address
+         (not (address-in-p (trusted-proxies application) address))
+         (values limit (if (ipv4-p address) address (dpb 0 (byte 64 0) address))))))
+
+(defun admit-proxied-client (connection)
+  "Counts CONNECTION, whose header of the PROXY protocol has come, for the client that it tells.  If
+that has too many, refuses it, and returns NIL."
+  (let ((engine (current-engine)))      ; a worker reads the header
+    (or (enter-address engine connection)
+        (progn (refuse-with-notice engine connection :address)
+               nil))))
+
+(defun tell-of-crowded-address (application connection)
+  "Logs that CONNECTION to APPLICATION was refused, since its client has as many as it may."
+  (tell-seldom application :crowded-address :warning
+               "A connection was refused" "connections were refused"
+               (format nil "~A has ~A open, as many as one address may"
+                       (client-address connection)
+                       (limits-address-connections (application-limits application)))))
+
+;;; The share of one connection in the client memory budget (see memory-budget.lisp of the engine).
+;;; It grows and shrinks with the memory that the connection keeps.  One thread reserves.  Any
+;;; thread may close the account, even more than once; from then on no reservation succeeds, so
+;;; that none outlives the connection.
+
+(defstruct (memory-account (:include opaque) (:conc-name account-)
+                           (:constructor make-memory-account ()) (:copier nil))
+  "The memory that is reserved for the input of one connection."
+  (octets 0))                           ; NIL after closing
+
+(defun account-size (account)
+  "How many octets are reserved for ACCOUNT."
+  (or (account-octets account) 0))
+
+(defun change-account (account octets)
+  "Adds OCTETS, which may be negative, to ACCOUNT; the caller changes the budget.  Returns NIL when
+ACCOUNT was closed."
+  (loop for old = (account-octets account)
+        while old
+        when (compare-and-set (account-octets account) old (+ old octets))
+          return t))
+
+(defun reserve-for-account (account octets &optional (share 1))
+  "Reserves OCTETS for ACCOUNT, within SHARE of the budget.  Returns NIL where there is no memory,
+or ACCOUNT was closed; then the caller drops the data."
+  (and (account-octets account)
+       (uninterruptibly
+         (when (reserve-client-memory octets share)
+           (or (change-account account octets)
+               (progn (release-client-memory octets)
+                      nil))))
+       ;; A vector that grows to twice its size is copied, so the heap needs room for twice the
+       ;; growth.
+       (make-room-in-heap (* 2 octets))))
+
+(defun reduce-account (account octets)
+  "Releases all but OCTETS of the reservation of ACCOUNT."
+  (uninterruptibly
+    (let ((more (- (account-size account) octets)))
+      (when (and (plusp more) (change-account account (- more)))
+        (release-client-memory more)))))
+
+(defun close-account (account)
+  "Releases the reservation of ACCOUNT, and prevents further ones."
+  (uninterruptibly
+    (release-client-memory
+     (loop for old = (account-octets account)
+           while old
+           when (compare-and-set (account-octets account) old nil)
+             return old
+           finally (return 0)))))

@@ -188,7 +188,7 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
   (let* ((io (stream-io stream))
          (milliseconds (or (as-milliseconds seconds) -1)))
     (setf (io-milliseconds io) milliseconds)
-    (unless (and (io-connection io) (eq :engine (io-owner io))) ; see HTTP-CONNECTION-TO-SOCKET
+    (unless (and (io-connection io) (eq :engine (io-owner io))) ; see BEGIN-HTTP-CONNECTION
       (limit-taking (io-queue io) seconds))
     (when (io-lent io)
       (setf (lisp-stream-milliseconds (io-lent io)) milliseconds))))
@@ -292,8 +292,7 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
       (send-output io)
       (when (and (< start end) (not (io-tls io))) ; the stream of the Lisp would read what TLS sent
         (put-read-ahead (io-lent io) (io-input io) start end)
-        (setf (io-start io) end
-              (io-kept io) 0)))))
+        (setf (io-start io) end)))))
 
 (defun lent-open-p (io)
   "True when there is a stream beside IO, and it is open."

@@ -122,7 +122,6 @@ was written before those.  DRAINED-P is true only if the poller will report the 
   (pace nil)                            ; the least rate of input, a PACE, or NIL
   ;; A program uses it for another protocol, and its waits have no share.
   (talked-on-p nil)
-  (kept 0 :type index) ; this many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
   (reserved 0 :type index)              ; octets of the client memory budget, for INPUT that waits
   (queue nil :type send-queue)
@@ -411,7 +410,6 @@ be in use, or when the heap has no room for MORE."
   (setf (io-descriptor io) nil
         (io-source io) nil
         (io-start io) (io-end io)
-        (io-kept io) 0
         (io-fill io) 0)
   (release-input io)
   (lend-no-buffers io))

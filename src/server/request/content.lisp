@@ -332,10 +332,15 @@ TURN-DOWN, and if that returns, signals REFUSAL."
 
 (defun call-with-io (content function)
   "Calls FUNCTION, which uses the connection of CONTENT: nobody answers meanwhile in place of the
-handler."
-  (let ((watch (watch-of-io (content-io content))))
-    (if watch
-        (call-reading-under-watch watch function)
+handler, and that time does not count, since reading has limits of its own."
+  (let* ((connection (io-connection (io-base (content-io content))))
+         (http (and connection (connection-data connection)))
+         (watch (and http (http-watch http)))
+         (began (milliseconds)))
+    (if (and watch (eq :running (change-watch watch '(:running :reading))))
+        (unwind-protect (funcall function)
+          (incf (handler-watch-end watch) (- (milliseconds) began))
+          (change-watch watch '(:reading :running)))
         (funcall function))))
 
 (defun receive-for-reader (content)
@@ -538,58 +543,43 @@ the octets, a start and an end."
 
 ;;; The content of the next request
 
-(defun content-of-head (application http head)
-  "The content, a stream, of the request HEAD to APPLICATION, which follows over HTTP."
+(defun begin-content (application connection http head wait-p)
+  "Begins with the content of the request HEAD of CONNECTION to APPLICATION, which follows over
+HTTP.  Returns what READ-REQUEST does."
   (let* ((limits (application-limits application))
          (io (http-io http))
+         (framing (head-framing head))
          (content (make-instance 'content
                                  :head head :io io :limits limits
-                                 :decoder (make-body-decoder (head-framing head) limits)
+                                 :decoder (make-body-decoder framing limits)
                                  :reader (content-as-it-comes-p application head)
                                  :turn-down (lambda (refusal)
                                               ;; Another thread has no handler to be left.
                                               (when (and *exchange*
                                                          (eq http (exchange-http *exchange*)))
                                                 (content-refused application refusal))))))
+    (setf (http-content http) content)
     (pace-io io (limits-content-rate limits) *content-grace*)
-    content))
+    (cond ((content-reader content) head)
+          ((and (integerp framing) (> framing (most-octets-in-files limits)))
+           (refuse-spooled application http (make-refusal :body-too-large)))
+          (t
+           (when (head-expect-100-continue-p head)
+             (send-continue io))
+           (receive-spooled application connection http wait-p)))))
 
-(defun request-with-content (application connection http head wait-p)
-  "HEAD of the request of CONNECTION to APPLICATION over HTTP, once its content has come, which is
-that of HTTP then; :NONE when it is to come, unless WAIT-P; or :END where the request was refused,
-or its client has left."
-  (cond ((member (head-framing head) '(:none 0))
-         (pace-io (http-io http) nil nil)
-         head)
-        (t
-         (let ((content (content-of-head application http head))
-               (io (http-io http)))
-           (setf (http-content http) content)
-           (cond ((content-reader content) head)
-                 ((and (integerp (head-framing head))
-                       (> (head-framing head) (most-octets-in-files (content-limits content))))
-                  (refuse-spooled application http (make-refusal :body-too-large)))
-                 (t
-                  (when (head-expect-100-continue-p head)
-                    (send-continue io))
-                  (received-request application connection http wait-p)))))))
-
-(defun refuse-spooled (application http refusal)
-  "Answers the request whose content is received over HTTP with REFUSAL.  Returns :END."
-  (send-refusal (http-io http) (reject-content application http refusal))
-  (abandon-content http)
-  :end)
-
-(defun received-request (application connection http wait-p)
-  "Receives the content of HTTP; returns the same as REQUEST-WITH-CONTENT."
-  (let ((content (http-content http)))
+(defun receive-spooled (application connection http wait-p)
+  "Receives the content of HTTP.  Returns what READ-REQUEST does."
+  (let ((content (http-content http)) (io (http-io http)))
     (handler-case
         (ecase (receive-content content wait-p)
           (:all
-           (pace-io (http-io http) nil nil)
-           (release-input (http-io http))
+           (pace-io io nil nil)
+           (release-input io)
            (content-head content))
-          (:end (abandon-content http) :end)
+          (:end
+           (abandon-content http)
+           :end)
           (:none
            (let ((deadline (content-deadline content
                                              (as-milliseconds (read-seconds application)))))
@@ -605,27 +595,19 @@ or its client has left."
       (stream-timeout () (refuse-spooled application http (make-refusal :request-timeout)))
       (descriptor-broken () (abandon-content http) :end))))
 
+(defun refuse-spooled (application http refusal)
+  "Answers the request whose content is received over HTTP with REFUSAL.  Returns :END."
+  (note-rejected-head application http refusal (content-head (http-content http)))
+  (send-refusal (http-io http) refusal)
+  (abandon-content http)
+  :end)
+
 (defun content-pending-p (http)
   "True while the content of a request over HTTP is received before that is served."
   (let ((content (http-content http)))
     (and content
          (null (content-reader content))
          (not (content-over-p content)))))
-
-(defun whole-request (application connection http)
-  "Like WAITING-REQUEST, but returns :NONE until the content has come, too."
-  (if (content-pending-p http)
-      (received-request application connection http nil)
-      (let ((head (waiting-request application connection http)))
-        (if (typep head 'head)
-            (request-with-content application connection http head nil)
-            head))))
-
-(defun reject-content (application http refusal)
-  "Counts and logs the request whose content has come in part over HTTP.  Returns REFUSAL, the
-reason."
-  (note-rejected-head application http refusal (content-head (http-content http)))
-  refusal)
 
 (defun abandon-content (http)
   "Releases the content of a request over HTTP that was answered, or will not be."

@@ -4,8 +4,8 @@
 
 (defstruct (exchange (:include opaque)
                      (:constructor make-exchange
-                         (application connection
-                          &key kind head (engine (and *worker* (worker-engine *worker*))))))
+                         (application connection head
+                          &aux (engine (and *worker* (worker-engine *worker*))))))
   "The state of one request and its reply.  Only the owner of its connection reads and writes it."
   ;; The HTTP-SERVICE that responds to the request of EXCHANGE.
   (application nil :read-only t)
@@ -13,8 +13,6 @@
   (connection nil :read-only t)
   ;; The engine of the connection of EXCHANGE.
   (engine nil :read-only t)
-  ;; The reader of the connection of EXCHANGE: see READING-KIND.
-  (kind nil :type symbol :read-only t)
   ;; The moment, in MICROSECONDS, at which the head of the request of EXCHANGE was read.
   (began (microseconds) :type (unsigned-byte 62))
   ;; The HEAD of the request of EXCHANGE; NIL until it was read.
@@ -54,16 +52,9 @@ read."
   "The classes of statuses by which replies are counted (RFC 9110, section 15).  The first is for
 requests without a reply, as when the client has left.")
 
-(defun kind-of-reply (exchange)
-  "The place among replies, for COUNT-REQUEST, of the method and the status of EXCHANGE."
-  (let ((head (exchange-head exchange)))
-    (+ (* 6 (or (and head (position (head-method head) (the simple-vector *counted-methods*)))
-                7))
-       (min 5 (floor (or (exchange-status exchange) 0) 100)))))
-
 (defun replies-by-kind (counts)
-  "COUNTS, a vector with a number for each KIND-OF-REPLY, as a plist: for each method, a plist of
-the numbers by class."
+  "COUNTS, a vector with a number for each kind of reply, see NOTE-SERVED, as a plist: for each
+method, a plist of the numbers by class."
   (loop for method across *counted-methods*
         for start from 0 by 6
         collect method
@@ -75,8 +66,13 @@ the numbers by class."
   "Counts the request of EXCHANGE, whose reply is over, as served; only at the first call, since a
 reply that fails, or whose thread is destroyed, may be ended a second time."
   (unless (shiftf (exchange-counted-p exchange) t)
-    (count-request (exchange-connection exchange) (exchange-duration exchange)
-                   (kind-of-reply exchange))))
+    (let ((head (exchange-head exchange)))
+      (count-request (exchange-connection exchange) (exchange-duration exchange)
+                     ;; Its place among replies, by method and by class.
+                     (+ (* 6 (or (and head (position (head-method head)
+                                                     (the simple-vector *counted-methods*)))
+                                 7))
+                        (min 5 (floor (or (exchange-status exchange) 0) 100)))))))
 
 (defun last-of-connection-p (exchange)
   "True when the connection of EXCHANGE is to end with its reply, since it has served as many
@@ -107,3 +103,106 @@ functions of Hunchentoot, and methods of programs, stand between our functions."
 (defun current-http-connection ()
   "The HTTP connection of the current request, which the server has read."
   (exchange-http *exchange*))
+
+;;; A handler that may run for a limited time.  handler-limit.lisp has the table of its states, and
+;;; says which thread acts in each.
+
+(defstruct (handler-watch (:include opaque) (:constructor make-handler-watch (exchange end))
+                          (:copier nil))
+  "The handler of EXCHANGE may run until END, in MILLISECONDS."
+  (exchange nil :read-only t)
+  (end 0 :type fixnum)
+  (lock (bt:make-lock "handler limit") :read-only t)
+  (changed (bt:make-condition-variable) :read-only t)
+  (state :running
+   :type (member :running :reading :replying :over :answering :answered :cutting :cut))
+  (function nil))                       ; of the program, called when END has passed; or NIL
+
+(defun watch-late-p (watch)
+  "True when the sentinel has acted in place of the handler of WATCH, or is about to."
+  (and (member (handler-watch-state watch) '(:answering :answered :cutting :cut)) t))
+
+(defun change-watch (watch states)
+  "Changes the state of WATCH to the one that follows its state in STATES, a plist; waits first
+while the sentinel uses the connection.  Returns the state before."
+  (wait-until (lambda ()
+                (let ((state (handler-watch-state watch)))
+                  (case state
+                    ((:answering :cutting) nil)
+                    (t (setf (handler-watch-state watch) (getf states state state))
+                       state))))
+              (handler-watch-changed watch) (handler-watch-lock watch) nil 1/4))
+
+;;; Identifiers, by which the lines about one request are found in the logs of all programs that it
+;;; has passed.  A trusted proxy may tell one in X-Request-Id.  The others are made when something
+;;; asks for them: a random number of the process, and a count.
+
+(defparameter *request-id-limit* 200
+  "How many characters an identifier that a proxy tells may have.")
+
+(defun told-request-id (http headers)
+  "The identifier, a string, that HEADERS, an alist, have for a request over HTTP; NIL if there is
+none, or not only visible ASCII characters, or if the peer of HTTP is no trusted proxy."
+  (and (http-trusted http)
+       (let ((text (cdr (assoc :x-request-id headers :test #'eq))))
+         (and text
+              (<= 1 (length text) *request-id-limit*)
+              (every (lambda (char) (<= 33 (char-code char) 126)) text)
+              text))))
+
+(defvar *request-ids-lock* (bt:make-lock "request identifiers")
+  "Guards *PROCESS-ID-TEXT* and *REQUEST-COUNT*, and identifiers that threads may give to one
+request at the same time.")
+
+(defvar *process-id-text* nil
+  "The beginning of all identifiers of this process, a string of hexadecimal digits, or NIL.")
+
+(defvar *request-count* 0
+  "How many identifiers were made.")
+
+(defun renew-request-ids ()
+  "Gives further identifiers another beginning.  A server calls this when it starts: the Lisp may be
+an image that was saved after it had made some, and so several processes would make the same."
+  (let ((text (format nil "~(~16,'0X~)" (random (ash 1 64) (make-random-state t)))))
+    (with-lock-briefly (*request-ids-lock*)
+      (setf *process-id-text* text))))
+
+(defun new-request-id ()
+  "A new identifier, a string of 26 hexadecimal digits."
+  (unless *process-id-text*
+    (renew-request-ids))
+  (let* ((text (make-string 26))
+         (count (with-lock-briefly (*request-ids-lock*)
+                  (replace text *process-id-text*)
+                  (incf *request-count*))))
+    (loop for index from 25 downto 16
+          for shift from 0 by 4
+          do (setf (char text index) (schar "0123456789abcdef" (ldb (byte 4 shift) count))))
+    text))
+
+(defmacro keep-request-id (place)
+  "The identifier in PLACE, which is NIL before the first call, or else a new one that is stored
+there.  All threads get the same."
+  (let ((id (gensym "ID")))
+    `(or ,place
+         (let ((,id (new-request-id)))
+           (with-lock-briefly (*request-ids-lock*)
+             (or ,place (setf ,place ,id)))))))
+
+(defgeneric identifier-of (request)
+  (:documentation "The value of REQUEST-ID for REQUEST; NIL stands for the current request.")
+  (:method ((request null))
+    nil))
+
+(defun request-id (&optional request)
+  "The identifier of REQUEST, a string of visible ASCII characters, by which logs in JSON name it.
+REQUEST is a HUNCHENTOOT:REQUEST, by default the current one; or an environment of Clack, a plist
+with :CLACK.IO.  NIL where there is no current request.  The identifier is that in the header field
+X-Request-Id if one of :TRUSTED-PROXIES has sent the request, and the field has at most 200
+characters, all of them visible and of ASCII.  Otherwise the first call makes one that no other
+request has, of 26 hexadecimal digits.  May be called in any thread."
+  (identifier-of request))
+
+(defmethod (setf application-engine) :after (engine (application http-service))
+  (declare (ignore engine))
+  (renew-request-ids))

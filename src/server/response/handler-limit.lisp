@@ -26,10 +26,8 @@
 ;;;; workers, and timers need one.
 
 (defun handler-watch-limit (exchange)
-  "How many seconds, a real, the handler of EXCHANGE may run; NIL for no limit.  A program that
-reads the connection itself has none."
-  (and (not (eq :foreign (exchange-kind exchange)))
-       (limits-handler-seconds (application-limits (exchange-application exchange)))))
+  "How many seconds, a real, the handler of EXCHANGE may run; NIL for no limit."
+  (limits-handler-seconds (application-limits (exchange-application exchange))))
 
 ;;; The worker
 

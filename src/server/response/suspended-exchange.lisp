@@ -102,7 +102,6 @@ the thread is destroyed meanwhile, the last release of the connection abandons i
 (defun waits-alone-p (exchange http)
   "True when the connection of EXCHANGE, with HTTP, can wait without a worker."
   (and (connection-parkable-p (exchange-connection exchange))
-       (not (eq :foreign (exchange-kind exchange))) ; a program reads it
        (not (http-waits-p http))
        (engine-sends-p (http-io http))))
 

