@@ -104,7 +104,6 @@
                  (:file "handlers")
                  (:file "easy-handlers")
                  (:file "sessions")
-                 (:file "session-urls")
                  (:file "uploads")
                  (:file "debugging")
                  (:file "logs")

@@ -100,11 +100,3 @@
       (ask-raw (request-octets "/" :host nil :version "HTTP/1.0"))
       (is (equal (list "127.0.0.1" (port-of *server*) :http/1.0)
                  (known seen :server-name :server-port :server-protocol))))))
-
-(define-server-test a-long-header-comes-whole-within-the-limit
-  (let ((value (make-string (* 96 1024) :initial-element #\a)))
-    (with-clack (environment (text-response (gethash "x-foo" (getf environment :headers))))
-      (is (equal value (ask-text "/" :headers `(("X-Foo" . ,value))))))
-    (with-clack (environment (text-response "not so long")
-                 :max-header-octets (* 64 1024))
-      (is (= 431 (response-status (ask "/" :headers `(("X-Foo" . ,value)))))))))

@@ -84,10 +84,6 @@
   (serving () ()
     (is (string= (shown 1 "2") (ask-text "/easy/numbers?a=1&b=2")))))
 
-(test an-easy-handler-is-a-function-with-keyword-parameters
-  (is (string= (shown 1 "2") (numbers-by-default :a 1 :b "2")))
-  (is (string= (shown nil nil) (numbers-by-default))))
-
 ;;; Who serves
 
 (hunchentoot:define-easy-handler (for-one :uri "/easy/named" :acceptor-names '(easy-one)) ()
@@ -103,25 +99,3 @@
     (is (string= "two" (ask-text "/easy/named"))))
   (serving (:name 'easy-three) ()
     (is (= 404 (response-status (ask "/easy/named"))))))
-
-(defun answers-teapots-p (request)
-  "Whether REQUEST is for the handler below."
-  (search "/easy/teapot" (hunchentoot:script-name request)))
-
-(hunchentoot:define-easy-handler (teapot :uri #'answers-teapots-p) ()
-  (shown (hunchentoot:script-name*)))
-
-(define-server-test a-function-may-stand-for-the-uri
-  (serving () ()
-    (is (string= (shown "/easy/teapot/9") (ask-text "/easy/teapot/9")))
-    (is (string= (shown "/a/easy/teapot") (ask-text "/a/easy/teapot")))))
-
-(define-server-test a-handler-can-be-redefined-while-the-server-runs
-  (flet ((define (answer)
-           (eval `(hunchentoot:define-easy-handler (changing :uri "/easy/changing") ()
-                    ,answer))))
-    (serving () ()
-      (with-connection (connection)
-        (dolist (answer '("before" "after"))
-          (define answer)
-          (is (string= answer (exchange-text connection "/easy/changing"))))))))

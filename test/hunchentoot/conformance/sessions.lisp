@@ -1,90 +1,106 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* conformance/sessions :in conformance
-  :description "Sessions by cookie and by rewritten URL.")
+  :description "Sessions, and the hooks for an application's own; see differential/, too.")
 
 ;; Hunchentoot would warn, once, that it has to make up the secret itself.
 (hunchentoot:reset-session-secret)
-
-;;; A site with sessions: its pages, and a client that keeps its cookie
-
-(defmacro serving-sessions ((&rest routes) &body body)
-  "Evaluates BODY while a site serves ROUTES besides these pages: /set keeps its query
-string in the session, /get shows what is kept; and forgets all sessions afterwards."
-  `(serving () (("/set" (setf (hunchentoot:session-value :kept) (hunchentoot:query-string*))
-                        "kept")
-                ("/get" (shown (hunchentoot:session-value :kept)))
-                ,@routes)
-     (unwind-protect (progn ,@body)
-       (hunchentoot:reset-sessions *server*))))
 
 (defun session-cookie (response)
   "The name and value of the session cookie that RESPONSE sets, or NIL."
   (let ((cookie (find "session" (set-cookies response) :test #'search)))
     (and cookie (subseq cookie 0 (position #\; cookie)))))
 
-(defun new-session ()
-  "Starts a session that keeps \"a=1\"; returns its cookie."
-  (session-cookie (ask "/set?a=1")))
-
 (defun ask-in-session (cookie target)
   "The text of the response to a request for TARGET with COOKIE."
   (ask-text target :headers `(("Cookie" . ,cookie))))
 
-;;; By cookie
+(define-server-test sessions-do-not-mix-and-end-with-the-secret
+  (serving () (("/set" (setf (hunchentoot:session-value :kept) (hunchentoot:query-string*))
+                       "kept")
+               ("/get" (shown (hunchentoot:session-value :kept))))
+    (unwind-protect
+         (let ((one (session-cookie (ask "/set?a=1"))) (two (session-cookie (ask "/set?b=2"))))
+           (is (string/= one two))
+           (is (string= (shown "a=1") (ask-in-session one "/get")))
+           (is (string= (shown "b=2") (ask-in-session two "/get")))
+           (hunchentoot:reset-session-secret)
+           (is (string= "NIL" (ask-in-session one "/get"))))
+      (hunchentoot:reset-sessions *server*))))
 
-(define-server-test two-sessions-do-not-mix
-  (serving-sessions ()
-    (let ((one (new-session))
-          (two (session-cookie (ask "/set?b=2"))))
-      (is (string/= one two))
-      (is (string= (shown "a=1") (ask-in-session one "/get")))
-      (is (string= (shown "b=2") (ask-in-session two "/get"))))))
+;;; Hooks on the acceptor
 
-(define-server-test a-session-value-can-be-deleted
-  (serving-sessions (("/delete" (hunchentoot:delete-session-value :kept) "deleted"))
-    (let ((cookie (new-session)))
-      (ask-in-session cookie "/delete")
-      (is (string= "NIL" (ask-in-session cookie "/get"))))))
+(defclass own-sessions ()
+  ((sessions :initform '() :accessor own-session-db)
+   (created :initform (make-recorder) :reader created-sessions)
+   (removed :initform (make-recorder) :reader removed-sessions))
+  (:documentation "A mixin for an acceptor that keeps its sessions to itself."))
 
-;;; Verification
+(defmethod hunchentoot:session-cookie-name ((acceptor own-sessions))
+  "own-session")
 
-(define-server-test a-new-secret-ends-all-sessions
-  (serving-sessions ()
-    (let ((cookie (new-session)))
-      (hunchentoot:reset-session-secret)
-      (is (string= "NIL" (ask-in-session cookie "/get"))))))
+(defmethod hunchentoot:session-db ((acceptor own-sessions))
+  (own-session-db acceptor))
 
-(define-server-test regenerating-the-cookie-keeps-the-session
-  (serving-sessions (("/renew" (hunchentoot:regenerate-session-cookie-value
-                                hunchentoot:*session*)
-                               "renewed"))
-    (let* ((cookie (new-session))
-           (renewed (session-cookie (ask "/renew" :headers `(("Cookie" . ,cookie))))))
-      (is (string= (shown "a=1") (ask-in-session renewed "/get"))))))
+(defmethod (setf hunchentoot:session-db) (new (acceptor own-sessions))
+  (setf (own-session-db acceptor) new))
 
-;;; The end of a session
+(defmethod hunchentoot:next-session-id ((acceptor own-sessions))
+  (+ 1000 (length (own-session-db acceptor))))
 
-(define-server-test a-session-expires-when-it-is-not-used
-  (serving-sessions (("/age" (setf (hunchentoot:session-max-time hunchentoot:*session*) -1)
-                             "aged"))
-    (let ((cookie (new-session)))
-      (ask-in-session cookie "/age")
-      (is (string= "NIL" (ask-in-session cookie "/get"))))))
+(defmethod hunchentoot:session-created ((acceptor own-sessions) session)
+  (record (created-sessions acceptor) (hunchentoot:session-id session)))
 
-(define-server-test session-gc-removes-only-the-old
-  (serving-sessions (("/age" (setf (hunchentoot:session-max-time hunchentoot:*session*) -1)
-                             "aged")
-                     ("/gc" (hunchentoot:session-gc) "collected"))
-    (let ((old (new-session))
-          (young (new-session)))
-      (ask-in-session old "/age")
-      (ask "/gc")
-      (is (= 1 (length (hunchentoot:session-db *server*))))
-      (is (string= (shown "a=1") (ask-in-session young "/get"))))))
+(defmethod hunchentoot:acceptor-remove-session ((acceptor own-sessions) session)
+  (record (removed-sessions acceptor) (hunchentoot:session-id session)))
 
-(define-server-test reset-sessions-removes-all
-  (serving-sessions ()
-    (let ((cookie (new-session)))
-      (hunchentoot:reset-sessions *server*)
-      (is (string= "NIL" (ask-in-session cookie "/get"))))))
+(defmacro serving-own-sessions (&body body)
+  "Evaluates BODY while an acceptor with sessions of its own serves /visit, which counts
+visits, and /leave, which ends the session."
+  `(serving (:mixin 'own-sessions)
+       (("/visit" (setf (hunchentoot:session-value :visits)
+                        (1+ (or (hunchentoot:session-value :visits) 0)))
+                  (shown (hunchentoot:session-id hunchentoot:*session*)
+                         (hunchentoot:session-value :visits)))
+        ("/leave" (hunchentoot:remove-session hunchentoot:*session*) "left"))
+     ,@body))
+
+(define-server-test an-acceptor-may-name-and-number-its-sessions
+  (serving-own-sessions
+    (let* ((response (ask "/visit"))
+           (cookie (session-cookie response)))
+      (is (uiop:string-prefix-p "own-session=1000:" cookie))
+      (is (string= (shown 1000 1) (response-text response)))
+      (is (string= (shown 1000 2) (ask-in-session cookie "/visit")))
+      (is (string= (shown 1001 1) (ask-text "/visit"))))))
+
+(define-server-test an-acceptor-may-keep-its-sessions-to-itself
+  (serving-own-sessions
+    (ask "/visit")
+    (is (= 1 (length (own-session-db *server*))))))
+
+(define-server-test an-acceptor-is-told-when-sessions-come-and-go
+  (serving-own-sessions
+    (let ((cookie (session-cookie (ask "/visit"))))
+      (is (equal '(1000) (recorded (created-sessions *server*))))
+      (is (null (recorded (removed-sessions *server*))))
+      (ask-in-session cookie "/leave")
+      (is (equal '(1000) (recorded (removed-sessions *server*))))
+      (is (null (own-session-db *server*))))))
+
+;;; Hooks on the request
+
+(defclass badge-request (hunchentoot:request) ()
+  (:documentation "A request whose session is what its X-Badge header says."))
+
+(defmethod hunchentoot:session-verify ((request badge-request))
+  (hunchentoot:header-in :x-badge request))
+
+(defmethod hunchentoot:session-cookie-value ((session string))
+  session)
+
+(define-server-test a-request-class-may-verify-sessions-its-own-way
+  (serving (:request-class 'badge-request)
+      (("/" (shown hunchentoot:*session* (hunchentoot:session hunchentoot:*request*))))
+    (is (string= (shown "gold" "gold") (ask-text "/" :headers '(("X-Badge" . "gold")))))
+    (is (string= (shown nil nil) (ask-text "/")))))
