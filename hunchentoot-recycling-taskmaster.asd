@@ -179,8 +179,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :components ((:file "log-throttle") ; what is told seldom, however often it happens
                    (:file "lines")
                    (:file "messages")   ; for people who run a server
-                   (:file "journal")    ; lines of logs, written behind the requests' backs
-                   (:file "journal-thread")))
+                   (:file "journal")))  ; lines of logs, written behind the requests' backs
      (:file "application")              ; what is served
      (:file "inspection")               ; by people who look after it
      (:file "arguments")                ; of applications: their types and limits

@@ -132,5 +132,5 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:client-text #:report-text #:condition-text #:message-text #:counted-text
    #:encoded-message #:request-words #:*error-control* #:message-parts
    #:*backtrace-print-length* #:call-catching
-   #:make-journal #:journal-destination #:journal-lost #:journal-unwritten
-   #:start-journal #:stop-journal #:end-journal #:flush-journal #:append-line #:lose-line))
+   #:make-journal #:journal-destination #:journal-unwritten
+   #:start-journal #:end-journal #:flush-journal #:append-line #:lose-line))
