@@ -135,40 +135,23 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
     ((:file "package")
      (:module "common"                  ; to both engines
       :serial t
-      :components ((:file "for-all")    ; what is done for several, whatever becomes of one
-                   (:file "service-protocol") ; what an engine asks of the layer above
+      :components ((:file "service-protocol") ; what an engine asks of the layer above
                    (:file "memory-budget") ; of what clients make us keep
-                   (:file "send-queue") ; the one way out of a connection
-                   (:file "slow-readers") ; when a peer takes too long for that
+                   (:file "send-queue") ; the one way out of a connection; slow readers
                    (:file "connection-state") ; deadline, ownership, table
-                   (:file "histogram")  ; of how long things take
-                   (:file "worker")     ; its states
-                   (:file "timer-heap") ; timers that wait for their moment
-                   (:file "engine")     ; its phases
-                   (:file "engines")    ; all of this Lisp
-                   (:file "service-calls") ; whose errors only count
-                   (:file "address-counts") ; how many connections each address has
-                   (:file "engine-threads") ; those that cannot be made, or are to be joined
-                   (:file "accepting")  ; or not; and why that failed
+                   (:file "engine")     ; phases, states of workers, trouble
                    (:file "worker-pool") ; how workers come and go
-                   (:file "sentinel")   ; the housekeeping thread
-                   (:file "client-waits") ; how many workers may wait for clients
-                   (:file "timer-alarm") ; from the timers to who runs them
-                   (:file "timer-thread") ; of the blocking engine
+                   (:file "timer-queue") ; functions that wait for their moment
                    (:file "lifecycle")  ; start, drain, stop
-                   (:file "statistics")
-                   (:file "connection-list")))
+                   (:file "statistics")))
      (:file "blocking-engine")           ; a worker for each connection: every Lisp
      (:module "ready"                   ; workers share a poller, connections are parked: epoll
       :serial t
       :components ((:file "ready-engine") ; who does what
-                   (:file "ready-timers") ; those that are due
                    (:file "loop")       ; wait, own, serve, settle, park
                    (:file "accepting-connections")
                    (:file "pool-sizing") ; how many workers are awake: all decisions
-                   (:file "ready-sentinel") ; deadlines, evictions
-                   (:file "ready-lifecycle")
-                   (:file "ready-statistics")))))
+                   (:file "ready-sentinel"))))) ; deadlines, evictions
    (:module "server"                    ; a connection's life
     :serial t
     :components

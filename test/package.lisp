@@ -5,10 +5,10 @@
   ;; What the tests in engine/ use of the inside: tables and models.
   (:import-from #:hunchentoot-recycling-taskmaster.engine
                 #:*alarm-microseconds* #:*ownership-bits* #:*ownership-rules* #:add-timer
-                #:alarm-moment #:close-timers #:delay-microseconds #:grow-heap #:make-timer
+                #:alarm-moment #:close-timers #:delay-microseconds #:make-timer
                 #:make-timers #:ownership-changes #:ownership-word #:size-pool #:take-due-timer
                 #:timer-function #:timer-number #:timer-place #:timer-statistics #:timers-count
-                #:timers-entries #:timers-setting)
+                #:timers-entries)
   ;; What the operators of Clack's package clack.socket call, which need not be there.
   (:import-from #:clack.handler.recycling
                 #:buffer-for-clack-socket #:close-clack-socket #:flush-clack-socket

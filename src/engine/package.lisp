@@ -39,7 +39,7 @@ subclasses SERVICE and is called through its generic functions.")
    ;; engines
    #:engine #:blocking-engine #:make-blocking-engine #:make-ready-engine
    #:engine-service #:engine-listener #:engine-thread-limit #:engine-accept-limit
-   #:engine-client-waits #:client-waits-limit #:wait-for-client
+   #:engine-waiting-limit #:wait-for-client
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics
    #:list-engine-connections #:list-workers #:note-task
    #:start-engine #:stop-engine #:abandon-engine #:threads-left

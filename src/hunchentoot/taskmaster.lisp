@@ -148,7 +148,7 @@ gives its engine, if there is one, the current limits."
   (let ((engine (application-engine taskmaster)))
     (when engine
       (setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster)
-            (client-waits-limit (engine-client-waits engine))
+            (engine-waiting-limit engine)
             (taskmaster-max-waiting-count taskmaster))
       (resize-pool engine
                    :standby (taskmaster-standby-thread-count taskmaster)

@@ -11,6 +11,26 @@
 ;;;;              after a moment
 ;;;;   :stopping  serves only the requests that run                   -> :stopped
 ;;;;   :stopped   has reported the workers that it left behind; an engine starts only once
+;;;;
+;;;; The states of a worker.
+;;;;
+;;;;   state         what its thread does                           may become
+;;;;   :starting     is being made; it counts already, so that      :waiting :ended
+;;;;                 no second one is made for the same need
+;;;;   :waiting      waits for a connection                         :serving :ended
+;;;;   :serving      serves a request of its connection             :keep-alive :waiting :ended
+;;;;   :keep-alive   keeps its connection, waits for its next       :serving :waiting :ended
+;;;;                 request
+;;;;   :ended        left the pool; its thread ends by itself
+;;;;
+;;;; In the ready engine, where connections are not tied to workers, :ACTIVE stands for the
+;;;; three in the middle, and there is one more:
+;;;;
+;;;;   :active       waits for something to do, or does it          :suspended :ended
+;;;;   :suspended    waits to be needed                             :active :ended
+;;;;
+;;;; A worker's state changes only by SET-WORKER-STATE, under the lock of its engine, together with
+;;;; the engine's count of each state.
 
 (defparameter *tick* 0.25
   "Seconds between two looks of the sentinel while there is something to look after, when nobody
@@ -19,61 +39,12 @@ wakes it.")
 (defparameter *idle-tick* 1
   "Seconds between two looks of the sentinel when nothing happens.")
 
-(defstruct (tally (:include opaque) (:copier nil))
-  "The moments and the counts of an engine, under its lock, except the counters."
-  (started nil)                         ; in MILLISECONDS
-  (stopped nil)                         ; likewise
-  (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, likewise
-  (made 0 :type fixnum)                 ; workers
-  (resumes 0 :type fixnum)              ; workers that were suspended
-  (suspends 0 :type fixnum)             ; workers
-  (accepted (make-counter) :read-only t) ; connections, since the start
-  (open (make-counter) :read-only t)    ; connections, now
-  ;; Octets that connections sent after their last request was counted.
-  (sent (make-counter) :read-only t)
-  (refused-by (zeros *refusal-reasons*) :type list) ; connections, by why; see *REFUSAL-REASONS*
-  (expired-by (zeros *deadline-kinds*) :type list) ; connections, by why; see *DEADLINE-KINDS*
-  (failed 0 :type fixnum)               ; errors of the service, of making a thread
-  (stalls 0 :type fixnum)               ; calls of SERVE that claimed input and served none
-  ;; How long requests took that were served by workers that have ended, and by resuming threads.
-  (served-before (make-tally-sheet) :read-only t))
+(eval-when (:compile-toplevel :load-toplevel :execute)
+  (defparameter *worker-states*
+    '(:starting :waiting :serving :keep-alive :active :suspended :ended)))
 
-(defstruct (sentinel (:include opaque) (:copier nil))
-  "The thread that looks after an engine from its start to its stop: see sentinel.lisp.  Under the
-lock of the engine."
-  ;; That of the caller of START before it has begun; NIL before that, and after it has ended.
-  (thread nil)
-  (failing-parts '() :type list)        ; parts of its work that failed last, and that was noted
-  ;; Notified when it has something to do before its tick.
-  (wakeup (bt:make-condition-variable) :read-only t))
-
-(defstruct (accept-state (:include opaque) (:conc-name accept-) (:copier nil))
-  "Whether and how an engine accepts connections from its listener.  Under the lock of the engine."
-  (open-p nil)                          ; it does
-  (users 0 :type fixnum)                ; threads that stop it, and use the listener meanwhile
-  (trouble nil)                         ; the kind of ACCEPT-FAILED that was noted and lasts
-  (again-p nil))                        ; connections may wait that could not be accepted
-
-(defstruct (threads (:include opaque) (:copier nil))
-  "The threads that an engine could not make, or has yet to join: see engine-threads.lisp.  Under
-the lock of the engine."
-  (trouble-p nil)                       ; one could not be made; that was logged, and lasts
-  (last-error nil)                      ; the last condition that kept one from being made
-  (launch-after 0 :type fixnum)         ; none is made before that, in MILLISECONDS
-  (exited '() :type list))              ; those of workers and timers that ended
-
-(defstruct (client-waits (:include opaque) (:copier nil))
-  "The workers of an engine that wait for clients: see client-waits.lisp.  Under the lock of the
-engine."
-  ;; How many workers may be among CLIENT-WAITS at a time, an integer above 0; :HALF of the
-  ;; engine's thread limit, or NIL for no limit.
-  (limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half)))
-  (list '() :type list))                ; of CLIENT-WAITs
-
-(defstruct (address-counts (:include opaque) (:constructor make-address-counts ()) (:copier nil))
-  "How many connections of an engine each address has open: see address-counts.lisp."
-  (lock (bt:make-lock "addresses") :read-only t)
-  (table (make-hash-table) :read-only t)) ; by address, an integer; no number is 0
+(deftype worker-state ()
+  `(member ,@*worker-states*))
 
 (defstruct (engine (:include opaque) (:constructor nil) (:copier nil))
   "A pool of workers over the connections of one listener."
@@ -90,31 +61,107 @@ engine."
   ;; kernel, until a worker accepts it; an integer it is accepted, and waits unless that many are
   ;; open already: then it is refused: see GIVE-NOTICE; NIL it is accepted and refused.
   (accept-limit :unlimited :type (or null fixnum (eql :unlimited)))
+  ;; How many workers of ENGINE may wait for clients at a time, an integer above 0; :HALF of the
+  ;; thread limit; or NIL for no limit.  See WAIT-FOR-CLIENT.
+  (waiting-limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half)))
+  ;; For how many seconds a connection of ENGINE may idle, a real, or NIL for no limit.
+  (idle-seconds nil :type (or null real) :read-only t)
   ;; Guards all slots below.  Held for a few instructions only, never while something is waited
   ;; for or the service is called.
   (lock (bt:make-lock "engine") :read-only t)
   ;; Notified when a worker came or went; START and STOP wait on it.
   (changed (bt:make-condition-variable) :read-only t)
   (phase :new :type keyword)
-  (sentinel (make-sentinel) :type sentinel :read-only t)
-  ;; True while RELEASE-RESOURCES may have something to give back.
-  (resources-held-p nil)
-  (accept-state (make-accept-state) :type accept-state :read-only t)
+  ;; The sentinel's thread; that of the caller of START before it has begun; NIL before that, and
+  ;; after it has ended.
+  (sentinel nil)
+  (failing-parts '() :type list)        ; parts of its work that failed last, and that was noted
+  (sentinel-wakeup (bt:make-condition-variable) :read-only t) ; notified before its tick
+  (resources-held-p nil)                ; RELEASE-RESOURCES may have something to give back
+  (accepting-p nil)                     ; it accepts connections from its listener
+  (listener-users 0 :type fixnum)       ; threads that stop it, and use the listener meanwhile
+  (accept-trouble nil)                  ; the kind of ACCEPT-FAILED that was noted and lasts
+  (accept-again-p nil)                  ; connections may wait that could not be accepted
+  (thread-trouble nil)                  ; the condition that kept a thread from being made; it lasts
+  (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
+  (exited '() :type list)               ; threads of workers and timers that ended, to be joined
   (workers '() :type list)              ; every one that has not ended
-  (threads (make-threads) :type threads :read-only t)
+  (suspended '() :type list)            ; workers, the one suspended last first
   ;; How many workers are in each state.
   (counts (make-array (length *worker-states*) :initial-element 0) :read-only t)
   (queue '() :type list)                ; accepted connections without a worker, oldest first
-  ;; The CLIENT-WAITS of ENGINE: how many of its workers may wait for clients, and those that do.
-  (client-waits (make-client-waits) :type client-waits :read-only t)
-  (address-counts (make-address-counts) :type address-counts :read-only t)
+  (client-waits '() :type list)         ; of its workers, for clients
   (overloaded-p nil)                    ; a connection waits for a worker and none is free
-  (tally (make-tally) :type tally :read-only t)
-  (timers (make-timers) :type timers :read-only t)) ; see timer-heap.lisp
+  (timers (make-timers) :read-only t)
+  ;; How many connections each address, an integer, has open, under another lock; no number is 0.
+  (addresses-lock (bt:make-lock "addresses") :read-only t)
+  (addresses (make-hash-table) :read-only t)
+  ;; Moments and counts
+  (started nil)                         ; in MILLISECONDS
+  (stopped nil)                         ; likewise
+  (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, likewise
+  (made 0 :type fixnum)                 ; workers
+  (resumes 0 :type fixnum)              ; workers that were suspended
+  (suspends 0 :type fixnum)             ; workers
+  (accepted (make-counter) :read-only t) ; connections, since the start
+  (open (make-counter) :read-only t)    ; connections, now
+  (sent (make-counter) :read-only t)    ; octets, after the last request of a connection was counted
+  (refused-by (zeros *refusal-reasons*) :type list) ; connections, by why
+  (expired-by (zeros *deadline-kinds*) :type list) ; connections, by why
+  (failed 0 :type fixnum)               ; errors of the service, of making a thread
+  (stalls 0 :type fixnum)               ; calls of SERVE that claimed input and served none
+  ;; How long requests took that were served by workers that have ended, and by resuming threads.
+  (served-before (make-tally-sheet) :read-only t))
 
 (defmethod print-object ((engine engine) stream)
   (print-unreadable-object (engine stream :type t :identity t)
     (format stream "~(~A~)" (engine-phase engine))))
+
+(defstruct (worker (:include opaque) (:constructor make-worker (engine number)))
+  "One thread of the pool of ENGINE."
+  ;; The engine that WORKER works for.
+  (engine nil :read-only t)
+  (number 0 :type fixnum :read-only t)
+  (thread nil)
+  (state :starting :type worker-state)
+  (since (milliseconds) :type integer)  ; when STATE began
+  (connection nil :type (or null connection))
+  ;; What the layer above says that the thread of WORKER is at, any object; NIL for nothing. Other
+  ;; threads read it, so it may be out of date.
+  (task nil)
+  ;; How long its requests took; written by its own thread alone.
+  (durations (make-tally-sheet) :read-only t))
+
+(defmethod print-object ((worker worker) stream)
+  (print-unreadable-object (worker stream :type t)
+    (format stream "~D ~(~A~)" (worker-number worker) (worker-state worker))))
+
+(defvar *worker* nil
+  "The worker whose thread this is, or NIL.")
+
+(defvar *timed-engine* nil
+  "In a timer thread, the engine that it belongs to; else NIL.")
+
+(defvar *resuming-for* nil
+  "The engine for which the current thread, which is no worker's, resumes a connection; or NIL.")
+
+(declaim (inline note-task))
+(defun note-task (task)
+  "Notes that the current thread is at TASK, any object, or NIL for nothing, if it is a worker's."
+  (when *worker*
+    (setf (worker-task *worker*) task)))
+
+(defun worker-milliseconds (worker)
+  "For how long WORKER has been in its state."
+  (- (milliseconds) (worker-since worker)))
+
+(defun current-engine ()
+  "The engine that the current thread, a worker or a timer thread, belongs to; else NIL."
+  (if *worker* (worker-engine *worker*) *timed-engine*))
+
+(defun inside-worker-p (engine)
+  "True in the threads of the workers of ENGINE, and in that of its timers."
+  (and engine (eq engine (current-engine))))
 
 (defmacro with-engine ((engine) &body body)
   "Runs BODY, which is short and waits for nothing, under the lock of ENGINE.  No interrupt, nor
@@ -124,7 +171,7 @@ the death of the thread, can leave the counts of ENGINE half changed."
 
 (defun notify-sentinel (engine)
   "Has the sentinel of ENGINE look around before its tick.  Under the lock."
-  (bt:condition-notify (sentinel-wakeup (engine-sentinel engine))))
+  (bt:condition-notify (engine-sentinel-wakeup engine)))
 
 (defun wait-for-change (engine seconds predicate)
   "Waits up to SECONDS, or for ever when NIL, until PREDICATE, called under the lock, is true;
@@ -136,6 +183,76 @@ returns its last value."
   (let ((end (end-after seconds)))
     (lambda () (and end (/ (milliseconds-left end) 1000)))))
 
+;;; What differs between the two engines
+
+(defgeneric worker-loop (engine worker)
+  (:documentation "The life of WORKER: takes connections of ENGINE and serves them until it
+is to end.  Called in its thread."))
+
+(defgeneric sentinel-loop (engine)
+  (:documentation "The life of the sentinel of ENGINE, until that is stopped."))
+
+(defgeneric make-pool-worker (engine number)
+  (:documentation "A worker for ENGINE, without its thread.  NUMBER distinguishes it from others.")
+  (:method ((engine engine) number)
+    (make-worker engine number)))
+
+(defgeneric acquire-resources (engine)
+  (:documentation "Prepares ENGINE, before its first worker is made."))
+
+(defgeneric release-resources (engine)
+  (:documentation "Gives back the resources of ACQUIRE-RESOURCES: ENGINE has stopped, and its
+last worker is gone.")
+  (:method ((engine engine))))
+
+(defgeneric detach (engine connection)
+  (:documentation "Removes CONNECTION, which the caller owns, from ENGINE, and leaves its socket
+open for another owner.  Does nothing the second time.  Called by the worker that serves
+CONNECTION, which defers interrupts until it has recorded the other owner."))
+
+(defgeneric close-orphaned-connection (engine connection)
+  (:documentation "Closes CONNECTION of ENGINE, whose worker died without doing so."))
+
+(defgeneric wake-from-client (engine connection direction)
+  (:documentation "Shuts down the connection CONNECTION of ENGINE if a worker still has it, so
+that the worker wakes.  DIRECTION is :INPUT, so that the client can still be told why, or
+:OUTPUT, which ends both halves.  The value does not matter."))
+
+(defgeneric milliseconds-queued (engine connection least)
+  (:documentation "For how many milliseconds, an integer, the input of CONNECTION of ENGINE has
+waited for a worker, which is the caller, and has just read it; 0 where that is less than LEAST, or
+not known.  Costs next to nothing while no connection waits for long."))
+
+(defgeneric accept-rest (engine seconds)
+  (:documentation "Has the connections accepted that have come to the listener of ENGINE, which
+drains.  Takes up to SECONDS, a real, while ENGINE accepts: new connections may come as fast, and
+descriptors may be missing."))
+
+(defgeneric leave-listener (engine)
+  (:documentation "Wakes the workers of ENGINE that wait for its listener.  Called once,
+when ENGINE accepts nothing more."))
+
+(defgeneric end-input (engine &rest states)
+  (:documentation "Lets the connections of ENGINE in one of STATES, :KEEP-ALIVE, :SERVING or
+:WRITING, read nothing more."))
+
+(defgeneric wake-workers (engine)
+  (:documentation "Makes the workers of ENGINE that wait for something look around.")
+  (:method ((engine engine))))
+
+(defgeneric resume-all-deferred (engine)
+  (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED
+served: the phase of ENGINE has changed.  A worker that has its own connection looks itself.")
+  (:method ((engine engine))))
+
+(defgeneric call-noting (engine function)
+  (:documentation "Calls FUNCTION, which lets the service of ENGINE log a message, and may take
+long.")
+  (:method ((engine engine) function)
+    (funcall function)))
+
+;;; Its numbers and its phase
+
 (defun state-index (state)
   (position state *worker-states*))
 
@@ -143,22 +260,12 @@ returns its last value."
   "How many workers of ENGINE are in one of STATES."
   (loop for state in states sum (svref (engine-counts engine) (state-index state))))
 
-(define-compiler-macro worker-count (&whole form engine &rest states)
-  ;; Some are counted for each event.
-  (if (every #'keywordp states)
-      (let ((counts (gensym "COUNTS")))
-        `(let ((,counts (engine-counts ,engine)))
-           (declare (type simple-vector ,counts))
-           (+ ,@(loop for state in states
-                      collect `(the fixnum (svref ,counts ,(position state *worker-states*)))))))
-      form))
-
 (defun pool-size (engine)
   (worker-count engine :starting :waiting :serving :keep-alive :active :suspended))
 
 (defun open-count (engine)
   "How many connections of ENGINE are open."
-  (counter-count (tally-open (engine-tally engine))))
+  (counter-count (engine-open engine)))
 
 (defgeneric busy-count (engine)
   (:documentation "How many connections of ENGINE have a worker.  Under the lock.")
@@ -170,10 +277,6 @@ returns its last value."
 lock.")
   (:method ((engine engine))
     (worker-count engine :starting :waiting)))
-
-(defun accepting-p (engine)
-  "True if ENGINE accepts connections from its listener."
-  (accept-open-p (engine-accept-state engine)))
 
 (defun welcoming-p (engine)
   "True while ENGINE runs, and no stop of it, gentle or not, has begun."
@@ -199,7 +302,7 @@ lock.")
 (defun drain-over-p (engine now)
   "True when ENGINE drains and has, at NOW, in MILLISECONDS, waited long enough for requests that
 were under way."
-  (let ((end (tally-drain-end (engine-tally engine))))
+  (let ((end (engine-drain-end engine)))
     (and end (draining-p engine) (>= now end))))
 
 (defun winding-down-p (engine)
@@ -209,61 +312,199 @@ for a worker."
 
 (defun keeps-connections-p (engine)
   "True if the connections of ENGINE should be kept after the replies that are sent now."
-  (and (welcoming-p engine) (not (engine-overloaded-p engine))))
+  (and (eq :running (engine-phase engine)) (not (engine-overloaded-p engine))))
 
-(defgeneric milliseconds-queued (engine connection least)
-  (:documentation "For how many milliseconds, an integer, the input of CONNECTION of ENGINE has
-waited for a worker, which is the caller, and has just read it; 0 where that is less than LEAST, or
-not known.  Costs next to nothing while no connection waits for long."))
+;;; Calls of the service whose errors only count, and what else may fail in a thread of an engine
 
-(defvar *timed-engine* nil
-  "In a timer thread, the engine that it belongs to; else NIL.")
+(defun count-failure (engine)
+  "Counts a failure while ENGINE served a connection, or did something for one."
+  (with-engine (engine)
+    (incf (engine-failed engine))))
 
-(defun current-engine ()
-  "The engine that the current thread, a worker or a timer thread, belongs to; else NIL."
-  (if *worker* (worker-engine *worker*) *timed-engine*))
+(defmacro counting-failures ((engine value) &body body)
+  "Evaluates BODY, which calls the service of ENGINE.  A failure is only counted; VALUE stands for
+the value then."
+  `(handler-case (progn ,@body)
+     ((or error storage-condition) ()
+       (count-failure ,engine)
+       ,value)))
 
-(defun inside-worker-p (engine)
-  "True in the threads of the workers of ENGINE, and in that of its timers."
-  (and engine (eq engine (current-engine))))
+(defun release-connection (engine connection)
+  "Lets the service RELEASE CONNECTION of ENGINE, and returns its value; true after a failure."
+  (counting-failures (engine t)
+    (release (engine-service engine) connection)))
 
-(defgeneric worker-loop (engine worker)
-  (:documentation "The life of WORKER: takes connections of ENGINE and serves them until it
-is to end.  Called in its thread."))
+(defun notice-given-p (engine connection)
+  "True if the service of ENGINE has told the peer of CONNECTION why that ends: see GIVE-NOTICE."
+  (counting-failures (engine nil)
+    (give-notice (engine-service engine) connection)))
 
-(defgeneric make-pool-worker (engine number)
-  (:documentation "A worker for ENGINE, without its thread.  NUMBER distinguishes it from others.")
-  (:method ((engine engine) number)
-    (make-worker engine number)))
+(defun count-late (engine kind)
+  "Counts a connection of ENGINE as ended because of KIND, a keyword as for SET-DEADLINE: by the
+sentinel, or by its service, which has found it late before."
+  (with-engine (engine)
+    (incf (getf (engine-expired-by engine) kind 0))))
 
-(defgeneric detach (engine connection)
-  (:documentation "Removes CONNECTION, which the caller owns, from ENGINE, and leaves its socket
-open for another owner.  Does nothing the second time.  Called by the worker that serves
-CONNECTION, which defers interrupts until it has recorded the other owner."))
+(defun refuse-with-notice (engine connection reason)
+  "Counts CONNECTION, which ENGINE has just accepted, and refuses because of REASON, one of
+*REFUSAL-REASONS*, and lets the service tell its peer.  The value is that of NOTICE-GIVEN-P."
+  (with-engine (engine)
+    (incf (getf (engine-refused-by engine) reason)))
+  (setf (connection-deadline-kind connection) reason)
+  (notice-given-p engine connection))
 
-(defgeneric acquire-resources (engine)
-  (:documentation "Prepares ENGINE, before its first worker is made.")
-  (:method ((engine engine))
-    nil))
+(defun log-message (engine level control &rest arguments)
+  "Lets the service of ENGINE NOTE an event; LEVEL, CONTROL and ARGUMENTS are for that.  A
+failure of it is only counted."
+  (flet ((note-with (arguments)
+           (counting-failures (engine nil)
+             (call-noting engine (lambda ()
+                                   (apply #'note (engine-service engine) level control arguments)))
+             t)))
+    (or (note-with arguments)
+        ;; The report of a condition may have failed, and would remain unknown.
+        (note-with (loop for argument in arguments
+                         collect (if (typep argument 'condition) (type-of argument) argument))))))
 
-(defgeneric release-resources (engine)
-  (:documentation "Gives back the resources of ACQUIRE-RESOURCES: ENGINE has stopped, and its
-last worker is gone.")
-  (:method ((engine engine))
-    nil))
+(defmacro noting-end ((engine) &body body)
+  "Evaluates BODY, the life of a thread of ENGINE, which can be interrupted only within
+INTERRUPTIBLY.  An error there, of an interrupt, is counted and logged, and ends the thread."
+  `(handler-case (uninterruptibly ,@body)
+     (serious-condition (condition)
+       (count-failure ,engine)
+       (log-message ,engine :error "A thread ends, and is replaced: ~A" condition))))
 
-(defgeneric accept-rest (engine seconds)
-  (:documentation "Has the connections accepted that have come to the listener of ENGINE, which
-drains.  Takes up to SECONDS, a real, while ENGINE accepts: new connections may come as fast, and
-descriptors may be missing."))
+;;; The making of threads, whose trouble is logged once while it lasts
 
-(defgeneric sentinel-loop (engine)
-  (:documentation "The life of the sentinel of ENGINE, until that is stopped."))
+(defparameter *trouble-seconds* 5
+  "The trouble of making threads is over if none failed for this number of seconds, even if none
+was needed since.")
 
-(defgeneric resume-all-deferred (engine)
-  (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED
-served: the phase of ENGINE has changed.")
-  (:method (engine)
-    "Does nothing: each connection has a worker, which looks itself."
-    (declare (ignore engine))
-    nil))
+(defun may-launch-p (engine)
+  "False for a moment after a thread could not be made, and once the process exits."
+  (let ((after (engine-launch-after engine)))
+    (and (or (zerop after) (<= after (milliseconds)))
+         (not (process-exits-p)))))
+
+(defun thread-made-p (engine function)
+  "Calls FUNCTION, which makes a thread for ENGINE.  NIL if it could not: that is counted, and
+logged unless it was before.  No thread is made then before a tick has passed."
+  (handler-case (call-making-thread function)
+    ((or error storage-condition) (condition)
+      (unless (with-engine (engine)
+                (incf (engine-failed engine))
+                (setf (engine-launch-after engine) (+ (milliseconds) (as-milliseconds *tick*)))
+                (shiftf (engine-thread-trouble engine) condition))
+        (log-message engine :error "A thread could not be made, and is tried again: ~A" condition))
+      nil)
+    (:no-error (&rest values)
+      (declare (ignore values))
+      (setf (engine-thread-trouble engine) nil)
+      t)))
+
+(defun call-in-thread (engine name function)
+  "Has a new thread called NAME, a string, call FUNCTION, without arguments, for the service of
+ENGINE.  True when the thread was made.  NIL when it could not be made, which is counted, and logged
+unless it was before; for a moment from then on, without an attempt; and once the process exits."
+  (when (may-launch-p engine)
+    (thread-made-p engine (lambda () (bt:make-thread function :name name)))))
+
+;;; How many connections each address has open.  The service says which addresses count, and up to
+;;; which number; most services say that none does, and then the lock is never taken.  A connection
+;;; is counted when it is accepted, or when its service has learnt for whom a proxy has made it,
+;;; until NOTE-CLOSED, whatever has ended it.
+
+(defun change-address-count (engine connection address change &optional limit)
+  "Adds CHANGE to the number of connections of ENGINE from ADDRESS, unless that number is LIMIT or
+more.  True if it did: then CONNECTION is counted for ADDRESS, or no longer if CHANGE is -1."
+  (with-lock-briefly ((engine-addresses-lock engine))
+    (let* ((table (engine-addresses engine))
+           (count (gethash address table 0)))
+      (unless (if limit (>= count limit) (not (connection-address connection)))
+        (if (zerop (+ count change))
+            (remhash address table)
+            (setf (gethash address table) (+ count change)))
+        (setf (connection-address connection) (if (plusp change) address nil))
+        t))))
+
+(defun leave-address (engine connection)
+  "Ends the count of CONNECTION of ENGINE for its address, if it is counted."
+  (let ((address (connection-address connection)))
+    (when address
+      (change-address-count engine connection address -1))))
+
+(defun enter-address (engine connection)
+  "Counts CONNECTION of ENGINE, which the caller owns, for the address that its service tells, and
+for no other.  Returns NIL if that address has as many connections as it may: CONNECTION is not
+counted then, and the caller is to refuse it.  True also where the service tells no address."
+  (leave-address engine connection)
+  (multiple-value-bind (limit address) (counting-failures (engine nil)
+                                         (address-limit (engine-service engine) connection))
+    (or (null limit)
+        (change-address-count engine connection address 1 limit))))
+
+(defun note-closed (engine connection)
+  "Notes that CONNECTION, which ENGINE has counted as open, no longer is."
+  (counter-add (engine-open engine) -1)
+  (counter-add (engine-sent engine) (send-queue-sent (connection-queue connection)))
+  (leave-address engine connection))
+
+;;; Accepting, and its trouble, which is logged once while it lasts
+
+(defun note-accept-trouble (engine condition)
+  "Logs CONDITION, unless the last trouble of ENGINE was of the same kind.  True if it lasts."
+  (let ((lasts-p (with-engine (engine)
+                   (incf (engine-failed engine))
+                   (setf (engine-accept-again-p engine) (not (typep condition 'listener-closed)))
+                   (when (typep condition 'descriptors-exhausted)
+                     (setf (engine-overloaded-p engine) t)) ; let descriptors go
+                   (eq (type-of condition)
+                       (shiftf (engine-accept-trouble engine) (type-of condition))))))
+    (unless lasts-p
+      (log-message engine :error "~A" condition))
+    lasts-p))
+
+(defun forget-accept-trouble (engine)
+  "Notes that ENGINE can accept connections again."
+  (with-engine (engine)
+    (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+      (setf (engine-overloaded-p engine) nil))
+    (setf (engine-accept-trouble engine) nil
+          (engine-accept-again-p engine) nil)))
+
+(defun end-accepting (engine)
+  "Makes ENGINE accept nothing more.  The system refuses later clients, or they wait for other
+processes with the same listener."
+  ;; Otherwise workers might wait for the listener for ever.
+  (when (with-engine (engine)
+          (shiftf (engine-accepting-p engine) nil))
+    (leave-listener engine)))
+
+(defun call-while-accepting (engine function)
+  "Calls FUNCTION if ENGINE accepts.  Several threads may stop ENGINE, and the first to return may
+close the listener, whose number may soon be another's.  So none returns while FUNCTION is called."
+  (when (with-engine (engine)
+          (when (engine-accepting-p engine)
+            (incf (engine-listener-users engine))))
+    (unwind-protect (funcall function)
+      (with-engine (engine)
+        (decf (engine-listener-users engine))
+        (bt:condition-notify (engine-changed engine))))))
+
+;;; Doing something for each of several connections, even if one fails
+
+(defun call-for-all (function list)
+  "Calls FUNCTION with each element of LIST.  If one call exits non-locally, the others still
+happen, and the first of these exits then goes on."
+  (flet ((call-for-next ()
+           (when list
+             (funcall function (pop list))
+             t)))
+    (declare (dynamic-extent #'call-for-next))
+    (unwind-protect (loop while (call-for-next))
+      ;; It was left.  Thousands of nested exits would need more stack than there is.
+      (loop with more-p = t
+            while more-p
+            do (block nil
+                 (unwind-protect (setf more-p (call-for-next))
+                   (return)))))))

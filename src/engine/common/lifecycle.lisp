@@ -14,104 +14,76 @@ Call STOP from another thread.")
 has stopped the server.")
   (:documentation "Signalled when an engine cannot start."))
 
-;; A worker that does not accept learns nothing about the kernel's queue of connections, nor about
-;; its descriptors.
-(defun await-kernel (engine)
-  "Waits for ten milliseconds, or until ENGINE accepts nothing more."
-  (wait-for-change engine 1/100 (lambda () (not (accepting-p engine)))))
+(defvar *engines* '()
+  "The engines of this Lisp, a list, which is replaced whole: each from the beginning of its first
+sentinel until it has stopped and no worker is left in it, not even one that a stop could not end.
+The end of the process has to end them.")
+
+(defun list-engine (engine &optional (function #'adjoin))
+  "Lists ENGINE, which begins to serve; or no more, if FUNCTION is REMOVE."
+  (loop for engines = *engines*
+        until (compare-and-set (symbol-value '*engines*) engines
+                               (funcall function engine engines))))
+
+(defun release-resources-when-empty (engine)
+  "Releases the resources of ENGINE, once, if it has stopped and no thread of it is left."
+  (let ((sentinel (engine-sentinel engine)))
+    (when (and (engine-stopped-p engine)
+               (null (engine-workers engine))
+               (not (and sentinel (bt:thread-alive-p sentinel)))
+               (timer-thread-missing-p engine))
+      (list-engine engine #'remove)     ; also for a sentinel that has begun too late
+      (when (with-engine (engine)
+              (shiftf (engine-resources-held-p engine) nil))
+        (release-resources engine)))))
 
 ;;; Start
 
 (defun start-engine (engine)
   "Starts ENGINE and returns it once a worker waits for connections.  When no thread can be made,
-signals why, or NO-WORKERS, as where another thread stops ENGINE meanwhile; when its listener cannot
-be watched, START-REFUSED; and leaves nothing behind."
-  (begin-to-run engine)
-  (unless-returned (progn (finalize-classes)
-                     ;; Another thread that stops ENGINE waits until the listener is not used here
-                     ;; any more.
-                     (call-while-accepting engine (lambda () (acquire-resources engine)))
-                     (make-missing-workers engine)
-                     (await-first-worker engine)
-                     (start-first-sentinel engine))
-    (with-engine (engine)
-      (setf (sentinel-thread (engine-sentinel engine)) nil))
-    (stop-engine engine :timeout 0))
-  engine)
-
-(defun begin-to-run (engine)
-  "Makes ENGINE, which is new, run.  The current thread stands for its sentinel, so that its
-resources are not released before it has them.  Signals NO-WORKERS where another thread has stopped
-it."
+signals why, or NO-WORKERS, as where another thread stops ENGINE meanwhile; an ERROR when its
+listener cannot be watched; and leaves nothing behind."
   (unless (with-engine (engine)
             (when (eq (engine-phase engine) :new)
               (setf (engine-phase engine) :running
-                    (accept-open-p (engine-accept-state engine)) t
-                    (tally-started (engine-tally engine)) (milliseconds)
-                    (sentinel-thread (engine-sentinel engine)) (bt:current-thread)
-                    ;; RELEASE-RESOURCES gives back what there is by then.
+                    (engine-accepting-p engine) t
+                    (engine-started engine) (milliseconds)
+                    ;; The current thread stands for the sentinel, so that resources are not
+                    ;; released before they are there.
+                    (engine-sentinel engine) (bt:current-thread)
                     (engine-resources-held-p engine) t)))
-    (error 'no-workers)))
-
-(defun start-first-sentinel (engine)
-  "Makes the sentinel of ENGINE, and returns when it has begun."
-  (call-making-thread (lambda () (make-sentinel-thread engine)))
-  (wait-for-change engine 5 (lambda ()
-                              (not (eq (bt:current-thread)
-                                       (sentinel-thread (engine-sentinel engine)))))))
-
-(defun await-first-worker (engine)
-  "Returns when a worker of ENGINE waits for connections; signals why when none will."
-  (wait-for-change engine nil (lambda ()
-                                (or (zerop (pool-size engine))
-                                    (plusp (worker-count engine :waiting :serving :active)))))
-  (when (zerop (pool-size engine))
-    (error (or (threads-last-error (engine-threads engine)) 'no-workers))))
+    (error 'no-workers))
+  (unless-returned
+      (progn
+        (finalize-classes)
+        ;; Another thread that stops ENGINE waits until the listener is not used here any more.
+        (call-while-accepting engine (lambda () (acquire-resources engine)))
+        (make-workers engine #'worker-missing-p)
+        (wait-for-change engine nil (lambda ()
+                                      (or (zerop (pool-size engine))
+                                          (plusp (worker-count engine
+                                                               :waiting :serving :active)))))
+        (when (zerop (pool-size engine))
+          (error (or (engine-thread-trouble engine) 'no-workers)))
+        (call-making-thread (lambda () (make-sentinel engine)))
+        (wait-for-change engine 5 (lambda ()
+                                    (not (eq (bt:current-thread) (engine-sentinel engine))))))
+    (with-engine (engine)
+      (setf (engine-sentinel engine) nil))
+    (stop-engine engine :timeout 0))
+  engine)
 
 ;;; Stop
-
-(defun advance-phase (engine phase)
-  "Makes ENGINE go to PHASE from any earlier one.  True when it did."
-  (with-engine (engine)
-    (let ((order '(:new :running :leaving :draining :stopping :stopped)))
-      (when (< (position (engine-phase engine) order) (position phase order))
-        (bt:condition-notify (engine-changed engine))
-        (setf (engine-phase engine) phase)))))
-
-(defgeneric end-input (engine &rest states)
-  (:documentation "Lets the connections of ENGINE in one of STATES, :KEEP-ALIVE, :SERVING or
-:WRITING, read nothing more.")
-  (:method ((engine engine) &rest states)
-    (with-engine (engine)
-      (dolist (worker (engine-workers engine))
-        (when (and (worker-connection worker) (member (worker-state worker) states))
-          (shut-down (connection-handle (worker-connection worker)) :input))))))
-
-(defun drop-queue (engine)
-  "Closes the connections that no worker will take."
-  (dolist (connection (with-engine (engine)
-                        (dolist (connection (engine-queue engine))
-                          (note-closed engine connection))
-                        (shiftf (engine-queue engine) '())))
-    (close-socket (connection-handle connection))))
-
-(defgeneric wake-workers (engine)
-  (:documentation "Makes the workers of ENGINE that wait for something look around.")
-  (:method ((engine engine))
-    nil))
-
-(defparameter *least-stop-seconds* 1/10
-  "Seconds that STOP waits, however short its time is, for threads that have nothing to finish: so
-that nobody accepts from a listener that is closed next.")
-
-(defun await-empty-pool (engine seconds)
-  (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))
-
+;;;
 ;;; A soft stop loses no request.  One may be under way on a connection that idles, so each has a
 ;;; moment for it; and so has a client whose connection the system has accepted, and we have not.
 ;;; Proxies may send a request on an idle connection at the moment at which it ends.  So where there
 ;;; are some, the engine first is leaving until they have learnt from replies, or from a check, that
 ;;; they should ask another server, and have closed the connections that idle.
+
+(defparameter *least-stop-seconds* 1/10
+  "Seconds that STOP waits, however short its time is, for threads that have nothing to finish: so
+that nobody accepts from a listener that is closed next.")
 
 (defparameter *drain-seconds* 1
   "How long a soft stop waits for a request on a connection that idles, or for the rest of a head;
@@ -124,9 +96,22 @@ and how long for what has come to be accepted.")
   "How long a soft stop waits for connections that the system has held until their first octets
 arrive, and holds no more.")
 
+(defun advance-phase (engine phase)
+  "Makes ENGINE go to PHASE from any earlier one.  True when it did."
+  (with-engine (engine)
+    (let ((order '(:new :running :leaving :draining :stopping :stopped)))
+      (when (< (position (engine-phase engine) order) (position phase order))
+        (bt:condition-notify (engine-changed engine))
+        (setf (engine-phase engine) phase)))))
+
 (defun await-other-phase (engine phase seconds)
   "Waits for SECONDS, or until another thread has ENGINE leave PHASE."
   (wait-for-change engine seconds (lambda () (not (eq phase (engine-phase engine))))))
+
+(defun await-kernel (engine)
+  "Waits for ten milliseconds, or until ENGINE accepts nothing more: a worker that does not accept
+learns nothing about the kernel's queue of connections, nor about its descriptors."
+  (wait-for-change engine 1/100 (lambda () (not (engine-accepting-p engine)))))
 
 (defun admit-held-connections (engine)
   "Has the system hold no connection any more for ENGINE.  Returns within how many seconds those
@@ -134,40 +119,6 @@ that it has held can be accepted."
   (if (call-while-accepting engine (lambda () (admit-held (engine-listener engine))))
       *held-seconds*
       0))
-
-(defun leave (engine seconds)
-  "Has ENGINE serve for SECONDS, a real, so that its clients notice that it will stop."
-  (when (plusp seconds)
-    (advance-phase engine :leaving)
-    (let ((held (admit-held-connections engine)))
-      (await-other-phase engine :leaving (max held seconds)))))
-
-(defun begin-to-drain-connections (engine)
-  "Says until when ENGINE, which drains, waits for requests on idle connections, and wakes the
-sentinel."
-  (let ((held (admit-held-connections engine)))
-    (with-engine (engine)
-      (unless (tally-drain-end (engine-tally engine))
-        (setf (tally-drain-end (engine-tally engine))
-              (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*)))))
-      (notify-sentinel engine))))
-
-(defun end-arrivals (engine seconds)
-  "Makes ENGINE, which drains, accept the connections that have come, and nothing more.  Takes up
-to SECONDS, a real, or as long as it should if NIL."
-  (let ((left (countdown seconds)))
-    (flet ((at-most (seconds)
-             (min seconds (or (funcall left) seconds))))
-      ;; Until then it gets connections that the system has held.
-      (await-other-phase engine :draining
-                         (at-most (max 0 (- (/ (milliseconds-left
-                                                (tally-drain-end (engine-tally engine)))
-                                               1000)
-                                            *drain-seconds*))))
-      (when (stop-arrivals (engine-listener engine))
-        (await-other-phase engine :draining (at-most *arrival-seconds*))
-        (accept-rest engine (at-most *drain-seconds*)))))
-  (end-accepting engine))
 
 (defun work-finished-p (engine)
   "True when ENGINE has no connection, and no worker that serves."
@@ -177,26 +128,39 @@ to SECONDS, a real, or as long as it should if NIL."
        (zerop (worker-count engine :starting :waiting))
        (null (engine-queue engine))))
 
-(defun await-end-of-work (engine seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE has nothing to do, or another
-thread stops it without waiting for that."
-  (wait-for-change engine seconds
-                   (lambda ()
-                     (or (work-finished-p engine)
-                         (not (draining-p engine))))))
-
 (defun drain (engine seconds)
   "Has every request that has come to ENGINE answered, in up to SECONDS, a real or NIL for no
 limit.  True if that succeeded."
   (let ((left (countdown seconds)))
-    (advance-phase engine :draining)
-    (resume-all-deferred engine)
-    (begin-to-drain-connections engine)
-    ;; A second caller does this as well: the first may give up before it is done.
-    (call-while-accepting engine (lambda () (end-arrivals engine (funcall left))))
-    (await-end-of-work engine (funcall left))
-    (with-engine (engine)
-      (work-finished-p engine))))
+    (flet ((at-most (seconds)
+             (min seconds (or (funcall left) seconds))))
+      (advance-phase engine :draining)
+      (resume-all-deferred engine)
+      (let ((held (admit-held-connections engine)))
+        (with-engine (engine)
+          (unless (engine-drain-end engine)
+            (setf (engine-drain-end engine)
+                  (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*)))))
+          (notify-sentinel engine)))
+      ;; A second caller does this as well: the first may give up before it is done.
+      (call-while-accepting
+       engine
+       (lambda ()
+         ;; Until then it gets connections that the system has held.
+         (await-other-phase engine :draining
+                            (at-most (max 0 (- (/ (milliseconds-left (engine-drain-end engine))
+                                                  1000)
+                                               *drain-seconds*))))
+         (when (stop-arrivals (engine-listener engine))
+           (await-other-phase engine :draining (at-most *arrival-seconds*))
+           (accept-rest engine (at-most *drain-seconds*)))
+         (end-accepting engine)))
+      (wait-for-change engine (funcall left)
+                       (lambda ()
+                         (or (work-finished-p engine)
+                             (not (draining-p engine)))))
+      (with-engine (engine)
+        (work-finished-p engine)))))
 
 (defun begin-nothing-more (engine)
   "Makes ENGINE begin nothing more, and has the workers end that have nothing to finish.  True for
@@ -219,15 +183,16 @@ up to SECONDS, a real or NIL for no limit."
   (wait-for-change engine (min 5 (max *least-stop-seconds* (or seconds 5)))
                    (lambda () (<= (pool-size engine) (busy-count engine)))))
 
-(defun describe-worker (worker)
-  "A plist about WORKER, for people, who are told the states of connections: see
-LIST-ENGINE-CONNECTIONS."
-  (list :worker (worker-number worker)
-        :state (case (worker-state worker)
-                 (:serving :active)
-                 (:keep-alive :idle)
-                 (t (worker-state worker)))
-        :seconds (/ (worker-milliseconds worker) 1000.0)))
+(defun drop-queue (engine)
+  "Closes the connections that no worker will take."
+  (dolist (connection (with-engine (engine)
+                        (dolist (connection (engine-queue engine))
+                          (note-closed engine connection))
+                        (shiftf (engine-queue engine) '())))
+    (close-socket (connection-handle connection))))
+
+(defun await-empty-pool (engine seconds)
+  (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))
 
 (defgeneric resting-p (worker)
   (:documentation "True if WORKER has nothing to finish, and will end by itself when asked.
@@ -238,21 +203,31 @@ Called with the lock held.")
 (defun finish-stop (engine seconds)
   "The last step of a stop.  Ends the sentinel, joins the threads that have ended, waiting up to
 SECONDS, a real or NIL for no limit, and returns a list of plists about the workers that did not
-end."
-  (await-listener-users engine)
-  (let ((left (countdown (and seconds (max *least-stop-seconds* seconds)))))
+end, in the words of LIST-ENGINE-CONNECTIONS."
+  (wait-for-change engine 5 (lambda () (zerop (engine-listener-users engine))))
+  (let ((left (countdown (and seconds (max *least-stop-seconds* seconds))))
+        (sentinel (engine-sentinel engine)))
     (when (advance-phase engine :stopped)
       (with-engine (engine)
-        (setf (tally-stopped (engine-tally engine)) (milliseconds))
+        (setf (engine-stopped engine) (milliseconds))
         (notify-sentinel engine)))
     ;; For connections that resuming threads have parked meanwhile; later threads do it themselves.
     (end-input engine :keep-alive :writing)
-    (await-sentinel engine (funcall left))
-    (await-end-of-timers engine (funcall left))
+    (when (and sentinel (not (eq sentinel (bt:current-thread))))
+      (join-thread sentinel (funcall left)))
+    (wait-for-change engine (funcall left) (lambda ()
+                                             (or (timer-thread-missing-p engine)
+                                                 (eq (timers-thread (engine-timers engine))
+                                                     (bt:current-thread)))))
     (release-resources-when-empty engine)
     (join-exited-threads engine (funcall left)))
   (with-engine (engine)
-    (mapcar #'describe-worker (remove-if #'resting-p (engine-workers engine)))))
+    (loop for worker in (engine-workers engine)
+          for state = (worker-state worker)
+          unless (resting-p worker)
+            collect (list :worker (worker-number worker)
+                          :state (or (getf '(:serving :active :keep-alive :idle) state) state)
+                          :seconds (/ (worker-milliseconds worker) 1000.0)))))
 
 (defun stop-engine (engine &key soft (timeout (if soft nil 1)) (delay 0))
   "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or has come is
@@ -266,8 +241,9 @@ LIST-ENGINE-CONNECTIONS has them. Timers that are pending when the requests are 
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
-  (when soft
-    (leave engine delay))
+  (when (and soft (plusp delay))
+    (advance-phase engine :leaving)
+    (await-other-phase engine :leaving (max (admit-held-connections engine) delay)))
   (let* ((left (countdown timeout))
          (drained-p (and soft (drain engine (funcall left))))
          (unanswered (and soft (not drained-p) (unanswered-connections engine))))
@@ -290,6 +266,10 @@ worker.")
 
 ;;; The last resort
 
+(defparameter *abandon-seconds* 5
+  "How many seconds ABANDON-ENGINE waits for threads that only wait, and then for the end of those
+that it has destroyed.")
+
 (defun threads-left (engine)
   "A list of sentences about threads of ENGINE that did not end."
   (with-engine (engine)
@@ -298,10 +278,6 @@ worker.")
            collect (format nil "~A did not end." worker))
      (unless (timer-thread-missing-p engine)
        (list "The thread of the timers did not end.")))))
-
-(defparameter *abandon-seconds* 5
-  "How many seconds ABANDON-ENGINE waits for threads that only wait, and then for the end of those
-that it has destroyed.")
 
 (defun destroy-threads (threads)
   "Destroys those of THREADS that are any, but not the current one."
@@ -332,11 +308,6 @@ end.  Signals STOP-FROM-WORKER in a worker of ENGINE."
 (defparameter *exit-seconds* 1
   "How many seconds the exit of the process waits for workers that it has cut short.")
 
-(defun cut-workers-short (engine)
-  "Destroys the threads of ENGINE that serve, but not the current one."
-  (destroy-threads (with-engine (engine)
-                     (mapcar #'worker-thread (remove-if #'resting-p (engine-workers engine))))))
-
 (defun stop-for-exit ()
   "Has the workers of all engines end.  An exit hook.  Those that have nothing to finish end by
 themselves: an interrupt of the Lisp's exit that comes just before a worker waits in the system does
@@ -349,7 +320,11 @@ has the lock that a handler needs to make a thread, and that handler would never
                (handler-case (funcall function engine)
                  (error () (count-failure engine))))))
       (for-all-engines #'begin-nothing-more)
-      (for-all-engines #'cut-workers-short)
+      (for-all-engines (lambda (engine)
+                         (destroy-threads
+                          (with-engine (engine)
+                            (mapcar #'worker-thread
+                                    (remove-if #'resting-p (engine-workers engine)))))))
       (for-all-engines (lambda (engine)
                          (wait-for-change engine (funcall left)
                                           (lambda ()

@@ -81,42 +81,29 @@ budget and PLACE."
 (defparameter *longest-between-collections* 10000
   "Garbage is collected after so many milliseconds, however little there may be.")
 
-(defstruct (collections (:include opaque) (:constructor make-collections ()) (:copier nil))
-  "The collections of all garbage for the sake of clients."
-  (under-way-p nil)
-  (ended nil :type (or null fixnum))    ; the last one, in MILLISECONDS; NIL before the first
-  (took 0 :type fixnum)                 ; how many milliseconds it took
-  (used 0 :type unsigned-byte))         ; how many octets of the heap were in use after it
+(defvar *collection-lock* (bt:make-lock "collection")
+  "Held while all garbage is collected for the sake of clients: others that want that wait.")
 
-(defvar *collections* (make-collections)
-  "Those of this process.")
+(defvar *next-collection* 0
+  "When garbage may be collected again, in MILLISECONDS, however little there is: so that this takes
+a tenth of the time.")
 
-(defun collection-due-p (collections now)
-  "True if all garbage is to be collected at NOW, in MILLISECONDS: a worthwhile part of the heap was
-taken since the last of COLLECTIONS, or that is so long ago that another one takes a tenth of the
-time, or longer than *LONGEST-BETWEEN-COLLECTIONS*."
-  (let ((ended (collections-ended collections)))
-    (or (null ended)
-        (>= (- (heap-used) (collections-used collections))
-            (* *worthwhile-garbage* (heap-octets)))
-        (>= (- now ended)
-            (min (* 9 (1+ (collections-took collections))) *longest-between-collections*)))))
+(defvar *used-after-collection* 0
+  "How many octets of the heap were in use after the last collection.")
 
-(defun collect-now-and-then (&optional (collections *collections*))
-  "Collects all garbage if that is due after the last of COLLECTIONS, or waits for the thread that
-does so already."
-  (let ((began (milliseconds)))
-    (when (collection-due-p collections began)
-      (if (compare-and-set (collections-under-way-p collections) nil t)
-          (unwind-protect (collect-garbage)
-            (let ((ended (milliseconds)))
-              (setf (collections-used collections) (heap-used)
-                    (collections-took collections) (- ended began)
-                    (collections-ended collections) ended
-                    (collections-under-way-p collections) nil)))
-          ;; That thread is about to stop this one.
-          (loop while (collections-under-way-p collections)
-                do (bt:thread-yield))))))
+(defun collect-now-and-then ()
+  "Collects all garbage if a worthwhile part of the heap was taken since the last time, or that is
+long enough ago."
+  (bt:with-lock-held (*collection-lock*)
+    (let ((began (milliseconds)))
+      (when (or (>= began *next-collection*)
+                (>= (- (heap-used) *used-after-collection*)
+                    (* *worthwhile-garbage* (heap-octets))))
+        (collect-garbage)
+        (let ((ended (milliseconds)))
+          (setf *used-after-collection* (heap-used)
+                *next-collection* (+ ended (min (* 9 (1+ (- ended began)))
+                                                *longest-between-collections*))))))))
 
 (defun fits-in-heap-p (octets)
   "True when OCTETS more, an integer, may be allocated in the heap as it is, garbage included, or

@@ -51,7 +51,7 @@ returns true when it is, and NIL when the descriptor takes no more now."
       (close-descriptor (shiftf (file-part-file part) nil)))))
 
 (defstruct (peer-watch (:include opaque) (:constructor make-peer-watch ()) (:copier nil))
-  "How a peer takes its time, see slow-readers.lisp."
+  "How a peer takes its time, see TAKER-GIVEN-UP-P."
   (looked nil :type (or null fixnum))   ; when it was looked at last; NIL while nothing waits
   (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known
   (end nil :type (or null fixnum))      ; by when it is to take some of them, in MILLISECONDS
@@ -106,7 +106,7 @@ returns true when it is, and NIL when the descriptor takes no more now."
 
 (defun hold-memory (queue octets)
   "Counts OCTETS, an integer, for QUEUE: beyond the budget, too; see MAKE-ROOM-FOR-OUTPUT."
-  (when (plusp octets)
+  (unless (zerop octets)
     (change-reservation (send-queue-reserved queue) (+ (send-queue-reserved queue) octets)
                         :share nil)))
 
@@ -118,7 +118,7 @@ returns true when it is, and NIL when the descriptor takes no more now."
 (defun release-held (queue)
   "Queues what is held in QUEUE, to be sent."
   (dolist (octets (reverse (shiftf (send-queue-held queue) '())))
-    (change-reservation (send-queue-reserved queue) (- (send-queue-reserved queue) (length octets)))
+    (hold-memory queue (- (length octets)))
     (queue-octets queue octets 0 (length octets) nil)))
 
 (defun put-parts (queue parts)
@@ -140,34 +140,21 @@ returns true when it is, and NIL when the descriptor takes no more now."
   (setf (send-queue-last queue) (last parts)))
 
 (defun drop-first (queue)
-  (let* ((part (pop (send-queue-parts queue)))
-         (memory (part-memory part)))
+  "Drops the first part of QUEUE.  With the last one, the wait for the peer ends."
+  (let ((part (pop (send-queue-parts queue)))
+        (watch (send-queue-watch queue)))
     (drop-parts (list part))
-    (when (plusp memory)
-      (change-reservation (send-queue-reserved queue) (- (send-queue-reserved queue) memory)))
+    (hold-memory queue (- (part-memory part)))
     (unless (send-queue-parts queue)
       (setf (send-queue-last queue) '()) ; or it would keep what was sent alive
-      (end-wait queue))))
+      (when watch
+        (setf (peer-watch-looked watch) nil
+              (peer-watch-owed watch) nil)))))
 
-(defun send-first (queue)
-  "Sends as much of the first part of QUEUE, and perhaps of the next ones, as the socket takes now.
-Returns the number of octets, 0 if a file ends too early, or minus an error number."
-  (let* ((parts (send-queue-parts queue))
-         (part (first parts))
-         (position (part-position part))
-         (end (part-end part))
-         (descriptor (send-queue-descriptor queue)))
-    (cond ((step-part-p part) (if (funcall (step-part-function part)) 1 +would-block+))
-          ((send-queue-sender queue) (funcall (send-queue-sender queue) parts))
-          ((file-part-p part)
-           (send-file descriptor (file-part-file part) position end))
-          ((rest parts)
-           (send-octets-before-more descriptor (octets-part-octets part) position end))
-          (t
-           (send-octets descriptor (octets-part-octets part) position end)))))
-
-(defun skip-octets (parts count)
-  "Notes that COUNT octets of PARTS, a list, were sent."
+(defun note-sent (queue parts count)
+  "Notes that COUNT octets of PARTS, the first ones of QUEUE, were sent."
+  (decf (send-queue-size queue) count)
+  (incf (send-queue-sent queue) count)
   (loop for part in parts
         for sent = (min count (- (part-end part) (part-position part)))
         while (plusp count)
@@ -177,32 +164,35 @@ Returns the number of octets, 0 if a file ends too early, or minus an error numb
 (defun send-parts (queue)
   "Sends what waits in QUEUE, as far as the socket takes it now.  Returns an error number, after
 which QUEUE is dead, or NIL."
-  (loop for part = (first (send-queue-parts queue))
+  (loop with descriptor = (send-queue-descriptor queue)
+        for parts = (send-queue-parts queue)
+        for part = (first parts)
         while (and part (not (send-queue-waits-p queue)))
-        do (if (= (part-position part) (part-end part))
-               (drop-first queue)
-               (let ((count (send-first queue)))
-                 (cond ((plusp count)
-                        (skip-octets (send-queue-parts queue) count)
-                        (decf (send-queue-size queue) count)
-                        (incf (send-queue-sent queue) count))
-                       ((would-block-p count)
-                        (when (send-queue-arm queue)
-                          (funcall (send-queue-arm queue) (send-queue-connection queue)))
-                        (return nil))
-                       (t
-                        (end-under-lock queue)
-                        (return (if (zerop count) +eio+ (- count)))))))))
-
-(defun send-some (queue octets start end)
-  "Sends as many OCTETS from START to END as the socket of QUEUE, in which nothing waits, takes now.
-Returns what SEND-OCTETS does."
-  (let ((count (if (send-queue-sender queue)
-                   (funcall (send-queue-sender queue) (list (make-octets-part octets start end)))
-                   (send-octets (send-queue-descriptor queue) octets start end))))
-    (when (plusp count)
-      (incf (send-queue-sent queue) count))
-    count))
+        do (let* ((position (part-position part))
+                  (end (part-end part))
+                  ;; Perhaps of the next parts, too; 0 if a file ends too early.
+                  (count (cond ((= position end) nil)
+                               ((step-part-p part)
+                                (if (funcall (step-part-function part)) 1 +would-block+))
+                               ((send-queue-sender queue)
+                                (funcall (send-queue-sender queue) parts))
+                               ((file-part-p part)
+                                (send-file descriptor (file-part-file part) position end))
+                               ((rest parts)
+                                (send-octets-before-more descriptor (octets-part-octets part)
+                                                         position end))
+                               (t
+                                (send-octets descriptor (octets-part-octets part)
+                                             position end)))))
+             (cond ((null count) (drop-first queue))
+                   ((plusp count) (note-sent queue parts count))
+                   ((would-block-p count)
+                    (when (send-queue-arm queue)
+                      (funcall (send-queue-arm queue) (send-queue-connection queue)))
+                    (return nil))
+                   (t
+                    (end-under-lock queue)
+                    (return (if (zerop count) +eio+ (- count))))))))
 
 (defun write-under-lock (queue octets start end copy-p)
   "See WRITE-TO-QUEUE."
@@ -211,12 +201,17 @@ Returns what SEND-OCTETS does."
         ((and (send-queue-parts queue) (send-queue-arm queue)) ; it is armed
          (queue-octets queue octets start end copy-p))
         (t
-         (let ((count (if (or (send-queue-parts queue) (send-queue-waits-p queue))
-                          0
-                          (send-some queue octets start end))))
-           (cond ((= count (- end start)) nil)
+         (let ((count (cond ((or (send-queue-parts queue) (send-queue-waits-p queue)) 0)
+                            ((send-queue-sender queue)
+                             (funcall (send-queue-sender queue)
+                                      (list (make-octets-part octets start end))))
+                            (t
+                             (send-octets (send-queue-descriptor queue) octets start end)))))
+           (when (plusp count)
+             (incf (send-queue-sent queue) count)
+             (incf start count))
+           (cond ((= start end) nil)
                  ((or (>= count 0) (would-block-p count))
-                  (incf start (max 0 count))
                   (queue-octets queue octets start end copy-p)
                   (send-parts queue))
                  (t
@@ -258,7 +253,8 @@ QUEUE; OCTETS must not change any more unless COPY-P.  Returns NIL, or an error 
 dead."
   (or (with-send-queue (queue)
         (write-under-lock queue octets start end copy-p))
-      (send-waiting queue)))
+      (and (send-queue-waits-p queue)
+           (send-waiting queue))))
 
 (defun write-parts (queue parts)
   "Writes PARTS, a list (see PART), as WRITE-TO-QUEUE does.  Takes the files of PARTS over."
@@ -287,10 +283,7 @@ number, or NIL.  A non-local exit makes QUEUE dead."
                    (with-send-queue (queue)
                      (setf (send-queue-sending-p queue) nil)
                      (cond ((dead-p queue) (return +ebadf+))
-                           ((plusp count)
-                            (skip-octets (list part) count)
-                            (decf (send-queue-size queue) count)
-                            (incf (send-queue-sent queue) count))
+                           ((plusp count) (note-sent queue (list part) count))
                            ((zerop left) (drop-first queue))
                            (t
                             (end-under-lock queue)
@@ -324,3 +317,92 @@ an event: the owner of the connection closes it, and calls the functions that wa
       (take-takers queue)
       (when shut-p
         (shut-descriptor (send-queue-descriptor queue) :io)))))
+
+;;; The one rule for peers that take octets slowly.  A peer is given up when it has taken
+;;;
+;;;   nothing                        for the time in which it has to take some
+;;;   less than the least rate       since a wait for it began, beyond a time of grace
+;;;
+;;;   while                          the peer is looked at by
+;;;   a handler waits for room       its worker: the server's AWAIT-TAKER
+;;;   no thread has the connection   the sentinel
+;;;
+;;; Only waits count, and the octets taken during them: a handler may be slow as well.
+;;;
+;;; A peer may take octets long before the socket takes more of ours: the kernel waits until a
+;;; third of its buffer, which may have megabytes, is free.  So the engine asks the kernel how many
+;;; of its octets are unsent.  Octets that are on their way when a wait begins arrive at once, but
+;;; the peer has not taken them yet; so the engine asks often.
+
+(defconstant +looks+ 16
+  "The number of looks of a worker at a peer within the time in which it has to take octets.")
+
+(defun limit-taking (queue seconds &optional rate (grace 0))
+  "From now on gives up the peer of QUEUE, a SEND-QUEUE, if it takes nothing for SECONDS, a real;
+or, once waits for it have lasted GRACE seconds, an integer, if it takes fewer than RATE octets a
+second, an integer.  Either is NIL for no limit."
+  (setf (send-queue-milliseconds queue) (as-milliseconds seconds)
+        (send-queue-rate queue) rate
+        (send-queue-grace queue) (* 1000 grace)))
+
+(defun ensure-watch (queue)
+  "The PEER-WATCH of QUEUE, a SEND-QUEUE, perhaps a new one."
+  (or (send-queue-watch queue)
+      (setf (send-queue-watch queue) (make-peer-watch))))
+
+(defun earlier (moment other)
+  "The earlier one of MOMENT and OTHER, integers or NIL, for never."
+  (if (and moment other) (min moment other) (or moment other)))
+
+(defun taker-given-up-p (queue now)
+  "Looks at NOW, in MILLISECONDS, how many octets the peer of QUEUE, a SEND-QUEUE in which octets
+wait, has taken.  The first look begins a wait.  True if it has taken too few by then."
+  (with-send-queue (queue)
+    (when (and (send-queue-parts queue) (not (dead-p queue)))
+      (let* ((watch (ensure-watch queue))
+             (unsent (unsent-octets (send-queue-descriptor queue))) ; by the kernel, if it says
+             (owed (if (minusp unsent) nil (+ unsent (send-queue-size queue))))
+             (before (peer-watch-owed watch))
+             (taken (if (and owed before) (max 0 (- before owed)) 0))
+             (looked (peer-watch-looked watch))
+             (milliseconds (send-queue-milliseconds queue))
+             (rate (send-queue-rate queue)))
+        (incf (peer-watch-waited watch) (if looked (max 0 (- now looked)) 0))
+        (incf (peer-watch-taken watch) taken)
+        (setf (peer-watch-looked watch) now
+              (peer-watch-owed watch) owed)
+        (when (or (null looked) (plusp taken))
+          (setf (peer-watch-end watch)
+                (earlier (and milliseconds (+ now milliseconds))
+                         (and rate owed
+                              (+ now (send-queue-grace queue)
+                                 (floor (* 1000 (peer-watch-taken watch)) rate)
+                                 (- (peer-watch-waited watch)))))))
+        (let ((end (peer-watch-end watch)))
+          (and end (<= end now)))))))
+
+(defun next-look-at-taker (queue now)
+  "The moment of the next look at the peer of QUEUE, a SEND-QUEUE, after NOW, in MILLISECONDS;
+NIL for never."
+  (let* ((watch (send-queue-watch queue))
+         (end (and watch (peer-watch-end watch)))
+         (milliseconds (send-queue-milliseconds queue)))
+    (and end
+         (min end (+ now (if milliseconds (ceiling milliseconds +looks+) 1000))))))
+
+(defun peer-progress (queue)
+  "Returns two values: the number of octets that the peer of QUEUE, a SEND-QUEUE, has taken while it
+was waited for, and for how many milliseconds workers have waited for it, for input as well."
+  (let ((watch (send-queue-watch queue)))
+    (if watch
+        (values (peer-watch-taken watch) (peer-watch-worker-waited watch))
+        (values 0 0))))
+
+(defun note-worker-wait (queue milliseconds)
+  "Notes that a worker has waited for the peer of QUEUE, a SEND-QUEUE, for MILLISECONDS more, an
+integer."
+  (incf (peer-watch-worker-waited (ensure-watch queue)) milliseconds))
+
+(defun reset-taking (queue)
+  "Gives the peer of QUEUE, a SEND-QUEUE, all its time again: a new request begins."
+  (setf (send-queue-watch queue) nil))

@@ -1,12 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; How workers come and go.
+;;;; How workers come and go, the sentinel that makes them, and how many may wait for clients.
 
 (defun set-worker-state (worker state)
   "Changes WORKER to STATE.  Under the lock."
-  (let ((engine (worker-engine worker)))
-    (decf (svref (engine-counts engine) (state-index (worker-state worker))))
-    (incf (svref (engine-counts engine) (state-index state)))
+  (let ((counts (engine-counts (worker-engine worker))))
+    (decf (svref counts (state-index (worker-state worker))))
+    (incf (svref counts (state-index state)))
     (setf (worker-state worker) state
           (worker-since worker) (milliseconds))))
 
@@ -15,20 +15,15 @@
 connections only to queue or to refuse them.  A draining engine does: connections that wait in
 the kernel would be reset with the listener.")
   (:method ((engine engine))
-    (and (accepting-p engine)
+    (and (engine-accepting-p engine)
          (not (and (eq (engine-accept-limit engine) :unlimited)
                    (running-p engine))))))
 
-(defun pool-limit (engine)
-  "How many workers ENGINE may have, or NIL."
-  (let ((limit (engine-thread-limit engine)))
-    (and limit
-         (if (overflow-acceptor-needed-p engine) (1+ limit) limit))))
-
 (defun room-p (engine)
   "True when the pool of ENGINE may grow."
-  (let ((limit (pool-limit engine)))
-    (or (null limit) (< (pool-size engine) limit))))
+  (let ((limit (engine-thread-limit engine)))
+    (or (null limit)
+        (< (pool-size engine) (if (overflow-acceptor-needed-p engine) (1+ limit) limit)))))
 
 (defun full-p (engine)
   "True when as many connections of ENGINE are attended as may be."
@@ -38,53 +33,47 @@ the kernel would be reset with the listener.")
 (defun unserved-queue-p (engine)
   "True if a connection is queued that may be served, and no worker is about to take it: workers
 that wait in an accept do not look.  The worker that served before has died then, or the limit
-was raised.  Call it with the lock held."
+was raised.  Under the lock."
   (and (engine-queue engine)
        (not (full-p engine))
        (zerop (worker-count engine :starting))))
 
-(defun missing-workers (engine)
-  "How many workers ENGINE should make now.  Under the lock."
-  (cond ((not (and (serving-p engine) (may-launch-p engine))) 0)
-        ((not (room-p engine))
-         ;; One that served may have died while all others wait in an accept.  That makes one too
-         ;; many, which ends when as many wait as should.
-         (if (unserved-queue-p engine) 1 0))
-        ((and (accepting-p engine)
-              (< (pool-size engine) (engine-standby engine)))
-         (let ((limit (pool-limit engine)) (floor (engine-standby engine)))
-           (- (if limit (min floor limit) floor) (pool-size engine))))
-        ((worker-needed-p engine) 1)
-        (t 0)))
-
 (defgeneric worker-needed-p (engine)
   (:documentation "True when ENGINE should make another worker at once.  Under the lock."))
 
+(defun worker-missing-p (engine)
+  "True if ENGINE should make a worker now.  Under the lock."
+  (and (serving-p engine)
+       (may-launch-p engine)
+       (if (room-p engine)
+           (or (and (engine-accepting-p engine)
+                    (< (pool-size engine) (engine-standby engine)))
+               (worker-needed-p engine))
+           ;; One that served may have died while all others wait in an accept.  That makes one too
+           ;; many, which ends when as many wait as should.
+           (unserved-queue-p engine))))
+
 (defun reserve-worker (engine)
   "A new worker, counted as :STARTING before its thread exists.  Under the lock."
-  (let ((worker (make-pool-worker engine (incf (tally-made (engine-tally engine))))))
+  (let ((worker (make-pool-worker engine (incf (engine-made engine)))))
     (push worker (engine-workers engine))
     (incf (svref (engine-counts engine) (state-index :starting)))
     worker))
-
-(defgeneric keep-for-cleanup (engine worker)
-  (:documentation "Keeps the parts of WORKER, which leaves ENGINE, that other threads have to
-clean up.  Called with the lock held.")
-  (:method ((engine engine) worker)
-    (when (worker-thread worker)
-      (push (worker-thread worker) (threads-exited (engine-threads engine))))))
 
 (defun retire (worker)
   "Takes WORKER out of its pool.  Under the lock; does nothing the second time."
   (unless (eq (worker-state worker) :ended)
     (let ((engine (worker-engine worker)))
       (set-worker-state worker :ended)
-      (add-sheet (tally-served-before (engine-tally engine)) (worker-durations worker))
+      (add-sheet (engine-served-before engine) (worker-durations worker))
       ;; Other threads read the list without the lock, so the list itself never changes.
-      (setf (engine-workers engine) (remove worker (engine-workers engine)))
-      (keep-for-cleanup engine worker)
+      (setf (engine-workers engine) (remove worker (engine-workers engine))
+            ;; Else it would be resumed although it has ended.
+            (engine-suspended engine) (delete worker (engine-suspended engine)))
+      (when (worker-thread worker)
+        (push (worker-thread worker) (engine-exited engine)))
       (bt:condition-notify (engine-changed engine))
-      (when (plusp (missing-workers engine))
+      (when (worker-missing-p engine)
         (notify-sentinel engine)))))
 
 (defun run-worker (worker)
@@ -99,36 +88,6 @@ clean up.  Called with the lock held.")
         (retire worker))
       (release-resources-when-empty engine))))
 
-(defun release-resources-when-empty (engine)
-  "Releases the resources of ENGINE, once, if it has stopped and no thread of it is left."
-  (when (and (eq (engine-phase engine) :stopped)
-             (null (engine-workers engine))
-             (sentinel-gone-p engine)
-             (not (alarm-in-use-p engine)))
-    (unlist-engine engine)              ; also for a sentinel that has begun too late
-    (when (with-engine (engine)
-            (shiftf (engine-resources-held-p engine) nil))
-      (release-resources engine))))
-
-(defun reap-worker (engine worker)
-  "Cleans up after WORKER, whose thread died without unwinding."
-  (let ((connection (with-engine (engine)
-                      (retire worker)
-                      (shiftf (worker-connection worker) nil))))
-    (when connection
-      (close-orphaned-connection engine connection))))
-
-(defgeneric close-orphaned-connection (engine connection)
-  (:documentation "Closes CONNECTION of ENGINE, whose worker died without doing so."))
-
-(defun reap-dead-workers (engine)
-  "Cleans up after dead workers of ENGINE.  Some Lisps, and some ways to kill a thread, run no
-cleanup forms."
-  (loop for worker in (with-engine (engine) (copy-list (engine-workers engine)))
-        for thread = (worker-thread worker)
-        when (and thread (not (bt:thread-alive-p thread)))
-          do (reap-worker engine worker)))
-
 (defun launch (worker)
   "Makes the thread of WORKER, which was reserved.  True if that succeeded; otherwise the
 reservation is given back, and the sentinel tries again.  Never call it with the lock held."
@@ -141,20 +100,13 @@ reservation is given back, and the sentinel tries again.  Never call it with the
           (retire worker)
           nil))))
 
-(defun make-workers (engine workers)
-  "Makes the threads of WORKERS of ENGINE, a list, which were reserved, until one cannot be made.
-True when all were."
-  (loop for (worker . others) on workers
-        always (or (launch worker)
-                   (with-engine (engine)
-                     (mapc #'retire others)
-                     nil))))
-
-(defun make-missing-workers (engine)
-  "Makes the workers that ENGINE misses.  True when none failed."
-  (make-workers engine (with-engine (engine)
-                         (loop repeat (missing-workers engine)
-                               collect (reserve-worker engine)))))
+(defun make-workers (engine needed-p &optional (most most-positive-fixnum))
+  "Makes up to MOST workers of ENGINE, while NEEDED-P, a function of that, is true under the lock."
+  (loop repeat most
+        for worker = (with-engine (engine)
+                       (when (funcall needed-p engine)
+                         (reserve-worker engine)))
+        while (and worker (launch worker))))
 
 (defun resize-pool (engine &key (standby (engine-standby engine))
                              (thread-limit (engine-thread-limit engine)))
@@ -163,10 +115,163 @@ THREAD-LIMIT, an integer not below STANDBY or NIL for no limit: from now on."
   (with-engine (engine)
     (setf (engine-standby engine) standby
           (engine-thread-limit engine) thread-limit)
-    (notify-sentinel engine))
-  (recheck-workers engine))
+    (notify-sentinel engine)
+    (recheck-workers engine)))
 
 (defgeneric recheck-workers (engine)
-  (:documentation "Lets the resting workers of ENGINE look whether they are needed.")
-  (:method ((engine engine))
-    nil))
+  (:documentation "Lets the resting workers of ENGINE look whether they are needed.  Under the
+lock.")
+  (:method ((engine engine))))
+
+;;; The sentinel.  Each engine has one, a thread for work that no worker can do: it makes workers in
+;;; place of those that died or could not be made, and ends connections whose time is over.
+
+(defun run-sentinel (engine)
+  "The life of the sentinel of ENGINE in its own thread.  Only a person at a REPL or a failing Lisp
+makes it die before ENGINE stops.  Its last act is then to make the next one."
+  (unwind-protect
+      (progn
+        (with-engine (engine)
+          (setf (engine-sentinel engine) (bt:current-thread))
+          (bt:condition-notify (engine-changed engine)))
+        (list-engine engine)
+        (uninterruptibly (sentinel-loop engine)))
+    (cond ((serving-p engine)
+           (thread-made-p engine (lambda () (make-sentinel engine))))
+          (t
+           (with-engine (engine)
+             (setf (engine-sentinel engine) nil))
+           (release-resources-when-empty engine)))))
+
+(defun make-sentinel (engine)
+  "Makes the sentinel of ENGINE, and returns its thread."
+  (make-engine-thread (engine-service engine) :sentinel (lambda () (run-sentinel engine))))
+
+(defun maintain-pool (engine)
+  "Removes the workers of ENGINE that are gone, and makes missing ones."
+  ;; Some Lisps, and some ways to kill a thread, run no cleanup forms.
+  (loop for worker in (with-engine (engine) (copy-list (engine-workers engine)))
+        for thread = (worker-thread worker)
+        when (and thread (not (bt:thread-alive-p thread)))
+          do (let ((connection (with-engine (engine)
+                                 (retire worker)
+                                 (shiftf (worker-connection worker) nil))))
+               (when connection
+                 (close-orphaned-connection engine connection))))
+  (join-exited-threads engine 0)
+  (when (and (engine-thread-trouble engine)
+             (< (+ (engine-launch-after engine) (as-milliseconds *trouble-seconds*))
+                (milliseconds)))
+    (setf (engine-thread-trouble engine) nil))
+  (make-workers engine #'worker-missing-p))
+
+(defun join-exited-threads (engine seconds)
+  "Joins the threads of ENGINE that have ended, and waits up to SECONDS, a real or NIL for no limit,
+for all of them.  A thread that goes on, in code that the program has put around its life, is left
+for the next time."
+  (let ((left (countdown seconds)))
+    (dolist (thread (with-engine (engine) (shiftf (engine-exited engine) '())))
+      (unless (or (eq thread (bt:current-thread))
+                  (join-thread thread (funcall left)))
+        (with-engine (engine)
+          (push thread (engine-exited engine)))))))
+
+(defun call-surviving (engine part function)
+  "Calls FUNCTION, which does PART, a keyword, of the work of the sentinel.  True if it succeeds.
+A failure is logged, unless the last call for PART failed as well."
+  (handler-case (funcall function)
+    (serious-condition (condition)
+      (count-failure engine)
+      (unless (member part (engine-failing-parts engine))
+        (push part (engine-failing-parts engine))
+        (log-message engine :error "The sentinel failed: ~A" condition))
+      nil)
+    (:no-error (&rest values)
+      (declare (ignore values))
+      (when (engine-failing-parts engine)
+        (setf (engine-failing-parts engine) (remove part (engine-failing-parts engine))))
+      t)))
+
+(defun rest-until-woken (engine period &optional (needed-p (constantly nil)))
+  "Lets the sentinel of ENGINE wait until it is woken, for at most PERIOD, as for WAIT-UNTIL; not
+at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true."
+  (interruptibly
+    (wait-once (lambda () (or (engine-stopped-p engine) (funcall needed-p)))
+               (engine-sentinel-wakeup engine) (engine-lock engine) period)))
+
+;;; Workers that wait for their clients, to send content or to take a reply.  A limit, by default
+;;; half of the threads, keeps slow clients from holding all threads.  When one worker more begins
+;;; to wait, the slowest of the clients that workers wait for is given up.
+;;;
+;;;   a worker begins to wait, and     then
+;;;   the limit allows it              it waits
+;;;   its own client is the slowest    it does not wait, and learns that its client was given up
+;;;   another client is the slowest    that one's connection is shut down; its worker wakes, and
+;;;                                    learns it
+;;;
+;;; Workers seldom wait for fast clients, which are never the slowest.  A connection between two
+;;; requests does not count: it is parked.  In the blocking engine it keeps its thread, and is
+;;; closed when other connections wait.
+
+(defstruct (client-wait (:include opaque)
+                        (:constructor make-client-wait (connection direction octets since))
+                        (:copier nil))
+  "A worker waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT.  The wait counts
+as if it had begun at SINCE, in MILLISECONDS; OCTETS have come or were taken."
+  (connection nil :read-only t)
+  (direction :input :read-only t)
+  (octets 0 :type (unsigned-byte 62) :read-only t)
+  (since 0 :type fixnum :read-only t)
+  (given-up-p nil))
+
+(defconstant +octets-granted+ (* 64 1024)
+  "The number of octets that count as moved, in the second that counts as waited, when a wait for
+a client begins.")
+
+(defun slowest-wait-too-many (engine now)
+  "If too many workers of ENGINE wait at NOW, in MILLISECONDS, the wait for the client that has
+moved the fewest octets a second; among equally slow ones the oldest.  It is one no longer.  Under
+the lock."
+  (flet ((speed (wait)
+           (floor (* 1000 (+ (client-wait-octets wait) +octets-granted+))
+                  (+ 1000 (max 0 (- now (client-wait-since wait)))))))
+    (let* ((waits (engine-client-waits engine))
+           (threads (engine-thread-limit engine))
+           (limit (if (eq :half (engine-waiting-limit engine))
+                      (and threads (max 1 (floor threads 2)))
+                      (engine-waiting-limit engine)))
+           (slowest (first waits)))
+      (when (and limit (> (length waits) limit))
+        (dolist (wait (rest waits))
+          (when (<= (speed wait) (speed slowest))
+            (setf slowest wait)))
+        (setf (engine-client-waits engine) (delete slowest waits)
+              (client-wait-given-up-p slowest) t)
+        slowest))))
+
+(defun wait-for-client (connection direction octets milliseconds function)
+  "Calls FUNCTION, which waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT.
+Returns true unless that client was given up, before or meanwhile, because workers wait for too
+many.  OCTETS, an integer, have come from this client, or were taken by it, in the MILLISECONDS
+of earlier waits.  Threads that are no workers wait without a limit, and so does a worker if
+CONNECTION is NIL."
+  (unless (and *worker* connection)
+    (funcall function)
+    (return-from wait-for-client t))
+  (let* ((engine (worker-engine *worker*))
+         (now (milliseconds))
+         (wait (make-client-wait connection direction octets (- now milliseconds))))
+    (unwind-protect
+         (let ((slowest (with-engine (engine)
+                          (push wait (engine-client-waits engine))
+                          (slowest-wait-too-many engine now))))
+           (when slowest
+             (count-late engine (if (eq :input (client-wait-direction slowest)) :body :write))
+             (unless (eq slowest wait)
+               (wake-from-client engine (client-wait-connection slowest)
+                                 (client-wait-direction slowest))))
+           (unless (eq slowest wait)
+             (funcall function)))
+      (with-engine (engine)
+        (setf (engine-client-waits engine) (delete wait (engine-client-waits engine)))))
+    (not (client-wait-given-up-p wait))))

@@ -45,11 +45,12 @@
 (defun handle-event (engine worker token)
   "Handles in WORKER an event of ENGINE with TOKEN."
   (cond ((= token (engine-listener-descriptor engine))
-         (when (accepting-p engine)     ; or an inherited listener's connections are for others
+         (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
            (accept-connections engine worker)))
         ((= token +timer-token+)
          (unless-returned (run-due-timers engine worker)
-           (call-for-timers engine)))   ; that event will not come again
+           ;; That event will not come again.
+           (queue-events engine (list +timer-token+))))
         (t
          (let ((connection (find-connection (engine-table engine) (plain-token token))))
            (cond ((null connection))
@@ -61,6 +62,43 @@
                  (t
                   (serve-connection engine worker connection)))))))
 
+;;; Timers.  The poller watches a timer descriptor, which makes one event each time the alarm rings.
+;;; The worker that gets the event takes the due functions, one at a time.
+;;;
+;;;   after it took a function, it finds      and before it calls that function, it
+;;;   another one due, for the first time     queues the token, for the next free worker
+;;;   another one due, not the first time     does nothing: the worker that it called sees to them
+;;;   nothing more due                        sets the alarm for the next timer
+;;;
+;;;   before it takes a function, it finds    and
+;;;   it has called many since it asked       sets the alarm to now: its event comes after all
+;;;   the poller                              that is ready now
+;;;
+;;; So instant functions run in one worker, one after the other, and one that blocks holds up no
+;;; other: while it runs, the alarm is set, or another worker was called for those that are due.
+
+(defconstant +timer-batch+ 32
+  "The number of timers that one worker runs before other events have their turn.")
+
+(defun run-due-timers (engine worker)
+  "Calls the functions of the due timers of ENGINE in WORKER, the current thread's, and in others
+if one takes long."
+  (loop with timers = (engine-timers engine)
+        with called-p = nil
+        do (when (>= (ready-worker-timers-run worker) +timer-batch+)
+             (with-timers (timers)
+               (set-alarm timers))
+             (return))
+           (multiple-value-bind (function more-p) (take-due-timer timers (microseconds))
+             (unless function
+               (return))
+             (incf (ready-worker-timers-run worker))
+             (when (and more-p (not called-p))
+               (setf called-p t)
+               (queue-events engine (list +timer-token+)))
+             (stamp-worker worker)
+             (run-timer engine function))))
+
 ;;; Suspended workers, which are not needed now, and may be soon
 
 (defparameter *suspension-seconds* 4
@@ -71,7 +109,7 @@
 worker is suspended, and a thread that lowers the floor calls RECHECK-WORKERS."
   (clear-stack)                         ; else it may keep the last connection alive for long
   (with-engine (engine)
-    (incf (tally-suspends (engine-tally engine)))
+    (incf (engine-suspends engine))
     (set-worker-state worker :suspended)
     (push worker (engine-suspended engine)))
   (flet ((outcome ()
@@ -89,8 +127,7 @@ worker is suspended, and a thread that lowers the floor calls RECHECK-WORKERS."
                           (wait-until #'outcome (ready-worker-resumed worker) (engine-lock engine)
                                       nil #'period)))
       (with-engine (engine)
-        (setf (engine-suspended engine) (delete worker (engine-suspended engine))
-              (ready-worker-poll-milliseconds worker) *poll-milliseconds*)))))
+        (setf (engine-suspended engine) (delete worker (engine-suspended engine)))))))
 
 (defun resume-workers (engine count)
   "Lets up to COUNT suspended workers of ENGINE wait on the ready set again; returns how many."
@@ -99,7 +136,7 @@ worker is suspended, and a thread that lowers the floor calls RECHECK-WORKERS."
           for worker = (pop (engine-suspended engine))
           while worker
           do (set-worker-state worker :active)
-             (incf (tally-resumes (engine-tally engine)))
+             (incf (engine-resumes engine))
              (bt:condition-notify (ready-worker-resumed worker))
           count t)))
 
@@ -184,16 +221,16 @@ that it is time to look around."
                    (await-ready (engine-poller engine) 0 +event-batch+)
                    (let ((most (cond ((somebody-waits-p engine) 1)
                                      ((pool-state-calm-p pool) +event-batch+)
-                                     (t +small-event-batch+))))
+                                     (t +small-event-batch+)))
+                         ;; At rest nobody can be too many.
+                         (milliseconds (if (> (pool-state-target pool) (pool-state-floor pool))
+                                           *poll-milliseconds*
+                                           (* 8 *poll-milliseconds*))))
                      (counter-add waiting 1)
                      (multiple-value-prog1
                          (or (and (engine-event-queue engine) (take-event engine))
-                             (await-ready (engine-poller engine)
-                                          (ready-worker-poll-milliseconds worker) most))
+                             (await-ready (engine-poller engine) milliseconds most))
                        (counter-add waiting -1))))
-             (unless poll-p
-               (setf (ready-worker-poll-milliseconds worker)
-                     (if token *poll-milliseconds* (idle-poll-milliseconds pool))))
              (when (member :wakeup others) ; seldom; no other worker was woken by it
                (clear-wakeup engine)
                (setf others (remove :wakeup others))
@@ -204,14 +241,6 @@ that it is time to look around."
              (unless (eq token :wakeup)
                (return token))
              (clear-wakeup engine))))
-
-(defun idle-poll-milliseconds (pool)
-  "The number of milliseconds that a worker waits after it found nothing to do.  At rest all
-waiting workers together look around once in four seconds.  If more workers may wait than at
-rest, the wait has the usual length, because this one may soon be one too many."
-  (if (> (pool-state-target pool) (pool-state-floor pool))
-      *poll-milliseconds*
-      (* 4 *poll-milliseconds* (1+ (counter-count (pool-state-waiting pool))))))
 
 ;;; Serving
 
@@ -299,7 +328,7 @@ end: :CLOSE, :DETACHED or :BROKEN."
             (when (and (eq :next outcome) (eql served (connection-served connection)))
               ;; To call it again would change nothing, so it is parked, and has a deadline.
               (with-engine (engine)
-                (incf (tally-stalls (engine-tally engine))))
+                (incf (engine-stalls engine)))
               (setf outcome :park))
             (ecase outcome
               (:next :again)
@@ -336,14 +365,6 @@ is still sent."
   "True if the service of ENGINE has memory for the unserved input of CONNECTION."
   (counting-failures (engine nil)
     (keep-unread-input (engine-service engine) engine connection)))
-
-(defmethod milliseconds-queued ((engine ready-engine) connection least)
-  "Trusts the samples only where the kernel does not know when the input came."
-  (let ((under-way (floor (sample-under-way engine) 1000)))
-    (if (<= least (max under-way (floor (engine-latest-wait engine) 1000)))
-        (or (quiet-milliseconds (connection-descriptor connection))
-            under-way)
-        0)))
 
 ;;; Parking.  A stop ends the connections that are parked when it looks.  A thread that parks one
 ;;; later ends it itself.
@@ -408,23 +429,19 @@ if it finds a request in a buffer."
            nil))))
 
 (defun watch-under-lock (engine connection)
-  "Has the poller of ENGINE watch CONNECTION for input; for output too if some waits.  Returns 0 or
-minus an error number."
-  (let ((both-p (and (connection-output connection) t))
-        (descriptor (connection-descriptor connection))
-        (token (connection-token connection)))
-    (ecase (connection-watched connection)
-      (:both 0)
-      (:input (when both-p
-                (setf (connection-watched connection) :both)
-                ;; An event comes if it takes more by now.
-                (rearm (engine-poller engine) descriptor token t))
-       0)
-      ((nil)
-       (let ((result (watch (engine-poller engine) descriptor token both-p)))
-         (when (zerop result)
-           (setf (connection-watched connection) (if both-p :both :input)))
-         result)))))
+  "Has the poller of ENGINE watch CONNECTION for input; for output too if some waits, from then on
+for good.  An event comes if it takes more by now.  Returns 0 or minus an error number."
+  (let* ((both-p (and (connection-output connection) t))
+         (wanted (if both-p :both :input))
+         (before (connection-watched connection)))
+    (if (or (eq before wanted) (eq before :both))
+        0
+        (let ((result (funcall (if before #'rearm #'watch) (engine-poller engine)
+                               (connection-descriptor connection) (connection-token connection)
+                               both-p)))
+          (when (zerop result)
+            (setf (connection-watched connection) wanted))
+          result))))
 
 ;;; The end of a connection.  A descriptor that is closed with unread input resets its peer, which
 ;;; may then lose the last answer (RFC 9112, section 9.6).  Input that comes later has the same

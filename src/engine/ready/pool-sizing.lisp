@@ -30,7 +30,6 @@
 ;;;;   request                           that one did not sleep      thread for each connection
 ;;;;
 ;;;; If the system does not tell the first, a processor is free if processors were idle for a while.
-;;;; If it does not tell the second, a thread that used no processor since the last look is asleep.
 ;;;;
 ;;;; While no worker was blocked lately, looks are seldom.  The first worker that seems blocked then
 ;;;; only makes the next looks follow closely.  During a collection of garbage, threads are blocked
@@ -55,8 +54,7 @@ waits until a worker wakes it.  That costs the worker more than several looks.")
 
 (defstruct (controller (:include opaque)
                        (:constructor make-controller
-                           (processors &optional (last-processor-count 0)
-                                         (decisions (make-decision-counters)))))
+                           (processors last-processor-count decisions)))
   "The data that the sentinel of a ready engine keeps from look to look."
   (processors 1 :type fixnum)
   (looks-without-need 0 :type fixnum)   ; since a worker was missing, or seemed blocked
@@ -70,28 +68,9 @@ waits until a worker wakes it.  That costs the worker more than several looks.")
   (last-processor-count 0 :type fixnum) ; of processors, likewise
   (decisions nil :type (simple-array fixnum (*)) :read-only t)) ; counters
 
-;;; Counters
-
-(defparameter *decisions*
-  '(:resume :launch :suspend :limit :accept-overflow :short-nap :long-nap :idle-wait)
-  "The decisions of the sentinel at a look: to resume or to make workers; to have one suspended
-because too many run, or because the limit was lowered; to accept connections itself, only to
-refuse or park them; and how to rest.")
-
-(defun make-decision-counters ()
-  "A vector of zeros, one for each of *DECISIONS*.  The sentinel alone writes it."
-  (make-array (length *decisions*) :element-type 'fixnum :initial-element 0))
-
 (defun count-decision (controller decision)
   "Counts DECISION, one of *DECISIONS*."
   (incf (aref (controller-decisions controller) (position decision *decisions*))))
-
-(defun decision-counts (counters)
-  "A plist of *DECISIONS* and the number of times that each was made, from COUNTERS."
-  (loop for decision in *decisions*
-        for count across counters
-        collect decision
-        collect count))
 
 ;;; The rule
 
@@ -128,57 +107,6 @@ ASLEEP-LATELY are the last values of the last look."
 
 ;;; Observations of the sentinel
 
-(defun computed-microseconds (worker since)
-  "Returns for how long WORKER has computed at the request that it began at the tick SINCE,
-counted from the first question about that; and for how long since the last question.  Time in
-which its thread waited for a processor does not count."
-  (let ((run-time (thread-run-time (ready-worker-identity worker))))
-    (unless (= since (ready-worker-asked-stamp worker))
-      (setf (ready-worker-asked-stamp worker) since
-            (ready-worker-run-time worker) run-time
-            (ready-worker-latest-run-time worker) run-time))
-    (values (- run-time (ready-worker-run-time worker))
-            (- run-time (shiftf (ready-worker-latest-run-time worker) run-time)))))
-
-(defun asleep-p (worker)
-  "True if the thread of WORKER waits for anything but a processor."
-  (case (thread-state (ready-worker-identity worker))
-    (:blocked t)
-    (:running nil)
-    (t (zerop (nth-value 1 (computed-microseconds worker (ready-worker-stamp worker)))))))
-
-(defun computed-for-long-p (worker)
-  "True if WORKER has computed for long at its request."
-  (> (computed-microseconds worker (ready-worker-stamp worker)) *computing-microseconds*))
-
-(defun classify-workers (engine tick)
-  "Returns how many workers of ENGINE are at the ready set, or soon will be; how many of them were
-found blocked before; and a list of those that seem blocked at TICK, because they were at the same
-request at two looks."
-  (let ((active 0) (blocked 0) (suspects '()))
-    (declare (type fixnum active blocked))
-    (dolist (worker (engine-workers engine))
-      (when (member (worker-state worker) '(:active :starting))
-        (incf active)
-        (let ((since (ready-worker-stamp worker)))
-          (cond ((zerop since))
-                ((= since (ready-worker-blocked-stamp worker)) (incf blocked))
-                ((> (- tick since) 1) (push worker suspects))))))
-    (values active blocked suspects)))
-
-(defun busy-for-long (workers now)
-  "Those of WORKERS, a list, that have been at one request for long NOW, in MILLISECONDS."
-  (remove-if (lambda (worker) (< (- now (ready-worker-begun worker)) *long-milliseconds*))
-             workers))
-
-(defun blocked-suspects (suspects free-p now)
-  "The workers of the list SUSPECTS that are blocked NOW, in MILLISECONDS; FREE-P is true if a
-processor is free.  The thread of one answers for all."
-  (let ((candidates (if free-p suspects (busy-for-long suspects now))))
-    (if (and candidates (asleep-p (nth (random (length candidates)) candidates)))
-        candidates
-        (remove-if-not #'computed-for-long-p suspects))))
-
 (defparameter *stall-microseconds* 4000
   "The waits of threads for processors are measured over this time at least.")
 
@@ -206,15 +134,41 @@ time."
                    (know (>= (* 4 (since idle)) elapsed) idle)))))))
     (controller-free-p controller)))
 
+(defun computed-for-long-p (worker)
+  "True if WORKER has computed for long at its request, counted from the first question about that.
+Time in which its thread waited for a processor does not count."
+  (let ((stamp (ready-worker-stamp worker))
+        (run-time (thread-run-time (ready-worker-identity worker))))
+    (unless (= stamp (ready-worker-asked-stamp worker))
+      (setf (ready-worker-asked-stamp worker) stamp
+            (ready-worker-run-time worker) run-time))
+    (> (- run-time (ready-worker-run-time worker)) *computing-microseconds*)))
+
 (defun look-at-workers (engine controller tick)
   "The observations of the sentinel of ENGINE at TICK, a plist for SIZE-POOL.  The second value is
 true if some workers seem blocked and the next look is to decide."
-  (multiple-value-bind (active blocked suspects) (classify-workers engine tick)
-    (let* ((pool (engine-pool-state engine))
-           (waiting (counter-count (pool-state-waiting pool)))
-           (free-p (or (and (null suspects) (plusp waiting)) ; no matter
+  (let* ((pool (engine-pool-state engine))
+         (waiting (counter-count (pool-state-waiting pool)))
+         (active 0) (blocked 0) (suspects '()))
+    (declare (type fixnum active blocked))
+    (dolist (worker (engine-workers engine))
+      (when (member (worker-state worker) '(:active :starting))
+        (incf active)
+        (let ((since (ready-worker-stamp worker)))
+          (cond ((zerop since))
+                ((= since (ready-worker-blocked-stamp worker)) (incf blocked))
+                ((> (- tick since) 1) (push worker suspects)))))) ; at two looks
+    (let* ((free-p (or (and (null suspects) (plusp waiting)) ; no matter
                        (processor-free-p controller)))
-           (found (blocked-suspects suspects free-p (pool-state-clock pool)))
+           (long (- (pool-state-clock pool) *long-milliseconds*))
+           (candidates (if free-p
+                           suspects
+                           (remove-if (lambda (worker) (< long (ready-worker-begun worker)))
+                                      suspects)))
+           (one (and candidates (nth (random (length candidates)) candidates)))
+           (found (if (and one (eq :blocked (thread-state (ready-worker-identity one))))
+                      candidates        ; the thread of one answers for all
+                      (remove-if-not #'computed-for-long-p suspects)))
            (asleep (if (and free-p (zerop waiting))
                        (max 0 (- active (1- (online-processors))))
                        0))
@@ -229,55 +183,23 @@ true if some workers seem blocked and the next look is to decide."
                     :free-p free-p)
               (and doubt-p (or found (> asleep blocked)) t)))))
 
-;;; Fewer
+;;; One look
 
-(defun places-left (engine)
-  "How many more workers of ENGINE may take events; below 0 if its thread limit was lowered and more
-than that do."
-  (let ((limit (engine-thread-limit engine)))
-    (if limit
-        (- limit (worker-count engine :active :starting))
-        most-positive-fixnum)))
-
-(defun apply-thread-limit (engine pool controller)
-  "Has the workers suspended that exceed the thread limit of ENGINE, after it was lowered."
-  (let ((excess (- (places-left engine))))
-    (when (> excess (pool-state-excess pool))
-      (count-decision controller :limit)
-      (setf (pool-state-excess pool) excess))))
-
-;;; More
-
-(defun reserve-workers (engine count)
-  "Makes up to COUNT workers of ENGINE, yet without threads; fewer if the limit is reached."
-  (with-engine (engine)
-    (loop repeat count
-          while (and (serving-p engine) (room-p engine) (may-launch-p engine))
-          collect (reserve-worker engine))))
+(defun long-naps-p (controller)
+  "True if no worker was missing for some time."
+  (>= (controller-looks-without-need controller) *watch-looks*))
 
 (defun add-workers (engine controller count)
-  "Has COUNT more workers of ENGINE wait on the ready set, or as many as its thread limit allows:
-suspended ones first, then new ones."
-  ;; After the limit was lowered, more workers are suspended than may be resumed.
-  (let ((resumed (resume-workers engine (max 0 (min count (places-left engine))))))
+  "Has COUNT more workers of ENGINE wait on the ready set: suspended ones first, then new ones."
+  (let ((resumed (resume-workers engine count))
+        (made-before (engine-made engine)))
     (when (plusp resumed)
       (count-decision controller :resume))
-    (when (< resumed count)
-      (let ((made-before (tally-made (engine-tally engine))))
-        (make-workers engine (reserve-workers engine (- count resumed)))
-        (when (> (tally-made (engine-tally engine)) made-before)
-          (count-decision controller :launch))))))
-
-(defun accept-overflow (engine controller)
-  "Accepts connections when no worker may, only to refuse or park them, if connections are
-limited."
-  (unless (or (eq (engine-accept-limit engine) :unlimited)
-              (not (accepting-p engine))
-              (not (all-serve-p engine)))
-    (count-decision controller :accept-overflow)
-    (accept-for-others engine)))
-
-;;; One look
+    (make-workers engine (lambda (engine)
+                           (and (serving-p engine) (room-p engine) (may-launch-p engine)))
+                  (- count resumed))
+    (when (> (engine-made engine) made-before)
+      (count-decision controller :launch))))
 
 (defun adjust-pool (engine controller)
   "Looks at the workers of ENGINE, and adds or suspends workers as SIZE-POOL says.  Returns
@@ -292,37 +214,22 @@ some are blocked; else NIL."
           (apply #'size-pool :floor floor :processors (controller-processors controller)
                              :blocked-lately (controller-blocked-lately controller)
                              :asleep-lately (controller-asleep-lately controller) look)
-        (setf (controller-blocked-lately controller) blocked-lately
-              (controller-asleep-lately controller) asleep-lately
-              (pool-state-target pool) (enough-workers floor asleep-lately)
-              (pool-state-excess pool) (if excess-p 1 0)
-              (pool-state-calm-p pool) (and (zerop asleep-lately) (long-naps-p controller)))
-        (when excess-p
-          (count-decision controller :suspend))
-        (apply-thread-limit engine pool controller)
-        (when (plusp missing)
-          (add-workers engine controller missing)
-          (accept-overflow engine controller))
-        (cond ((or suspect-p (and (plusp missing) (plusp (places-left engine)))) :needed)
-              ((or (plusp missing) (plusp asleep-lately) (not (somebody-waits-p engine)))
-               :busy))))))
-
-;;; How long to rest
-
-(defun long-naps-p (controller)
-  "True if no worker was missing for some time."
-  (>= (controller-looks-without-need controller) *watch-looks*))
-
-(defun decide-rest (engine controller found)
-  "One of the last three of *DECISIONS*: how the sentinel of ENGINE rests after a look at which
-ADJUST-POOL returned FOUND."
-  (if (eq found :needed)
-      (setf (controller-looks-without-need controller) 0)
-      (incf (controller-looks-without-need controller)))
-  (if found
-      (setf (controller-idle-looks controller) 0)
-      (incf (controller-idle-looks controller)))
-  (cond ((draining-p engine) :long-nap) ; somebody waits for the end of it
-        ((not (long-naps-p controller)) :short-nap)
-        ((< (controller-idle-looks controller) *idle-looks*) :long-nap)
-        (t :idle-wait)))
+        (let* ((limit (engine-thread-limit engine))
+               ;; Below 0 if the limit was lowered and more than that take events.
+               (places (if limit
+                           (- limit (worker-count engine :active :starting))
+                           most-positive-fixnum))
+               (excess (max (if excess-p 1 0) (- places))))
+          (setf (controller-blocked-lately controller) blocked-lately
+                (controller-asleep-lately controller) asleep-lately
+                (pool-state-target pool) (enough-workers floor asleep-lately)
+                (pool-state-excess pool) excess
+                (pool-state-calm-p pool) (and (zerop asleep-lately) (long-naps-p controller)))
+          (when (plusp excess)
+            (count-decision controller (if excess-p :suspend :limit)))
+          (when (plusp missing)
+            (add-workers engine controller (max 0 (min missing places)))
+            (accept-overflow engine controller))
+          (cond ((or suspect-p (and (plusp missing) (> places missing))) :needed)
+                ((or (plusp missing) (plusp asleep-lately) (not (somebody-waits-p engine)))
+                 :busy)))))))

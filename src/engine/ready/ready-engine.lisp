@@ -8,7 +8,7 @@
 ;;;;                                                             others: see loop.lisp
 ;;;;   gets the listener's event  connections wait               accepts one and serves it: see
 ;;;;                                                             accepting-connections.lisp
-;;;;   gets the alarm's event     timers are due                 runs one: see ready-timers.lisp
+;;;;   gets the alarm's event     timers are due                 runs one: see RUN-DUE-TIMERS
 ;;;;   gets a connection's event  a thread owns it               marks it, waits again
 ;;;;   gets a connection's event  no thread owns it              serves it
 ;;;;   served a request           it has more input              serves that too
@@ -29,6 +29,12 @@ use.")
 
 (defun usable-processors ()
   (or *processors* (processor-count)))
+
+(defparameter *decisions*
+  '(:resume :launch :suspend :limit :accept-overflow :short-nap :long-nap :idle-wait)
+  "The decisions of the sentinel at a look: to resume or to make workers; to have one suspended
+because too many run, or because the limit was lowered; to accept connections itself, only to
+refuse or park them; and how to rest.")
 
 (defstruct (pool-state (:include opaque))
   "The data that the workers of a ready engine read between two requests.  The sentinel alone
@@ -54,14 +60,20 @@ sentinel stands."
       (milliseconds)
       (pool-state-clock pool)))
 
-(defstruct (ready-engine (:include engine) (:constructor %make-ready-engine)
+(defstruct (ready-engine (:include engine)
+                         (:constructor make-ready-engine
+                             (service listener &key standby thread-limit accept-limit
+                                                 (waiting-limit :half) idle-seconds
+                              &aux (pool-state (make-pool-state
+                                                :idle (as-milliseconds idle-seconds)))
+                                (listener-descriptor (listener-descriptor listener))))
                          (:conc-name engine-) (:copier nil))
   "The engine for platforms with pollers.  A parked connection has no thread."
   (poller nil)                          ; NIL before the start
   (arm nil)                             ; see WATCH-UNDER-LOCK; a function of a connection
   (table (make-table) :type table :read-only t)
   (pool-state nil :type pool-state :read-only t)
-  ;; Samples of how long a ready connection waits for a worker: see READY-STATISTICS.LISP.
+  ;; Samples of how long a ready connection waits for a worker: see SAMPLE-WAIT.
   (sampled-since 0 :type fixnum)        ; in MICROSECONDS; 0 while none is under way
   (latest-wait 0 :type fixnum)          ; likewise
   (waits (make-tally-sheet) :type tally-sheet :read-only t)
@@ -69,9 +81,10 @@ sentinel stands."
   ;; A worker was woken for a queued event, and has not come yet.
   (wakeup-pending-p nil)
   (listener-descriptor -1 :type fixnum :read-only t)
-  (timer-descriptor -1 :type fixnum)    ; below 0 before the start; see ready-timers.lisp
-  (suspended '() :type list)            ; workers, the one suspended last first
-  (decisions nil :read-only t)          ; the sentinel's, see pool-sizing.lisp
+  (timer-descriptor -1 :type fixnum)    ; below 0 before the start
+  ;; How often the sentinel, which alone writes it, has made each of *DECISIONS*.
+  (decisions (make-array (length *decisions*) :element-type 'fixnum :initial-element 0)
+   :read-only t)
   ;; The system refuses to watch connections; that was logged, and lasts.
   (watch-trouble-p nil))
 
@@ -85,11 +98,9 @@ the worker that came last first, so the others reach this time.")
   (pool-state nil :type pool-state :read-only t)
   (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
   (begun 0 :type fixnum)                ; the same moment in MILLISECONDS
-  (poll-milliseconds *poll-milliseconds* :type fixnum) ; how long it waits before it looks around
   (blocked-stamp 0 :type fixnum)        ; the stamp for which it was found to be blocked
   (asked-stamp 0 :type fixnum)          ; the stamp for which it was asked about, and how long its
   (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
-  (latest-run-time 0 :type fixnum)      ; and when it was asked about last
   (identity nil)                        ; of its thread, as the system knows it
   (accepted 0 :type fixnum)             ; connections, since it asked the poller last
   (timers-run 0 :type fixnum)           ; likewise
@@ -102,19 +113,6 @@ the worker that came last first, so the others reach this time.")
   (let ((pool (ready-worker-pool-state worker)))
     (setf (ready-worker-begun worker) (coarse-now pool)
           (ready-worker-stamp worker) (pool-state-tick pool))))
-
-(define-condition start-refused (recycling-error)
-  ((number :initarg :number :reader start-refused-number))
-  (:report (lambda (condition stream)
-             (format stream "The poller cannot wait for connections and timers: ~A."
-                     (error-text (start-refused-number condition)))))
-  (:documentation "Signalled when an engine cannot start: the system refuses its poller the listener
-or a timer descriptor."))
-
-(defun check-start (result)
-  "Signals START-REFUSED if RESULT, of a call of the platform, is minus an error number."
-  (when (minusp result)
-    (error 'start-refused :number (- result))))
 
 ;;; Its numbers
 
@@ -145,9 +143,8 @@ or a timer descriptor."))
 (defmethod overflow-acceptor-needed-p ((engine ready-engine))
   nil)                                  ; the sentinel accepts then, see pool-sizing.lisp
 
-(defmethod keep-for-cleanup :after ((engine ready-engine) worker)
-  ;; Otherwise it would be resumed although it has ended.
-  (setf (engine-suspended engine) (delete worker (engine-suspended engine))))
+(defmethod make-pool-worker ((engine ready-engine) number)
+  (make-ready-worker engine number (engine-pool-state engine)))
 
 ;;; Its threads
 
@@ -192,5 +189,183 @@ in MILLISECONDS, or a little later.  Its value does not matter."
   (when (connection-parkable-p connection)
     (heed-deadline engine connection)))
 
-(defmethod make-pool-worker ((engine ready-engine) number)
-  (make-ready-worker engine number (engine-pool-state engine)))
+;;; Start and stop
+
+(defconstant +timer-token+ (1- (ash 1 31))
+  "The token of the timer descriptor: the number of no descriptor of which there are connections.")
+
+(defmethod acquire-resources ((engine ready-engine))
+  (let ((pool (engine-pool-state engine))
+        (listener (engine-listener-descriptor engine))
+        (poller (make-poller)))
+    (setf (engine-poller engine) poller
+          (engine-arm engine) (lambda (connection) (watch-under-lock engine connection))
+          (pool-state-clock pool) (milliseconds)
+          (pool-state-floor pool) (min (usable-processors) (engine-standby engine))
+          (pool-state-target pool) (pool-state-floor pool))
+    (flet ((check (result)              ; of a call of the system
+             (when (minusp result)
+               (error "The poller cannot wait for connections and timers: ~A."
+                      (error-text (- result))))))
+      (check (set-non-blocking listener))
+      (set-no-delay listener)           ; accepted sockets inherit it; none of a Unix-domain socket
+      (check (watch poller listener listener))
+      (let ((clock (setf (engine-timer-descriptor engine) (make-timer-descriptor))))
+        (check clock)
+        (check (watch poller clock +timer-token+))
+        (setf (timers-set-clock (engine-timers engine))
+              (lambda (moment) (arm-timer-descriptor clock moment)))))))
+
+(defmethod release-resources ((engine ready-engine))
+  (end-input engine :keep-alive :writing) ; whatever is left
+  (unless (minusp (engine-timer-descriptor engine))
+    (close-descriptor (engine-timer-descriptor engine)))
+  (when (engine-poller engine)
+    (close-poller (engine-poller engine))))
+
+(defmethod recheck-workers ((engine ready-engine))
+  (dolist (worker (engine-suspended engine))
+    (bt:condition-notify (ready-worker-resumed worker))))
+
+(defmethod leave-listener ((engine ready-engine))
+  (when (engine-poller engine)          ; else it did not even begin to start
+    (unwatch (engine-poller engine) (engine-listener-descriptor engine))
+    (wake-listener (engine-listener engine) 0)))
+
+(defmethod wake-workers ((engine ready-engine))
+  (when (engine-poller engine)
+    (wake-all (engine-poller engine)))
+  (with-engine (engine)
+    (notify-sentinel engine)
+    (recheck-workers engine)))
+
+(defmethod end-input ((engine ready-engine) &rest states)
+  "Closes those that are parked; makes the owners of others read nothing more."
+  (map-connections (lambda (connection)
+                     (cond ((as-owner (and (member (if (unfinished-p connection)
+                                                       :writing
+                                                       :keep-alive)
+                                                   states)
+                                           (claim-parked connection))
+                              (drop-connection engine connection)
+                              t))
+                           ((member :serving states)
+                            (shut-if-owned connection :input))))
+                   (engine-table engine)))
+
+;; A request comes to the same workers from the same poller.
+(defmethod call-when-pool-serves ((engine ready-engine) function)
+  (schedule engine 0 function))
+
+;;; How long a ready connection waits for a worker, sampled at no cost to requests.  While no
+;;; worker waits, the kernel alone knows when a connection became ready.  So a few times a second
+;;; the sentinel wakes a worker then: the wakeup takes its place behind all that is ready.  One
+;;; sample is under way at a time, so its slots have one writer: the sentinel, and then the worker
+;;; that gets the wakeup.
+
+(defun note-wait (engine microseconds)
+  (setf (engine-latest-wait engine) microseconds)
+  (note-duration (engine-waits engine) microseconds))
+
+(defun sample-wait (engine)
+  "Begins a sample, in the sentinel of ENGINE, or sends the one under way again: its worker may have
+died."
+  (cond ((and (zerop (engine-sampled-since engine)) (somebody-waits-p engine))
+         (note-wait engine 0))
+        (t
+         (when (zerop (engine-sampled-since engine))
+           (setf (engine-sampled-since engine) (microseconds)))
+         (wake-one (engine-poller engine)))))
+
+(defun sample-under-way (engine)
+  "For how many microseconds a sample has been under way; 0 when none is."
+  (let ((since (engine-sampled-since engine)))
+    (if (zerop since) 0 (- (microseconds) since))))
+
+(defun end-sample (engine)
+  "Ends the sample under way, if any: the caller got the wakeup."
+  (when (plusp (engine-sampled-since engine))
+    (note-wait engine (sample-under-way engine))
+    (setf (engine-sampled-since engine) 0)))
+
+(defmethod milliseconds-queued ((engine ready-engine) connection least)
+  "Trusts the samples only where the kernel does not know when the input came."
+  (let* ((since (engine-sampled-since engine))
+         (under-way (if (zerop since) 0 (floor (- (microseconds) since) 1000))))
+    (if (<= least (max under-way (floor (engine-latest-wait engine) 1000)))
+        (or (quiet-milliseconds (connection-descriptor connection))
+            under-way)
+        0)))
+
+;;; Its statistics, and the list of its connections
+
+(defmethod parking-statistics ((engine ready-engine))
+  (let ((parked 0) (deferred 0) (writing 0))
+    (declare (type fixnum parked deferred writing))
+    ;; There may be many, so they are counted in one walk.
+    (map-connections (lambda (connection)
+                       (when (and (parked-p connection) (not (unfinished-p connection)))
+                         (incf parked))
+                       (when (eq :answer (connection-awaiting connection))
+                         (incf deferred))
+                       (when (and (connection-output connection) (not (owned-p connection)))
+                         (incf writing)))
+                     (engine-table engine))
+    (list :resumes (engine-resumes engine)
+          :suspends (engine-suspends engine)
+          :decisions (loop for decision in *decisions*
+                           for count across (engine-decisions engine)
+                           collect decision
+                           collect count)
+          :parked parked
+          :deferred deferred
+          :writing writing
+          :ready-wait (/ (max (sample-under-way engine) (engine-latest-wait engine)) 1000000.0)
+          :ready-waits (histogram (add-sheet (make-tally-sheet) (engine-waits engine))))))
+
+(defmethod busy-seconds ((worker ready-worker))
+  (if (zerop (ready-worker-stamp worker))
+      0.0
+      (/ (max 0 (- (milliseconds) (ready-worker-begun worker))) 1000.0)))
+
+(defmethod worker-activity ((worker ready-worker))
+  (let ((stamp (ready-worker-stamp worker)))
+    (cond ((not (eq :active (worker-state worker))) (worker-state worker))
+          ((zerop stamp) :waiting)
+          ((= stamp (ready-worker-blocked-stamp worker)) :blocked)
+          (t :serving))))
+
+(defmethod list-engine-connections ((engine ready-engine))
+  (let ((workers (worker-connections engine))
+        (plists '()))
+    (map-connections (lambda (connection)
+                       (let* ((worker (cdr (assoc connection workers)))
+                              (state (cond ((connection-linger-octets connection) :draining)
+                                           (worker :active)
+                                           ((connection-output connection) :writing)
+                                           ((eq :turn (connection-awaiting connection)) :queued)
+                                           ((connection-awaiting connection) :deferred)
+                                           ((zerop (connection-served connection)) :new)
+                                           (t :parked))))
+                         (push (describe-connection connection state worker) plists)))
+                     (engine-table engine))
+    plists))
+
+(defun octets-unseen-p (engine connection)
+  "True if CONNECTION of ENGINE is parked and has input that no worker has looked at.  The caller
+looks as its owner; otherwise the descriptor might belong to another connection by then."
+  (as-owner (claim-parked connection)
+    (prog1 (or (eq :turn (connection-awaiting connection))
+               (and (not (unfinished-p connection))
+                    (first-octet (connection-descriptor connection))))
+      (park-again engine connection))))
+
+(defmethod unanswered-connections ((engine ready-engine))
+  (let ((waiting '()))
+    (map-connections (lambda (connection)
+                       (when (octets-unseen-p engine connection)
+                         (push connection waiting)))
+                     (engine-table engine))
+    (append (call-next-method)
+            (loop for connection in waiting
+                  collect (describe-connection connection :queued)))))

@@ -31,7 +31,7 @@
   "Lets COARSE-NOW ask the system while the sentinel may wait for a log."
   (let ((pool (engine-pool-state engine)))
     (if (or (pool-state-clock-stopped-p pool)
-            (not (eq (bt:current-thread) (sentinel-thread (engine-sentinel engine)))))
+            (not (eq (bt:current-thread) (engine-sentinel engine))))
         (funcall function)
         (unwind-protect (progn (setf (pool-state-clock-stopped-p pool) t)
                                (funcall function))
@@ -45,7 +45,16 @@
 (defun rest-after-look (engine controller found)
   "Rests after a look at which ADJUST-POOL returned FOUND.  If a worker has ended an idle wait,
 the next few looks follow closely, the first after requests had time to block."
-  (let ((rest (decide-rest engine controller found)))
+  (if (eq found :needed)
+      (setf (controller-looks-without-need controller) 0)
+      (incf (controller-looks-without-need controller)))
+  (if found
+      (setf (controller-idle-looks controller) 0)
+      (incf (controller-idle-looks controller)))
+  (let ((rest (cond ((draining-p engine) :long-nap) ; somebody waits for the end of it
+                    ((not (long-naps-p controller)) :short-nap)
+                    ((< (controller-idle-looks controller) *idle-looks*) :long-nap)
+                    (t :idle-wait))))
     (count-decision controller rest)
     (ecase rest
       (:short-nap (nap *tick-microseconds*))
@@ -74,8 +83,8 @@ waits any more or a deadline comes soon."
                        (setf first (earlier first (connection-deadline connection))))
                      (engine-table engine))
     (rest-until-woken engine
-                      (cond ((or (accept-again-p (engine-accept-state engine))
-                                 (thread-trouble-p engine)
+                      (cond ((or (engine-accept-again-p engine)
+                                 (engine-thread-trouble engine)
                                  (not (running-p engine)))
                              *tick*)
                             (first
@@ -131,7 +140,7 @@ waits any more or a deadline comes soon."
       (setf (pool-state-floor (engine-pool-state engine))
             (min (controller-processors controller) (engine-standby engine)))
       (sample-wait engine)
-      (when (accept-again-p (engine-accept-state engine))
+      (when (engine-accept-again-p engine)
         (accept-again engine))
       (maintain-pool engine))))
 

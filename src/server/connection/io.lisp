@@ -477,7 +477,7 @@ the connection is broken off first, so that no later wait for this peer is possi
 
 (defun await-taker (io)
   "Waits until the descriptor of IO has room for more octets.  If the peer is too slow (see
-slow-readers.lisp of the engine), calls GIVE-UP-TAKER."
+TAKER-GIVEN-UP-P), calls GIVE-UP-TAKER."
   (let* ((queue (io-queue io))
          (limit (send-queue-milliseconds queue)))
     (when (io-lent io)

@@ -1,0 +1,329 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; Timers: functions that a thread of an engine calls once, at a moment.
+;;;;
+;;;;   a timer is   its place    its function   because
+;;;;   pending      0 or above   is there       its moment is to come, or no thread took it yet
+;;;;   taken        -1           gone           the thread that took it calls it
+;;;;   cancelled    -1           gone           a program no longer wants it
+;;;;   dropped      -1           gone           its engine stops, or had stopped before
+;;;;
+;;;; Each changes once, under the lock of the timers, from pending to one of the others.
+;;;;
+;;;; They are a binary heap, and not a wheel of slots.  The alarm rings once, for the first
+;;;; deadline, which is at hand here; a wheel would have to search for it, or tick although nothing
+;;;; is due.  A new deadline is later than most others, so it stays near the bottom.  To take the
+;;;; first one moves as many entries as the heap has levels, 17 for 100,000, in two vectors.  No
+;;;; timer moves because of its distance in time, as from wheel to wheel, and a cancelled one is not
+;;;; kept.
+;;;;
+;;;;   engine    the alarm is                       its event comes to    functions are called by
+;;;;   ready     a timer descriptor in the poller   a worker that waits   that worker, and others
+;;;;                                                                      where one blocks
+;;;;   blocking  the timer thread                   that thread           that thread, in turn
+;;;;
+;;;;   Invariant: while a timer is pending, the alarm is set to a moment no later than the quantum
+;;;;   after its deadline, or a thread that got the alarm or was called for it has yet to look.
+
+(defconstant +never+ (1- (ash 1 61))
+  "A moment after all others.")
+
+(defconstant +most-microseconds+ (ash 1 60)
+  "A longer delay never ends.")
+
+(deftype moment ()
+  "A moment of MICROSECONDS."
+  '(unsigned-byte 62))
+
+(defparameter *alarm-microseconds* 250
+  "The alarm is set to multiples of this, so that it rings once for all timers that are due in
+between: an alarm interrupts a processor, which in a virtual machine costs as much as a small
+request.  They are late by that much at most.")
+
+(defstruct (timers (:include opaque) (:constructor make-timers ()) (:copier nil))
+  "The timers of an engine.  Those that are pending stand in DEADLINES and ENTRIES, at the same
+places."
+  (lock (bt:make-lock "timers") :read-only t)
+  (deadlines (make-array 64 :element-type 'moment :initial-element 0)
+   :type (simple-array moment (*)))
+  (entries (make-array 64 :initial-element nil) :type simple-vector)
+  (count 0 :type fixnum)
+  (closed-p nil)                        ; new timers are dropped
+  (alarm +never+ :type moment)          ; when it rings, or has rung last
+  ;; Makes the alarm ring at a moment; a function of that, called under the lock, and never once the
+  ;; timers are closed.  NIL before the start.
+  (set-clock nil :type (or null function))
+  ;; In the blocking engine, the timer thread, or the sentinel, which has made it while it is to
+  ;; begin; NIL where there is none.  It waits for CHANGED.
+  (thread nil)
+  (changed (bt:make-condition-variable) :read-only t)
+  ;; Statistics, since the start:
+  (made 0 :type fixnum)
+  (run 0 :type fixnum)
+  (failed 0 :type fixnum)
+  (cancelled 0 :type fixnum)
+  (dropped 0 :type fixnum))
+
+(defstruct (timer (:include opaque) (:constructor make-timer (timers function)) (:copier nil))
+  "A function to be called once, at a moment.  SCHEDULE returns it."
+  (timers nil :type timers :read-only t)
+  (function nil)
+  (place -1 :type fixnum)
+  (number 0 :type fixnum))              ; of two that are due at once the lower one is first
+
+(defmacro with-timers ((timers) &body body)
+  "Runs BODY, which is short and waits for nothing, under the lock of TIMERS, whole."
+  `(with-lock-briefly ((timers-lock ,timers))
+     ,@body))
+
+;;; The heap, under the lock
+
+(declaim (inline due-before-p put-timer))
+(defun due-before-p (deadline timer other-deadline other)
+  "True when TIMER, due at DEADLINE, comes before OTHER, due at OTHER-DEADLINE."
+  (declare (type moment deadline other-deadline))
+  (or (< deadline other-deadline)
+      (and (= deadline other-deadline)
+           (< (timer-number timer) (timer-number other)))))
+
+(defun put-timer (timers place deadline timer)
+  (setf (aref (timers-deadlines timers) place) deadline
+        (svref (timers-entries timers) place) timer
+        (timer-place timer) place))
+
+(defun rise (timers place deadline timer)
+  "Puts TIMER, due at DEADLINE, at the free PLACE, or above that as long as it comes before the
+timer there."
+  (declare (type fixnum place))
+  (loop while (plusp place)
+        do (let* ((parent (ash (1- place) -1))
+                  (other (svref (timers-entries timers) parent))
+                  (other-deadline (aref (timers-deadlines timers) parent)))
+             (unless (due-before-p deadline timer other-deadline other)
+               (return))
+             (put-timer timers place other-deadline other)
+             (setf place parent)))
+  (put-timer timers place deadline timer))
+
+(defun remove-timer (timers place)
+  "Takes the timer at PLACE out of TIMERS, and returns its function, which the timer no longer
+holds."
+  (declare (type fixnum place))
+  (let* ((last (decf (timers-count timers)))
+         (deadlines (timers-deadlines timers))
+         (entries (timers-entries timers))
+         (deadline (aref deadlines last))
+         (moved (svref entries last))
+         (removed (svref entries place)))
+    (setf (svref entries last) nil
+          (timer-place removed) -1)
+    (unless (= place last)
+      ;; The last one belongs near the bottom.  So it is cheaper to move others up until a place
+      ;; there is free, and to let it rise from that, perhaps above PLACE.
+      (loop for left of-type fixnum = (1+ (* 2 place))
+            for right of-type fixnum = (1+ left)
+            while (< left last)
+            do (let ((child (if (and (< right last)
+                                     (due-before-p (aref deadlines right) (svref entries right)
+                                                   (aref deadlines left) (svref entries left)))
+                                right
+                                left)))
+                 (put-timer timers place (aref deadlines child) (svref entries child))
+                 (setf place child)))
+      (rise timers place deadline moved))
+    (shiftf (timer-function removed) nil)))
+
+(defun grow-heap (timers)
+  "Makes room for twice as many in TIMERS.  Call it without the lock and with interrupts enabled;
+otherwise a lack of memory would end the process."
+  (let* ((size (* 2 (length (timers-entries timers))))
+         (deadlines (make-array size :element-type 'moment :initial-element 0))
+         (entries (make-array size :initial-element nil)))
+    (with-timers (timers)
+      (when (< (length (timers-entries timers)) size) ; another thread may have made it
+        (setf (timers-deadlines timers) (replace deadlines (timers-deadlines timers))
+              (timers-entries timers) (replace entries (timers-entries timers)))))))
+
+;;; The alarm, under the lock too
+
+(defun alarm-moment (deadline)
+  "When the alarm rings for DEADLINE."
+  (declare (type moment deadline))
+  (let ((quantum *alarm-microseconds*))
+    (declare (type (integer 1 1000000) quantum))
+    (* quantum (ceiling deadline quantum))))
+
+(defun set-alarm (timers)
+  "Sets the alarm of TIMERS for the first of them."
+  (let ((moment (if (zerop (timers-count timers))
+                    +never+
+                    (alarm-moment (aref (timers-deadlines timers) 0)))))
+    (setf (timers-alarm timers) moment)
+    (when (and (timers-set-clock timers) (< moment +never+))
+      (funcall (timers-set-clock timers) moment))))
+
+;;; From any thread
+
+(defun add-timer (timers timer deadline)
+  "Makes TIMER one of TIMERS, due at DEADLINE; drops it if TIMERS are closed."
+  (loop until (with-timers (timers)
+                (cond ((timers-closed-p timers)
+                       (setf (timer-function timer) nil)
+                       (incf (timers-dropped timers)))
+                      ((< (timers-count timers) (length (timers-entries timers)))
+                       (setf (timer-number timer) (incf (timers-made timers)))
+                       (rise timers (1- (incf (timers-count timers))) deadline timer)
+                       (when (< (alarm-moment deadline) (timers-alarm timers))
+                         (set-alarm timers))
+                       t)))
+        do (grow-heap timers)))
+
+(defun take-due-timer (timers now)
+  "The function of the first of TIMERS if it is due at NOW, for the caller to call; else NIL.  The
+second value is true if another one is due as well, which another thread has to take; otherwise the
+alarm is set for the next."
+  (declare (type moment now))
+  (with-timers (timers)
+    (flet ((due-p ()
+             (and (plusp (timers-count timers))
+                  (<= (aref (timers-deadlines timers) 0) now))))
+      (values (when (due-p)
+                (incf (timers-run timers))
+                (remove-timer timers 0))
+              (cond ((due-p) t)
+                    ((<= (timers-alarm timers) now)
+                     (set-alarm timers)
+                     nil))))))
+
+(defun delay-microseconds (seconds)
+  "SECONDS, a real, in microseconds, an integer; 0 for those below."
+  (typecase seconds
+    ;; Almost always; without consing.
+    ((single-float 0f0 1000f0) (values (ceiling (* 1000000f0 seconds))))
+    ((double-float 0d0 1000000d0) (values (ceiling (* 1000000d0 seconds))))
+    (t (cond ((<= seconds 0) 0)
+             ((>= (/ +most-microseconds+ 1000000) seconds)
+              (values (ceiling (* 1000000 (rational seconds)))))
+             (t +most-microseconds+)))))    ; infinity, for one
+
+(defun schedule (engine seconds function)
+  "Has FUNCTION, a function without arguments or the name of one, called once, in a thread of
+ENGINE, after SECONDS, a real.  The call comes no earlier, and about a quarter of a millisecond
+later, so that timers that are due at about the same time share an alarm.  Returns a TIMER.  In the
+ready engine a worker calls FUNCTION, so it may block; in the blocking engine a thread that all
+timers of ENGINE share.  Errors in FUNCTION are logged and counted.  When ENGINE stops, pending
+timers are dropped and counted, and so are later ones.  Any thread may call this."
+  (let* ((timers (engine-timers engine))
+         (timer (make-timer timers function)))
+    (add-timer timers timer (+ (microseconds) (delay-microseconds seconds)))
+    timer))
+
+(defun cancel (timer)
+  "Cancels TIMER: its function is never called, and no longer held.  True if TIMER was pending;
+NIL if its function has begun already, or if it was cancelled or dropped before.  Any thread may
+call this."
+  (let ((timers (timer-timers timer)))
+    (with-timers (timers)
+      (unless (minusp (timer-place timer))
+        (remove-timer timers (timer-place timer))
+        (incf (timers-cancelled timers))
+        t))))
+
+(defun close-timers (timers)
+  "Drops TIMERS, and those that are scheduled from now on.  Does nothing the second time."
+  (with-timers (timers)
+    (setf (timers-closed-p timers) t)
+    (incf (timers-dropped timers) (timers-count timers))
+    ;; Longer than a lock is held otherwise, once in the life of an engine that ends.
+    (loop until (zerop (timers-count timers))
+          do (remove-timer timers (1- (timers-count timers))))
+    (bt:condition-notify (timers-changed timers))))
+
+(defun run-timer (engine function)
+  "Calls FUNCTION, of a timer of ENGINE.  An error is logged."
+  (let ((timers (engine-timers engine))
+        (done-p nil))
+    (unwind-protect (handler-case (progn (interruptibly (funcall function))
+                                         (setf done-p t))
+                      (serious-condition (condition)
+                        (log-message engine :error "The function of a timer failed: ~A"
+                                     condition)))
+      (unless done-p
+        (with-timers (timers)
+          (incf (timers-failed timers)))))))
+
+(defun timer-statistics (&optional timers)
+  "A plist: how many of TIMERS are pending; how many, since the start, had their function called, of
+which some failed; were cancelled; were dropped.  Zeros where there are no TIMERS."
+  (if timers
+      (with-timers (timers)
+        (list :pending (timers-count timers)
+              :run (timers-run timers)
+              :failed (timers-failed timers)
+              :cancelled (timers-cancelled timers)
+              :dropped (timers-dropped timers)))
+      (zeros '(:pending :run :failed :cancelled :dropped))))
+
+(defgeneric call-when-pool-serves (engine function)
+  (:documentation "Has FUNCTION, a function without arguments, called once, in a thread of ENGINE,
+when the pool of ENGINE has shown since this call that it can serve a request; never if it does not,
+or if ENGINE stops before.  Returns at once.  Any thread may call this."))
+
+;;; The timer thread of the blocking engine, whose workers wait in ACCEPT.  The sentinel makes it
+;;; once a timer is pending, and replaces it if it dies.
+
+(defparameter *longest-alarm-wait* 60
+  "The timer thread waits for at most this number of seconds at a time.")
+
+(defun timer-thread-missing-p (engine)
+  "True if ENGINE has no timer thread."
+  (let ((thread (timers-thread (engine-timers engine))))
+    (not (and thread (bt:thread-alive-p thread)))))
+
+(defun timer-thread-needed-p (engine)
+  "True if the sentinel is to make the timer thread of ENGINE now."
+  (and (plusp (timers-count (engine-timers engine)))
+       (timer-thread-missing-p engine)
+       (may-launch-p engine)))
+
+(defun wake-timer-thread (engine)
+  "Has the timer thread of ENGINE look at the timers.  Under their lock."
+  (bt:condition-notify (timers-changed (engine-timers engine)))
+  (when (timer-thread-missing-p engine)
+    (with-engine (engine)
+      (notify-sentinel engine))))
+
+(defun start-timer-thread (engine)
+  "Makes the timer thread of ENGINE.  If that fails, the sentinel tries again later."
+  (setf (timers-thread (engine-timers engine)) (bt:current-thread))
+  (unless (thread-made-p engine
+                         (lambda ()
+                           (make-engine-thread (engine-service engine) :timers
+                                               (lambda () (run-timer-thread engine)))))
+    (setf (timers-thread (engine-timers engine)) nil)))
+
+(defun run-timer-thread (engine)
+  "The life of the timer thread of ENGINE, until the timers are closed."
+  (let ((timers (engine-timers engine))
+        (*timed-engine* engine))
+    (flet ((period ()
+             (max 0 (min *longest-alarm-wait*
+                         (/ (- (timers-alarm timers) (microseconds)) 1000000))))
+           (rings-p ()
+             (or (timers-closed-p timers)
+                 (<= (timers-alarm timers) (microseconds)))))
+      (unwind-protect-whole
+          (noting-end (engine)
+            (setf (timers-thread timers) (bt:current-thread))
+            (loop until (timers-closed-p timers)
+                  do (interruptibly (wait-until #'rings-p (timers-changed timers)
+                                                (timers-lock timers) nil #'period))
+                     (loop for function = (take-due-timer timers (microseconds))
+                           while function
+                           do (run-timer engine function))))
+        (with-engine (engine)           ; the sentinel joins it, and makes another one if needed
+          (setf (timers-thread timers) nil)
+          (push (bt:current-thread) (engine-exited engine))
+          (bt:condition-notify (engine-changed engine))
+          (notify-sentinel engine))
+        (release-resources-when-empty engine)))))
