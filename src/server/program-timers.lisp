@@ -30,7 +30,8 @@ thread runs.  Signals UNFIT-ARGUMENT."
 
 (defun run-after (seconds function &key server)
   "Schedules one call of FUNCTION, without arguments, after SECONDS.  The call comes no earlier, and
-usually less than a millisecond later.  Returns a timer, for CANCEL-TIMER, at once.  May be called in any thread.
+usually less than a millisecond later.  Returns a timer, for CANCEL-TIMER, at once.  May be called
+in any thread.
 
   SECONDS   a real number, 0 or above
   FUNCTION  a function, or a symbol that names one at the time of the call
