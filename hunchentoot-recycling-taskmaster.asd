@@ -124,10 +124,9 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
    (:module "websocket"                 ; RFC 6455 without I/O
     :serial t
     :components ((:file "package")
-                 (:file "websocket-state") ; what may follow what; codes and failures
                  (:file "opening-handshake")
                  (:file "payload")      ; masks and UTF-8
-                 (:file "frame-encoder")
+                 (:file "websocket-frames") ; their encoder, codes, and what may follow what
                  (:file "message-decoder")))
    (:module "engine"                    ; threads and connections, nothing of HTTP
     :serial t
@@ -179,22 +178,15 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :serial t
       :components ((:file "exchange")   ; one request and its reply
                    (:file "content")))  ; of requests, in memory or a file
-     (:module "response"                ; whole, streamed, of a file, or later
+     (:module "response"                ; whole, streamed, of a file, later, or another protocol
       :serial t
       :components ((:file "replies")
-                   (:file "known-files") ; what is known of files that are sent
-                   (:file "coded-files") ; and their compressed siblings
-                   (:file "shared-queue")     ; what any thread has for a client
-                   (:file "reply-stream") ; what handlers write themselves
-                   (:file "suspended-exchange") ; what goes on without a worker
-                   (:file "deferred-response")   ; replies that come later
-                   (:file "kept-deferred-response")
-                   (:file "handler-limit")))     ; 503 in place of a handler that takes too long
-     (:module "upgrade"                 ; WebSockets, and connections that programs take over
-      :serial t
-      :components ((:file "detaching")  ; connections that programs take away
+                   (:file "sent-files") ; and what is known of them
+                   (:file "streamed-content") ; of handlers, and of any thread
+                   (:file "handler-limit") ; 503 in place of a handler that takes too long
+                   (:file "later")      ; what goes on without a worker, and replies that come later
                    (:file "websocket")
-                   (:file "program-socket"))) ; connections over which programs speak by themselves
+                   (:file "program-socket"))) ; connections that programs take over or away
      (:file "connection-life")          ; from the engine to the application and back
      (:file "prometheus")               ; statistics as metrics
      (:file "monitoring")               ; pages for those that watch

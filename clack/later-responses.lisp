@@ -3,16 +3,14 @@
 ;;;; Delayed responses: the application returns a function, and the server calls it with a
 ;;;; responder.  Any thread may call the responder, at any time.  It gives the responder a whole
 ;;;; response, or one without a body; then it gets a writer, another function, for the body.  The
-;;;; server's deferred-response.lisp has the states of all responses that come later.
+;;;; server's later.lisp has the states of all responses that come later.
 ;;;;
 ;;;;   the responder is called                  with a whole response:  with one without a body:
 ;;;;   by the application's function, in its    it is sent now          its head is sent now
 ;;;;   call
 ;;;;   elsewhere, before the function has       it is sent when the     likewise
 ;;;;   returned                                 function has returned
-;;;;   elsewhere, after that                    the caller, or the      likewise
-;;;;                                            connection's owner,
-;;;;                                            sends it
+;;;;   elsewhere, after that                    a worker sends it       likewise
 ;;;;   for the second time                      REPLY-ALREADY-SENT      REPLY-ALREADY-SENT
 ;;;;   again, after the first response failed   it is taken as the      likewise
 ;;;;   to leave and signalled an error          first

@@ -72,42 +72,42 @@ FRAMING is the number of octets of content, :CHUNKED, or NIL if the content ends
 connection.  Returns the protocol event that sending the head will be.  Signals INVALID-HEADER."
   (let* ((server (exchange-application exchange))
          (allowed-p (body-allowed-p status))
-         (event (reply-event exchange status
-                             (and (or framing (not allowed-p))
-                                  (server-persistent-p server)
-                                  (not (last-of-connection-p exchange))
-                                  (not (says-close-p (header :connection headers))))))
+         (said (header :connection headers))
          (server-p nil))
-    (encode-status-line reply status)
-    (loop for (name value) on headers by #'cddr
-          when value
-            do (let ((name (header-name name)))
-                 (case name
-                   ;; The server sets these itself.
-                   ((:content-length :transfer-encoding :connection :keep-alive :date))
-                   (:content-type
-                    (when allowed-p
-                      (encode-header reply name value)))
-                   (t
-                    (when (eq name :server)
-                      (setf server-p t))
-                    (encode-header reply name value)))))
-    (unless server-p
-      (encode-octets reply *server-line*))
-    (cond ((not (and allowed-p framing)))
-          ((eq :chunked framing) (encode-header reply :transfer-encoding "chunked"))
-          (t (encode-header reply :content-length framing)))
-    (if (eq :switch event)
-        (encode-header reply :connection (or (header :connection headers) "upgrade"))
-        (multiple-value-bind (connection keep-alive)
-            (connection-headers exchange event (seconds-for server :idle))
-          (when connection
-            (encode-header reply :connection connection))
-          (when keep-alive
-            (encode-header reply :keep-alive keep-alive))))
-    (encode-date reply (current-second))
-    (encode-end-of-head reply)
-    event))
+    (multiple-value-bind (event connection keep-alive)
+        (settle-reply-connection exchange status
+                                 (and (or framing (not allowed-p))
+                                      (server-persistent-p server)
+                                      (not (last-of-connection-p exchange)))
+                                 said)
+      (encode-status-line reply status)
+      (loop for (name value) on headers by #'cddr
+            when value
+              do (let ((name (header-name name)))
+                   (case name
+                     ;; The server sets these itself.
+                     ((:content-length :transfer-encoding :connection :keep-alive :date))
+                     (:content-type
+                      (when allowed-p
+                        (encode-header reply name value)))
+                     (t
+                      (when (eq name :server)
+                        (setf server-p t))
+                      (encode-header reply name value)))))
+      (unless server-p
+        (encode-octets reply *server-line*))
+      (cond ((not (and allowed-p framing)))
+            ((eq :chunked framing) (encode-header reply :transfer-encoding "chunked"))
+            (t (encode-header reply :content-length framing)))
+      (when (eq :switch event)
+        (setf connection (or said "upgrade")))
+      (when connection
+        (encode-header reply :connection connection))
+      (when keep-alive
+        (encode-header reply :keep-alive keep-alive))
+      (encode-date reply (get-universal-time))
+      (encode-end-of-head reply)
+      event)))
 
 ;;; Whole responses
 

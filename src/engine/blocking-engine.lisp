@@ -188,7 +188,7 @@ orderly end, unless it was given away."
   "Serves the requests of CONNECTION; returns :CLOSE, :DETACHED or :BROKEN."
   (loop
     (setf (connection-outcome connection) nil)
-    (let ((outcome (interruptibly (serve (engine-service engine) connection nil))))
+    (let ((outcome (interruptibly (serve (engine-service engine) connection))))
       (case outcome
         (:next)
         (:park

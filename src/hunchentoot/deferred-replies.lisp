@@ -2,8 +2,7 @@
 
 ;;;; Replies that come later.  A handler defers its reply and returns; its worker turns to other
 ;;;; requests.  Any thread completes the reply; a worker binds the context of the request again, and
-;;;; sends it.  The server's deferred-response.lisp has the states, and its suspended-exchange.lisp
-;;;; tells which thread sends.
+;;;; sends it.  The server's later.lisp has the states.
 ;;;;
 ;;;;   when the handler has returned,    and the connection    then
 ;;;;   the reply is complete                                   it is sent at once

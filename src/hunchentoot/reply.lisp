@@ -142,13 +142,12 @@ leave that as it is.  Returns the protocol event that sending the head will be."
     (setf said nil)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
   (let* ((exchange *exchange*)
-         (reply hunchentoot:*reply*)
-         (event (reply-event exchange status
-                             (and framed-p
-                                  (hunchentoot:acceptor-persistent-connections-p acceptor)
-                                  (not (says-close-p (hunchentoot:header-out :connection)))))))
-    (multiple-value-bind (connection keep-alive)
-        (connection-headers exchange event (seconds-for (exchange-application exchange) :idle))
+         (reply hunchentoot:*reply*))
+    (multiple-value-bind (event connection keep-alive)
+        (settle-reply-connection
+         exchange status
+         (and framed-p (hunchentoot:acceptor-persistent-connections-p acceptor))
+         (hunchentoot:header-out :connection))
       ;; As (SETF HEADER-OUT) does it, but all at once.
       (let ((headers (slot-value reply 'hunchentoot:headers-out)))
         (macrolet ((entry (name)
@@ -180,8 +179,8 @@ leave that as it is.  Returns the protocol event that sending the head will be."
           ;; Set by the program, or by a failed attempt.  The encoder appends the current one.
           (when (entry :date)
             (setf headers (remove :date headers :key #'car))))
-        (setf (slot-value reply 'hunchentoot:headers-out) headers)))
-    event))
+        (setf (slot-value reply 'hunchentoot:headers-out) headers))
+      event)))
 
 (defun cookie-texts (cookies)
   "The values of Set-Cookie for COOKIES, an alist of names and cookies."
@@ -207,7 +206,7 @@ leave that as it is.  Returns the protocol event that sending the head will be."
          (cookies (and (hunchentoot:cookies-out*) (cookie-texts (hunchentoot:cookies-out*)))))
     (flet ((encode (cookies)
              (encode-head reply status (hunchentoot:headers-out*)
-                          :cookies cookies :second (current-second) :reason reason))
+                          :cookies cookies :second (get-universal-time) :reason reason))
            (unfolded (value)
              ;; Hunchentoot sends the text after a newline as a second line that continues the
              ;; first, which servers must not send any more (RFC 9112, section 5.2).

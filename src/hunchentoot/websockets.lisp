@@ -119,7 +119,6 @@ WebSocket, whose octets are sent from now on, and returns true."
             (exchange-upgrade exchange) nil)
       (note-served exchange)
       (begin-sending socket (http-io http))
-      (setf (websocket-begun-p socket) t)
       (when on-open
         (call-for-websocket socket "ON-OPEN" (lambda () (funcall on-open socket))))
       t)))

@@ -9,29 +9,15 @@
 ;;;;   SERVE after :DEFERRED    CONTINUE-HTTP-CONNECTION continues the suspended exchange
 ;;;;   RELEASE                  the connection ends
 
-(defvar *free-worker-buffers* (make-free-list 16)
-  "Worker buffers that no thread uses: a thread borrows some when it resumes another connection than
-the one that it serves.")
-
-(defmethod serve ((application http-service) connection resuming-p)
+(defmethod serve ((application http-service) connection)
   (let* ((http (connection-data connection))
          (io (and http (http-io http))))
     ;; The engine may have consumed an event, so the next reader is to look.
     (when (and (eq :missed (shiftf (connection-input connection) nil)) io)
       (setf (io-drained-p io) nil))
-    (let ((outcome
-            (cond ((not (and http (http-suspended-exchange http)))
-                   (and (not resuming-p)
-                        (serve-request application connection)))
-                  ((not resuming-p)
-                   (continue-after-event http))
-                  (t
-                   (let ((*worker-buffers* (or (take-from-free-list *free-worker-buffers*)
-                                               (make-worker-buffers))))
-                     (prog1 (continue-http-connection http t)
-                       (put-on-free-list *free-worker-buffers* *worker-buffers*)))))))
-      (and outcome
-           (settle connection outcome)))))
+    (settle connection (if (and http (http-suspended-exchange http))
+                           (continue-http-connection http)
+                           (serve-request application connection)))))
 
 (defun serve-request (application connection)
   "Reads a request of CONNECTION, and has APPLICATION answer it.  Returns the outcome for
@@ -293,7 +279,9 @@ KEEP-INPUT does, and the request whose rest or reply is to come.  If there is no
 connections that would end first give way, so that new clients get in."
   (let* ((io (http-io http))
          (suspended-exchange (http-suspended-exchange http))
-         (more (cond (suspended-exchange (suspended-exchange-memory suspended-exchange))
+         (more (cond ((deferred-response-p suspended-exchange)
+                      (deferred-response-memory suspended-exchange))
+                     (suspended-exchange 0)
                      ((content-pending-p http) (head-memory (content-head (http-content http))))
                      (t 0)))
          (share (if (and suspended-exchange (plusp more)) *request-share* *waiting-share*)))

@@ -94,7 +94,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
    #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p
    #:put-in-websocket #:resume-websocket
-   #:close-websocket-with #:call-for-websocket #:websocket-begun-p #:begin-sending
+   #:close-websocket-with #:call-for-websocket #:begin-sending
    #:await-room-in-websocket
    #:exchange-upgrade
    #:make-program-socket #:begin-to-speak #:end-websocket #:fail-program-socket
@@ -115,8 +115,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:current-content #:abandon-content #:*no-content*
    ;; replies
    #:with-reply #:send-reply #:send-refusal #:send-refusal-at-once #:send-continue
-   #:current-second
-   #:says-close-p #:reply-event #:connection-headers #:content-wanted-p
+   #:settle-reply-connection #:content-wanted-p
    #:*retry-seconds* #:send-busy
    ;; files
    #:*known-files* #:*settled-seconds* #:version-size #:version-date #:version-tag

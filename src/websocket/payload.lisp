@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
 ;;; hot: the loops that touch every octet of a message.  No function here checks its arguments.  The
-;;; functions of message-decoder.lisp and frame-encoder.lisp ensure that every range lies within
+;;; functions of message-decoder.lisp and websocket-frames.lisp ensure that every range lies within
 ;;; its vector.
 
 (deftype mask ()

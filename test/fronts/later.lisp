@@ -204,30 +204,6 @@
       (signals recycling:client-left (funcall (funcall (await-answer answers) 200 '()) "late"))
       (is (equal "word" (exchange-text connection "/word"))))))
 
-(define-front-test (a-reply-that-does-not-come-in-time-is-504-though-all-threads-serve
-                    :needs :parking)
-  (let ((entered (make-latch 2)) (gate (make-gate)) (answers (make-recorder)))
-    (with-front (request :worker-num 1 :max-thread-count 2 :reply-timeout 1/2)
-        (cond ((equal "/blocked" (path request))
-               (count-down entered)
-               (await gate)
-               (reply 200 '() "blocked"))
-              (t
-               (later (answer) (record answers answer))))
-      (with-connections (connections 3)
-        (unwind-protect
-             (progn
-               (send-request (first connections) "/")
-               (await-answer answers)
-               (dolist (connection (rest connections))
-                 (send-request connection "/blocked"))
-               (await entered)
-               (is (= 504 (response-status (read-response (first connections))))))
-          (open-gate gate))
-        (dolist (connection (rest connections))
-          (is (equal "blocked" (response-text (read-response connection)))))
-        (is (equal "word" (exchange-text (first connections) "/word")))))))
-
 (define-front-test without-a-limit-a-reply-may-take-any-time
   (with-pending (answer connection (request-octets "/") :reply-timeout nil)
     (is (not (readable-p connection 1/2)))

@@ -110,7 +110,7 @@ wakes it.")
   (expired-by (zeros *deadline-kinds*) :type list) ; connections, by why
   (failed 0 :type fixnum)               ; errors of the service, of making a thread
   (stalls 0 :type fixnum)               ; calls of SERVE that claimed input and served none
-  ;; How long requests took that were served by workers that have ended, and by resuming threads.
+  ;; How long requests took that were served by workers that have ended.
   (served-before (make-tally-sheet) :read-only t))
 
 (defmethod print-object ((engine engine) stream)
@@ -141,9 +141,6 @@ wakes it.")
 
 (defvar *timed-engine* nil
   "In a timer thread, the engine that it belongs to; else NIL.")
-
-(defvar *resuming-for* nil
-  "The engine for which the current thread, which is no worker's, resumes a connection; or NIL.")
 
 (declaim (inline note-task))
 (defun note-task (task)

@@ -211,7 +211,7 @@ end, in the words of LIST-ENGINE-CONNECTIONS."
       (with-engine (engine)
         (setf (engine-stopped engine) (milliseconds))
         (notify-sentinel engine)))
-    ;; For connections that resuming threads have parked meanwhile; later threads do it themselves.
+    ;; For connections that RESUME-CONNECTION has parked meanwhile; later it ends them itself.
     (end-input engine :keep-alive :writing)
     (when (and sentinel (not (eq sentinel (bt:current-thread))))
       (join-thread sentinel (funcall left)))

@@ -7,7 +7,7 @@
   (:documentation "The part of a program that serves the connections of an engine.  An abstract
 class."))
 
-(defgeneric serve (service connection resuming-p)
+(defgeneric serve (service connection)
   (:documentation "Reads one request of SERVICE from CONNECTION, answers it, and returns the
 outcome:
   :CLOSE     close the connection;
@@ -23,10 +23,7 @@ outcome:
 CONNECTION-QUEUE holds the part of the answer that the socket did not take.  The engine sends it,
 while no worker waits, before it acts on the outcome, unless that is :BROKEN or :DETACHED.  Through
 CONNECTION-INPUT, SERVICE and the engine share what they know of unread octets.
-If RESUMING-P is false, a worker makes the call in its thread.  Otherwise any thread does, with
-interrupts deferred, for a resuming thread (see RESUME-CONNECTION): SERVICE then reads nothing and
-must not wait, and returns NIL if there is nothing to do for that thread and a worker is to look.
-An error is counted and logged, and the connection closed."))
+A worker makes the call.  An error is counted and logged, and the connection closed."))
 
 (defgeneric release (service connection)
   (:documentation "Releases everything that SERVICE keeps for CONNECTION, and flushes its output:

@@ -44,21 +44,17 @@ find it in the sum before it is counted, but not the other way round."
 
 (defun count-request (connection duration &optional (kind 0))
   "Counts a request of CONNECTION, which the current thread owns, as served in DURATION, an integer
-in microseconds: by its worker, or by a resuming thread.  KIND is an integer from 0 below 48, with a
-meaning for the layer above."
+in microseconds, by its worker.  KIND is an integer from 0 below 48, with a meaning for the layer
+above."
   (declare (type (mod #.+request-kinds+) kind))
   (incf (connection-served connection))
   (let ((octets (shiftf (send-queue-sent (connection-queue connection)) 0)))
-    (flet ((note-on (sheet)
-             (declare (type tally-sheet sheet))
-             (incf (aref sheet (+ +buckets+ 2 kind)))
-             (incf (aref sheet (1+ +buckets+)) octets)
-             (note-duration sheet duration)))
-      (cond (*worker*
-             (note-on (worker-durations *worker*)))
-            (*resuming-for*
-             (with-engine (*resuming-for*)
-               (note-on (engine-served-before *resuming-for*))))))))
+    (when *worker*
+      (let ((sheet (worker-durations *worker*)))
+        (declare (type tally-sheet sheet))
+        (incf (aref sheet (+ +buckets+ 2 kind)))
+        (incf (aref sheet (1+ +buckets+)) octets)
+        (note-duration sheet duration)))))
 
 (defun add-sheet (sheet other)
   "Adds the counts of the sheet OTHER to SHEET, and returns SHEET."

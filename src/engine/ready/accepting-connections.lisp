@@ -77,7 +77,7 @@ second value is true if there may be more connections, which the poller will not
       (when reason
         (unless-returned (refuse-with-notice engine connection reason)
           (drop-connection engine connection))
-        (finish-connection engine connection :close nil))
+        (finish-connection engine connection :close))
       (values (if reason nil connection) t))))
 
 (defun open-connection (engine descriptor peer)

@@ -251,42 +251,35 @@ waiting.")
 
 (defun serve-connection (engine worker connection)
   "Serves CONNECTION, which the caller owns, until it is parked, closed or given away, or its turn
-is over.  WORKER is that of the current thread, or NIL for a resuming thread: see
-RESUME-CONNECTION."
+is over.  WORKER is that of the current thread."
   (let ((end nil))                      ; stays so after a non-local exit
-    (when worker
-      (setf (worker-connection worker) connection))
+    (setf (worker-connection worker) connection)
     (unwind-protect
          (setf end (loop repeat +turn+
-                         for next = (handler-case (serve-once engine connection (not worker))
+                         for next = (handler-case (serve-once engine connection)
                                       ((or error storage-condition) (condition)
                                         (end-after-failure engine connection condition)))
                          unless (eq next :again)
                            return next
                          finally (return :later)))
-      (when worker
-        (setf (worker-connection worker) nil))
+      (setf (worker-connection worker) nil)
       (case end
         (:parked)
         (:later
-         (when worker                   ; it asks the poller first
-           (setf (ready-worker-taken worker) +event-batch+))
+         (setf (ready-worker-taken worker) +event-batch+) ; it asks the poller first
          (cond ((unread-input-kept-p engine connection)
                 (setf (connection-awaiting connection) :turn)
-                (requeue-connection engine connection (not worker)))
+                (requeue-connection engine connection))
                (t
-                (finish-connection engine connection :close (not worker)))))
+                (finish-connection engine connection :close))))
         (t
          (unless (gone-p connection)    ; given away before its service was done with it
-           (finish-connection engine connection
-                              (or end (given-away-outcome connection))
-                              (not worker))))))))
+           (finish-connection engine connection (or end (given-away-outcome connection)))))))))
 
-(defun serve-once (engine connection resuming-p)
+(defun serve-once (engine connection)
   "Does the next thing for CONNECTION, which the caller owns: sends its output, or has the service
-of ENGINE serve it; RESUMING-P is as for SERVE.  Returns :AGAIN if there is more to do; :LATER if
-that is to be done after other events, or by a worker; :PARKED if it was parked; or how it is to
-end: :CLOSE, :DETACHED or :BROKEN."
+of ENGINE serve it.  Returns :AGAIN if there is more to do; :LATER if that is to be done after other
+events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BROKEN."
   (let ((queue (connection-queue connection))
         (served (connection-served connection)))
     (cond
@@ -309,14 +302,11 @@ end: :CLOSE, :DETACHED or :BROKEN."
        (order-writes)                   ; see OWNER-MAY-WAIT-P
        (setf (connection-untouched-p connection) nil
              (connection-awaiting connection) nil)
-       (let ((outcome (if resuming-p
-                          (serve (engine-service engine) connection t)
-                          (interruptibly (serve (engine-service engine) connection nil)))))
+       (let ((outcome (interruptibly (serve (engine-service engine) connection))))
          (unless (gone-p connection)
            (setf (connection-outcome connection) nil))
          (cond
            ((gone-p connection) :detached)
-           ((null outcome) :later)      ; a resuming thread has nothing to do
            ((eq :broken outcome) :broken)
            ((send-queue-parts queue)
             ;; The poller may report input to a thread that only tries to send.  So once all of the
@@ -458,17 +448,11 @@ for good.  An event comes if it takes more by now.  Returns 0 or minus an error 
 (defconstant +linger-turn+ 16
   "A worker drops +MOST-DROPPED+ octets this often before it turns to other connections.")
 
-(defun finish-connection (engine connection end resuming-p)
-  "Ends CONNECTION, which the caller owns, as END says; NIL stands for a non-local exit.  A resuming
-thread leaves that to a worker, because a program may then wait, or need a lock that it holds."
+(defun finish-connection (engine connection end)
+  "Ends CONNECTION, which the caller owns, as END says; NIL stands for a non-local exit."
   (let ((descriptor (connection-descriptor connection)))
     (cond ((eq :detached end)
            (detach engine connection))
-          (resuming-p
-           (if (eq :close end)
-               (setf (connection-outcome connection) :close)
-               (end-queue (connection-queue connection)))
-           (requeue-connection engine connection t))
           ((not (eq :close end))
            (when (eq :broken end)
              ;; Another descriptor of its socket may be open elsewhere, and the poller would report
@@ -561,32 +545,14 @@ closed."
         (change-ownership connection :end)))))
 
 ;;; Answers that come later: the service has returned :DEFERRED.
-;;;
-;;;   a resuming thread finds one   and then
-;;;   parked                        owns it and serves it itself, so that no worker has to wake
-;;;   owned                         leaves :ARRIVED: its owner serves it again before it parks
-;;;   closed                        does nothing
-;;;
-;;; Any thread may resume a connection, also one that knows nothing of connections.  So it cannot
-;;; be interrupted while it owns one, never reads, and never waits for the peer.
 
 (defun resume-connection (engine connection)
-  "Has CONNECTION of ENGINE, which waits since SERVE returned :DEFERRED and may be closed by now,
-served for a resuming thread, which has an answer for it: see SERVE.  If no thread owns
-CONNECTION, the current thread, which may be any, serves it; else its owner does so soon.  Does
-nothing for a connection that keeps its worker, which the service lets wait.  Does not wait, and
-does not signal; its value does not matter."
+  "Has a worker serve CONNECTION of ENGINE, which waits since SERVE returned :DEFERRED and may be
+closed by now.  If it has an owner, that looks once more.  Does nothing for a connection that keeps
+its worker.  Any thread may call this, and does not wait."
   (when (connection-parkable-p connection)
     (as-owner (become-owner connection nil)
-      (resume-owned engine connection))))
-
-(defun resume-owned (engine connection)
-  "Resumes CONNECTION, which the current thread owns.  Interrupts are deferred."
-  (let ((*worker* (and *worker* (eq engine (worker-engine *worker*)) *worker*))
-        (*resuming-for* engine))
-    (if (connection-linger-octets connection)
-        (requeue-connection engine connection t)
-        (serve-connection engine nil connection))))
+      (requeue-connection engine connection t))))
 
 (defmethod resume-all-deferred ((engine ready-engine))
   (map-connections (lambda (connection)

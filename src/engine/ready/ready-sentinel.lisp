@@ -107,9 +107,8 @@ waits any more or a deadline comes soon."
 ;;;                                                                   long they are busy
 ;;;   overdue, parked, no output left     has input that no worker    queued for a worker
 ;;;                                       has looked at
-;;;   overdue, parked                     its service asked for       left to the workers; resumed
-;;;                                       that time                   here if all of them serve
-;;;                                                                   and none may be made
+;;;   overdue, parked                     its service asked for       queued for a worker
+;;;                                       that time
 ;;;   overdue, parked                     the service gives notice    closed gently
 ;;;   overdue, parked                     otherwise                   closed
 ;;;   overdue, owned                      its owner has not begun to  left to its owner
@@ -184,11 +183,7 @@ us."
          (end-with-notice engine connection now))
         ((awaits-p connection :pause :deferred)
          (setf (connection-deadline connection) nil)
-         ;; If all workers may serve for long, the sentinel itself lets the service say that the
-         ;; reply for which CONNECTION waits has not come.
-         (if (and (awaits-p connection :deferred) (all-serve-p engine))
-             (resume-owned engine connection)
-             (requeue-connection engine connection)))
+         (requeue-connection engine connection))
         (t
          (count-time-out engine connection)
          (end-with-notice engine connection now))))

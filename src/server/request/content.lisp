@@ -330,19 +330,6 @@ TURN-DOWN, and if that returns, signals REFUSAL."
     (when invite
       (funcall invite))))
 
-(defun call-with-io (content function)
-  "Calls FUNCTION, which uses the connection of CONTENT: nobody answers meanwhile in place of the
-handler, and that time does not count, since reading has limits of its own."
-  (let* ((connection (io-connection (io-base (content-io content))))
-         (http (and connection (connection-data connection)))
-         (watch (and http (http-watch http)))
-         (began (milliseconds)))
-    (if (and watch (eq :running (change-watch watch '(:running :reading))))
-        (unwind-protect (funcall function)
-          (incf (handler-watch-end watch) (- (milliseconds) began))
-          (change-watch watch '(:reading :running)))
-        (funcall function))))
-
 (defun receive-for-reader (content)
   "Receives more of CONTENT, which the current thread reads as it comes, or all of it where it is to
 be spooled now.  NIL at its end."
@@ -350,7 +337,8 @@ be spooled now.  NIL at its end."
               (eq (bt:current-thread) (content-reader content)))
     (error 'content-left :stream content))
   (let ((outcome (handler-case
-                     (call-with-io content (lambda ()
+                     (call-reading-in-time (content-io content)
+                                           (lambda ()
                                              (invite-content content)
                                              (receive-content content t)))
                    (stream-timeout () (refuse-content content :request-timeout))

@@ -104,35 +104,6 @@ functions of Hunchentoot, and methods of programs, stand between our functions."
   "The HTTP connection of the current request, which the server has read."
   (exchange-http *exchange*))
 
-;;; A handler that may run for a limited time.  handler-limit.lisp has the table of its states, and
-;;; says which thread acts in each.
-
-(defstruct (handler-watch (:include opaque) (:constructor make-handler-watch (exchange end))
-                          (:copier nil))
-  "The handler of EXCHANGE may run until END, in MILLISECONDS."
-  (exchange nil :read-only t)
-  (end 0 :type fixnum)
-  (lock (bt:make-lock "handler limit") :read-only t)
-  (changed (bt:make-condition-variable) :read-only t)
-  (state :running
-   :type (member :running :reading :replying :over :answering :answered :cutting :cut))
-  (function nil))                       ; of the program, called when END has passed; or NIL
-
-(defun watch-late-p (watch)
-  "True when the sentinel has acted in place of the handler of WATCH, or is about to."
-  (and (member (handler-watch-state watch) '(:answering :answered :cutting :cut)) t))
-
-(defun change-watch (watch states)
-  "Changes the state of WATCH to the one that follows its state in STATES, a plist; waits first
-while the sentinel uses the connection.  Returns the state before."
-  (wait-until (lambda ()
-                (let ((state (handler-watch-state watch)))
-                  (case state
-                    ((:answering :cutting) nil)
-                    (t (setf (handler-watch-state watch) (getf states state state))
-                       state))))
-              (handler-watch-changed watch) (handler-watch-lock watch) nil 1/4))
-
 ;;; Identifiers, by which the lines about one request are found in the logs of all programs that it
 ;;; has passed.  A trusted proxy may tell one in X-Request-Id.  The others are made when something
 ;;; asks for them: a random number of the process, and a count.

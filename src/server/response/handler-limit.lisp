@@ -1,35 +1,90 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
 ;;;; The time limit of a handler: when it has passed, the sentinel answers 503 on the handler's
-;;;; behalf.  The handler runs on, and so does its worker, which owns the connection.  A
-;;;; HANDLER-WATCH decides which of the two may use the connection:
+;;;; behalf.  The handler runs on, and so does its worker, which owns the connection.  Whoever
+;;;; changes the state of a HANDLER-WATCH first, by compare-and-set, has the reply:
 ;;;;
-;;;;   state        event                                  becomes      action
-;;;;   :RUNNING     the worker begins to read content      :READING
-;;;;                the handler's reply begins             :REPLYING
-;;;;                the handler is left                    :OVER
-;;;;                the limit has passed                   :ANSWERING   the sentinel sends 503
-;;;;   :READING     that read has ended                    :RUNNING
-;;;;                the handler's reply begins             :REPLYING
-;;;;                the limit has passed                   -            none: reading does not count
-;;;;   :REPLYING    the handler is left                    :OVER
-;;;;                the limit has passed                   :CUTTING     the sentinel shuts it down
-;;;;   :ANSWERING   the sentinel is done                   :ANSWERED
-;;;;   :CUTTING     the sentinel is done                   :CUT
-;;;;   :ANSWERED,   the handler's reply begins             -            DESCRIPTOR-BROKEN
-;;;;   :CUT         the handler is left                    -            its reply is dropped
+;;;;   state       event                                  becomes      action
+;;;;   :RUNNING    the handler's reply begins             :REPLYING
+;;;;               the handler is left                    :OVER
+;;;;               the limit has passed                   :ANSWERED    the sentinel sends 503, and
+;;;;                                                                   shuts the connection down
+;;;;   :REPLYING   the handler is left                    :OVER
+;;;;               the limit has passed                   :CUT         the sentinel shuts it down
+;;;;   :ANSWERED,  the handler's reply begins             -            DESCRIPTOR-BROKEN
+;;;;   :CUT        the handler is left                    -            its reply is dropped
 ;;;;
-;;;; In :ANSWERING and :CUTTING the worker waits for the sentinel, which never waits: so the
-;;;; connection stays open meanwhile, and OpenSSL, which reads and writes, has one user at a time.
+;;;; While the handler reads content, END is NIL: reading has limits of its own.
 ;;;;
 ;;;; The sentinel and no timer looks after the limit, because handlers that are late may have all
 ;;;; workers, and timers need one.
 
-(defun handler-watch-limit (exchange)
-  "How many seconds, a real, the handler of EXCHANGE may run; NIL for no limit."
-  (limits-handler-seconds (application-limits (exchange-application exchange))))
+(defmacro change-state (place &rest states)
+  "Changes PLACE by compare-and-set to the state that follows its state in STATES, if there is one.
+Returns the state before."
+  `(loop for state = ,place
+         for next = (getf ',states state)
+         when (or (null next) (compare-and-set ,place state next))
+           return state))
+
+(defstruct (handler-watch (:include opaque) (:constructor make-handler-watch (exchange end))
+                          (:copier nil))
+  "The handler of EXCHANGE may run until END, in MILLISECONDS, or NIL for now."
+  (exchange nil :read-only t)
+  (end nil :type (or null fixnum))
+  (state :running)
+  (function nil))                       ; of the program, called when END has passed; or NIL
+
+(defun watch-late-p (watch)
+  "True when the sentinel has acted in place of the handler of WATCH."
+  (and (member (handler-watch-state watch) '(:answered :cut)) t))
 
 ;;; The worker
+
+(defvar *handler-watch* nil
+  "The HANDLER-WATCH of the handler that the current thread runs, or NIL.")
+
+(defun call-with-handler-limit (exchange function)
+  "Calls FUNCTION, the handler of EXCHANGE, under the limit of its application.  Returns the values
+of FUNCTION."
+  (let ((seconds (limits-handler-seconds
+                  (application-limits (exchange-application exchange))))
+        (http (exchange-http exchange)))
+    (if (null seconds)
+        (funcall function)
+        (let ((*handler-watch* (make-handler-watch exchange (end-after seconds))))
+          (setf (exchange-watch exchange) *handler-watch*
+                (http-watch http) *handler-watch*)
+          (limit-handler-at (exchange-engine exchange) (exchange-connection exchange)
+                            (handler-watch-end *handler-watch*))
+          (unwind-protect (funcall function)
+            (lift-handler-limit exchange)
+            (setf (http-watch http) nil
+                  (handler-watch-function *handler-watch*) nil
+                  (connection-deadline (exchange-connection exchange)) nil))))))
+
+(defun call-reading-in-time (io function)
+  "Calls FUNCTION, which reads content over IO.  That time does not count for the limit of the
+handler."
+  (let* ((connection (io-connection (io-base io)))
+         (http (and connection (connection-data connection)))
+         (watch (and http (http-watch http)))
+         (end (and watch (handler-watch-end watch)))
+         (began (milliseconds)))
+    (if (null end)
+        (funcall function)
+        (unwind-protect (progn (setf (handler-watch-end watch) nil)
+                               (funcall function))
+          (setf (handler-watch-end watch) (+ end (- (milliseconds) began)))))))
+
+(defun begin-limited-reply (exchange)
+  "Notes that the reply of EXCHANGE begins now.  Signals DESCRIPTOR-BROKEN where the client was
+answered in place of the handler."
+  (let ((watch (exchange-watch exchange)))
+    (when (and watch
+               (member (change-state (handler-watch-state watch) :running :replying)
+                       '(:answered :cut)))
+      (fail-as-broken (http-io (exchange-http exchange)) +ebadf+))))
 
 (defun handler-timed-out-p (exchange)
   "True when the limit of the handler of EXCHANGE has passed before the handler was left."
@@ -41,131 +96,53 @@
   "Ends the limit of the handler of EXCHANGE, if there is one.  NIL when it has passed, and the
 handler's reply is not to be sent."
   (let ((watch (exchange-watch exchange)))
-    (or (null watch)
-        (progn (change-watch watch '(:running :over :reading :over :replying :over))
-               (not (watch-late-p watch))))))
-
-(defun begin-limited-reply (exchange)
-  "Notes that the reply of EXCHANGE begins now.  Signals DESCRIPTOR-BROKEN where the client was
-answered in place of the handler."
-  (let ((watch (exchange-watch exchange)))
-    (when watch
-      (change-watch watch '(:running :replying :reading :replying))
-      (when (watch-late-p watch)
-        (fail-as-broken (http-io (exchange-http exchange)) +ebadf+)))))
-
-(defvar *handler-watch* nil
-  "The HANDLER-WATCH of the handler that the current thread runs, or NIL.")
-
-(defun begin-watch (exchange seconds)
-  "Has the sentinel watch the handler of EXCHANGE, which may run for SECONDS.  Returns its watch."
-  (let ((watch (make-handler-watch exchange (end-after seconds))))
-    (setf (exchange-watch exchange) watch
-          (http-watch (exchange-http exchange)) watch)
-    (limit-handler-at (exchange-engine exchange) (exchange-connection exchange)
-                      (handler-watch-end watch))
-    watch))
-
-(defun end-watch (exchange watch)
-  "Ends WATCH, of the handler of EXCHANGE: the sentinel does not use the connection any more."
-  (lift-handler-limit exchange)
-  (setf (http-watch (exchange-http exchange)) nil
-        (handler-watch-function watch) nil
-        (connection-deadline (exchange-connection exchange)) nil))
-
-(defun call-watched (exchange seconds function)
-  "Calls FUNCTION, the handler of EXCHANGE, which may run for SECONDS."
-  (let ((*handler-watch* (begin-watch exchange seconds)))
-    (unwind-protect (funcall function)
-      (end-watch exchange *handler-watch*))))
-
-(defun call-with-handler-limit (exchange function)
-  "Calls FUNCTION, the handler of EXCHANGE, under the limit of its application.  Returns the values
-of FUNCTION."
-  (let ((seconds (handler-watch-limit exchange)))
-    (if seconds
-        (call-watched exchange seconds function)
-        (funcall function))))
+    (not (and watch
+              (member (change-state (handler-watch-state watch) :running :over :replying :over)
+                      '(:answered :cut))))))
 
 ;;; The sentinel
 
-(defun take-late-handler (watch)
-  "Reserves the connection of the handler of WATCH for the sentinel, if the limit has passed.
-Returns the state before, :RUNNING or :REPLYING; NIL where the sentinel has nothing to do."
-  (with-lock-briefly ((handler-watch-lock watch))
-    (let* ((state (handler-watch-state watch))
-           (next (getf '(:running :answering :replying :cutting) state)))
-      (when (and next (<= (handler-watch-end watch) (milliseconds)))
-        (setf (handler-watch-state watch) next)
-        state))))
-
-(defun end-late-handler (watch)
-  "Lets the worker of WATCH use the connection again."
-  (with-lock-briefly ((handler-watch-lock watch))
-    (setf (handler-watch-state watch)
-          (getf '(:answering :answered :cutting :cut) (handler-watch-state watch)))
-    (bt:condition-notify (handler-watch-changed watch))))
-
-(defun answer-for-handler (application exchange)
-  "Answers the request of EXCHANGE, whose handler is late, with 503, and ends our side of the
-connection, since a client may wait for that."
-  (let* ((head (exchange-head exchange))
-         (http (exchange-http exchange))
-         (refusal (make-refusal :handler-timeout)))
-    (note-rejected-head application http refusal head)
-    (setf (exchange-status exchange) (protocol-error-status refusal))
-    (handler-case (send-refusal-at-once (http-io http) refusal (eq :head (head-method head)))
-      (stream-error () nil))            ; the client is gone
-    (shut-down (connection-handle (exchange-connection exchange)) :output)))
-
-(defun end-for-handler (application exchange state)
-  "Ends the reply of EXCHANGE to APPLICATION, whose handler is late and was in STATE."
-  (let ((engine (exchange-engine exchange)))
-    (count-late engine :handler)
-    (if (eq :running state)
-        (answer-for-handler application exchange)
-        (wake-from-client engine (exchange-connection exchange) :output))))
-
 (defun take-timeout-function (watch)
-  "The function that a program has left for WATCH, if its handler is late; WATCH has none then.  NIL
-where there is none."
-  (with-lock-briefly ((handler-watch-lock watch))
-    (when (watch-late-p watch)
-      (shiftf (handler-watch-function watch) nil))))
-
-(defun return-timeout-function (watch function)
-  "Leaves FUNCTION, which TAKE-TIMEOUT-FUNCTION has taken, with WATCH again, unless that has
-another."
-  (with-lock-briefly ((handler-watch-lock watch))
-    (unless (handler-watch-function watch)
-      (setf (handler-watch-function watch) function))))
-
-(defun call-timeout-function (application function)
-  "Calls FUNCTION, of a program, for a handler of APPLICATION that is late."
-  (handler-case (funcall function)
-    (serious-condition (condition)
-      (tell application :error
-            "What was to be done when a handler took too long failed: ~A" condition))))
-
-(defun have-timeout-function-called (application watch function)
-  "Has a new thread call FUNCTION, which TAKE-TIMEOUT-FUNCTION has taken from WATCH, of a handler of
-APPLICATION.  FUNCTION may wait, and all workers may be those that it is to free, so it is left for
-the sentinel's next look where no thread can be made."
-  (unless (call-in-thread (exchange-engine (handler-watch-exchange watch)) "handler timeout"
-                          (lambda () (call-timeout-function application function)))
-    (return-timeout-function watch function)))
+  "Takes the function that a program has left for WATCH, if the handler of that is late; else NIL."
+  (let ((function (and (watch-late-p watch) (handler-watch-function watch))))
+    (and function
+         (compare-and-set (handler-watch-function watch) function nil)
+         function)))
 
 (defmethod time-out-handler ((application http-service) connection)
   (let* ((http (connection-data connection))
-         (watch (and http (http-watch http))))
-    (when watch
-      (let ((state (take-late-handler watch)))
-        (when state
-          (unwind-protect (end-for-handler application (handler-watch-exchange watch) state)
-            (end-late-handler watch))))
+         (watch (and http (http-watch http)))
+         (end (and watch (handler-watch-end watch))))
+    (when (and end (<= end (milliseconds)))
+      (let* ((exchange (handler-watch-exchange watch))
+             (engine (exchange-engine exchange))
+             (head (exchange-head exchange))
+             (state (change-state (handler-watch-state watch)
+                      :running :answered :replying :cut)))
+        (when (eq :running state)
+          (let ((refusal (make-refusal :handler-timeout)))
+            (note-rejected-head application http refusal head)
+            (setf (exchange-status exchange) (protocol-error-status refusal))
+            (handler-case (send-refusal-at-once (http-io http) refusal
+                                                (eq :head (head-method head)))
+              (stream-error () nil)))) ; the client is gone
+        (when (member state '(:running :replying))
+          (count-late engine :handler)
+          (wake-from-client engine connection :output)))
       (let ((function (take-timeout-function watch)))
-        (when function
-          (have-timeout-function-called application watch function))))))
+        ;; FUNCTION may wait, and all workers may be those that it is to free.
+        (unless (or (null function)
+                    (call-in-thread (exchange-engine (handler-watch-exchange watch))
+                                    "handler timeout"
+                                    (lambda ()
+                                      (handler-case (funcall function)
+                                        (serious-condition (condition)
+                                          (tell application :error
+                                                "What was to be done when a handler took too ~
+                                                 long failed: ~A"
+                                                condition))))))
+          ;; No thread can be made.  At its next look the sentinel tries again.
+          (compare-and-set (handler-watch-function watch) nil function))))))
 
 ;;; For programs
 
@@ -193,16 +170,11 @@ happened before; and not at all when the handler has returned.  While no thread 
 tried again, until the handler returns.  FUNCTION takes the place of the last such function of the
 request; NIL is for none.  An error in it is logged.  Returns NIL."
   (let ((watch (watch-of request)))
-    (when (and watch
-               (with-lock-briefly ((handler-watch-lock watch))
-                 (case (handler-watch-state watch)
-                   (:over nil)
-                   ((:running :reading :replying)
-                    (setf (handler-watch-function watch) function)
-                    nil)
-                   (t
-                    ;; It takes the place of one for which no thread could be made yet.
-                    (setf (handler-watch-function watch) nil)
-                    function))))
-      (funcall function))
+    (when (and watch (not (eq :over (handler-watch-state watch))))
+      ;; Not by SETF: the state is to be read afterwards.
+      (loop for other = (handler-watch-function watch)
+            until (compare-and-set (handler-watch-function watch) other function))
+      (let ((function (take-timeout-function watch)))
+        (when function
+          (funcall function))))
     nil))

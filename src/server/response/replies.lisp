@@ -2,10 +2,6 @@
 
 ;;;; Whole replies.
 
-(defun current-second ()
-  "The universal time, for the header Date of a reply."
-  (get-universal-time))
-
 (defmacro with-reply ((reply) &body body)
   "Evaluates BODY with REPLY bound to an empty OUTPUT that belongs to the worker."
   `(let ((,reply (reset-output (if *worker-buffers*
@@ -47,7 +43,7 @@ HEAD-ONLY-P."
                     (and (member (protocol-error-refusal refusal) '(:no-memory :queue-timeout))
                          `((:retry-after . ,*retry-seconds*)))
                     (protocol-error-reason refusal)
-                    :second (current-second) :head-only-p head-only-p))
+                    :second (get-universal-time) :head-only-p head-only-p))
 
 (defun send-refusal (io refusal &optional head-only-p)
   "Answers the peer of IO with the status and the reason of REFUSAL, a PROTOCOL-ERROR; sends no
@@ -81,38 +77,34 @@ content if HEAD-ONLY-P."
       (set-published *keep-alive* known))
     (cdr known)))
 
-(defun says-close-p (value)
-  "True when VALUE, of a header Connection or NIL, has the option close (RFC 9110, section 7.6.1)."
-  (and (stringp value)
-       (find "close" (uiop:split-string value :separator ",")
-             :test (lambda (option part)
-                     (string-equal option (string-trim '(#\Space #\Tab) part))))
-       t))
-
-(defun reply-event (exchange status kept-p)
-  "The event, for NEXT-STATE, of sending a reply of EXCHANGE with STATUS, which is noted.  KEPT-P
-says whether the connection may be used again after it."
+(defun settle-reply-connection (exchange status kept-p said)
+  "Decides what becomes of the connection of EXCHANGE after its reply with STATUS, which is noted:
+it is kept only if KEPT-P, and if the program's header Connection, SAID, a string or NIL, does not
+have the option close (RFC 9110, section 7.6.1).  Returns the event, for NEXT-STATE, of sending the
+reply; and the default values of the headers Connection and Keep-Alive, strings or NIL."
   (setf (exchange-status exchange) status)
-  (cond ((eql 101 status) :switch)
-        (kept-p :reply)
-        (t :last-reply)))
-
-(defun connection-headers (exchange event seconds)
-  "The default values of the headers Connection and Keep-Alive, strings or NIL, for the reply of
-EXCHANGE, whose sending is EVENT.  SECONDS is for how long the connection is kept, a real, or NIL
-for no limit."
-  (let ((state (next-state (exchange-protocol exchange) event))
-        (head (exchange-head exchange)))
+  (let* ((event (cond ((eql 101 status) :switch)
+                      ((and kept-p
+                            (not (and (stringp said)
+                                      (find "close" (uiop:split-string said :separator ",")
+                                            :test (lambda (option part)
+                                                    (string-equal option
+                                                                  (string-trim '(#\Space #\Tab)
+                                                                               part)))))))
+                       :reply)
+                      (t :last-reply)))
+         (head (exchange-head exchange))
+         (seconds (seconds-for (exchange-application exchange) :idle)))
     (cond ((eq :switch event)
-           (values nil nil))            ; the program sets the headers of the new protocol
-          ((not (persists-p state))
-           (values "Close" nil))
+           event)                       ; the program sets the headers of the new protocol
+          ((not (persists-p (next-state (exchange-protocol exchange) event)))
+           (values event "Close"))
           ((and seconds
                 (or (head-keep-alive-requested-p head)
                     (not (eq (head-protocol head) :http/1.1))))
-           (values "Keep-Alive" (keep-alive-of seconds)))
+           (values event "Keep-Alive" (keep-alive-of seconds)))
           (t
-           (values nil nil)))))
+           event))))
 
 (defun content-wanted-p (method status)
   "True when a reply with STATUS to a request by METHOD, a keyword or a string, has content (RFC

@@ -1,6 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A cache of facts about files that are sent, and the way of a file into a reply.
+;;;; Files in replies: a cache of facts about those that are sent, the ranges that clients ask for,
+;;;; and what programs say of their files: which have compressed siblings, and how long they may be
+;;;; cached.
+;;;;
+;;;; A sibling of the file app.js is app.js.br or app.js.gz beside it.  One that is older than the
+;;;; file is ignored: it was made of an earlier version.  No sibling stands for a file that is not
+;;;; there.
 
 (defparameter *file-copy-limit* (* 32 1024)
   "Files of at most so many octets are read into the reply, behind its head, and sent with it by one
@@ -12,8 +18,6 @@ of the file system stands still for milliseconds at a time.")
 
 (defparameter *constant-time* (encode-universal-time 1 0 0 1 1 1970 0)
   "A file of this time or before has that of a builder who gives it to all versions, as Nix does.")
-
-;;; The cache
 
 (defstruct (version (:include opaque))
   "The state in which a file was found."
@@ -48,55 +52,42 @@ of the file system stands still for milliseconds at a time.")
         known
         (let* ((name (native-name pathname))
                (new (make-known-file pathname name)))
-          ;; Clients choose names, and must not fill the memory with long ones.
           (when (<= (length name) *known-name-limit*)
             (set-published (svref *known-files* place) new))
           new))))
 
 (defun version-of (known file)
   "The current version of KNOWN, a KNOWN-FILE, which is open as the descriptor FILE; NIL for
-anything but a regular file."
+anything but a regular file.  A new version is cached when it has settled."
   (multiple-value-bind (size seconds nanoseconds) (file-facts file)
-    (when size
-      (let ((version (known-file-version known)))
-        (if (and version
-                 (= size (version-size version))
-                 (= seconds (version-seconds version))
-                 (= nanoseconds (version-nanoseconds version)))
-            version
-            (find-version known size seconds nanoseconds))))))
-
-(defun find-version (known size seconds nanoseconds)
-  "A new version of KNOWN, cached when it has settled.  Its date is not later than that of the reply
-(RFC 9110, section 8.8.2.1)."
-  (let* ((now (current-second))
-         (settled-p (>= (- now seconds) *settled-seconds*))
-         (telling-p (> seconds *constant-time*))
-         (version (make-version :size size :seconds seconds :nanoseconds nanoseconds
-                                :settled-p settled-p
-                                :date (and telling-p (imf-fixdate (min now seconds)))
-                                :tag (and telling-p
-                                          (entity-tag seconds nanoseconds size settled-p)))))
-    (when settled-p
-      (set-published (known-file-version known) version))
-    version))
-
-;;; Into a reply
-
-(defun open-file-part (name)
-  "A FILE-PART, yet empty, of the file NAME, a string; NIL when that cannot be read.  The caller has
-to drop it in the end."
-  (let ((file (open-file name)))
-    (unless (minusp file)
-      (make-file-part file))))
+    (let ((version (known-file-version known)))
+      (cond ((null size) nil)
+            ((and version
+                  (= size (version-size version))
+                  (= seconds (version-seconds version))
+                  (= nanoseconds (version-nanoseconds version)))
+             version)
+            (t
+             (let* ((now (get-universal-time))
+                    (settled-p (>= (- now seconds) *settled-seconds*))
+                    (telling-p (> seconds *constant-time*))
+                    (new (make-version
+                          :size size :seconds seconds :nanoseconds nanoseconds
+                          :settled-p settled-p
+                          ;; Not later than that of the reply (RFC 9110, section 8.8.2.1).
+                          :date (and telling-p (imf-fixdate (min now seconds)))
+                          :tag (and telling-p (entity-tag seconds nanoseconds size settled-p)))))
+               (when settled-p
+                 (set-published (known-file-version known) new))
+               new))))))
 
 (defun call-with-file (pathname function)
   "Calls FUNCTION with a FILE-PART of the file PATHNAME, which it may send, and its VERSION.  NIL
 where that is no readable regular file."
   (let* ((known (known-file pathname))
-         (name (known-file-name known))
-         (part (and name (open-file-part name))))
-    (unwind-protect (let ((version (and part (version-of known (file-part-file part)))))
+         (file (if (known-file-name known) (open-file (known-file-name known)) -1))
+         (part (and (not (minusp file)) (make-file-part file))))
+    (unwind-protect (let ((version (and part (version-of known file))))
                       (when version
                         (funcall function part version)
                         t))
@@ -116,26 +107,23 @@ sent by itself.  Signals an error when the file has become shorter."
           (t
            (error "A file became shorter while it was read.")))))
 
-(defun range-of-file (head tag vary version)
-  "The positions of the first and the last octet that the request HEAD asks for of VERSION, with the
-entity TAG and the Vary VARY; NIL for all (RFC 9110, section 14.2)."
-  (let ((range (head-header head :range)))
-    (and range
-         (plusp (version-size version))
-         (eq (head-method head) :get)
-         (range-current-p head tag
-                          (and (version-settled-p version)
-                               (not (varies-by-encoding-p vary))
-                               (version-date version)))
-         (parse-range range (version-size version)))))
-
 (defun settle-range (part version head status tag vary)
   "Restricts PART to the range that the request HEAD asks for of VERSION, with the entity TAG and
 the text VARY of Vary, or NIL, if STATUS is 200.  Returns the status; and, if that is now 206, or
 416 since there is no such range, the text of Content-Range and the positions of the first and the
 last octet (RFC 9110, section 14)."
-  (let ((size (version-size version)))
-    (multiple-value-bind (first last) (and (eql 200 status) (range-of-file head tag vary version))
+  (let ((size (version-size version))
+        (range (head-header head :range)))
+    (multiple-value-bind (first last)
+        (and (eql 200 status)
+             range
+             (plusp size)
+             (eq (head-method head) :get)
+             (range-current-p head tag
+                              (and (version-settled-p version)
+                                   (not (varies-by-encoding-p vary))
+                                   (version-date version)))
+             (parse-range range size))
       (cond ((null first)
              (setf (part-end part) size)
              status)
@@ -145,3 +133,46 @@ last octet (RFC 9110, section 14)."
              (values 206 (format nil "bytes ~D-~D/~D" first last size) first last))
             (t
              (values 416 (format nil "bytes */~D" size) first last))))))
+
+;;; Siblings
+
+(defun time-of-file (pathname)
+  "The time of the last change of the file PATHNAME, in nanoseconds; NIL unless it is a regular file
+that can be read."
+  (let ((time nil))
+    (if (readiness-supported-p)
+        (call-with-file pathname
+                        (lambda (part version)
+                          (declare (ignore part))
+                          (setf time (+ (* 1000000000 (version-seconds version))
+                                        (version-nanoseconds version)))))
+        (let ((found (ignore-errors (probe-file pathname))))
+          (when (and found (pathname-name found)) ; and no folder
+            (setf time (* 1000000000 (file-write-date found))))))
+    time))
+
+(defun coded-sibling (pathname head)
+  "The pathname and the coding, :BR or :GZIP, of the sibling of the file PATHNAME that the client of
+the request HEAD likes best; NIL where it accepts none that there is."
+  (let* ((pathname (pathname pathname))
+         (codings (and (stringp (pathname-name pathname))
+                       (accepted-codings (head-header head :accept-encoding))))
+         (time (and codings (time-of-file pathname))))
+    (when time
+      (loop for coding in codings
+            for sibling = (make-pathname
+                           :name (format nil "~A~@[.~A~]" (pathname-name pathname)
+                                         (and (stringp (pathname-type pathname))
+                                              (pathname-type pathname)))
+                           :type (ecase coding (:br "br") (:gzip "gz"))
+                           :defaults pathname)
+            for sibling-time = (time-of-file sibling)
+            when (and sibling-time (<= time sibling-time))
+              return (values sibling coding)))))
+
+(defun cache-control-of (rule pathname)
+  "The Cache-Control of the file PATHNAME by RULE: a string, NIL, or a function, or the name of one,
+of a pathname, which returns one of these."
+  (if (or (null rule) (stringp rule))
+      rule
+      (funcall rule (pathname pathname))))

@@ -35,8 +35,7 @@
   (decoder nil :read-only t)            ; NIL for another protocol, of a PROGRAM-SOCKET
   (on-message nil)                      ; while it is NIL, nothing is read
   (on-close nil)
-  (lock (bt:make-lock "websocket") :read-only t)
-  (state :open :type keyword)           ; see websocket-state.lisp of the layer websocket
+  (state :open :type keyword)           ; see websocket-frames.lisp of the layer websocket
   (code +abnormal-end+ :type fixnum)    ; the code of the end, for ON-CLOSE
   (reason "" :type string)
   ;; NIL also while a ping would interrupt a frame that is being sent.
@@ -45,11 +44,7 @@
   (heard (milliseconds) :type fixnum)   ; when octets came last
   ;; The time of a ping since then; :PUT while it is in the queue.
   (pinged nil :type (or null (eql :put) fixnum))
-  (closing-end nil :type (or null fixnum)) ; the deadline for the close frame of the client
-  ;; The thread that serves it now; at first the one that answers the handshake.
-  (owner (bt:current-thread))
-  ;; True when the answer to the opening handshake of WEBSOCKET was sent.
-  (begun-p nil))
+  (closing-end nil :type (or null fixnum))) ; the deadline for the close frame of the client
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
@@ -128,7 +123,7 @@ holds the lock."
 (defun resume-websocket (socket)
   "Has the owner of SOCKET send what only that can send, and look at the state of SOCKET."
   (cond ((not (owned-websocket-p socket)) (resume socket))
-        ((websocket-begun-p socket) (send-for-websocket socket))))
+        ((shared-queue-begun-p (websocket-shared-queue socket)) (send-for-websocket socket))))
 
 (defun send-for-websocket (socket)
   "Sends as much of the shared queue of SOCKET as the client takes now.  The caller is its owner."
@@ -171,7 +166,7 @@ when it does.  Returns NIL at once in a handler that has not returned yet: its o
 before."
   (cond ((not (owned-websocket-p socket))
          (await-room (websocket-shared-queue socket) (if (eq t wait) nil wait)))
-        ((not (websocket-begun-p socket)) nil)
+        ((not (shared-queue-begun-p (websocket-shared-queue socket))) nil)
         (t
          ;; All other workers may wait as well, so the owner sends; without a limit, up to the write
          ;; timeout.
@@ -190,18 +185,14 @@ before."
 
 ;;; The owner of the connection
 
-(defmethod continue-over ((socket websocket) http resuming-p)
-  (setf (websocket-owner socket) (bt:current-thread)
-        (websocket-begun-p socket) t)
-  (unwind-protect (continue-websocket socket (http-io http) resuming-p)
-    (setf (websocket-owner socket) nil)))
+(defmethod continue-over ((socket websocket) http)
+  (continue-websocket socket (http-io http)))
 
-(defun continue-websocket (socket io resuming-p)
+(defun continue-websocket (socket io)
   (say-going-away socket)
   (let* ((now (milliseconds)) ; before reading: later octets are read before their deadline
-         (more-p (and (not resuming-p)
-                      (prog1 (receive-messages socket io)
-                        (keep-time socket now))))
+         (more-p (prog1 (receive-messages socket io)
+                   (keep-time socket now)))
          (ended-p (send-queued (websocket-shared-queue socket) io)))
     (when (and (eq :put (websocket-pinged socket)) (null (io-unsent io)))
       (setf (websocket-pinged socket) (milliseconds)))
@@ -247,8 +238,7 @@ may have come."
                       (close-shared-queue (websocket-shared-queue socket)))
                   (return nil)))))))
 
-(defun reads-on-p (socket)
-  "True when input for SOCKET is to be read."
+(defmethod reads-on-p ((socket websocket))
   (and (receiving-p (websocket-state socket))
        (websocket-on-message socket)
        (not (shared-queue-shut-p (websocket-shared-queue socket)))))
@@ -362,8 +352,7 @@ was read."
 ;;; The end
 
 (defmethod abandon ((socket websocket))
-  (when (websocket-begun-p socket)
-    (say-farewell socket))
+  (say-farewell socket)
   (end-websocket socket)
   (drop-incomplete-message socket)
   (let ((function (with-websocket (socket)
@@ -386,33 +375,7 @@ memory.  A program may keep SOCKET for ever."
 its engine stops, unless other octets would have to be sent before."
   (setf (websocket-owner socket) (bt:current-thread))
   (let ((io (websocket-io socket)))
-    (when (and (io-open-p io)
+    (when (and (shared-queue-begun-p (websocket-shared-queue socket))
+               (io-open-p io)
                (null (io-unsent io)))
       (say-going-away socket))))
-
-;;; Where a worker keeps the connection
-
-(defparameter *websocket-look-seconds* 1/20
-  "How often a worker that keeps a WebSocket checks for octets to send.")
-
-(defmethod keep-suspended-exchange ((socket websocket) http)
-  "Reads and sends until SOCKET ends.  :CLOSE when the engine stops before."
-  (let ((connection (suspended-exchange-connection socket))
-        (io (http-io http)))
-    (unwind-protect-whole
-        (loop
-          (let ((outcome (continue-after-event http)))
-            (unless (member outcome '(:deferred :again))
-              (return outcome)))
-          (unless (send-rest io)
-            (return :broken))
-          (unless (serving-p (suspended-exchange-engine socket))
-            (return :close))
-          (cond ((not (reads-on-p socket)) ; its input stays in the system
-                 (wait-until (constantly nil) (bt:make-condition-variable)
-                             (bt:make-lock "nobody's") *websocket-look-seconds* nil))
-                ((and (not (input-waiting-p io))
-                      (await-input (connection-handle connection)
-                                   :until (end-after *websocket-look-seconds*)))
-                 (note-socket-ready io))))
-      (abandon-suspended-exchange http))))

@@ -1,5 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
+;;;; Content that is written piece by piece: by any thread, or by the handler.
+;;;;
 ;;;; A shared queue: the content of one reply, or the frames of a socket, that any thread writes.
 ;;;; It writes to the send queue of the connection, whose lock guards it as well.
 ;;;;
@@ -200,3 +202,184 @@ no more will follow.  Signals DESCRIPTOR-BROKEN."
             (shared-queue-size shared-queue) 0)
       (release-held queue))
     (flush-queue queue)))
+
+;;; A reply stream: a handler writes the content of its reply to it, after the head.
+;;;
+;;;   framing     the content                                 octets that are written
+;;;   :CHUNKED    ends with the last chunk                    become chunks
+;;;   a number    has so many octets more                     are sent unchanged; more are an error
+;;;   :PLAIN      ends with the connection, or is of another  are sent unchanged
+;;;               protocol
+;;;   :NONE       does not exist                              are dropped
+;;;   NIL         has ended                                   go to the stream beneath
+;;;
+;;; Chunks are composed in the output buffer of the connection.  Each is complete at any time, so
+;;; that a read, which sends the output first, may come between two writes.  Writes without a flush
+;;; between them share one chunk, as long as the buffer has room.
+
+(defclass reply-stream (trivial-gray-streams:fundamental-binary-input-stream
+                        trivial-gray-streams:fundamental-binary-output-stream
+                        trivial-gray-streams:trivial-gray-stream-mixin)
+  ((io :initarg :io :reader reply-stream-io)
+   (inner :initarg :inner :reader reply-stream-inner
+          :documentation "The stream of the connection, for reading.")
+   (framing :initarg :framing :accessor reply-stream-framing)
+   ;; The last chunk in the output buffer: where it begins, its number of octets, and where it ends.
+   ;; If the buffer ends elsewhere, that chunk was sent.
+   (chunk-start :initform 0 :accessor chunk-start)
+   (chunk-size :initform 0 :accessor chunk-size)
+   (chunk-end :initform 0 :accessor chunk-end))
+  (:documentation "A stream for the octets of the content of one reply."))
+
+(defun make-reply-stream (io inner framing)
+  "A stream for the content of a reply over IO, whose head was written, on the stream INNER.
+FRAMING is :CHUNKED, :PLAIN, :NONE or the number of octets of the content."
+  (make-instance 'reply-stream :io io :inner inner :framing framing))
+
+(defun framing-of-stream (method status length chunked-p)
+  "The framing, as for MAKE-REPLY-STREAM, of streamed content for a reply with STATUS to a request
+by METHOD; and what the head says of it: a number of octets, :CHUNKED, or NIL for nothing.  LENGTH
+is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks are allowed (RFC
+9112, section 6)."
+  (let ((said (and (body-allowed-p status)
+                   (or length (and chunked-p :chunked)))))
+    (values (cond ((eql 101 status) :plain)
+                  ((not (content-wanted-p method status)) :none)
+                  (t (or said :plain)))
+            said)))
+
+(defun framed (octets framing)
+  "OCTETS, which must not change any more, in the form that FRAMING, of a REPLY-STREAM, requires."
+  (if (eq :chunked framing) (chunk-of octets) octets))
+
+(defun write-encoded (io output)
+  "Writes the octets of OUTPUT, which are of no use in part, to IO, with backpressure."
+  (whole-or-broken (io)
+    (write-with-backpressure io (output-octets output) 0 (output-fill output))))
+
+(defun write-chunked (stream octets start end)
+  "Writes OCTETS from START to END to STREAM in chunks."
+  (let ((io (reply-stream-io stream)))
+    (check-range octets start end)
+    (if (> (- end start) +output-size+)
+        (with-reply (line)              ; as one chunk, without a copy
+          (encode-chunk-start line (- end start))
+          (whole-or-broken (io)
+            (write-encoded io line)
+            (write-with-backpressure io octets start end)
+            (encode-chunk-end (reset-output line))
+            (write-encoded io line)
+            (setf (chunk-end stream) 0)))
+        (loop while (< start end)
+              do (let* ((buffer (output-buffer io))
+                        (fill (io-fill io))
+                        (last-p (and (plusp fill) (= fill (the index (chunk-end stream)))))
+                        (first (if last-p (chunk-start stream) fill))
+                        (size (if last-p (chunk-size stream) 0))
+                        (count (min (- end start)
+                                    (chunk-room size (- (length buffer) first)))))
+                   (declare (type index fill first size count))
+                   (if (zerop count)
+                       (empty-output io)
+                       (multiple-value-bind (position chunk-end)
+                           (lengthen-chunk buffer first size count)
+                         (replace buffer octets :start1 position :start2 start
+                                                :end2 (+ start count))
+                         (setf (chunk-start stream) first
+                               (chunk-size stream) (+ size count)
+                               (chunk-end stream) chunk-end
+                               (io-fill io) chunk-end)
+                         (incf start count))))))))
+
+(defmethod trivial-gray-streams:stream-write-sequence
+    ((stream reply-stream) sequence start end &key)
+  (let ((io (reply-stream-io stream))
+        (framing (reply-stream-framing stream)))
+    (cond ((null framing)
+           (write-sequence sequence (reply-stream-inner stream) :start start :end end))
+          ((eq :none framing))
+          ((not (typep sequence 'octets))
+           (write-sequence (coerce (subseq sequence start end) 'octets) stream))
+          ((eq :chunked framing)
+           (write-chunked stream sequence start end))
+          ((eq :plain framing)
+           (write-with-backpressure io sequence start end))
+          (t                            ; as far as the announced length goes
+           (let ((count (min framing (- end start))))
+             (whole-or-broken (io)
+               (write-with-backpressure io sequence start (+ start count))
+               (setf (reply-stream-framing stream) (- framing count)))
+             (when (< (+ start count) end)
+               (error 'content-too-long :stream (io-stream io)))))))
+  sequence)
+
+(defmethod trivial-gray-streams:stream-write-byte ((stream reply-stream) octet)
+  (check-type octet octet)
+  (let ((octets (make-octets 1)))
+    (setf (aref octets 0) octet)
+    (write-sequence octets stream))
+  octet)
+
+(defun flush-reply (stream)
+  "Sends as much of the output of STREAM as the client takes now."
+  (if (reply-stream-framing stream)
+      (push-output (reply-stream-io stream))
+      (finish-output (reply-stream-inner stream)))
+  nil)
+
+(defmethod trivial-gray-streams:stream-force-output ((stream reply-stream))
+  (flush-reply stream))
+
+(defmethod trivial-gray-streams:stream-finish-output ((stream reply-stream))
+  (flush-reply stream))
+
+(defmethod trivial-gray-streams:stream-clear-output ((stream reply-stream))
+  ;; Octets may have been sent already, and the head may still be in the buffer.
+  nil)
+
+;;; The end
+
+(defun note-sent-beside (stream shared-queue)
+  "Notes that content of STREAM, a REPLY-STREAM, was sent from SHARED-QUEUE: sets the rest of the
+announced length."
+  (when (shared-queue-announced shared-queue)
+    (setf (reply-stream-framing stream) (shared-queue-announced shared-queue))))
+
+(defun end-reply (stream)
+  "Ends the content of STREAM, a REPLY-STREAM, if it has not ended yet.  Octets that the peer does
+not take now are queued.  True when the content has its announced length."
+  (let ((io (reply-stream-io stream))
+        (framing (shiftf (reply-stream-framing stream) nil)))
+    (when (and framing (io-open-p io))
+      (when (eq :chunked framing)
+        (with-reply (end)
+          (encode-last-chunk end)
+          (write-encoded io end)))
+      (push-output io))
+    (not (typep framing '(integer 1)))))
+
+(defmethod close ((stream reply-stream) &key abort)
+  (unless abort
+    (end-reply stream))
+  (setf (reply-stream-framing stream) nil)
+  (close (reply-stream-inner stream) :abort abort))
+
+;;; The other methods of a stream
+
+(defmethod stream-element-type ((stream reply-stream))
+  '(unsigned-byte 8))
+
+(defmethod open-stream-p ((stream reply-stream))
+  (open-stream-p (reply-stream-inner stream)))
+
+(defmethod trivial-gray-streams:stream-read-byte ((stream reply-stream))
+  (read-byte (reply-stream-inner stream) nil :eof))
+
+(defmethod trivial-gray-streams:stream-read-sequence ((stream reply-stream) sequence start end &key)
+  (read-sequence sequence (reply-stream-inner stream) :start start :end end))
+
+(defmethod trivial-gray-streams:stream-listen ((stream reply-stream))
+  (listen (reply-stream-inner stream)))
+
+(defmethod trivial-gray-streams:stream-clear-input ((stream reply-stream))
+  (clear-input (reply-stream-inner stream)))

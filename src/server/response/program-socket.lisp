@@ -7,7 +7,7 @@
 ;;;; If the request was for a WebSocket, the server decodes what comes, and calls the program with
 ;;;; each whole message, and each control frame, as a frame of a client.  It answers what the
 ;;;; decoder refuses with a close frame.  It notices close frames in both directions, so that the
-;;;; TCP connection ends as RFC 6455 requires (websocket-state.lisp).  Output of the program:
+;;;; TCP connection ends as RFC 6455 requires (websocket-frames.lisp).  Output of the program:
 ;;;;
 ;;;;   state              a close frame                          other octets
 ;;;;   :OPEN              sent; the client's is awaited, unless  sent
@@ -33,15 +33,13 @@
 (defparameter *close-answer-seconds* 2
   "How many seconds a client has to answer a close frame of a program.")
 
-(defstruct (program-socket (:include websocket (begun-p t))
+(defstruct (program-socket (:include websocket)
                            (:constructor %make-program-socket
                                (application engine connection shared-queue memory decoder
                                 on-message on-close ping idle-milliseconds request))
                            (:copier nil))
   "A connection over which a program speaks by itself.  ON-MESSAGE is its function for the input."
   (ping nil :read-only t)               ; PING-MILLISECONDS while pings may be sent
-  ;; A worker must read octets that came before there was ON-MESSAGE, or call functions in WRITTEN.
-  (worker-wanted-p nil)
   (buffered '() :type list)             ; pieces that wait for a flush, the last first
   (buffered-size 0 :type unsigned-byte) ; their octets, at most the high-water mark
   (put 0 :type unsigned-byte)
@@ -142,8 +140,7 @@ already.  True if there were any."
                               count t into count
                               finally (return (plusp count)))
           (when caller-p                ; one has exited non-locally: a worker calls the others
-            (setf (program-socket-calling-p socket) nil
-                  (program-socket-worker-wanted-p socket) t)
+            (setf (program-socket-calling-p socket) nil)
             (resume socket)))))))
 
 ;;; Writing
@@ -256,7 +253,6 @@ one message or control frame in the WebSocket protocol, otherwise with any numbe
 order, one call at a time.  With NIL, input stays in the system."
   (setf (websocket-on-message socket) function)
   (unless (owned-websocket-p socket)
-    (setf (program-socket-worker-wanted-p socket) t)
     (resume socket)))
 
 ;;; The owner of the connection
@@ -275,34 +271,17 @@ order, one call at a time.  With NIL, input stays in the system."
   (when (over-p (websocket-state socket))
     (close-shared-queue (websocket-shared-queue socket))))
 
-(defmethod continue-over ((socket program-socket) http resuming-p)
-  (cond ((not resuming-p)
-         (setf (program-socket-worker-wanted-p socket) nil)
-         (loop for outcome = (continue-speaking socket http nil)
-               for called-p = (and (member outcome '(:deferred :again))
-                                   (written-called-p socket))
-               while (and called-p (eq :deferred outcome))
-               finally (return outcome)))
-        ((program-socket-worker-wanted-p socket)
-         nil)
-        (t
-         (continue-speaking socket http t))))
-
-(defun continue-speaking (socket http resuming-p)
-  (let ((end (websocket-closing-end socket)))
-    (when (or (and end (>= (milliseconds) end))
-              (and (null (websocket-on-message socket)) (peer-left-p socket)))
-      (close-shared-queue (websocket-shared-queue socket))))
-  (setf (websocket-owner socket) (bt:current-thread))
-  (unwind-protect (continue-websocket socket (http-io http) resuming-p)
-    (setf (websocket-owner socket) nil)))
-
-(defun written-called-p (socket)
-  "Calls the functions of the program that are due after a send to SOCKET; true if there were any."
-  (when (program-socket-written socket)
-    (setf (websocket-owner socket) (bt:current-thread))
-    (unwind-protect (call-written socket)
-      (setf (websocket-owner socket) nil))))
+(defmethod continue-over ((socket program-socket) http)
+  (loop
+    (let ((end (websocket-closing-end socket)))
+      (when (or (and end (>= (milliseconds) end))
+                (and (null (websocket-on-message socket)) (peer-left-p socket)))
+        (close-shared-queue (websocket-shared-queue socket))))
+    (let* ((outcome (continue-websocket socket (http-io http)))
+           (called-p (and (member outcome '(:deferred :again))
+                          (call-written socket)))) ; which may have written, or closed it
+      (unless (and called-p (eq :deferred outcome))
+        (return outcome)))))
 
 (defmethod abandon ((socket program-socket))
   (unwind-protect
@@ -322,3 +301,47 @@ order, one call at a time.  With NIL, input stays in the system."
     (setf (program-socket-buffered socket) '()
           (websocket-on-message socket) nil)
     (drop-incomplete-message socket)))
+
+;;; Detaching: a program takes a connection away.
+
+(defun give-away (application connection http)
+  "Leaves the socket of CONNECTION, with HTTP, to a program under APPLICATION.  Returns the outcome
+for CONNECTION."
+  (let ((base (http-base http)))
+    (pace-io (http-io http) nil nil)
+    (abandon-content http)              ; a non-local exit out of the request has not done so
+    (cond ((null base)
+           (setf (connection-outcome connection) :detached))
+          ((null (io-descriptor base)) :close)
+          ((encrypted-p application)
+           (finish-output (http-stream http))
+           ;; OpenSSL has the number of the descriptor, so the program must get this one.  From then
+           ;; on that number may at any moment be that of another connection.
+           (detach (worker-engine *worker*) connection)
+           (setf (connection-outcome connection) :detached)
+           (if (hand-descriptor-over base)
+               (end-when-forgotten base)
+               ;; The program has just closed it.
+               (close-socket (connection-descriptor connection)))
+           :detached)
+          (t
+           (usocket:socket-stream (connection-usocket connection)) ; lends that
+           (if (lent-open-p base)
+               (leave-to-program connection base)
+               :close)))))
+
+(defun end-when-forgotten (base)
+  "Registers a finalizer that ends the TLS session on BASE, which a program has taken away."
+  (let ((session (io-tls base)))
+    (when session
+      (call-when-forgotten (io-stream base) (lambda () (abandon-tls-session session))))))
+
+(defun leave-to-program (connection io)
+  "Leaves the streams of CONNECTION, with IO, to the program.  Returns the outcome for CONNECTION:
+its own descriptor is closed, without a farewell."
+  ;; This outcome holds also if one of the next steps fails.
+  (setf (connection-outcome connection) :broken)
+  (leave-to-lent io)
+  (setf (connection-data connection) nil
+        (connection-socket connection) nil)
+  :broken)

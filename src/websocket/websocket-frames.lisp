@@ -102,3 +102,117 @@ expects no close frame in return (RFC 6455, sections 7.1.7 and 7.4.1)."
     (:message-too-large 1009 "10.4" "A message is larger than this server takes.")
     (:no-memory 1013 "10.4" "The server has no memory for the message at the moment."))
   "A list of (FAILURE CODE SECTION REASON).")
+
+;;; Messages to octets: RFC 6455, section 5.2.  A frame and its head are one vector, so that a
+;;; program encodes a message for many connections once.
+;;;
+;;; A server does not mask its frames, and MASK is NIL.  Otherwise it is 32 bits, and its lowest
+;;; octet is the first.
+
+(defconstant +most-control-octets+ 125
+  "The maximum number of octets in the payload of a control frame (RFC 6455, section 5.5).")
+
+(defparameter *opcodes* '(:text 1 :binary 2 :close 8 :ping 9 :pong 10)
+  "The opcodes of the kinds of frames.")
+
+(defun frame-of (kind payload mask)
+  "A frame of KIND, of *OPCODES*, with PAYLOAD, a string or octets, and MASK."
+  (let* ((size (if (stringp payload) (encoded-length payload :utf-8) (length payload)))
+         (opcode (getf *opcodes* kind))
+         (more (cond ((<= size +most-control-octets+) 0) ((< size #x10000) 2) (t 8)))
+         (start (+ 2 more (if mask 4 0)))
+         (octets (make-octets (+ start size))))
+    (declare (type index size start) (type (integer 0 8) more) (type (or null mask) mask)
+             #.*plain-policy*)
+    (when (and (<= 8 opcode) (plusp more))
+      (error "A control frame must have at most ~D octets of payload, not ~D."
+             +most-control-octets+ size))
+    (setf (aref octets 0) (logior #x80 opcode)
+          (aref octets 1) (logior (if mask #x80 0) (ecase more (0 size) (2 126) (8 127))))
+    (dotimes (i more)                   ; the highest octet of the length first
+      (setf (aref octets (+ 2 i)) (ldb (byte 8 (* 8 (- more i 1))) size)))
+    (when mask
+      (dotimes (i 4)
+        (setf (aref octets (+ start -4 i)) (ldb (byte 8 (* 8 i)) mask))))
+    (cond ((stringp payload)
+           (let ((output (make-output octets)))
+             (setf (output-fill output) start)
+             (encode-string output payload :utf-8 size))
+           (when mask
+             (unmask-octets octets start (length octets) octets start mask)))
+          (t
+           (unmask-octets payload 0 size octets start (or mask 0))))
+    octets))
+
+(defun encode-frame (kind payload &key mask)
+  "A whole frame, a fresh vector of octets: a message of KIND :TEXT or :BINARY, or a :PING or :PONG.
+PAYLOAD is a string, which is encoded in UTF-8, or a vector of octets.  It is masked with MASK, 32
+bits, unless that is NIL.  Signals an error if the octets of a :TEXT are not UTF-8, or if a :PING or
+:PONG has more than 125 octets (RFC 6455, sections 5.5 and 5.6)."
+  (check-type kind (member :text :binary :ping :pong))
+  (check-type payload (or string (vector octet)))
+  (check-type mask (or null mask))
+  (let ((payload (if (stringp payload) payload (coerce payload 'octets))))
+    (when (and (eq :text kind)
+               (not (stringp payload))
+               (/= +between-characters+
+                   (check-utf-8 payload 0 (length payload) +between-characters+)))
+      (error "A text of ~D octets is not UTF-8." (length payload)))
+    (frame-of kind payload mask)))
+
+(defun close-frame (code reason mask)
+  "A close frame with CODE, if that is not +NO-CLOSE-CODE+; and REASON, as far as it fits."
+  (let* ((octets (utf-8-octets reason))
+         (end (min (length octets) (- +most-control-octets+ 2))))
+    (when (< end (length octets))       ; it is cut after a whole character
+      (loop while (= #x80 (logand #xC0 (aref octets end)))
+            do (decf end)))
+    (frame-of :close
+              (if (= +no-close-code+ code)
+                  (make-octets 0)
+                  (concatenate 'octets (list (ash code -8) (logand 255 code))
+                               (subseq octets 0 end)))
+              mask)))
+
+(defun encode-close (code &optional (reason "") mask)
+  "A close frame, a fresh vector of octets, with CODE, an integer that a close frame may have, and
+REASON, a string, which is cut to 123 octets.  The frame is masked with MASK, 32 bits, unless that
+is NIL.  If CODE is +NO-CLOSE-CODE+, as DECODE-MESSAGE returns it, the frame has neither code nor
+reason.  Signals an error for any other CODE (RFC 6455, sections 5.5.1 and 7.4)."
+  (check-type code (or (eql 1005) (satisfies close-code-p)))
+  (check-type reason string)
+  (check-type mask (or null mask))
+  (close-frame code reason mask))
+
+;;; For programs that read and write frames themselves
+
+(defun frame-of-client (kind payload)
+  "A frame, a fresh vector of octets, as a client would send it: of KIND, a keyword of a message or
+a control frame, with PAYLOAD, octets (RFC 6455, section 5.2)."
+  (frame-of kind payload 0))
+
+(defun close-of-client (code reason)
+  "A close frame, a fresh vector of octets, as a client would send it, with REASON, a string, and
+CODE, an integer, perhaps one that is never sent (RFC 6455, section 5.5.1)."
+  (close-frame code reason 0))
+
+(defun whole-frame-p (octets)
+  "The position of the payload if OCTETS, a vector, are exactly one frame of a server; else NIL (RFC
+6455, section 5.2)."
+  (when (< 1 (length octets))
+    (let* ((size (aref octets 1))
+           (start (case size (126 4) (127 10) (t 2))))
+      (when (<= start (length octets))
+        (when (< 2 start)
+          (setf size (reduce (lambda (number octet) (+ (* 256 number) octet))
+                             octets :start 2 :end start :initial-value 0)))
+        (and (= (+ start size) (length octets))
+             start)))))
+
+(defun close-frame-code (octets)
+  "The code, an integer, in OCTETS, a vector, if they are one close frame of a server; +NO-CLOSE-
+CODE+ if that has none; else NIL (RFC 6455, section 5.5.1)."
+  (let ((start (whole-frame-p octets)))
+    (cond ((or (null start) (/= #x88 (aref octets 0))) nil)
+          ((< (length octets) (+ 2 start)) +no-close-code+)
+          (t (+ (* 256 (aref octets start)) (aref octets (1+ start)))))))
