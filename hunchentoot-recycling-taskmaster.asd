@@ -158,9 +158,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:file "reply-conditions")         ; that programs meet
      (:module "logs"                    ; what is told to people who run a server
       :serial t
-      :components ((:file "log-throttle") ; what is told seldom, however often it happens
-                   (:file "lines")
-                   (:file "messages")   ; for people who run a server
+      :components ((:file "lines")
+                   (:file "messages")   ; for people who run a server, and how often
                    (:file "journal")))  ; lines of logs, written behind the requests' backs
      (:file "application")              ; what is served
      (:file "inspection")               ; by people who look after it

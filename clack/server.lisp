@@ -46,8 +46,6 @@ all connections have the same; else NIL.")
    (journal :accessor server-journal
             :documentation "Writes messages to ERROR-OUTPUT, in a thread of its own while the server
 runs.  When that stream blocks, lines are lost and counted, but no response and no worker waits.")
-   (throttle :initform (make-throttle) :reader server-throttle
-             :documentation "Limits how often messages appear that clients can cause.")
    (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
                :documentation "The last Host header: a list of its text, and the name and the port
 in it.  Replaced as a whole."))
@@ -379,7 +377,7 @@ failure; else NIL.")
   (multiple-value-bind (arguments backtrace) (message-parts control arguments)
     (let ((text (if (equal control *rare-control*)
                     (message-text control arguments)
-                    (counted-text (server-throttle server) control arguments #'report-text)))
+                    (counted-text (application-throttle server) control arguments #'report-text)))
           (exchange *answered*))
       (when text
         (append-line

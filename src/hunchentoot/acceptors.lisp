@@ -35,8 +35,6 @@ acceptor has it because its taskmaster may be replaced while the engine runs.")
    (journals :initform '() :reader acceptor-journals
              :documentation "The current or last journals, at most one for each log.")
    (journal-lock :initform (bt:make-lock "logs") :documentation "Held while JOURNALS are replaced.")
-   (departures :initform (make-log-throttle)
-               :documentation "Counts clients that have left, until a message reports them.")
    (throttle :initform (make-throttle)
              :documentation "Limits the rate of messages that clients can cause."))
   (:default-initargs

@@ -290,7 +290,7 @@ signals an error, and never waits for the destination while ACCEPTOR is started.
                        #'report-text))))
     (cond ((null destination))
           ((and treat (some #'departure-p arguments))
-           (log-rarely (slot-value acceptor 'departures)
+           (log-rarely (slot-value acceptor 'throttle) :departure
                        (lambda (control &rest arguments)
                          (write-message acceptor :info control arguments))
                        "A client left before its request was answered"

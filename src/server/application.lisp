@@ -4,8 +4,8 @@
 
 (defclass http-service (service)
   ((engine :initform nil :accessor application-engine)
-   (log-throttle :initform (make-log-throttles) :reader application-log-throttles
-                 :documentation "Events that were counted and not logged yet."))
+   (throttle :initform (make-throttle) :reader application-throttle
+             :documentation "Limits how often messages appear that clients can cause."))
   (:documentation "A service whose connections speak HTTP: it reads requests, has an application
 respond to them, and looks after the connections.  An abstract class; its subclass is the
 application."))
@@ -110,7 +110,8 @@ HEADERS, an alist, are NIL where they are not known.")
                    &optional method uri protocol headers)
     (declare (ignore http method uri protocol headers))
     (let ((name (protocol-error-refusal refusal)))
-      (when (log-throttle-of application name)
+      (when (member name '(:no-memory :tls-to-plain-http :malformed-proxy-header
+                           :no-trusted-proxy :contradicting-proxies))
         (tell-seldom application name (if (eq :tls-to-plain-http name) :info :warning)
                      "A request was refused" "requests were refused"
                      (protocol-error-reason refusal))))))
@@ -136,14 +137,10 @@ signals."
         (apply #'log-message engine level control arguments)
         (apply #'note application level control arguments))))
 
-(defun log-throttle-of (application name)
-  "The log throttle of APPLICATION for events of NAME, a keyword."
-  (cdr (assoc name (application-log-throttles application))))
-
 (defun tell-seldom (application name level once often &optional reason)
   "Like LOG-RARELY with ONCE, OFTEN and REASON, for events of NAME, a keyword, in the log of
 APPLICATION at LEVEL."
-  (log-rarely (log-throttle-of application name)
+  (log-rarely (application-throttle application) name
               (lambda (&rest arguments) (apply #'tell application level arguments))
               once often reason))
 

@@ -57,7 +57,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; the main function of a program
    #:serve-and-exit #:begin-serving #:end-serving #:renew-files #:tell-operator
    ;; what is told seldom, however often it happens
-   #:make-log-throttle #:log-throttle-silent-until #:count-throttled #:log-rarely
+   #:log-rarely #:application-throttle
    #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address #:tell-of-failed-handshake
    #:*rare-control* #:make-throttle
    ;; links

@@ -41,7 +41,7 @@ SPECIAL-P is false, and SPECIAL for each other character, which is at END."
 ;;; bracket that would have a meaning in the format of the line.  Other characters beyond ASCII stay
 ;;; as they are: the logs are in UTF-8.
 
-(declaim (inline invisible-p))
+(declaim (inline invisible-p quoted-special-p))
 (defun invisible-p (char)
   "True of a control character (C0, DEL, C1), and of a character that separates lines or changes the
 direction of text."
@@ -52,27 +52,9 @@ direction of text."
                  (<= #x2028 code #x202E)
                  (<= #x2066 code #x2069))))))
 
-(declaim (inline quoted-special-p bracketed-special-p))
 (defun quoted-special-p (char)
   "True of a character that is escaped between quotation marks."
   (or (invisible-p char) (char= char #\") (char= char #\\)))
-
-(defun bracketed-special-p (char)
-  "True of a character that is escaped outside of quotation marks."
-  (or (quoted-special-p char) (char= char #\() (char= char #\)) (char= char #\[) (char= char #\])))
-
-(defun argument-special-p (char)
-  "True of a character that is escaped in text of a client within a sentence."
-  (or (quoted-special-p char) (char= char #\')))
-
-(defun free-special-p (char)
-  "True of a character that is escaped in free text."
-  (and (invisible-p char) (char/= char #\Tab)))
-
-(defun escape (char)
-  "The escape sequence for CHAR."
-  (let ((code (char-code char)))
-    (format nil (if (< code 256) "\\x~2,'0X" "\\u~4,'0X") code)))
 
 (defun encode-escaped (line string &optional (where :quoted))
   "Appends STRING to LINE, an OUTPUT, in UTF-8, with special characters escaped.  WHERE is :QUOTED,
@@ -82,15 +64,25 @@ may have tabs."
   (declare #.*plain-policy*)
   (let ((text (coerce string 'text)))
     (declare (type text text))
-    (macrolet ((encode (special-p)
-                 `(do-plain-runs (text start end ,special-p)
-                    (encode-run line text start end)
-                    (encode-string line (escape (schar text end)) :utf-8))))
-      (ecase where
-        (:quoted (encode quoted-special-p))
-        (:bracketed (encode bracketed-special-p))
-        (:argument (encode argument-special-p))
-        (:free (encode free-special-p))))))
+    (flet ((bracketed-special-p (char)
+             (or (quoted-special-p char) (member char '(#\( #\) #\[ #\]))))
+           (argument-special-p (char)
+             (or (quoted-special-p char) (char= char #\')))
+           (free-special-p (char)
+             (and (invisible-p char) (char/= char #\Tab))))
+      (declare (inline bracketed-special-p argument-special-p free-special-p))
+      (macrolet ((encode (special-p)
+                   `(do-plain-runs (text start end ,special-p)
+                      (encode-run line text start end)
+                      (let ((code (char-code (schar text end))))
+                        (encode-string line
+                                       (format nil (if (< code 256) "\\x~2,'0X" "\\u~4,'0X") code)
+                                       :utf-8)))))
+        (ecase where
+          (:quoted (encode quoted-special-p))
+          (:bracketed (encode bracketed-special-p))
+          (:argument (encode argument-special-p))
+          (:free (encode free-special-p)))))))
 
 ;;; Lines for people and their tools
 
@@ -121,17 +113,13 @@ So one line stays one line, and a field one field, in spite of anything that a c
 
 ;;; JSON (RFC 8259)
 
-(declaim (inline escaped-in-json-p))
-(defun escaped-in-json-p (char)
-  ;; Section 7 requires it for quotation mark, reverse solidus, and the characters below 32.
-  (quoted-special-p char))
-
 (defun encode-json-string (line string)
   (declare #.*plain-policy*)
   (let ((text (coerce string 'text)))
     (declare (type text text))
     (encode-string line "\"" :utf-8)
-    (do-plain-runs (text start end escaped-in-json-p)
+    ;; Section 7 requires it for quotation mark, reverse solidus, and the characters below 32.
+    (do-plain-runs (text start end quoted-special-p)
       (encode-run line text start end)
       (let ((code (char-code (schar text end))))
         (encode-string line (case code
@@ -148,17 +136,6 @@ They are kept on the property list of NAME."
       (let ((text (format nil "\"~A\":" (substitute #\_ #\- (string-downcase name)))))
         (setf (get name 'json-name) (map 'octets #'char-code text)))))
 
-(defun encode-json-object (line plist)
-  (encode-string line "{" :utf-8)
-  (loop for (name value) on plist by #'cddr
-        for separator = "" then ","
-        do (encode-string line separator :utf-8)
-           (if (realp name)
-               (encode-string line (format nil "\"~A\":" (decimal-text name)) :utf-8)
-               (encode-octets line (json-name name)))
-           (encode-json line value))
-  (encode-string line "}" :utf-8))
-
 (defun encode-json (line value)
   "Appends VALUE to LINE as JSON (RFC 8259): NIL as null; a real as a number, to a millionth; a
 property list with keywords or numbers as an object, in which :USER-AGENT is called user_agent; a
@@ -169,7 +146,16 @@ vector that is no string as an array; and anything else as the string that PRINC
     (string (encode-json-string line value))
     (integer (encode-printed line value))
     (real (encode-string line (decimal-text value) :utf-8))
-    (cons (encode-json-object line value))
+    (cons
+     (encode-string line "{" :utf-8)
+     (loop for (name part) on value by #'cddr
+           for separator = "" then ","
+           do (encode-string line separator :utf-8)
+              (if (realp name)
+                  (encode-string line (format nil "\"~A\":" (decimal-text name)) :utf-8)
+                  (encode-octets line (json-name name)))
+              (encode-json line part))
+     (encode-string line "}" :utf-8))
     (vector
      (encode-string line "[" :utf-8)
      (loop for element across value
@@ -181,24 +167,24 @@ vector that is no string as an array; and anything else as the string that PRINC
 
 ;;; Times
 
-(defun utc-time-text (second)
-  "SECOND as a date-time of RFC 3339, section 5.6, in UTC."
-  (multiple-value-bind (second minute hour day month year) (decode-universal-time second 0)
-    (format nil "~4,'0D-~2,'0D-~2,'0DT~2,'0D:~2,'0D:~2,'0DZ" year month day hour minute second)))
+(defun time-text (second zone control)
+  "The text by CONTROL, for FORMAT, of the date and time SECOND in ZONE, or NIL for local time."
+  (multiple-value-bind (second minute hour day month year)
+      (if zone (decode-universal-time second zone) (decode-universal-time second))
+    (format nil control year month day hour minute second)))
 
 (defvar *utc-time* '(nil) "For RENDERED-SECOND.")
 
-(defun utc-time-of (second)
-  (rendered-second *utc-time* second 'utc-time-text))
-
-(defun utc-now ()
-  "The current second as a string, a date-time of RFC 3339, section 5.6, in UTC."
-  (utc-time-of (get-universal-time)))
+(defun utc-now (&optional (second (get-universal-time)))
+  "The current second, or SECOND, as a string, a date-time of RFC 3339, section 5.6, in UTC."
+  (rendered-second *utc-time* second
+                   (lambda (second)
+                     (time-text second 0 "~4,'0D-~2,'0D-~2,'0DT~2,'0D:~2,'0D:~2,'0DZ"))))
 
 (defun utc-now-with-milliseconds ()
   "The current time as UTC-NOW has it, with three digits behind the second."
   (multiple-value-bind (second milliseconds) (floor (universal-milliseconds) 1000)
-    (let ((text (concatenate 'string (utc-time-of second) "000Z")))
+    (let ((text (concatenate 'string (utc-now second) "000Z")))
       (setf (char text 19) #\.)
       (loop for index from 22 downto 20
             do (multiple-value-bind (rest digit) (floor milliseconds 10)
@@ -206,13 +192,10 @@ vector that is no string as an array; and anything else as the string that PRINC
                        milliseconds rest)))
       text)))
 
-(defun local-time-text (second)
-  "SECOND in local time, as in Hunchentoot's logs."
-  (multiple-value-bind (second minute hour day month year) (decode-universal-time second)
-    (format nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D" year month day hour minute second)))
-
 (defvar *local-time* '(nil) "For RENDERED-SECOND.")
 
 (defun local-now ()
   "The current second as a string, in local time, as in Hunchentoot's logs."
-  (rendered-second *local-time* (get-universal-time) 'local-time-text))
+  (rendered-second *local-time* (get-universal-time)
+                   (lambda (second)
+                     (time-text second nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D"))))

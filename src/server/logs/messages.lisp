@@ -1,6 +1,53 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Messages for administrators.  A client cannot forge a line of one.
+;;;; Messages for administrators.  A client cannot forge a line of one, and cannot fill the log.
+
+;;; A throttle lets each kind of event be logged at most once in ten seconds, with how often it
+;;; happened.  Otherwise overload, or a client that tries again and again, would fill the log.
+
+(defparameter *warning-milliseconds* 10000
+  "The shortest time between two messages about the same event.")
+
+(defparameter *message-burst* 20
+  "How many messages of one kind that clients can cause may follow each other without a pause.")
+
+(defparameter *message-kinds* 100
+  "How many kinds of events a throttle distinguishes; all others share one entry.")
+
+(defstruct (throttle (:include opaque))
+  "The events that were not logged yet, by kind."
+  (lock (bt:make-lock "throttle") :read-only t)
+  ;; From kinds to pairs of a number of events, and the moment, in MILLISECONDS, until which they
+  ;; are not logged, if there was no burst of messages.
+  (entries (make-hash-table :test 'equal) :read-only t))
+
+(defun count-event (throttle kind &optional (burst 1))
+  "Counts an event of KIND, compared by EQUAL, in THROTTLE.  Returns the number of such events for a
+message now, or NIL for no message.  BURST messages may follow each other without a pause."
+  (with-lock-briefly ((throttle-lock throttle))
+    (let ((entries (throttle-entries throttle))
+          (now (milliseconds)))
+      (unless (or (gethash kind entries) (< (hash-table-count entries) *message-kinds*))
+        (setf kind :all-others))
+      (let ((entry (or (gethash kind entries)
+                       (setf (gethash kind entries) (cons 0 now)))))
+        (incf (car entry))
+        (when (>= now (- (cdr entry) (* *warning-milliseconds* (1- burst))))
+          (setf (cdr entry) (+ (max now (cdr entry)) *warning-milliseconds*))
+          (shiftf (car entry) 0))))))
+
+(defparameter *rare-control* "~A~@[: ~A~]."
+  "The control string of LOG-RARELY.")
+
+(defun log-rarely (throttle kind tell once often &optional reason)
+  "Counts an event of KIND in THROTTLE, and logs it unless that was done just now: calls TELL, a
+function of a control string and its arguments.  The message says ONCE or, after a number, OFTEN,
+both strings, and the last REASON, a string or NIL."
+  (let ((count (count-event throttle kind)))
+    (when count
+      (funcall tell *rare-control*
+               (if (= 1 count) once (format nil "~D ~A since the last message" count often))
+               (and reason (string-right-trim "." reason))))))
 
 (defparameter *text-limit* 500
   "The length, in characters, to which text of a client in a message is cut.")
@@ -44,17 +91,14 @@ the report."
       (format nil "~A... (~D more characters)" (subseq text 0 limit) (- (length text) limit))
       text))
 
-(defun escaped-text (text where)
-  "TEXT, a string, escaped as ENCODE-ESCAPED does for WHERE."
-  (let ((line (make-output)))
-    (encode-escaped line text where)
-    (utf-8-text (output-octets line) 0 (output-fill line))))
-
 (defun client-text (argument)
   "ARGUMENT of a message that a client can cause, in the form for the message: on one line, and
 cut."
   (typecase argument
-    (string (escaped-text (shortened argument *text-limit*) :argument))
+    (string
+     (let ((line (make-output)))
+       (encode-escaped line (shortened argument *text-limit*) :argument)
+       (utf-8-text (output-octets line) 0 (output-fill line))))
     (condition (substitute #\Space #\Newline (condition-text argument *text-limit*)))
     (t argument)))
 
@@ -65,46 +109,28 @@ cut."
     (condition (condition-text argument *text-limit*))
     (t argument)))
 
-(defun message-text (control arguments &optional treat)
-  "The text of a message of CONTROL and ARGUMENTS, as for FORMAT, after a call of TREAT, if any, on
-each argument.  Never signals an error: most often the report of a condition fails, and then the
-text has its type."
-  (flet ((text (arguments)
-           (handler-case (apply #'format nil control arguments)
-             (serious-condition () nil)))
-         (treated (argument)
-           (if treat (funcall treat argument) argument))
-         (type-alone (argument)
-           (if (typep argument 'condition) (type-of argument) argument)))
-    (or (handler-case (text (mapcar #'treated arguments))
-          (serious-condition () nil))
-        (text (mapcar #'type-alone arguments))
+(defun message-text (control arguments &optional (treat #'identity))
+  "The text of a message of CONTROL and ARGUMENTS, as for FORMAT, after a call of TREAT on each
+argument.  Never signals an error: most often the report of a condition fails, and then the text has
+its type."
+  (flet ((text (treat)
+           (handler-case (apply #'format nil control (mapcar treat arguments))
+             (serious-condition () nil))))
+    (or (text treat)
+        (text (lambda (argument)
+                (if (typep argument 'condition) (type-of argument) argument)))
         (format nil "A message could not be made of ~S." control))))
 
 (defun counted-text (throttle control arguments treat)
   "The text of a message as MESSAGE-TEXT makes it of CONTROL, ARGUMENTS and TREAT, with the number
-of its kind since the last one; NIL where THROTTLE suppresses it."
-  (let ((count (count-message throttle control arguments)))
+of messages with this control string and a condition of this type since the last one; NIL where
+THROTTLE suppresses it."
+  (let* ((condition (find-if (lambda (argument) (typep argument 'condition)) arguments))
+         (count (count-event throttle (cons control (and condition (type-of condition)))
+                             *message-burst*)))
     (when count
       (format nil "~@[~D since the last message; the last one: ~]~A" (and (> count 1) count)
               (message-text control arguments treat)))))
-
-(defun encode-message (line head text)
-  "Appends HEAD and TEXT, strings, to LINE, an OUTPUT, with the end of the line.  Each further line
-of TEXT begins with two spaces, so that it does not look like a message.  Control characters are
-escaped."
-  (encode-string line head :utf-8)
-  (loop for start = 0 then (1+ end)
-        for end = (position #\Newline text :start start)
-        do (encode-escaped line (subseq text start end) :free)
-           (end-line line)
-        while end
-        do (encode-string line "  " :utf-8))
-  line)
-
-(defun trimmed-text (text)
-  "TEXT, a string, without the white space at its end."
-  (string-right-trim '(#\Newline #\Return #\Space) text))
 
 (defun request-words (method uri protocol)
   "The request line of METHOD, URI and PROTOCOL for a message, a string, without the query, which
@@ -117,24 +143,32 @@ may have secrets."
 thread.  FORMAT is :TEXT, for the beginning that Hunchentoot's messages have, or :JSON, for an
 object in a line (RFC 8259).  BACKTRACE, and REQUEST, the REQUEST-WORDS of the request that the
 thread serves, its REQUEST-ID and the REMOTE-ADDRESS are strings, or NIL where there are none."
-  (let ((line (make-output)) (text (trimmed-text text)))
-    (cond ((eq :json format)
-           (encode-json line (list :time (utc-now)
-                                   :level (and level (string-downcase (printed level)))
-                                   :message text
-                                   :request request
-                                   :request-id request-id
-                                   :remote-address remote-address
-                                   :thread (bt:thread-name (bt:current-thread))
-                                   :backtrace (and backtrace (trimmed-text backtrace))))
-           (end-line line)
-           line)
-          (t
-           (encode-message line
-                           (format nil "[~A~@[ [~A]~]] " (local-now) level)
-                           (format nil "~A~:[~*~*~*~; [~A from ~A, request ~A]~]~@[~%~A~]"
-                                   text request request remote-address request-id
-                                   (and backtrace (trimmed-text backtrace))))))))
+  (flet ((trimmed (text)
+           (and text (string-right-trim '(#\Newline #\Return #\Space) text))))
+    (let ((line (make-output))
+          (text (trimmed text))
+          (backtrace (trimmed backtrace)))
+      (cond ((eq :json format)
+             (encode-json line (list :time (utc-now)
+                                     :level (and level (string-downcase (printed level)))
+                                     :message text
+                                     :request request
+                                     :request-id request-id
+                                     :remote-address remote-address
+                                     :thread (bt:thread-name (bt:current-thread))
+                                     :backtrace backtrace))
+             (end-line line))
+            (t
+             (encode-string line (format nil "[~A~@[ [~A]~]] " (local-now) level) :utf-8)
+             (loop with text = (format nil "~A~:[~*~*~*~; [~A from ~A, request ~A]~]~@[~%~A~]"
+                                       text request request remote-address request-id backtrace)
+                   for start = 0 then (1+ end)
+                   for end = (position #\Newline text :start start)
+                   do (encode-escaped line (subseq text start end) :free)
+                      (end-line line)
+                   while end            ; a further line does not look like a message
+                   do (encode-string line "  " :utf-8))))
+      line)))
 
 ;;; Errors of programs
 
