@@ -106,21 +106,14 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
     :serial t
     :components ((:file "package")
                  (:file "refusals")     ; and limits
-                 (:file "scan")         ; octets and known words
+                 (:file "scan")         ; octets, known words and texts
                  (:file "request-head")
-                 (:file "ip-address")   ; and networks
-                 (:file "forwarded")    ; what proxies tell of the client
-                 (:file "proxy-protocol") ; the same, at the start of a connection
-                 (:file "decoding")     ; UTF-8 and percent signs
+                 (:file "origins")      ; what proxies tell of a client
                  (:file "parser")
                  (:file "protocol-state") ; of both sides: may the connection be used again
-                 (:file "body")
-                 (:file "media-type")   ; what content is
-                 (:file "file-types")   ; and what files are
-                 (:file "content-coding") ; that a client accepts
-                 (:file "multipart")    ; forms with files
-                 (:file "encoder")      ; of replies
-                 (:file "conditional")))
+                 (:file "bodies")       ; of requests, and the parts of a form
+                 (:file "representations") ; of files
+                 (:file "encoder")))    ; of replies
    (:module "websocket"                 ; RFC 6455 without I/O
     :serial t
     :components ((:file "package")

@@ -12,59 +12,12 @@
 ;;;;   :ERROR     the request was refused or abandoned   the reply is cut short
 ;;;;   :SWITCHED  speaks another protocol                speaks another protocol
 ;;;;
-;;;;   event            meaning
-;;;;   :REQUEST         the head of a request without content was read
-;;;;   :REQUEST-BODY    the head of a request with content was read
-;;;;   :REQUEST-HELD    likewise, and the client waits for 100 (Continue) before it sends content
-;;;;   :LAST-REQUEST    by its head, the request is the client's last; see HEAD-KEEP-ALIVE-P
-;;;;   :CONTINUE        100 (Continue) was sent
-;;;;   :REQUEST-END     the content was read to its end
-;;;;   :REQUEST-FAULT   the content was refused, does not arrive, or exceeds a limit
-;;;;   :REPLY           the head of a reply was sent; the reply marks its own end
-;;;;   :LAST-REPLY      the head of a reply was sent; the reply ends with the connection, or says
-;;;;                    close
-;;;;   :REPLY-END       all of the reply was written
-;;;;   :REPLY-CUT       the rest of the reply will not be sent, or the handler failed after the head
-;;;;   :CLOSE           the handler wants this request to be the last, regardless of the head
-;;;;   :SWITCH          101 (Switching Protocols) was sent, or the handler continues in another
-;;;;                    protocol
-;;;;   :NEXT            the server waits for the next request
-;;;;
 ;;;; A refused head does not become a request.  The server replies to it and closes the connection;
 ;;;; no state is involved.
 
-(defparameter *transitions*
-  '(;; event         client                               ours                            closes
-    (:request        ((:idle -> :done))                   ((:idle))                       :nobody)
-    (:request-body   ((:idle -> :body))                   ((:idle))                       :nobody)
-    (:request-held   ((:idle -> :held))                   ((:idle))                       :nobody)
-    (:last-request   ((:body :held :done))                ((:idle))                       :client)
-    (:continue       ((:held -> :body))                   ((:idle)))
-    (:request-end    ((:body :held -> :done))             :any)
-    (:request-fault  ((:body :held :done :error -> :error)
-                      (:switched))                        :any)
-    (:reply          ((:body :done :error))               ((:idle -> :body)))
-    ;; RFC 9110, section 10.1.1: a client that still waits for 100 may send its content next, or
-    ;; another request, so the connection cannot be reused.
-    (:reply          ((:held))                            ((:idle -> :body))              :us)
-    (:last-reply     ((:body :held :done :error))         ((:idle -> :body))              :us)
-    (:reply-end      :any                                 ((:body -> :done) (:switched)))
-    (:reply-cut      ((:body :held :done :error :switched))
-                     ((:idle :body :done :error :switched -> :error)))
-    (:close          :any                                 :any                            :us)
-    (:switch         ((:body :held :done :switched -> :switched) (:error))
-                     ((:idle :body :done :switched -> :switched) (:error)))
-    (:next           ((:done -> :idle))                   ((:done -> :idle))              :nobody))
-  "A list of (EVENT CLIENT OURS CLOSES).  CLIENT and OURS are each a list of (FROM ... -> TO) or, if
-the side does not change, (FROM ...); or :ANY, if the side may have any state and keeps it.  CLOSES
-is :CLIENT or :US if that side wants the connection closed from then on; or :NOBODY if the event is
-legal only while neither side wants that.  An event is illegal in every state that has no entry
-here.")
-
-;;; A state is a number: three bits for each side, and one bit for each side that wants to close.
-
 (deftype protocol-state ()
-  "The state of both sides of a connection during one request and its reply; 0 is the initial one."
+  "The state of both sides of a connection during one request and its reply, three bits for each,
+and one bit for each side that wants to close; 0 is the initial one."
   '(unsigned-byte 8))
 
 (defparameter *sides* #(:idle :body :held :done :error :switched)
@@ -72,17 +25,15 @@ here.")
 
 (defconstant +client-closes+ #b01000000)
 (defconstant +we-close+ #b10000000)
-(defconstant +both-done+ #b011011)
 
 (declaim (inline client-side our-side))
 (defun client-side (state)
-  "The state of the client's side in STATE, a PROTOCOL-STATE: :IDLE, :BODY, :HELD, :DONE, :ERROR or
-:SWITCHED."
+  "The state of the client's side in STATE, a PROTOCOL-STATE."
   (declare (type protocol-state state))
   (svref *sides* (ldb (byte 3 0) state)))
 
 (defun our-side (state)
-  "The state of our side in STATE, a PROTOCOL-STATE: :IDLE, :BODY, :DONE, :ERROR or :SWITCHED."
+  "The state of our side in STATE, a PROTOCOL-STATE."
   (declare (type protocol-state state))
   (svref *sides* (ldb (byte 3 3) state)))
 
@@ -98,91 +49,73 @@ here.")
   (:documentation "The calling code reported an event that is illegal in the state of the
 connection.  This is a defect of that code, not of the client."))
 
-;;; The table, looked up
-
-(defun side-after (side clauses)
-  "The state that follows SIDE by CLAUSES, one side of an entry of *TRANSITIONS*; NIL if the event
-is illegal."
-  (if (eq :any clauses)
-      side
-      (dolist (clause clauses)
-        (let ((arrow (member '-> clause)))
-          (when (member side (ldiff clause arrow))
-            (return (or (second arrow) side)))))))
-
-(defun state-by-entry (entry state)
-  "The state after the event of ENTRY, of *TRANSITIONS*, in STATE; NIL if the event is illegal."
-  (destructuring-bind (client ours &optional closes) (rest entry)
-    (let ((client (side-after (client-side state) client))
-          (ours (side-after (our-side state) ours))
-          (closing (logand state (logior +client-closes+ +we-close+))))
-      (and client
-           ours
-           (not (and (eq :nobody closes) (plusp closing)))
-           (logior (position client *sides*)
-                   (ash (position ours *sides*) 3)
-                   closing
-                   (ecase closes
-                     ((nil :nobody) 0)
-                     (:client +client-closes+)
-                     (:us +we-close+)))))))
-
-(defun possible-state-p (state)
-  "True if STATE, an integer, encodes valid states of both sides."
-  (and (< (ldb (byte 3 0) state) (length *sides*))
-       (< (ldb (byte 3 3) state) (length *sides*))))
-
-(defconstant +illegal+ #b111
-  "Stands for an illegal event in a table of states; no state has this number.")
-
-(defun states-after (event)
-  "A vector that maps each state to the state after EVENT, or to +ILLEGAL+."
-  (let ((states (make-array 256 :element-type 'protocol-state :initial-element +illegal+)))
-    (dotimes (state 256 states)
-      (when (possible-state-p state)
-        (loop for entry in *transitions*
-              for after = (and (eq event (first entry)) (state-by-entry entry state))
-              when after
-                do (setf (aref states state) after))))))
-
-(defparameter *events* (remove-duplicates (mapcar #'first *transitions*))
-  "All events.")
-
-(defparameter *states-after*
-  (loop for event in *events* collect event collect (states-after event))
-  "A plist from all events to the results of STATES-AFTER.")
-
-;;; The interface for servers
+(defun state-after-head (state head)
+  "The PROTOCOL-STATE after HEAD was read in STATE, the initial PROTOCOL-STATE or one for which
+REUSABLE-P is true.  Signals ILLEGAL-EVENT in any other state."
+  (declare (type protocol-state state) (type head head) #.*plain-policy*)
+  (unless (or (zerop state) (reusable-p state))
+    (error 'illegal-event :event :request :state state))
+  (logior (cond ((eq :none (head-framing head)) 3) ; :DONE
+                ((head-expect-100-continue-p head) 2) ; :HELD
+                (t 1))                               ; :BODY
+          (if (head-keep-alive-p head) 0 +client-closes+)))
 
 (defun next-state (state event)
   "The PROTOCOL-STATE after EVENT, a keyword, in STATE, a PROTOCOL-STATE.  Signals ILLEGAL-EVENT if
 EVENT is illegal in STATE."
   (declare (type protocol-state state) #.*plain-policy*)
-  (let* ((states (getf *states-after* event))
-         (after (if states
-                    (aref (the (simple-array protocol-state (256)) states) state)
-                    +illegal+)))
-    (if (= +illegal+ after)
-        (error 'illegal-event :event event :state state)
-        after)))
-
-(defun state-after-head (state head)
-  "The PROTOCOL-STATE after HEAD was read in STATE, the initial PROTOCOL-STATE or one for which
-REUSABLE-P is true.  Signals ILLEGAL-EVENT in any other state."
-  (declare (type protocol-state state) (type head head) #.*plain-policy*)
-  (let ((after (next-state (if (reusable-p state) (next-state state :next) state)
-                           (cond ((eq :none (head-framing head)) :request)
-                                 ((head-expect-100-continue-p head) :request-held)
-                                 (t :request-body)))))
-    (if (head-keep-alive-p head)
-        after
-        (next-state after :last-request))))
+  (let* ((client (client-side state))
+         (ours (our-side state))
+         (closing (logand state (logior +client-closes+ +we-close+)))
+         ;; Each clause is true if the event is legal.
+         (legal-p
+           (case event
+             ((:reply                   ; the head was sent; the reply marks its own end
+               :last-reply)             ; it ends with the connection, or says close
+              (when (and (eq :idle ours) (member client '(:body :held :done :error)))
+                ;; RFC 9110, section 10.1.1: a client that still waits for 100 may send its content
+                ;; next, or another request, so the connection cannot be reused.
+                (when (or (eq :last-reply event) (eq :held client))
+                  (setf closing (logior closing +we-close+)))
+                (setf ours :body)))
+             (:reply-end                ; all of the reply was written
+              (case ours
+                (:body (setf ours :done))
+                (:switched t)))
+             (:reply-cut       ; the rest is not sent, or the handler failed after the head
+              (unless (eq :idle client)
+                (setf ours :error)))
+             (:request-end              ; the content was read to its end
+              (when (member client '(:body :held))
+                (setf client :done)))
+             (:request-fault            ; the content was refused, or does not arrive
+              (case client
+                (:switched t)
+                (:idle nil)
+                (t (setf client :error))))
+             (:continue                 ; 100 (Continue) was sent
+              (when (and (eq :held client) (eq :idle ours))
+                (setf client :body)))
+             (:close                    ; the handler wants this request to be the last
+              (setf closing (logior closing +we-close+)))
+             (:switch          ; 101 (Switching Protocols) was sent, or another protocol follows
+              (unless (eq :idle client)
+                (unless (eq :error client)
+                  (setf client :switched))
+                (unless (eq :error ours)
+                  (setf ours :switched))
+                t)))))
+    (unless legal-p
+      (error 'illegal-event :event event :state state))
+    (logior (the (integer 0 5) (position client (the simple-vector *sides*)))
+            (ash (the (integer 0 5) (position ours (the simple-vector *sides*))) 3)
+            closing)))
 
 (defun reusable-p (state)
   "True if the connection may be used for another request now: in STATE, a PROTOCOL-STATE, the
 request and the reply are complete, and neither side wants to close (RFC 9112, section 9.3)."
   (declare (type protocol-state state))
-  (= state +both-done+))
+  (= state #b011011))
 
 (defun persists-p (state)
   "True if the connection can still become reusable after STATE, a PROTOCOL-STATE, so that the head

@@ -114,14 +114,6 @@ ASCII digits, or has more than MOST digits; MOST is at most +MOST-INTEGER-DIGITS
   (let ((port (decimal-number text start end 5)))
     (and port (<= port 65535) port)))
 
-(defun percent-encoding-p (text start end)
-  "True if TEXT from START below END begins with a percent sign and two digits."
-  (declare (type text text) (type index start end) #.*plain-policy*)
-  (and (< (+ start 2) end)
-       (char= #\% (schar text start))
-       (digit-char-p (schar text (+ start 1)) 16)
-       (digit-char-p (schar text (+ start 2)) 16)))
-
 (defun authority-p (text start end)
   "True if TEXT from START to END is a host, perhaps empty, and an optional port.  The second value
 is the end of the host."

@@ -1,0 +1,566 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+;;;; A body decoder finds the content among the octets of a body.  Like the head parser, it gives
+;;;; the same result however the octets are split.  It keeps no octets: around the content, each
+;;;; octet leads from one phase to the next.
+;;;;
+;;;; The decoder checks trailer fields like header fields, and drops them.  RFC 9110, section 6.5.1,
+;;;; allows that, and a trailer field must not change the meaning of the head.
+
+(defstruct (body-decoder (:include opaque) (:constructor %make-body-decoder (limits)) (:copier nil)
+                         (:conc-name decoder-))
+  "Finds the content of one request; see DECODE-BODY."
+  (limits *default-limits* :type limits)
+  (phase nil :type symbol)              ; see NEXT-PHASE; NIL after the end of the body
+  (remaining 0 :type content-size)      ; octets of content up to the next phase
+  (room 0 :type content-size)           ; octets that further chunks may have
+  (digits 0 :type index)                ; number of digits of the chunk size so far
+  (budget 0 :type index))               ; octets that extensions, then trailers, may have
+
+(defun make-body-decoder (framing &optional (limits *default-limits*))
+  "A decoder for a body with FRAMING, a HEAD-FRAMING, under LIMITS."
+  (check-type framing (or (member :none :chunked) content-size))
+  (check-type limits limits)
+  (let ((decoder (%make-body-decoder limits)))
+    (case framing
+      (:none)
+      (:chunked
+       (setf (decoder-phase decoder) :size
+             (decoder-room decoder) (or (limits-body-octets limits) +most-content+)
+             (decoder-budget decoder) (limits-chunk-extension-octets limits)))
+      (t
+       (setf (decoder-phase decoder) (and (plusp framing) :content)
+             (decoder-remaining decoder) framing)))
+    decoder))
+
+(defun body-done-p (decoder)
+  "True if DECODER has seen the last octet of the body."
+  (null (decoder-phase decoder)))
+
+(defun body-octets-due (decoder)
+  "The number of octets, at least 1 and at most a buffer's size, that the client must still send
+before the body can end.  A caller that reads that many never waits for octets beyond the body.
+DECODER has not seen the end of the body."
+  (max 1 (min (decoder-remaining decoder) (* 16 1024))))
+
+;;; RFC 9112, section 7.1.1: a recipient MUST ignore unrecognized extensions, and ought to limit
+;;; their total length.
+;;; chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ), where a name is a
+;;; token and a value a token or a quoted-string.  BWS MUST be parsed and removed.
+
+(defparameter *extension-phases*
+  '(:before (:space :before :semicolon :begin)
+    :begin (:space :begin :token :name)
+    :name (:token :name :space :named :semicolon :begin :equals :equals :return :size-feed)
+    :named (:space :named :semicolon :begin :equals :equals)
+    :equals (:space :equals :quote :quoted :token :value)
+    :value (:token :value :space :before :semicolon :begin :return :size-feed)
+    ;; RFC 9110, section 5.6.4: qdtext = HTAB / SP / %x21 / %x23-5B / %x5D-7E / obs-text,
+    ;; quoted-pair = "\" ( HTAB / SP / VCHAR / obs-text )
+    :quoted (:quote :unquoted :backslash :pair :any :quoted)
+    :pair (:any :quoted)
+    :unquoted (:space :before :semicolon :begin :return :size-feed))
+  "For each phase in the extensions of a chunk a plist: which phase follows an octet of which kind.
+:ANY is an octet of a value.")
+
+(defun next-extension-phase (phase octet)
+  "The phase after OCTET in PHASE, one of *EXTENSION-PHASES*; NIL where OCTET is malformed."
+  (let ((phases (getf *extension-phases* phase))
+        (kind (cond ((octet-in-class-p octet +whitespace+) :space)
+                    ((octet-in-class-p octet +token+) :token)
+                    (t (case (code-char octet)
+                         (#\; :semicolon)
+                         (#\= :equals)
+                         (#\" :quote)
+                         (#\\ :backslash)
+                         (#\Return :return))))))
+    (or (getf phases kind)
+        (and (octet-in-class-p octet +value+) (getf phases :any)))))
+
+(defconstant +most-size-digits+ 64
+  "The maximum number of digits of a chunk size, so that no client sends leading zeros for ever.")
+
+(defun next-phase (decoder octet)
+  "The phase of DECODER after OCTET, which is no content."
+  (declare (type body-decoder decoder) (type octet octet) #.*plain-policy*)
+  (flet ((charge (count refusal)
+           (when (< (decoder-budget decoder) count)
+             (refuse refusal))
+           (decf (decoder-budget decoder) count))
+         (in-class-p (class)
+           (octet-in-class-p octet class)))
+    (declare (inline in-class-p))
+    (case (decoder-phase decoder)
+      ;; RFC 9112, section 7.1:
+      ;; chunk = chunk-size [ chunk-ext ] CRLF chunk-data CRLF, chunk-size = 1*HEXDIG
+      (:size
+       (let ((digit (digit-char-p (code-char octet) 16)))
+         (cond (digit
+                ;; RFC 9112, section 7.1: MUST anticipate large numerals and prevent overflows.
+                (when (or (= +most-size-digits+ (decoder-digits decoder))
+                          (> (decoder-remaining decoder) (ash +most-content+ -4)))
+                  (refuse :body-too-large))
+                (incf (decoder-digits decoder))
+                (setf (decoder-remaining decoder) (+ (* 16 (decoder-remaining decoder)) digit))
+                :size)
+               ((zerop (decoder-digits decoder))
+                (refuse :malformed-chunk-size))
+               ((> (decoder-remaining decoder) (decoder-room decoder))
+                (refuse :body-too-large))
+               (t
+                (decf (decoder-room decoder) (decoder-remaining decoder))
+                (setf (decoder-digits decoder) 0)
+                (if (= octet +carriage-return+)
+                    :size-feed
+                    (let ((phase (next-extension-phase :before octet)))
+                      (unless phase
+                        (refuse-octet octet :malformed-chunk-size))
+                      (charge 1 :chunk-extensions-too-large)
+                      phase))))))
+      (:size-feed
+       (expect-line-feed octet)
+       (cond ((plusp (decoder-remaining decoder)) :chunk)
+             (t
+              (setf (decoder-budget decoder) (limits-trailer-octets (decoder-limits decoder)))
+              :trailer)))
+      (:chunk-return
+       (unless (= octet +carriage-return+)
+         (refuse-octet octet :malformed-chunk-end))
+       :chunk-feed)
+      (:chunk-feed
+       (expect-line-feed octet)
+       :size)
+      ;; RFC 9112, section 7.1.2: trailer-section = *( field-line CRLF )
+      (:trailer
+       (cond ((= octet +carriage-return+) :last-feed)
+             ((in-class-p +token+)
+              (charge 1 :trailers-too-large)
+              :trailer-name)
+             (t (refuse-name-end octet t nil))))
+      (:trailer-name
+       (unless (or (in-class-p +token+) (= octet +colon+))
+         (refuse-name-end octet nil nil))
+       (charge 1 :trailers-too-large)
+       (if (= octet +colon+) :trailer-value :trailer-name))
+      (:trailer-value
+       (cond ((in-class-p +value+)
+              (charge 1 :trailers-too-large)
+              :trailer-value)
+             ((= octet +carriage-return+) :trailer-feed)
+             (t (refuse-octet octet :control-in-value))))
+      (:trailer-feed
+       (expect-line-feed octet)
+       (charge 2 :trailers-too-large)
+       :trailer)
+      (:last-feed
+       (expect-line-feed octet)
+       nil)
+      (t
+       (let ((phase (next-extension-phase (decoder-phase decoder) octet)))
+         (unless phase
+           (refuse-octet octet :malformed-chunk-extension))
+         (unless (eq :size-feed phase)
+           (charge 1 :chunk-extensions-too-large))
+         phase)))))
+
+(defun decode-body (decoder octets start end)
+  "Finds content in OCTETS from START below END.  Returns three positions: the start of the content,
+its end (equal to the start if there is none), and the end of the octets that DECODER has used.  The
+caller calls again from that third position, with more octets if all were used, until BODY-DONE-P of
+DECODER is true.  DECODER uses no octet after the body.
+Signals a PROTOCOL-ERROR with status 400, 413 or 431 as soon as the octets received so far cannot
+become an acceptable body (RFC 9112, section 7.1)."
+  (declare (type body-decoder decoder) (type index start end) #.*plain-policy*)
+  (check-range octets start end)
+  (loop
+    (let ((phase (decoder-phase decoder)))
+      (cond ((or (null phase) (= start end))
+             (return (values start start start)))
+            ((or (eq :content phase) (eq :chunk phase))
+             (let* ((size (min (decoder-remaining decoder) (- end start)))
+                    (stop (+ start size)))
+               (when (zerop (decf (decoder-remaining decoder) size))
+                 (setf (decoder-phase decoder) (and (eq :chunk phase) :chunk-return)))
+               (return (values start stop stop))))
+            (t
+             (setf (decoder-phase decoder) (next-phase decoder (aref octets start)))
+             (incf start))))))
+
+;;;; The media type of content, and the parts of a multipart form.
+
+;;; The media type of content: token "/" token, with parameters (RFC 9110, section 8.3.1).  Text
+;;; after the type that is not a parameter is ignored, as in Hunchentoot.  The engine and
+;;; Hunchentoot must agree about which content is a form: a form that only Hunchentoot recognized
+;;; would escape the limits of forms.
+
+(define-condition malformed-media-type (recycling-error)
+  ()
+  (:report "A Content-Type is malformed.")
+  (:documentation "The value of a Content-Type is not acceptable (RFC 9110, section 8.3.1)."))
+
+(defun media-type-end (text)
+  "The end of the type in TEXT, a Content-Type, and the position of its slash; NIL if TEXT has no
+slash after its first token."
+  (declare (type text text) #.*plain-policy*)
+  (let* ((size (length text))
+         (slash (text-run-end text 0 size +token+)))
+    (when (= (1+ slash) size)
+      ;; The subtype is missing.
+      (when (char= #\/ (schar text slash)) (error 'malformed-media-type)))
+    (when (zerop size)
+      (error 'malformed-media-type))
+    (and (< slash size)
+         (char= #\/ (schar text slash))
+         (values (text-run-end text (1+ slash) size +token+) slash))))
+
+(defun quoted-end (text start lenient-p)
+  "The position of the closing quote of the quoted string that begins in TEXT before START.  If the
+quote is missing: the end of TEXT if LENIENT-P, else an error."
+  (declare (type text text) (type index start) #.*plain-policy*)
+  ;; RFC 9110, section 5.6.4
+  (loop with size of-type index = (length text)
+        with position of-type index = start
+        while (< position size)
+        do (case (schar text position)
+             (#\" (return position))
+             (#\\ (incf position)))
+           (incf position)
+        finally (return (if lenient-p size (error 'malformed-media-type)))))
+
+(defun parameter-value-end (text start)
+  "The end of the parameter value, other than a quoted string, that begins in TEXT at START."
+  (declare (type text text) (type index start) #.*plain-policy*)
+  ;; RFC 9110, section 5.6.6, requires a token, but clients send boundaries with other characters.
+  (loop for position of-type index from start below (length text)
+        until (let ((char (schar text position)))
+                (or (char= char #\;) (char= char #\Space) (char= char #\Tab)))
+        finally (return position)))
+
+(defun parameter-range (text start name lenient-p)
+  "The start and the end, without quotes, of the value of the first parameter NAME in TEXT, whose
+parameters begin at START; and true if the value is quoted.  NIL if there is no such parameter.  At
+a parameter without a value, stops if LENIENT-P, else signals MALFORMED-MEDIA-TYPE."
+  (declare (type text text name) (type index start) #.*plain-policy*)
+  (let ((size (length text)) (position start) (from nil) (to 0) (quoted nil))
+    (declare (type index position to))
+    (flet ((skip (start)
+             (setf position (text-run-end text start size +whitespace+))
+             (and (< position size)
+                  (schar text position))))
+      (loop
+        (unless (and (eql #\; (skip position))
+                     (skip (1+ position)))
+          (return (and from (values from to quoted))))
+        (let* ((name-start position)
+               (name-end (text-run-end text name-start size +token+)))
+          (unless (and (eql #\= (skip name-end))
+                       (skip (1+ position)))
+            (when lenient-p
+              (return (and from (values from to quoted))))
+            (error 'malformed-media-type))
+          (let* ((quote-p (char= #\" (schar text position)))
+                 (value (if quote-p (1+ position) position))
+                 (end (if quote-p
+                          (quoted-end text value lenient-p)
+                          (parameter-value-end text value))))
+            (declare (type index value end))
+            (when (and (null from) (string-equal name text :start2 name-start :end2 name-end))
+              (setf from value to end quoted quote-p))
+            (setf position (if quote-p (min size (1+ end)) end))))))))
+
+(defun unescaped (text start end)
+  "A fresh string: TEXT from START below END without the backslashes that escape a quote or a
+backslash.  Others stay: browsers escape none, and paths and patterns have them."
+  (with-output-to-string (output)
+    (loop with position = start
+          while (< position end)
+          do (when (and (char= #\\ (char text position))
+                        (< (1+ position) end)
+                        (find (char text (1+ position)) "\"\\"))
+               (incf position))
+             (write-char (char text position) output)
+             (incf position))))
+
+(defun parameter-value (text start end quoted)
+  "The parameter value in TEXT from START below END.  QUOTED is true if it was in quotes."
+  (if quoted
+      (unescaped text start end)
+      (text-part text start end)))
+
+(defun media-type-p (type text)
+  "True if the string TEXT, the value of a Content-Type, names the media type TYPE, a string.
+Parameters do not matter (RFC 9110, section 8.3.1)."
+  (let* ((text (coerce text 'text))
+         (end (handler-case (media-type-end text)
+                (malformed-media-type () nil))))
+    (and end
+         (= end (length type))
+         (string-equal type text :end2 end))))
+
+(defun media-type-parameter (name text &optional (kind nil))
+  "The value, a fresh string, of the parameter NAME, a string in lower case, in the string TEXT, the
+value of a Content-Type.  NIL if TEXT has no such parameter, or if KIND is a string other than the
+part of the type before the slash.  Signals MALFORMED-MEDIA-TYPE if TEXT is not a media type (RFC
+9110, section 8.3.1)."
+  (let ((text (coerce text 'text)) (name (coerce name 'text)))
+    (multiple-value-bind (type-end slash) (media-type-end text)
+      (when type-end
+        (multiple-value-bind (start end quoted) (parameter-range text type-end name nil)
+          (and start
+               (or (null kind)
+                   (string-equal kind text :end2 slash))
+               (parameter-value text start end quoted)))))))
+
+;;; A multipart parser finds the parts among the octets of a multipart body.  Like the head parser,
+;;; it is a state machine, keeps no octets, and gives the same result however the octets are split.
+;;;
+;;; A delimiter is a line that begins with two hyphens and the boundary.  The line end before it
+;;; belongs to the delimiter, not to the content (RFC 2046, section 5.1.1).  Two hyphens directly
+;;; after the boundary close the body; the parser ignores any other text on that line.
+;;;
+;;; Invariants:
+;;; - FRESH-P is true where a delimiter needs no line end before it: at the start of the body and,
+;;;   since an empty line has just ended, at the start of a part's content.
+;;; - A boundary has no carriage return.  So the search for it, from carriage return to carriage
+;;;   return, examines no octet more than twice.
+
+(define-condition malformed-multipart (recycling-error)
+  ()
+  (:report "The head of a part is larger than this server takes.")
+  (:documentation "A multipart body is not acceptable."))
+
+(defconstant +part-head-octets+ (* 16 1024)
+  "The maximum number of octets in the head of one part, with its empty line.")
+
+(defconstant +boundary-octets+ 1024
+  "The maximum number of octets in a boundary.  RFC 2046, section 5.1.1, allows 1 to 70; other
+servers have other limits.")
+
+(defstruct (multipart-parser (:include opaque) (:copier nil)
+                             (:constructor %make-multipart-parser (delimiter))
+                             (:predicate nil) (:conc-name multipart-))
+  "Finds the parts of one multipart body; see PARSE-MULTIPART."
+  (delimiter (make-octets 0) :type octets :read-only t) ; line end, two hyphens, boundary
+  (phase :preamble :type symbol)        ; NIL after the last delimiter
+  (fresh-p t :type boolean)
+  (closed-p nil :type boolean)          ; true once the last delimiter has begun
+  (judged 0 :type index))               ; octets of a part's head that were searched for its end
+
+(defun boundary-p (text)
+  "True if TEXT, a string, can be the boundary of a multipart body."
+  (and (<= (length text) +boundary-octets+)
+       (every (lambda (char) (<= 32 (char-code char) 255)) text)))
+
+(defun make-multipart-parser (boundary)
+  "A parser for a body whose parts are delimited by BOUNDARY, a string.  BOUNDARY-P must be true of
+it."
+  (check-type boundary (satisfies boundary-p))
+  (%make-multipart-parser
+   (concatenate 'octets (vector +carriage-return+ +line-feed+) (ascii-octets "--")
+                (map 'list #'char-code boundary))))
+
+(defun multipart-done-p (parser)
+  "True if PARSER has seen the line end after the last delimiter."
+  (null (multipart-phase parser)))
+
+;;; Searching
+
+(defun find-octets (wanted octets start end)
+  "Searches OCTETS from START below END for WANTED, which begins with a carriage return.  Returns
+its position and true; if it is not there, the position where its first octets may be, or END; and
+NIL."
+  (declare (type octets wanted octets) (type index start end) #.*plain-policy*)
+  (loop
+    (let* ((position (octet-position +carriage-return+ octets start end))
+           (same (matching-octets wanted 0 octets position end)))
+      (declare (type index position same))
+      (cond ((= same (length wanted)) (return (values position t)))
+            ((= (+ position same) end) (return (values position nil))))
+      (setf start (1+ position)))))
+
+(defun find-delimiter (parser octets start end)
+  "Searches OCTETS from START below END for the next delimiter.  Returns the end of the octets that
+are certainly before it; and the end of the delimiter, or NIL if it was not found."
+  (declare (type multipart-parser parser) (type octets octets) (type index start end)
+           #.*plain-policy*)
+  (let ((delimiter (multipart-delimiter parser)))
+    (when (multipart-fresh-p parser)
+      (let* ((same (matching-octets delimiter 2 octets start end))
+             (stop (+ start same)))
+        (cond ((= same (- (length delimiter) 2)) (return-from find-delimiter (values start stop)))
+              ((= stop end) (return-from find-delimiter (values start nil)))
+              (t (setf (multipart-fresh-p parser) nil)))))
+    (multiple-value-bind (position found-p) (find-octets delimiter octets start end)
+      (values position (and found-p (+ position (length delimiter)))))))
+
+(defun part-head-end (parser octets start end)
+  "The end of the head of a part that begins at START; NIL if it is not in OCTETS yet."
+  (declare (type multipart-parser parser) (type index start end) #.*plain-policy*)
+  (let ((line-end (load-time-value (coerce '(13 10) 'octets) t))
+        (empty-line (load-time-value (coerce '(13 10 13 10) 'octets) t)))
+    (if (= 2 (the index (matching-octets line-end 0 octets start end)))
+        (+ start 2)
+        (multiple-value-bind (position found-p)
+            (find-octets empty-line octets (min end (+ start (multipart-judged parser))) end)
+          (declare (type index position))
+          (cond (found-p (+ position 4))
+                (t (setf (multipart-judged parser) (- position start))
+                   nil))))))
+
+(defun parse-multipart (parser octets start end)
+  "Continues to parse a multipart body with PARSER, in OCTETS from START below END.  Returns four
+values: an event; the start and the end of its octets; and the position from which to call again.
+  :HEAD     the header lines of a part, with the empty line after them
+  :CONTENT  octets of the part, at least one; more may follow
+  :END      the end of the part
+  NIL       OCTETS have no further event.  Unless MULTIPART-DONE-P is true, the caller keeps the
+            octets from the fourth value on, receives more, and calls again.  START is then the
+            position of those octets; the caller may have moved them.
+Signals MALFORMED-MULTIPART if the head of a part is too large (RFC 2046, section 5.1.1)."
+  (declare (type multipart-parser parser) (type index start end) #.*plain-policy*)
+  (check-range octets start end)
+  (loop
+    (let ((phase (multipart-phase parser)))
+      (when (or (null phase) (= start end))
+        (return (values nil nil nil start)))
+      (ecase phase
+        (:preamble
+         (multiple-value-bind (stop after) (find-delimiter parser octets start end)
+           (unless after
+             (return (values nil nil nil stop)))
+           (setf (multipart-phase parser) :delimiter
+                 start after)))
+        (:delimiter                     ; is it the last one?
+         (let ((hyphen-p (= +hyphen+ (aref octets start))))
+           (when (and hyphen-p (= end (1+ start)))
+             (return (values nil nil nil start)))
+           (setf (multipart-closed-p parser)
+                 (and hyphen-p (= +hyphen+ (aref octets (1+ start))))
+                 (multipart-phase parser) :rest-of-line)))
+        (:rest-of-line
+         (let ((stop (octet-position +carriage-return+ octets start end)))
+           (when (= stop end)
+             (return (values nil nil nil end)))
+           (setf (multipart-phase parser) :line-feed
+                 start (1+ stop))))
+        (:line-feed
+         (let ((stop (octet-position +line-feed+ octets start end)))
+           (when (= stop end)
+             (return (values nil nil nil end)))
+           (setf (multipart-judged parser) 0
+                 (multipart-phase parser) (if (multipart-closed-p parser) nil :head)
+                 start (1+ stop))))
+        (:head                          ; it may be an empty line only
+         (let ((stop (part-head-end parser octets start end)))
+           (when (> (- (or stop end) start) +part-head-octets+)
+             (error 'malformed-multipart))
+           (unless stop
+             (return (values nil nil nil start)))
+           (setf (multipart-fresh-p parser) t
+                 (multipart-phase parser) :content)
+           (return (values :head start stop stop))))
+        (:content
+         (multiple-value-bind (stop after) (find-delimiter parser octets start end)
+           (declare (type index stop))
+           (cond ((< start stop)
+                  (setf (multipart-fresh-p parser) nil)
+                  (return (values :content start stop stop)))
+                 (after
+                  (setf (multipart-phase parser) :delimiter)
+                  (return (values :end stop stop after)))
+                 (t (return (values nil nil nil start))))))))))
+
+;;; The fields in the head of a part (RFC 7578, section 4.2)
+
+(defun head-lines (text)
+  "The lines of TEXT, the head of a part, as fresh strings.  A line and its continuation lines are
+one string (RFC 5322, section 2.2.3)."
+  (declare (type text text) #.*plain-policy*)
+  (let ((start 0) (size (length text)) (lines '()))
+    (declare (type index start size))
+    (flet ((line-end (position)
+             (or (search #.(coerce '(#\Return #\Linefeed) 'string) text :start2 position) size)))
+      (loop while (< start size)
+            do (let ((end (line-end start)))
+                 (declare (type index end))
+                 (loop while (and (< (+ end 2) size)
+                                  (octet-in-class-p (logand 255 (char-code (schar text (+ end 2))))
+                                                    +whitespace+))
+                       do (fill text #\Space :start end :end (+ end 2))
+                          (setf end (line-end end)))
+                 (push (text-part text start end) lines)
+                 (setf start (min size (+ end 2))))))
+    (nreverse lines)))
+
+(defun line-value (line name)
+  "The start and the end of the value, without parameters, in LINE; NIL if LINE is not the field
+NAME."
+  (declare (type text line name) #.*plain-policy*)
+  (let ((size (length name)))
+    (and (< size (length line))
+         (char= #\: (schar line size))
+         (string-equal name line :end2 size)
+         (let ((start (text-run-end line (1+ size) (length line) +whitespace+)))
+           (values start (parameter-value-end line start))))))
+
+(defun field-of-part (lines name &optional value)
+  "The first of LINES that is the field NAME and, unless VALUE is NIL, has that value; and the start
+and the end of its value.  NIL if there is no such line."
+  (dolist (line lines)
+    (declare (type text line))
+    (multiple-value-bind (start end) (line-value line (coerce name 'text))
+      (when (and start
+                 (or (null value) (string-equal value line :start2 start :end2 end)))
+        (return (values line start end))))))
+
+(defun extended-value (text)
+  "The value of TEXT, an ext-value, as a string whose character codes are octets; and its charset
+(RFC 8187, section 3.2.1).  TEXT itself and NIL if TEXT is not an ext-value in UTF-8 or
+ISO-8859-1."
+  (let* ((first (position #\' text))
+         (second (and first (position #\' text :start (1+ first))))
+         (charset (and second
+                       (find (subseq text 0 first) '("utf-8" "iso-8859-1") :test #'string-equal))))
+    (if charset
+        (multiple-value-bind (octets count)
+            (encoded-octets (coerce text 'text) (1+ second) (length text))
+          (values (latin-1-text octets 0 count) charset))
+        (values text nil))))
+
+(defun file-name-in (parameter)
+  "The name of a file, a string whose character codes are octets, or NIL; and its charset, or NIL.
+PARAMETER is a function that maps the name of a parameter to its value or NIL."
+  (let* ((plain (funcall parameter "filename"))
+         ;; RFC 7578, section 4.2, forbids filename* to clients, but some send it for a file.
+         (extended (and (null plain) (funcall parameter "filename*"))))
+    (if extended
+        (extended-value extended)
+        (values plain nil))))
+
+(defun part-facts (octets start end)
+  "Reads the head of a part, OCTETS from START below END.  Returns four values, each a string or
+NIL: the name of the field; the name of the file; the media type without parameters (RFC 7578,
+sections 4.2 and 4.4); and the charset of the file's name (RFC 8187) or, if there is no file, of the
+content (RFC 7578, section 5.1.2).  The character codes of the first three are octets.  Never
+signals an error for the octets of a head, and takes time linear in their number."
+  (declare (type octets octets) (type index start end) #.*plain-policy*)
+  (check-range octets start end)
+  (let ((lines (head-lines (latin-1-text octets start end))))
+    (flet ((parameter-in (line to name)
+             (and line
+                  (multiple-value-bind (start end quoted)
+                      (parameter-range line to (coerce name 'text) t)
+                    (and start
+                         (parameter-value line start end quoted))))))
+      (multiple-value-bind (line from to) (field-of-part lines "content-disposition" "form-data")
+        (declare (ignore from))
+        (multiple-value-bind (type-line type-start type-end) (field-of-part lines "content-type")
+          (multiple-value-bind (file-name charset)
+              (file-name-in (lambda (name) (parameter-in line to name)))
+            (values (parameter-in line to "name")
+                    file-name
+                    (and type-line
+                         (text-part type-line type-start type-end))
+                    (if file-name
+                        charset
+                        (parameter-in type-line type-end "charset")))))))))

@@ -1,0 +1,493 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+;;;; Where a request comes from: addresses, and what proxies tell of the client.
+;;;;
+;;;; First, addresses of the Internet Protocol, and networks of them, from and to text.
+;;;;
+;;;; An address is an integer of 128 bits.  An IPv4 address is the IPv6 address that it is mapped to
+;;;; (RFC 4291, section 2.5.5.2), so that a peer of a socket for both versions equals itself.
+
+(deftype ip-address ()
+  "An address, in which IPv4 is mapped to IPv6."
+  '(unsigned-byte 128))
+
+(defconstant +ipv4-prefix+ #xFFFF00000000
+  "The address that has the 32 bits of IPv4 in its lowest bits.")
+
+(defun ipv4-p (address)
+  "True if ADDRESS, an IP-ADDRESS, is one of IPv4."
+  (= (ash address -32) (ash +ipv4-prefix+ -32)))
+
+;;; From text
+
+(defconstant +most-address-characters+ 45
+  "The length of the longest address: IPv6 whose last 32 bits are written as IPv4.")
+
+(defun ipv4-bits (text start end)
+  "The 32 bits of the IPv4 address in TEXT, a string, from START to END; NIL if there is none.  Each
+of its four numbers has no leading zero (RFC 3986, section 3.2.2): some programs would read an octal
+number."
+  (loop with bits = 0
+        for count from 1 to 4
+        for number-end = (or (position #\. text :start start :end end) end)
+        for number = (decimal-number text start number-end 3)
+        unless (and number
+                    (<= number 255)
+                    (or (= 1 (- number-end start)) (char/= #\0 (char text start)))
+                    (eq (= count 4) (= number-end end)))
+          return nil
+        do (setf bits (+ (ash bits 8) number)
+                 start (min end (1+ number-end)))
+        finally (return bits)))
+
+(defun hexadecimal-group (text start end)
+  "The number of one to four hexadecimal digits that TEXT, a string, has from START to END; or NIL."
+  (and (<= 1 (- end start) 4)
+       (loop with number = 0
+             for position from start below end
+             for code = (char-code (char text position))
+             for digit = (and (< code 128) (digit-char-p (code-char code) 16))
+             unless digit
+               return nil
+             do (setf number (+ (* 16 number) digit))
+             finally (return number))))
+
+(defun ipv6-groups (text start end ipv4-p)
+  "The bits of the groups in TEXT, a string, from START to END, that colons separate; and their
+number.  There may be none.  If IPV4-P, the last two may be an IPv4 address.  NIL if TEXT has
+something else there."
+  (loop with bits = 0 and count = 0
+        while (< start end)
+        do (let* ((group-end (or (position #\: text :start start :end end) end))
+                  (last-p (= group-end end))
+                  (group (hexadecimal-group text start group-end))
+                  (ipv4 (and (not group) last-p ipv4-p (ipv4-bits text start group-end))))
+             (cond (group (setf bits (+ (ash bits 16) group)) (incf count))
+                   (ipv4 (setf bits (+ (ash bits 32) ipv4)) (incf count 2))
+                   (t (return nil)))
+             ;; A colon must be followed by a group.
+             (when (and (not last-p) (= end (1+ group-end)))
+               (return nil))
+             (setf start (if last-p end (1+ group-end))))
+        finally (return (values bits count))))
+
+(defun ipv6-bits (text start end)
+  "The bits of the IPv6 address in TEXT, a string, from START to END; NIL if there is none (RFC
+4291, section 2.2)."
+  (let ((gap (search "::" text :start2 start :end2 end)))
+    (multiple-value-bind (high high-count) (ipv6-groups text start (or gap end) (null gap))
+      (multiple-value-bind (low low-count) (if gap (ipv6-groups text (+ gap 2) end t) (values 0 0))
+        (and high low
+             (if gap
+                 (<= (+ high-count low-count) 7)
+                 (= high-count 8))
+             (+ (ash high (* 16 (- 8 high-count))) low))))))
+
+(defun parse-ip-address (text &optional (start 0) (end (length text)))
+  "The IP-ADDRESS that TEXT, a string, has from START to END in the usual notation, without brackets
+and zone; NIL if there is none."
+  (cond ((not (<= 2 (- end start) +most-address-characters+)) nil)
+        ((find #\: text :start start :end end)
+         (ipv6-bits text start end))
+        (t
+         (let ((bits (ipv4-bits text start end)))
+           (and bits (+ +ipv4-prefix+ bits))))))
+
+;;; To text
+
+(defun zero-run (groups)
+  "The start and the end of the first longest run of at least two zeros in GROUPS, a vector."
+  (loop with best = 0 and best-end = 0
+        with start = 0
+        for index from 0 to (length groups)
+        unless (and (< index (length groups)) (zerop (aref groups index)))
+          do (when (and (> (- index start) 1) (> (- index start) (- best-end best)))
+               (setf best start best-end index))
+             (setf start (1+ index))
+        finally (return (values best best-end))))
+
+(defun ip-address-text (address)
+  "ADDRESS, an IP-ADDRESS, in its usual notation (RFC 5952, section 4): a fresh string."
+  (if (ipv4-p address)
+      (format nil "~{~D~^.~}" (loop for position from 24 downto 0 by 8
+                                    collect (ldb (byte 8 position) address)))
+      (let ((groups (coerce (loop for position from 112 downto 0 by 16
+                                  collect (ldb (byte 16 position) address))
+                            'vector)))
+        (multiple-value-bind (start end) (zero-run groups)
+          (if (= start end)
+              (format nil "~(~{~X~^:~}~)" (coerce groups 'list))
+              (format nil "~(~{~X~^:~}::~{~X~^:~}~)"
+                      (coerce (subseq groups 0 start) 'list)
+                      (coerce (subseq groups end) 'list)))))))
+
+;;; Networks
+
+(defstruct (network (:include opaque) (:constructor make-network (address size)) (:copier nil))
+  "The addresses whose first SIZE bits are those of ADDRESS."
+  (address 0 :type ip-address :read-only t)
+  (size 0 :type (integer 0 128) :read-only t))
+
+(defun parse-network (text)
+  "The network that TEXT, a string, names: an address, or in CIDR notation an address, a slash and a
+number of bits (RFC 4632, section 3.1; RFC 4291, section 2.3).  NIL if it names none, or if the
+address has bits beyond that number: it would be a mistake."
+  (let* ((slash (position #\/ text))
+         (address (parse-ip-address text 0 (or slash (length text))))
+         (most (if (find #\: text) 128 32))
+         (number (if slash (decimal-number text (1+ slash) (length text) 3) most))
+         (size (and number (+ number (- 128 most)))))
+    (and address
+         size
+         (<= size 128)
+         (zerop (ldb (byte (- 128 size) 0) address))
+         (make-network address size))))
+
+(defun in-network-p (address network)
+  "True if ADDRESS, an IP-ADDRESS, is in NETWORK, the result of PARSE-NETWORK."
+  (let ((rest (- (network-size network) 128)))
+    (and (= (ash address rest) (ash (network-address network) rest))
+         ;; All of IPv6 has no address of IPv4.
+         (or (>= (network-size network) 96)
+             (not (ipv4-p address))))))
+
+;;;; The client of a request, as proxies tell it: Forwarded (RFC 7239), and X-Forwarded-For,
+;;;; X-Forwarded-Proto, X-Forwarded-Host and X-Forwarded-Port.
+;;;;
+;;;; Each proxy adds an element at the right end of a list: where its own client is.  A client may
+;;;; send any list, so a list is read from its right end, and only as far as trusted proxies wrote
+;;;; it:
+;;;;
+;;;;   the element names                    then
+;;;;   a trusted proxy                      that proxy is the client, if there is no further element
+;;;;   another address                      that is the client
+;;;;   no address: unknown, or hidden       the last address that is known is the client's
+;;;;   it is empty, or malformed            the same, and nothing else in it counts
+;;;;
+;;;; Text to the left of an element never changes how the element is read.  So the ends of elements
+;;;; are found from the right, even where an element has quoted strings.
+
+(defconstant +most-hops+ 100
+  "How many elements of a list are read at most.")
+
+(defstruct (origin (:include opaque) (:copier nil))
+  "The client of a request, as far as trusted proxies tell it."
+  ;; The IP-ADDRESS of the client of ORIGIN; NIL where the proxy that has connected tells none.
+  (address nil :type (or null ip-address))
+  ;; The port of the client of ORIGIN; 0 where no proxy tells it.
+  (port 0 :type (unsigned-byte 16))
+  ;; The scheme of the client's request of ORIGIN: :HTTP, :HTTPS, or NIL where no proxy tells it.
+  (scheme nil :type (member nil :http :https))
+  ;; The host, perhaps with a port, that the client of ORIGIN has asked for, a string; NIL where no
+  ;; proxy tells it.
+  (host nil :type (or null text))
+  ;; The port at which the client of ORIGIN has asked, where its host names none; NIL where no
+  ;; proxy tells it.
+  (host-port nil :type (or null (unsigned-byte 16))))
+
+(defun parts-from-end (text separator)
+  "The parts of TEXT between SEPARATORs that are not in quoted strings, without white space around
+them: fresh strings, the last first, and +MOST-HOPS+ at most."
+  (declare (type text text))
+  (loop with parts = '() and count = 0
+        with end of-type fixnum = (length text) and quoted-p = nil
+        for position of-type fixnum from (1- end) downto -1
+        for char = (if (minusp position) separator (schar text position))
+        do (cond ((and (char= char separator) (or (minusp position) (not quoted-p)))
+                  (let* ((from (text-run-end text (1+ position) end +whitespace+))
+                         (to (text-run-start text from end +whitespace+)))
+                    (push (text-part text from to) parts))
+                  (when (= +most-hops+ (incf count))
+                    (loop-finish))
+                  (setf end position))
+                 ((char= char #\") (setf quoted-p (not quoted-p))))
+        finally (return (nreverse parts))))
+
+(defun parse-node (node &optional bare-p)
+  "The IP-ADDRESS and the port of NODE, a text (RFC 7239, section 6); NIL if it has no address.  The
+port is 0 if there is none, or if it is hidden.  If BARE-P, an IPv6 address without a port needs no
+brackets."
+  (let* ((end (length node))
+         (colon (position #\: node))
+         (bracket (position #\] node)))
+    (flet ((hidden-p (start)            ; RFC 7239, section 6.3
+             (and (< (1+ start) end)
+                  (char= #\_ (char node start))
+                  (every (lambda (char)
+                           (or (find char "._-")
+                               (and (< (char-code char) 128) (alphanumericp char))))
+                         (subseq node start)))))
+      (multiple-value-bind (start address-end port-start)
+          (cond ((and (plusp end) (char= #\[ (char node 0)))
+                 (and colon bracket (< colon bracket) ; IPv4 has no brackets
+                      (values 1 bracket (1+ bracket))))
+                ((and colon (find #\: node :start (1+ colon)))
+                 (and bare-p (values 0 end end)))
+                (t (values 0 (or colon end) (or colon end))))
+        (let ((address (and start (parse-ip-address node start address-end)))
+              (port (and start
+                         (cond ((= port-start end) 0)
+                               ((char/= #\: (char node port-start)) nil)
+                               ((hidden-p (1+ port-start)) 0)
+                               (t (port-in node (1+ port-start) end))))))
+          (and address port (values address port)))))))
+
+(defun scheme-named (name)
+  "The scheme of the client's request that NAME is: :HTTPS, :HTTP or NIL.  Some proxies name the
+schemes of WebSockets."
+  (cond ((member name '("https" "wss") :test #'equalp) :https)
+        ((member name '("http" "ws") :test #'equalp) :http)))
+
+(defun host-named (host)
+  "HOST, a text, if it is a host, perhaps with a port; else NIL."
+  (multiple-value-bind (valid-p host-end) (authority-p host 0 (length host))
+    (and valid-p (plusp host-end) host)))
+
+(defun x-forwarded-origin (addresses scheme host port trusted-p)
+  "The ORIGIN that X-Forwarded-For, -Proto, -Host and -Port tell, whose values are ADDRESSES,
+SCHEME, HOST and PORT, texts or NIL.  TRUSTED-P is a function of an IP-ADDRESS."
+  (let ((origin (make-origin)) (depth 0))
+    (dolist (node (and addresses (parts-from-end addresses #\,)))
+      (multiple-value-bind (address port) (parse-node node t)
+        (unless address
+          (return))
+        (incf depth)
+        (setf (origin-address origin) address
+              (origin-port origin) port)
+        (unless (funcall trusted-p address)
+          (return))))
+    ;; The element of the proxy which wrote the last address that counts, or the only one: it comes
+    ;; from a proxy that adds nothing to a list.
+    (flet ((element (value)
+             (let ((parts (and value (parts-from-end value #\,))))
+               (if (rest parts) (nth (max 0 (1- depth)) parts) (first parts)))))
+      (let ((scheme (element scheme)) (host (element host)) (port (element port)))
+        (setf (origin-scheme origin) (scheme-named scheme)
+              (origin-host origin) (and host (host-named host))
+              (origin-host-port origin) (and port (port-in port 0 (length port))))))
+    origin))
+
+(defun forwarded-element (element)
+  "An alist of the names and the values in ELEMENT, a text, an element of Forwarded; :MALFORMED if
+it is empty, or not well-formed, or has a name twice that we know (RFC 7239, section 4)."
+  (let ((found '()))
+    (dolist (pair (remove "" (parts-from-end element #\;) :test #'string=)
+                  (or found :malformed))
+      (let* ((equals (or (position #\= pair) (return :malformed)))
+             (name (string-downcase (subseq pair 0 equals)))
+             (value (subseq pair (1+ equals)))
+             (size (length value)))
+        ;; No value that we know needs a backslash.
+        (when (and (<= 2 size)
+                   (char= #\" (char value 0) (char value (1- size)))
+                   (not (find-if (lambda (char) (find char "\"\\"))
+                                 value :start 1 :end (1- size))))
+          (setf value (subseq value 1 (1- size))
+                size nil))
+        (unless (and (token-p name)
+                     (or (null size) (token-p value))
+                     (not (and (member name '("for" "by" "proto" "host") :test #'string=)
+                               (assoc name found :test #'string=))))
+          (return :malformed))
+        (push (cons name value) found)))))
+
+(defun forwarded-origin (forwarded trusted-p)
+  "The ORIGIN that Forwarded tells, whose value is FORWARDED, a text.  TRUSTED-P is a function of an
+IP-ADDRESS."
+  (let ((origin (make-origin)))
+    (dolist (element (parts-from-end forwarded #\,) origin)
+      (let ((pairs (forwarded-element element)))
+        (when (eq :malformed pairs)
+          (return origin))
+        (flet ((told (name function)
+                 (let ((pair (assoc name pairs :test #'string=)))
+                   (and pair (funcall function (cdr pair))))))
+          (setf (origin-scheme origin) (or (told "proto" #'scheme-named) (origin-scheme origin))
+                (origin-host origin) (or (told "host" #'host-named) (origin-host origin)))
+          (multiple-value-bind (address port) (told "for" #'parse-node)
+            (unless address
+              (return origin))
+            (setf (origin-address origin) address
+                  (origin-port origin) port)
+            (unless (funcall trusted-p address)
+              (return origin))))))))
+
+(defun origin-of-head (head trusted-p)
+  "The ORIGIN of the request HEAD, which a trusted proxy has sent; NIL if HEAD has none of the
+fields of proxies.  TRUSTED-P is a function that returns true for the IP-ADDRESS of a trusted proxy.
+Signals PROTOCOL-ERROR if Forwarded and the others contradict each other."
+  (let* ((forwarded (head-header head :forwarded))
+         (addresses (head-header head :x-forwarded-for))
+         (scheme (head-header head :x-forwarded-proto))
+         (host (head-header head :x-forwarded-host))
+         (port (head-header head :x-forwarded-port))
+         (others (and (or addresses scheme host port)
+                      (x-forwarded-origin addresses scheme host port trusted-p)))
+         (origin (if forwarded (forwarded-origin forwarded trusted-p) others)))
+    ;; Where they contradict each other, one was not written by a proxy, and nobody knows which.
+    (when (and forwarded others)
+      (flet ((settled (reader contradict-p)
+               (let ((one (funcall reader origin)) (other (funcall reader others)))
+                 (when (and (or contradict-p (and one other)) (not (equalp one other)))
+                   (refuse :contradicting-proxies))
+                 (or one other))))
+        (let ((address (settled #'origin-address addresses)))
+          (setf (origin-port origin) (if (plusp (origin-port origin))
+                                         (origin-port origin)
+                                         (origin-port others))
+                (origin-address origin) address
+                (origin-scheme origin) (settled #'origin-scheme nil)
+                (origin-host origin) (settled #'origin-host nil)
+                (origin-host-port origin) (origin-host-port others)))))
+    ;; The port goes into the host, except where that has one, or its scheme implies this one.
+    (when origin
+      (let ((host (or (origin-host origin) (head-host head)))
+            (port (origin-host-port origin)))
+        (when (and host port (/= port (default-port (eq :https (origin-scheme origin)))))
+          (multiple-value-bind (name own-port) (host-and-port host nil)
+            (unless (or own-port (string= "" name))
+              (setf (origin-host origin) (coerce (format nil "~A:~D" name port) 'text)))))))
+    origin))
+
+;;;; The header of the PROXY protocol, versions 1 and 2, with which a proxy begins a connection: it
+;;;; tells between which addresses the client's connection is.  The specification is HAProxy's,
+;;;; doc/proxy-protocol.txt of 2020-03-05.
+;;;;
+;;;;   version 1   a line of at most 107 octets: PROXY TCP4 192.0.2.1 192.0.2.9 51234 443
+;;;;   version 2   a signature of 12 octets, 4 octets that tell the rest, addresses, and vectors of
+;;;;               further facts (TLVs), which are skipped
+;;;;
+;;;; A decoder consumes no octet behind the header: it asks for as many as must still come at least,
+;;;; and judges anew what it has.
+
+(defconstant +least-line-octets+ 15
+  "The length of the shortest header: PROXY UNKNOWN and a line end.")
+
+(defconstant +most-line-octets+ 107
+  "The length of the longest header of version 1, with its line end.")
+
+(defconstant +fixed-octets+ 16
+  "The length of a header of version 2 before the addresses.")
+
+(defconstant +most-address-octets+ 216
+  "The length of the longest pair of addresses in version 2, of Unix-domain sockets.")
+
+(defstruct (proxy-header (:include opaque) (:constructor make-proxy-header ()) (:copier nil))
+  "A header of the PROXY protocol that is being decoded."
+  (octets (make-octets (+ +fixed-octets+ +most-address-octets+)) :type octets)
+  (fill 0 :type index)                  ; how many octets were decoded, except TLVs
+  (due +least-line-octets+ :type index) ; how many are still to come, at least
+  (skip 0 :type (unsigned-byte 16))     ; how many octets of TLVs follow
+  ;; Address, a string, and port of the client, a list; () where the header tells none, so that
+  ;; those of the connection count.
+  (source '() :type list)
+  ;; Address, a string, and port to which the client has connected, a list; () where the header
+  ;; tells none.
+  (destination '() :type list))
+
+(defun check-proxy-header (right-p)
+  (unless right-p
+    (refuse :malformed-proxy-header)))
+
+(defun settle-addresses (header source source-port destination destination-port)
+  "Sets the source and the destination of HEADER, IP-ADDRESSes and ports."
+  (setf (proxy-header-source header) (list (ip-address-text source) source-port)
+        (proxy-header-destination header) (list (ip-address-text destination) destination-port)))
+
+(defun line-octets-due (header)
+  "How many octets of HEADER, of version 1 (section 2.1), are still to come at least.  Decodes it
+once it is whole."
+  (let* ((octets (proxy-header-octets header))
+         (fill (proxy-header-fill header))
+         (return (octet-position +carriage-return+ octets 0 fill)))
+    (check-proxy-header (and (<= fill +most-line-octets+)
+                             (<= (- fill 2) return)
+                             (= (octet-position +line-feed+ octets 0 fill) (min fill (1+ return)))))
+    (cond ((= return fill) (max 2 (- +least-line-octets+ fill)))
+          ((= return (1- fill)) 1)
+          (t
+           (destructuring-bind (&optional protocol &rest words)
+               (uiop:split-string (latin-1-text octets (length "PROXY ") return) :separator " ")
+             (unless (equal protocol "UNKNOWN") ; then the rest of the line means nothing
+               (check-proxy-header (and (member protocol '("TCP4" "TCP6") :test #'equal)
+                                        (= 4 (length words))))
+               (destructuring-bind (source destination source-port destination-port) words
+                 (flet ((address (word)
+                          (let ((ipv6-p (and (find #\: word) t)))
+                            (and (eq ipv6-p (equal protocol "TCP6"))
+                                 (parse-ip-address word))))
+                        (port (word)    ; without a leading zero
+                          (and (or (equal word "0") (not (eql 0 (position #\0 word))))
+                               (port-in word 0 (length word)))))
+                   (let ((facts (list (address source) (port source-port)
+                                      (address destination) (port destination-port))))
+                     (check-proxy-header (notany #'null facts))
+                     (apply #'settle-addresses header facts))))))
+           0))))
+
+(defun binary-octets-due (header)
+  "How many octets of HEADER, of version 2 (section 2.2), are still to come, without TLVs.  Decodes
+it once it is whole."
+  (let ((octets (proxy-header-octets header))
+        (fill (proxy-header-fill header)))
+    (flet ((number-at (start size)      ; the highest octet first
+             (loop with number = 0
+                   for position from start below (+ start size)
+                   do (setf number (+ (ash number 8) (aref octets position)))
+                   finally (return number))))
+      (if (< fill +fixed-octets+)
+          (- +fixed-octets+ fill)
+          (let ((size (case (aref octets 12)
+                        (#x20 0)        ; LOCAL: the proxy itself, for a health check
+                        (#x21 (case (aref octets 13)
+                                ((#x00 #x01 #x02) 0)           ; unknown
+                                (#x11 12)                      ; TCP over IPv4
+                                (#x21 36)                      ; TCP over IPv6
+                                (#x31 +most-address-octets+)))))) ; a Unix-domain socket
+            (check-proxy-header (and size (<= size (number-at 14 2))))
+            (setf (proxy-header-skip header) (- (number-at 14 2) size))
+            (when (= fill (+ +fixed-octets+ size))
+              (case size
+                (0)
+                (12 (settle-addresses header
+                                      (+ +ipv4-prefix+ (number-at 16 4)) (number-at 24 2)
+                                      (+ +ipv4-prefix+ (number-at 20 4)) (number-at 26 2)))
+                (36 (settle-addresses header
+                                      (number-at 16 16) (number-at 48 2)
+                                      (number-at 32 16) (number-at 50 2)))
+                (t (setf (proxy-header-source header) (list "unix:" 0)
+                         (proxy-header-destination header) (list "unix:" 0)))))
+            (- (+ +fixed-octets+ size) fill))))))
+
+(defun proxy-octets-due (header)
+  "How many octets of HEADER, a PROXY-HEADER that has not come whole, are still to come at least, an
+integer above 0: a reader of so many reads none behind the header."
+  (if (plusp (proxy-header-due header)) (proxy-header-due header) (proxy-header-skip header)))
+
+(defun decode-proxy-header (header octets start end)
+  "Decodes OCTETS from START to END as the next ones of HEADER, a PROXY-HEADER.  Returns true when
+the header has come whole, else NIL; and the position after the last octet that belongs to it.
+Signals PROTOCOL-ERROR if it is malformed (proxy-protocol.txt, section 2)."
+  (check-range octets start end)
+  (loop
+    (when (or (= start end) (zerop (proxy-octets-due header)))
+      (return (values (zerop (proxy-octets-due header)) start)))
+    (let ((size (min (- end start) (proxy-octets-due header)))
+          (fill (proxy-header-fill header))
+          (known (proxy-header-octets header)))
+      (cond ((zerop (proxy-header-due header))
+             (decf (proxy-header-skip header) size))
+            (t
+             (replace known octets :start1 fill :start2 start :end2 (+ start size))
+             (setf fill (incf (proxy-header-fill header) size))
+             (let* ((line-p (= (char-code #\P) (aref known 0)))
+                    (signature (if line-p
+                                   (load-time-value (ascii-octets "PROXY ") t)
+                                   (load-time-value
+                                    (coerce '(13 10 13 10 0 13 10 #x51 #x55 #x49 #x54 10) 'octets)
+                                    t))))
+               (check-proxy-header (= (matching-octets signature 0 known 0 fill)
+                                      (min fill (length signature))))
+               (setf (proxy-header-due header)
+                     (if line-p (line-octets-due header) (binary-octets-due header))))))
+      (incf start size))))

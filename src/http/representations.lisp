@@ -1,0 +1,216 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+;;;; Which representation a client gets: media types of files, content codings, conditions, ranges.
+
+(defparameter *file-types*
+  '(("text/html" "html" "htm") ("text/css" "css") ("text/javascript" "js" "mjs" "cjs")
+    ("text/plain" "txt" "text" "log") ("text/csv" "csv") ("text/tab-separated-values" "tsv")
+    ("text/markdown" "md") ("text/vtt" "vtt") ("text/calendar" "ics") ("text/x-vcard" "vcf")
+    ("application/json" "json" "map") ("application/ld+json" "jsonld")
+    ("application/geo+json" "geojson") ("application/manifest+json" "webmanifest")
+    ("application/xml" "xml" "xsl") ("application/xhtml+xml" "xhtml")
+    ("application/rss+xml" "rss") ("application/atom+xml" "atom") ("application/wasm" "wasm")
+    ("application/pdf" "pdf") ("application/postscript" "ps" "eps" "ai") ("text/rtf" "rtf")
+    ("application/epub+zip" "epub") ("application/msword" "doc")
+    ("application/vnd.openxmlformats-officedocument.wordprocessingml.document" "docx")
+    ("application/vnd.ms-excel" "xls")
+    ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet" "xlsx")
+    ("application/vnd.ms-powerpoint" "ppt")
+    ("application/vnd.openxmlformats-officedocument.presentationml.presentation" "pptx")
+    ("application/vnd.oasis.opendocument.text" "odt")
+    ("application/vnd.oasis.opendocument.spreadsheet" "ods")
+    ("application/vnd.oasis.opendocument.presentation" "odp")
+    ("application/zip" "zip") ("application/gzip" "gz" "tgz") ("application/x-tar" "tar")
+    ("application/zstd" "zst") ("application/x-xz" "xz") ("application/x-bzip2" "bz2")
+    ("application/x-7z-compressed" "7z")
+    ("image/png" "png") ("image/apng" "apng") ("image/jpeg" "jpg" "jpeg") ("image/gif" "gif")
+    ("image/svg+xml" "svg") ("image/webp" "webp") ("image/avif" "avif") ("image/jxl" "jxl")
+    ("image/bmp" "bmp") ("image/tiff" "tif" "tiff") ("image/vnd.microsoft.icon" "ico")
+    ("font/woff" "woff") ("font/woff2" "woff2") ("font/ttf" "ttf") ("font/otf" "otf")
+    ("audio/mpeg" "mp3") ("audio/mp4" "m4a") ("audio/aac" "aac") ("audio/flac" "flac")
+    ("audio/midi" "mid" "midi") ("audio/ogg" "ogg" "oga" "opus") ("audio/wav" "wav")
+    ("video/mp4" "mp4" "m4v") ("video/mpeg" "mpeg" "mpg") ("video/webm" "webm")
+    ("video/ogg" "ogv") ("video/quicktime" "mov") ("application/vnd.apple.mpegurl" "m3u8"))
+  "Media types of files, each with its file name extensions.  For an extension that Hunchentoot
+knows, its handlers keep Hunchentoot's type; see docs/differences.md.")
+
+(defparameter *types-by-end*
+  (let ((table (make-hash-table :test 'equalp)))
+    (loop for (type . ends) in *file-types*
+          for in-utf-8 = (format nil "~A~:[~;; charset=utf-8~]" type (eql 0 (search "text/" type)))
+          do (dolist (end ends)
+               (setf (gethash end table) (cons type in-utf-8))))
+    table)
+  "Media types without and with a charset, in a pair, by extension, regardless of case.")
+
+(defun media-type-of-file (pathname &optional charset-p)
+  "The media type, a string, of the file PATHNAME by its extension; NIL for an unknown one.  If
+CHARSET-P, text has UTF-8 as its charset."
+  (let ((types (gethash (pathname-type pathname) *types-by-end*)))
+    (if charset-p (cdr types) (car types))))
+
+;;; The content codings that a client accepts (RFC 9110, section 12.5.3)
+
+(defparameter *codings* '((:br "br") (:gzip "gzip" "x-gzip"))
+  "The content codings of files, the one that compresses best first, and their names (RFC 9110,
+section 8.4.1; RFC 7932).")
+
+(defun coding-name (coding)
+  "The name of CODING, :BR or :GZIP, a string, for Content-Encoding (RFC 9110, section 8.4)."
+  (second (assoc coding *codings*)))
+
+(defun weight-in (text start end)
+  "The weight that TEXT has from START to END, in thousandths; NIL if that is none (RFC 9110,
+section 12.4.2)."
+  (let* ((digits (- end start 2))       ; behind the point
+         (whole (decimal-number text start (min end (1+ start)) 1))
+         (fraction (if (plusp digits) (decimal-number text (+ start 2) end 3) 0)))
+    (and whole
+         fraction
+         (or (= 1 (- end start)) (char= #\. (char text (1+ start))))
+         (let ((weight (+ (* 1000 whole) (* fraction (expt 10 (- 3 (max 0 digits)))))))
+           (and (<= weight 1000) weight)))))
+
+(defun coding-weights (value)
+  "An alist of the codings that VALUE, the text of Accept-Encoding, names, strings in lower case,
+and their weights in thousandths."
+  (let ((text (coerce value 'text)) (weights '()))
+    (declare (type text text))
+    (do-elements (text start end)
+      (let* ((name-end (text-run-end text start end +token+))
+             (next (text-run-end text name-end end +whitespace+))
+             (from (text-run-end text (min end (1+ next)) end +whitespace+)))
+        (when (< start name-end)
+          (push (cons (string-downcase (text-part text start name-end))
+                      (cond ((= next end) 1000)
+                            ((and (char= #\; (char text next))
+                                  (<= (+ 2 from) end)
+                                  (string-equal "q=" text :start2 from :end2 (+ 2 from))
+                                  (weight-in text (+ 2 from) end)))
+                            (t 0)))        ; it is malformed
+                weights))))
+    (nreverse weights)))
+
+(defun accepted-codings (value)
+  "The codings of files, :BR and :GZIP, in a list, that a client accepts with VALUE, the text of
+Accept-Encoding or NIL.  The preferred one is first; of those that it likes as much, the one that
+compresses best.  A coding is left out where the client prefers content without one.  The list is
+empty for NIL, since such a client may know no coding."
+  (let* ((weights (and value (coding-weights value)))
+         (others (or (cdr (assoc "*" weights :test #'string=)) 0)))
+    (flet ((weight-of (names)
+             (or (loop for name in names
+                       thereis (cdr (assoc name weights :test #'string=)))
+                 others)))
+      (let ((least (max 1 (weight-of '("identity")))))
+        (mapcar #'car
+                (stable-sort (loop for (coding . names) in *codings*
+                                   for weight = (weight-of names)
+                                   when (<= least weight)
+                                     collect (cons coding weight))
+                             #'> :key #'cdr))))))
+
+(defun coded-tag (tag coding)
+  "TAG, the entity tag of a file that has CODING, a string, so that it differs from that of a file
+which has another (RFC 9110, section 8.8.3.3).  TAG itself if TAG or CODING is NIL."
+  (if (and tag coding)
+      (let ((end (1- (length tag))))
+        (format nil "~A-~A~A" (subseq tag 0 end) (coding-name coding) (subseq tag end)))
+      tag))
+
+(defun varies-by-encoding-p (value)
+  "True if VALUE, the text of a Vary or NIL, says that Accept-Encoding decides about the response
+(RFC 9110, section 12.5.5)."
+  (and value
+       (some (lambda (element)
+               (or (string= "*" element) (string-equal "Accept-Encoding" element)))
+             (list-elements value))))
+
+(defun vary-by-encoding (value)
+  "VALUE, the text of a Vary or NIL, with Accept-Encoding in it (RFC 9110, section 12.5.5)."
+  (cond ((null value) "Accept-Encoding")
+        ((varies-by-encoding-p value) value)
+        (t (format nil "~A, Accept-Encoding" value))))
+
+;;; Conditional requests and range requests for content with a known size and time of change
+
+(defun entity-tag (seconds nanoseconds size strong-p)
+  "An entity tag, a string, for content of SIZE octets that last changed at SECONDS, a universal
+time, and NANOSECONDS.  The tag does not depend on the place of the file.  STRONG-P is true if any
+further change is sure to give the content another time; else the tag is weak (RFC 9110, section
+8.8.3)."
+  (format nil "~:[W/~;~]\"~(~36R-~36R-~36R~)\"" strong-p seconds nanoseconds size))
+
+(defun tag-weak-p (tag)
+  (declare (type string tag))
+  (and (>= (length tag) 2) (string= "W/" tag :end2 2)))
+
+(defun opaque-tag-start (tag)
+  (if (tag-weak-p tag) 2 0))
+
+(defun tag-listed-p (tag list strong-p)
+  "True if TAG is in LIST, the text of If-Match or If-None-Match.  The comparison is strong if
+STRONG-P, else weak (RFC 9110, section 8.8.3.2).  If TAG is NIL, it is only in \"*\"."
+  (declare (type (or null string) tag) (type string list))
+  (let ((list (coerce list 'text)))
+    (declare (type text list))
+    (cond ((string= list "*") t)
+          ((null tag) nil)
+          (t
+           ;; A comma within a tag splits it into pieces, but none of the pieces is a valid tag.
+           (do-elements (list start end)
+             (let ((other (subseq list start end)))
+               (when (and (not (and strong-p (or (tag-weak-p tag) (tag-weak-p other))))
+                          (string= tag other :start1 (opaque-tag-start tag)
+                                             :start2 (opaque-tag-start other)))
+                 (return t))))))))
+
+(defun precondition (head tag date)
+  "Evaluates the preconditions of the request HEAD for content with the entity TAG that last changed
+at DATE, both strings or NIL.  Returns :PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (RFC 9110,
+section 13.2.2)."
+  (let ((if-match (head-header head :if-match))
+        (if-none-match (head-header head :if-none-match))
+        (retrieval-p (member (head-method head) '(:get :head))))
+    (cond ((and if-match (not (tag-listed-p tag if-match t)))
+           :failed)
+          ((if if-none-match
+               (tag-listed-p tag if-none-match nil)
+               (and retrieval-p date (equal date (head-header head :if-modified-since))))
+           (if retrieval-p :not-modified :failed))
+          (t :proceed))))
+
+(defun range-current-p (head tag date)
+  "True if If-Range in the request HEAD is absent or matches the content with the entity TAG that
+last changed at DATE, so that its Range applies.  TAG is a string or NIL; DATE is one, or NIL if a
+date is no strong validator: the change is too recent, or the content with another coding may have
+the same date (RFC 9110, sections 8.8.1, 8.8.2.2 and 13.1.5)."
+  (let ((validator (head-header head :if-range)))
+    (cond ((null validator) t)
+          ((find #\" validator) (and tag (not (tag-weak-p tag)) (string= tag validator)))
+          (t (equal date validator)))))
+
+(defun range-position (value start end)
+  "The decimal number in VALUE from START to END; +MOST-CONTENT+ if it has too many digits."
+  (let ((start (or (position #\0 value :start start :end end :test #'char/=) (1- end))))
+    (or (decimal-number value start end +most-integer-digits+)
+        +most-content+)))
+
+(defun parse-range (value size)
+  "The positions of the first and the last octet that VALUE, the text of Range, asks for, in content
+of SIZE octets.  NIL unless VALUE is a single range; the server ignores others.  The caller checks
+the positions against SIZE (RFC 9110, section 14.1.2)."
+  (let ((dash (and (> (length value) 6)
+                   (string-equal "bytes=" value :end2 6)
+                   (position #\- value :start 6))))
+    (when (and dash (> (length value) 7)
+               (every #'digit-char-p (subseq value 6 dash))
+               (every #'digit-char-p (subseq value (1+ dash))))
+      (flet ((last-number ()
+               (range-position value (1+ dash) (length value))))
+        (cond ((= dash 6)               ; so many octets at the end
+               (values (max 0 (- size (last-number))) (1- size)))
+              ((= (1+ dash) (length value))
+               (values (range-position value 6 dash) (1- size)))
+              (t
+               (values (range-position value 6 dash) (last-number))))))))
