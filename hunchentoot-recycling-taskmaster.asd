@@ -39,49 +39,23 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
    (:module "platform"                  ; the door to the operating system and to the Lisp
     :serial t
     :components ((:file "package")
-                 (:file "conditions")
-                 (:file "sbcl/basics" :if-feature :sbcl)
-                 (:file "ecl/basics" :if-feature :ecl)
-                 (:file "abcl/basics" :if-feature :abcl)
-                 (:file "other/basics" :if-feature (:not (:or :sbcl :ecl :abcl)))
-                 (:file "bsd-sockets" :if-feature (:or :sbcl :ecl))
-                 (:file "other/not-abcl" :if-feature (:not :abcl))
-                 (:file "other/not-sbcl-or-ecl" :if-feature (:not (:or :sbcl :ecl)))
-                 (:file "waiting")      ; with an end that signals do not move
-                 (:file "brief-locks")  ; that are held for a few instructions
-                 (:file "thread-making") ; and when there is none any more
-                 (:file "references")   ; to objects that are not to become garbage
-                 (:file "sbcl/signals" :if-feature :sbcl)
-                 (:file "ecl/signals" :if-feature :ecl)
-                 (:file "abcl/signals" :if-feature :abcl)
-                 (:file "other/signals" :if-feature (:not (:or :sbcl :ecl :abcl)))
-                 (:file "sbcl/system-calls" :if-feature :sbcl)
-                 (:file "client-streams") ; of libraries, such as a database's
-                 (:file "sbcl/octets" :if-feature (:and :sbcl :64-bit :little-endian))
-                 (:file "other/octets" :if-feature (:not (:and :sbcl :64-bit :little-endian)))
-                 (:file "sbcl/classes" :if-feature :sbcl)
-                 (:file "other/classes" :if-feature (:not :sbcl))
-                 (:file "sockets")
-                 (:file "ecl/streams" :if-feature :ecl)
+                 (:file "sbcl" :if-feature :sbcl) ; what Lisps do differently
+                 (:file "ecl" :if-feature :ecl)
+                 (:file "abcl" :if-feature :abcl)
+                 (:file "portable")     ; what they do alike
                  ;; What the ready engine stands on.  Its tokens need 62 bits in one word, and it
                  ;; reads the system's structures as these processors lay them out.
-                 (:module "descriptors"
-                  :pathname "sbcl/"
+                 (:module "linux"
                   :if-feature (:and :sbcl :linux :64-bit :little-endian)
                   :serial t
                   :components ((:file "descriptors")
-                               (:file "streams")
-                               (:file "usockets")
                                (:file "epoll")
-                               (:file "timerfd")
-                               (:file "listeners")
-                               (:file "service-manager") ; such as systemd
-                               (:file "files")
-                               (:file "functions")
-                               (:file "threads")
-                               (:file "process-figures") ; as Linux tells them
-                               (:file "frames"))) ; of other threads
-                 (:file "other/no-descriptors"
+                               (:file "sockets")
+                               (:file "listen-sockets")
+                               (:file "systemd")
+                               (:file "system-files")
+                               (:file "process")))
+                 (:file "usockets"
                   :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))
                  (:module "openssl"     ; TLS
                   :if-feature (:not :hunchentoot-no-ssl)
@@ -97,11 +71,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                                (:file "session"
                                 :if-feature (:and :sbcl :linux :64-bit :little-endian))
                                (:file "cl+ssl-streams"
-                                :if-feature (:and :sbcl :linux :64-bit :little-endian))))
-                 (:file "other/no-tls"
-                  :if-feature (:not (:and :sbcl :linux :64-bit :little-endian
-                                     (:not :hunchentoot-no-ssl))))
-                 (:file "sbcl/processors" :if-feature (:and :sbcl :linux))))
+                                :if-feature (:and :sbcl :linux :64-bit :little-endian))))))
    (:module "http"                      ; HTTP/1.1 without I/O
     :serial t
     :components ((:file "package")

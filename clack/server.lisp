@@ -174,7 +174,7 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
                         listen listen-mode fd reuse-port
                       &allow-other-keys)
   "Opens a listener at the place that the arguments, of RUN, name."
-  (fill-standard-descriptors)
+  (prepare-process)
   (cond (listen (open-path-listener listen listen-mode backlog))
         (fd (open-inherited-listener (inherited-descriptor fd)))
         (t

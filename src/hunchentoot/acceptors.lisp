@@ -301,7 +301,7 @@ Hunchentoot's: ACCEPTOR works with that, too, but most programs pass one only fo
 ;;; Listening
 
 (defmethod hunchentoot:start-listening :around ((acceptor parallel-acceptor))
-  (fill-standard-descriptors)
+  (prepare-process)
   (handler-bind ((error (lambda (condition)
                           (tell-where (hunchentoot:acceptor-address acceptor)
                                       (hunchentoot:acceptor-port acceptor)

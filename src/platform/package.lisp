@@ -1,8 +1,8 @@
 (defpackage #:hunchentoot-recycling-taskmaster.platform
   (:documentation "Private.  The interface to the operating system and to the Lisp: the only layer
-with reader conditionals, foreign calls and file descriptors.  One file for each Lisp defines the
-few operators that differ, with a % in their names; sockets.lisp builds the functions that the
-engine calls on top of them.")
+with reader conditionals, foreign calls and file descriptors.  sbcl.lisp, ecl.lisp and
+abcl.lisp have the same operators for each Lisp; linux/ has what SBCL does on Linux alone, and
+usockets.lisp the same by usocket, as far as it goes.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:export
    ;; clock, machine, threads
@@ -25,14 +25,14 @@ engine calls on top of them.")
    #:process-number #:take-variable #:take-number #:send-notification
    ;; connections
    #:await-input #:limit-waits #:wait-timed-out-p
-   #:shut-down #:socket-open-p #:close-socket #:send-without-delay
+   #:shut-down #:socket-open-p #:close-socket 
    #:peer-name #:peer-gone #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket
    #:close-gently #:close-unread
    #:read-stream-octets #:write-stream-octets #:receive-before-stream
    ;; readiness: non-blocking descriptors, and pollers
    #:readiness-supported-p
    #:descriptor #:token #:would-block-p #:+would-block+ #:error-text #:+ebadf+ #:+eio+
-   #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
+   #:listener-descriptor #:descriptor-socket #:descriptor-peer-name 
    #:receive-octets #:drop-octets #:+most-dropped+
    #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
@@ -65,16 +65,14 @@ engine calls on top of them.")
    #:end-tls-session #:abandon-tls-session
    #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
    ;; files as descriptors
-   #:fill-standard-descriptors #:native-name #:open-file #:file-facts #:read-file-octets
+   #:prepare-process #:native-name #:open-file #:file-facts #:read-file-octets
    #:write-file-octets #:send-file
    #:open-temporary-file #:private-folder
    ;; threads as the system schedules them, and the sentinel's tick
    #:thread-identity #:thread-state #:thread-run-time #:processor-stall #:processor-idle-time
    #:online-processors
    #:schedule-as-batch #:let-timers-be-late #:nap
-   ;; classes and their instances
-   #:sole-method-p #:superclasses #:method-calls-supported-p #:make-calling-method #:call-methods
-   #:call-when-redefined #:finalize-classes
+   #:finalize-classes
    ;; locks, and atomics
    #:with-lock-briefly
    #:set-published #:compare-and-set #:order-memory #:order-reads #:order-writes
@@ -82,6 +80,6 @@ engine calls on top of them.")
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-(defparameter *hot-files* '("sbcl/octets" "sbcl/descriptors" "sbcl/epoll")
+(defparameter *hot-files* '("linux/descriptors" "linux/epoll")
   "The files of src/platform/ that may use *HOT-POLICY*.  Their functions trust their arguments:
 every caller has checked types and bounds.")

@@ -160,17 +160,13 @@ the next one fails."
   #-(and sbcl linux)
   (error "Nobody knows how to keep files below ~D octets here, for ~A." octets function))
 
-(defmacro calling-on-broken-pipes ((function) &body body)
-  "Evaluates BODY while this process does not ignore SIGPIPE, but calls FUNCTION for it, where this
-Lisp can."
+(defmacro with-deadly-broken-pipes (() &body body)
+  "Evaluates BODY, at whose begin SIGPIPE would end this process, where this Lisp can."
   #+sbcl `(unwind-protect
-               (progn (sb-sys:enable-interrupt sb-unix:sigpipe
-                                               (lambda (&rest arguments)
-                                                 (declare (ignore arguments))
-                                                 (funcall ,function)))
+               (progn (sb-sys:enable-interrupt sb-unix:sigpipe :default)
                       ,@body)
             (sb-sys:enable-interrupt sb-unix:sigpipe :ignore))
-  #-sbcl `(progn ,function ,@body))
+  #-sbcl `(progn ,@body))
 
 (defun file-mode (path)
   "The permissions of the file PATH, an integer, where this Lisp can tell."

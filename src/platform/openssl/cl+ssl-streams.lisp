@@ -15,8 +15,7 @@
 waits."
   (let ((*handshaking-p* t))
     (uninterruptibly
-      (without-broken-pipes
-        (apply make-stream arguments)))))
+      (apply make-stream arguments))))
 
 (defun wait-for-peer (wait &rest arguments)
   "Calls WAIT, of CL+SSL, with ARGUMENTS.  In a handshake, the thread can be interrupted during the
@@ -26,12 +25,6 @@ call."
         (apply wait arguments))
       (apply wait arguments)))
 
-(defun shut-tls-down (shut-down handle)
-  "Calls SHUT-DOWN, of CL+SSL, with HANDLE, without a SIGPIPE if the peer has left."
-  (without-broken-pipes
-    (funcall shut-down handle)))
-
 (wrap-function 'cl+ssl:make-ssl-server-stream 'make-stream-guarded)
 (wrap-function 'cl+ssl::input-wait 'wait-for-peer)
 (wrap-function 'cl+ssl::output-wait 'wait-for-peer)
-(wrap-function 'cl+ssl::ssl-shutdown 'shut-tls-down)

@@ -65,7 +65,7 @@ CONTEXT is not garbage."
   "Frees HANDLES when CONTEXT has become garbage."
   (flet ((finish () (free-contexts handles)))
     ;; A saved image still has the structure, but the SSL_CTX are gone.
-    #+sbcl (sb-ext:finalize context #'finish :dont-save t)
+    #+sbcl (call-when-forgotten context #'finish)
     #-sbcl (trivial-garbage:finalize context #'finish)))
 
 (defun make-tls-stream (context stream)

@@ -50,8 +50,11 @@
 
 (cffi:defcfun ("BIO_free" %free-bio) :int (bio :pointer))
 
-(defmethod stream-tls-handle ((stream cl+ssl::ssl-stream))
-  (cl+ssl::ssl-stream-handle stream))
+(defun stream-tls-handle (stream)
+  "The SSL object of OpenSSL, a CFFI pointer, of STREAM, a stream of CL+SSL; NIL for other streams
+and for a closed one."
+  (and (typep stream 'cl+ssl::ssl-stream)
+       (cl+ssl::ssl-stream-handle stream)))
 
 (defun c-text (pointer)
   "The C string at POINTER, in Latin-1, as a string; NIL if POINTER is null."

@@ -78,38 +78,6 @@ it has recorded the session.  Signals an error if OpenSSL has no memory."
   (setf (tls-session-greedy-p session)
         (= 1 (openssl-of session "SSL_get_read_ahead" sb-alien:int))))
 
-(defmacro without-broken-pipes (&body body)
-  "Evaluates BODY without a SIGPIPE if BODY writes to a peer that has left.  Unlike send(2), OpenSSL
-has no flag for that.  See SEND-FILE."
-  `(flet ((body () ,@body))
-     (declare (dynamic-extent #'body))
-     (if (broken-pipes-ignored-p)
-         (body)
-         (call-without-broken-pipes #'body))))
-
-(defun call-without-broken-pipes (function)
-  (sb-alien:with-alien ((broken-pipe (array sb-alien:unsigned-long 16)) ; sigset_t
-                        (blocked (array sb-alien:unsigned-long 16))
-                        (no-time (array sb-alien:long 2)))
-    (macrolet ((call (name &rest arguments)
-                 `(system-call ,name sb-alien:int
-                               ,@(loop for argument in arguments
-                                       collect (if (integerp argument)
-                                                   `(sb-alien:int ,argument)
-                                                   `(sb-sys:system-area-pointer ,argument)))))
-               (address (variable)
-                 `(sb-alien:alien-sap (sb-alien:addr ,variable)))
-               (nowhere () `(sb-sys:int-sap 0)))
-      (dotimes (index 16)
-        (setf (sb-alien:deref broken-pipe index) 0))
-      (setf (sb-alien:deref broken-pipe 0) (ash 1 (1- sb-unix:sigpipe))
-            (sb-alien:deref no-time 0) 0
-            (sb-alien:deref no-time 1) 0)
-      (call "pthread_sigmask" 0 (address broken-pipe) (address blocked)) ; SIG_BLOCK
-      (unwind-protect (funcall function)
-        (call "sigtimedwait" (address broken-pipe) (nowhere) (address no-time))
-        (call "pthread_sigmask" 2 (address blocked) (nowhere)))))) ; SIG_SETMASK
-
 ;;; Results of OpenSSL
 
 (defconstant +ssl-error-want-read+ 2)
@@ -208,12 +176,11 @@ SEND-OCTETS.  The caller must write the octets that SESSION did not accept befor
   (declare (type octets octets) (type index start end))
   (assert (<= start end (length octets))) ; OpenSSL checks nothing
   (calling-openssl (session)
-    (without-broken-pipes
-      (sb-sys:with-pinned-objects (octets)
-        (openssl-of session "SSL_write" sb-alien:int
-                    (sb-sys:system-area-pointer
-                     (sb-sys:sap+ (sb-sys:vector-sap octets) start))
-                    (sb-alien:int (- end start)))))))
+    (sb-sys:with-pinned-objects (octets)
+      (openssl-of session "SSL_write" sb-alien:int
+                  (sb-sys:system-area-pointer
+                   (sb-sys:sap+ (sb-sys:vector-sap octets) start))
+                  (sb-alien:int (- end start))))))
 
 ;;; The handshake, and the end
 
@@ -230,8 +197,7 @@ and OpenSSL's reason, a string, or NIL if the peer has left."
   (let* ((reason nil)
          (result (calling-openssl (session)
                    (let ((result (noting-octets-read (session)
-                                   (without-broken-pipes
-                                     (openssl-of session "SSL_do_handshake" sb-alien:int)))))
+                                   (openssl-of session "SSL_do_handshake" sb-alien:int))))
                      (unless (plusp result)
                        (setf reason (tls-failure-reason)))
                      result))))
@@ -246,8 +212,7 @@ object.  The descriptor stays open.  Another call has no effect."
     (when (tls-session-handle session)
       (unless (tls-session-failed-p session)
         (openssl "ERR_clear_error" sb-alien:void)
-        (without-broken-pipes
-          (openssl-of session "SSL_shutdown" sb-alien:int)))
+        (openssl-of session "SSL_shutdown" sb-alien:int))
       (openssl-of session "SSL_free" sb-alien:void)
       (setf (tls-session-handle session) nil)
       (counter-add *tls-sessions* -1))))

@@ -1,14 +1,25 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; hot: non-blocking descriptors, for SBCL on Linux.
+;;;; hot: system calls for non-blocking descriptors, for SBCL on Linux.
 ;;;;
-;;;; The C calls that the ready engine makes for each request.  The callers have checked types and
+;;;; The calls that the ready engine makes for each request.  The callers have checked types and
 ;;;; bounds: descriptors are open, and ranges lie within their octets.
+
+(eval-when (:compile-toplevel :load-toplevel :execute)
+  (defmacro system-call (name result &rest arguments)
+    "Calls the C function NAME, which returns a RESULT, a type, with ARGUMENTS, lists of type and
+value.  Returns its result, or minus the error number if its result is negative."
+    `(let ((result (sb-alien:alien-funcall
+                    (sb-alien:extern-alien ,name (function ,result ,@(mapcar #'first arguments)))
+                    ,@(mapcar #'second arguments))))
+       (declare (type fixnum result))
+       (if (minusp result) (- (sb-alien:get-errno)) result))))
 
 (deftype descriptor ()
   "An open file descriptor."
   '(unsigned-byte 31))
 
+(defconstant +eintr+ 4)
 (defconstant +eagain+ 11)
 
 (defconstant +would-block+ (- +eagain+)
@@ -25,7 +36,35 @@ read or written now."
   "A text, a string, for the error NUMBER of a system call, an integer."
   (format nil "~A (error number ~D)" (sb-int:strerror number) number))
 
-;;; Octets
+(defun check-call (result name)
+  "Returns RESULT, of the C function NAME; signals an error if it is minus an error number."
+  (if (minusp result)
+      (error "~A failed: error number ~D." name (- result))
+      result))
+
+;;; Octets by machine words, on little-endian processors
+
+(defconstant +group-size+ 8
+  "The number of octets in an OCTET-GROUP.")
+
+(deftype octet-group ()
+  "Several octets in one number, the first in its lowest bits."
+  '(unsigned-byte 64))
+
+(declaim (inline octet-group (setf octet-group)))
+(defun octet-group (octets position)
+  "The group of octets that begins in OCTETS at POSITION.  It must lie within OCTETS."
+  (declare (type octets octets) (type index position) #.*hot-policy*)
+  (sb-sys:with-pinned-objects (octets)
+    (sb-sys:sap-ref-64 (sb-sys:vector-sap octets) position)))
+
+(defun (setf octet-group) (group octets position)
+  "Writes GROUP to OCTETS from POSITION on.  It must lie within OCTETS."
+  (declare (type octet-group group) (type octets octets) (type index position) #.*hot-policy*)
+  (sb-sys:with-pinned-objects (octets)
+    (setf (sb-sys:sap-ref-64 (sb-sys:vector-sap octets) position) group)))
+
+;;; Octets in and out
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defmacro transfer-octets (name flags)
@@ -44,6 +83,10 @@ START and END in scope.  Repeats the call if a signal has interrupted it."
 
 ;; The engine's descriptors are non-blocking, but a program may have changed one that it was given.
 (defconstant +msg-dontwait+ #x40)
+(defconstant +msg-peek+ 2)
+(defconstant +msg-trunc+ #x20)
+(defconstant +msg-at-once+ (logior #x4000 +msg-dontwait+)) ; MSG_NOSIGNAL
+(defconstant +msg-more+ #x8000)
 
 (declaim (ftype (function (descriptor octets index index) fixnum)
                 receive-octets send-octets send-octets-before-more)
@@ -56,8 +99,6 @@ number, 0 at the end of input, or minus an error number; see WOULD-BLOCK-P."
            #.*hot-policy*)
   (transfer-octets "recv" +msg-dontwait+))
 
-(defconstant +msg-peek+ 2)
-
 (defun first-octet (descriptor)
   "The next octet of DESCRIPTOR, which is not consumed; NIL if there is none."
   (let ((octets (make-octets 1)) (start 0) (end 1))
@@ -67,8 +108,6 @@ number, 0 at the end of input, or minus an error number; see WOULD-BLOCK-P."
 
 (defconstant +most-dropped+ (* 64 1024)
   "The maximum number of octets that DROP-OCTETS drops at once, an integer.")
-
-(defconstant +msg-trunc+ #x20)
 
 (declaim (type octets *dregs*))
 (sb-ext:defglobal *dregs* (make-octets +most-dropped+)
@@ -82,17 +121,12 @@ the value of RECEIVE-OCTETS."
   (let ((octets *dregs*) (start 0) (end count))
     (transfer-octets "recv" (logior +msg-dontwait+ +msg-trunc+))))
 
-(defconstant +msg-nosignal+ #x4000)
-(defconstant +msg-at-once+ (logior +msg-nosignal+ +msg-dontwait+))
-
 (defun send-octets (descriptor octets start end)
   "Writes OCTETS from START to END to DESCRIPTOR, as many as it accepts now.  Returns their number,
 or minus an error number; see WOULD-BLOCK-P."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
   (transfer-octets "send" +msg-at-once+))
-
-(defconstant +msg-more+ #x8000)
 
 (defun send-octets-before-more (descriptor octets start end)
   "Like SEND-OCTETS, for OCTETS from START to END that further octets will follow at once.  The
@@ -101,10 +135,29 @@ system holds back a segment to DESCRIPTOR that is not full yet."
            #.*hot-policy*)
   (transfer-octets "send" (logior +msg-at-once+ +msg-more+)))
 
-;;; Connections
+;;; Waiting for one descriptor
 
-(defconstant +sock-nonblock+ #o4000)
-(defconstant +sock-cloexec+ #o2000000)
+(defun await-descriptor (descriptor direction &key until)
+  "Waits until DESCRIPTOR can be read (DIRECTION is :INPUT) or written (:OUTPUT), or its peer has
+ended its output (:END), or, for every DIRECTION, it has failed; returns true then.  With :FAILURE,
+only a failure ends the wait.  Returns NIL after UNTIL, a moment of MILLISECONDS, or NIL for no
+limit.  If UNTIL has passed, only checks.  Signals do not prolong the wait."
+  ;; A signal ends poll(2), and each garbage collection sends one to every thread.
+  (loop for left = (milliseconds-left until)
+        for count = (sb-alien:with-alien ((poll (array sb-alien:int 2))) ; struct pollfd
+                      (setf (sb-alien:deref poll 0) descriptor
+                            (sb-alien:deref poll 1) (ecase direction
+                                                      (:input #x1) (:output #x4)
+                                                      (:end #x2000) (:failure 0)))
+                      (system-call "poll" sb-alien:int
+                                   ((* (array sb-alien:int 2)) (sb-alien:addr poll))
+                                   (sb-alien:unsigned-long 1)
+                                   (sb-alien:int (if left (min left (1- (ash 1 31))) -1))))
+        do (cond ((plusp count) (return t))
+                 ((eql left 0) (return nil))
+                 ((/= count (- +eintr+)) (check-call count "poll")))))
+
+;;; Changing descriptors
 
 (defun close-descriptor (descriptor)
   "Closes DESCRIPTOR.  Returns 0 or minus an error number."
@@ -118,9 +171,7 @@ system holds back a segment to DESCRIPTOR that is not full yet."
                (sb-alien:int (ecase direction (:input 0) (:output 1) (:io 2)))))
 
 (defconstant +sol-socket+ 1)
-(defconstant +so-domain+ 39)
 (defconstant +ipproto-tcp+ 6)
-(defconstant +tcp-nodelay+ 1)
 (defconstant +tcp-defer-accept+ 9)
 
 (defun set-socket-option (descriptor option value &optional (level +sol-socket+))
@@ -132,17 +183,20 @@ minus an error number."
                  (sb-alien:int level) (sb-alien:int option)
                  ((* sb-alien:int) (sb-alien:addr given)) (sb-alien:int 4))))
 
+(defun socket-option (descriptor option &optional (level +sol-socket+))
+  "The value, an integer, of the OPTION of the socket DESCRIPTOR at LEVEL; or minus an error
+number."
+  (declare (type descriptor descriptor))
+  (sb-alien:with-alien ((value sb-alien:int 0) (size sb-alien:int 4))
+    (let ((result (system-call "getsockopt" sb-alien:int (sb-alien:int descriptor)
+                               (sb-alien:int level) (sb-alien:int option)
+                               ((* sb-alien:int) (sb-alien:addr value))
+                               ((* sb-alien:int) (sb-alien:addr size)))))
+      (if (minusp result) result value))))
+
 (defun set-no-delay (descriptor)
   "Makes the system send small packets of DESCRIPTOR at once.  Returns 0 or minus an error number."
-  (set-socket-option descriptor +tcp-nodelay+ 1 +ipproto-tcp+))
-
-(defun defer-accepts (listener seconds)
-  "Makes the system hold each new connection of LISTENER, a usocket, until its first octets arrive,
-or for about SECONDS, an integer; 0 for not at all.  Returns 0 or minus an error number; on a
-Unix-domain socket it fails."
-  (set-socket-option (listener-descriptor listener) +tcp-defer-accept+ seconds +ipproto-tcp+))
-
-(defconstant +siocoutq+ #x5411)
+  (set-socket-option descriptor 1 1 +ipproto-tcp+)) ; TCP_NODELAY
 
 (defun unsent-octets (descriptor)
   "The number of octets written to the socket DESCRIPTOR that its peer has not acknowledged; or
@@ -150,11 +204,9 @@ minus an error number."
   (declare (type descriptor descriptor))
   (sb-alien:with-alien ((count sb-alien:int 0))
     (let ((result (system-call "ioctl" sb-alien:int (sb-alien:int descriptor)
-                               (sb-alien:unsigned-long +siocoutq+)
+                               (sb-alien:unsigned-long #x5411) ; SIOCOUTQ
                                ((* sb-alien:int) (sb-alien:addr count)))))
       (if (minusp result) result count))))
-
-(defconstant +tcp-info+ 11)
 
 (defun quiet-milliseconds (descriptor)
   "For how many milliseconds no octets have come to DESCRIPTOR, as the system knows; NIL where it
@@ -164,66 +216,45 @@ does not know that, as for a Unix-domain socket."
   (sb-alien:with-alien ((info (array (sb-alien:unsigned 32) 14))
                         (size (sb-alien:unsigned 32) 56))
     (and (zerop (system-call "getsockopt" sb-alien:int (sb-alien:int descriptor)
-                             (sb-alien:int +ipproto-tcp+) (sb-alien:int +tcp-info+)
+                             (sb-alien:int +ipproto-tcp+) (sb-alien:int 11) ; TCP_INFO
                              ((* t) (sb-alien:addr info))
                              ((* (sb-alien:unsigned 32)) (sb-alien:addr size))))
          (= 56 size)
          (sb-alien:deref info 13))))
 
-(defun change-flags (descriptor function)
-  "Sets the flags of DESCRIPTOR, see fcntl(2), to the value of FUNCTION for its current flags.
-Returns 0 or minus an error number."
-  (let ((flags (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
-                            (sb-alien:int 3) (sb-alien:int 0))))
-    (if (minusp flags)
-        flags
-        (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
-                     (sb-alien:int 4) (sb-alien:int (funcall function flags))))))
+(defun fcntl (descriptor command value)
+  (system-call "fcntl" sb-alien:int (sb-alien:int descriptor) (sb-alien:int command)
+               (sb-alien:int value)))
+
+(defconstant +sock-nonblock+ #o4000)
+(defconstant +sock-cloexec+ #o2000000)
 
 (defun set-non-blocking (descriptor)
   "Makes DESCRIPTOR non-blocking.  Returns 0 or minus an error number."
-  (change-flags descriptor (lambda (flags) (logior flags +sock-nonblock+))))
+  (let ((flags (fcntl descriptor 3 0))) ; F_GETFL
+    (if (minusp flags) flags (fcntl descriptor 4 (logior flags +sock-nonblock+)))))
 
 (defun set-blocking (descriptor)
   "Makes DESCRIPTOR blocking, except for RECEIVE-OCTETS, SEND-OCTETS and their relatives.  Returns 0
 or minus an error number."
-  (change-flags descriptor (lambda (flags) (logandc2 flags +sock-nonblock+))))
+  (let ((flags (fcntl descriptor 3 0)))
+    (if (minusp flags) flags (fcntl descriptor 4 (logandc2 flags +sock-nonblock+)))))
 
-(defun listener-descriptor (listener)
-  "The descriptor, an integer, of LISTENER, a usocket."
-  (sb-bsd-sockets:socket-file-descriptor (usocket:socket listener)))
+(defun duplicate-descriptor (descriptor)
+  "A duplicate of DESCRIPTOR, closed on exec.  Signals an error if no descriptor is left."
+  (check-call (fcntl descriptor 1030 0) "fcntl")) ; F_DUPFD_CLOEXEC
 
-;;; Names
+;;; Accepting
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defconstant +af-unix+ 1)
   (defconstant +af-inet+ 2)
   (defconstant +af-inet6+ 10))
 
-(defun dotted-text (octets start)
-  "The IPv4 address in OCTETS from START, as text."
-  (declare (type octets octets) (type index start))
-  (let ((text (make-string 15)) (end 0))
-    (declare (type (mod 16) end))
-    (flet ((put (code)
-             (setf (schar text end) (code-char code))
-             (incf end)))
-      (dotimes (index 4)
-        (unless (zerop index) (put 46))
-        (multiple-value-bind (hundreds rest) (floor (aref octets (+ start index)) 100)
-          (multiple-value-bind (tens ones) (floor rest 10)
-            (unless (zerop hundreds) (put (+ 48 hundreds)))
-            (unless (= 0 hundreds tens) (put (+ 48 tens)))
-            (put (+ 48 ones))))))
-    (subseq text 0 end)))
-
-(defun path-name (octets)
-  "The name of the Unix-domain socket with the path OCTETS, which follow the family, in the format
-of nginx, ss and others."
-  (let ((path (subseq octets 0 (position 0 octets :start (min 1 (length octets))))))
-    (format nil "unix:~A" (substitute #\@ (code-char 0) ; for abstract names; see unix(7)
-                                      (sb-ext:octets-to-string
-                                       path :external-format '(:utf-8 :replacement #\?))))))
+(defun address-family (octets)
+  "The family of the socket address in OCTETS; its octets are in the order of the machine."
+  (declare (type octets octets))
+  (+ (aref octets 0) (ash (aref octets 1) 8)))
 
 (defun octets-integer (octets start count)
   "The integer in COUNT of OCTETS from START, the highest first."
@@ -232,21 +263,6 @@ of nginx, ss and others."
         for position of-type index from start below (+ start count)
         do (setf integer (logior (ash (ldb (byte 40 0) integer) 8) (aref octets position)))
         finally (return integer)))
-
-(defun address-family (octets)
-  "The family of the socket address in OCTETS; its octets are in the order of the machine."
-  (declare (type octets octets))
-  (+ (aref octets 0) (ash (aref octets 1) 8)))
-
-(defun name-of (octets size)
-  "The address, a string, and the port of the socket address in the first SIZE of OCTETS; see
-<sys/socket.h>."
-  (declare (type octets octets) (type (mod 129) size))
-  (let ((port (octets-integer octets 2 2)))
-    (case (address-family octets)
-      (#.+af-inet+ (values (dotted-text octets 4) port))
-      (#.+af-inet6+ (values (address-string (subseq octets 8 24)) port))
-      (t (values (path-name (subseq octets 2 (max 2 size))) 0)))))
 
 (deftype peer ()
   "The known address of a peer: NIL for none, or an integer with the port in the lower 16 bits and
@@ -272,45 +288,62 @@ descriptor, and its PEER; or minus an error number."
                      (logior (ash (octets-integer octets 4 4) 16)
                              (octets-integer octets 2 2))))))))
 
-(defun integer-octets (integer count)
-  "INTEGER as COUNT octets, the highest first."
-  (let ((octets (make-octets count)))
-    (dotimes (position count octets)
-      (setf (aref octets position) (ldb (byte 8 (* 8 (- count position 1))) integer)))))
+;;; Names
 
-(defconstant +enotconn+ 107)
+(defun dotted-text (address)
+  "The IPv4 ADDRESS, an integer, as text."
+  (declare (type (unsigned-byte 32) address))
+  (let ((text (make-string 15)) (end 0))
+    (declare (type (mod 16) end))
+    (flet ((put (code)
+             (setf (schar text end) (code-char code))
+             (incf end)))
+      (loop for place of-type (signed-byte 8) from 24 downto 0 by 8
+            do (let ((octet (ldb (byte 8 place) address)))
+                 (when (< place 24) (put 46))
+                 (when (>= octet 100) (put (+ 48 (floor octet 100))))
+                 (when (>= octet 10) (put (+ 48 (mod (floor octet 10) 10))))
+                 (put (+ 48 (mod octet 10))))))
+    (subseq text 0 end)))
 
-(defun check-name-call (result name)
-  "Like CHECK-CALL, for a call that asks for the name of a socket.  Signals PEER-GONE if the socket
-is not connected."
-  (if (= result (- +enotconn+))
-      (error 'peer-gone)
-      (check-call result name)))
+(defun name-of (octets size)
+  "The address, a string, and the port of the socket address in the first SIZE of OCTETS; see
+<sys/socket.h>."
+  (declare (type octets octets) (type (mod 129) size))
+  (case (address-family octets)
+    (#.+af-inet+
+     (values (dotted-text (octets-integer octets 4 4)) (octets-integer octets 2 2)))
+    (#.+af-inet6+
+     (values (address-string (subseq octets 8 24)) (octets-integer octets 2 2)))
+    (t                                  ; a path, in the format of nginx, ss and others
+     (let* ((octets (subseq octets 2 (max 2 size)))
+            (path (subseq octets 0 (position 0 octets :start (min 1 (length octets))))))
+       (values (format nil "unix:~A" (substitute #\@ (code-char 0) ; abstract; see unix(7)
+                                                 (sb-ext:octets-to-string
+                                                  path :external-format
+                                                  '(:utf-8 :replacement #\?))))
+               0)))))
 
 (defmacro socket-name (function descriptor)
-  "The address and the port that the C function FUNCTION returns for DESCRIPTOR.  Signals an error
-if the call fails."
+  "The address and the port that the C function FUNCTION returns for DESCRIPTOR.  Signals PEER-GONE
+if it is not connected, and an error if the call fails otherwise."
   `(let ((octets (make-octets 128)))
      (declare (dynamic-extent octets))
      (sb-alien:with-alien ((size sb-alien:int 128))
-       (sb-sys:with-pinned-objects (octets)
-         (check-name-call (system-call ,function sb-alien:int
-                                       (sb-alien:int ,descriptor)
-                                       (sb-sys:system-area-pointer (sb-sys:vector-sap octets))
-                                       ((* sb-alien:int) (sb-alien:addr size)))
-                          ,function))
-       (name-of octets size))))
+       (let ((result (sb-sys:with-pinned-objects (octets)
+                       (system-call ,function sb-alien:int
+                                    (sb-alien:int ,descriptor)
+                                    (sb-sys:system-area-pointer (sb-sys:vector-sap octets))
+                                    ((* sb-alien:int) (sb-alien:addr size))))))
+         (when (= result -107)          ; ENOTCONN
+           (error 'peer-gone))
+         (check-call result ,function)
+         (name-of octets size)))))
 
 (defun descriptor-peer-name (descriptor &optional peer)
   "The address, a string, and the port, an integer, of the peer of DESCRIPTOR; see PEER-NAME.  PEER
 is its known address, or NIL.  Signals PEER-GONE if the peer has left."
   (declare (type descriptor descriptor) (type peer peer))
   (if peer
-      (values (dotted-text (integer-octets (ash peer -16) 4) 0) (ldb (byte 16 0) peer))
+      (values (dotted-text (ash peer -16)) (ldb (byte 16 0) peer))
       (socket-name "getpeername" descriptor)))
-
-(defun descriptor-local-name (descriptor)
-  "The address, a string, and the port, an integer, of our own end of DESCRIPTOR; see LOCAL-NAME.
-Signals an error if DESCRIPTOR is not a socket."
-  (declare (type descriptor descriptor))
-  (socket-name "getsockname" descriptor))

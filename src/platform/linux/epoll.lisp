@@ -2,14 +2,6 @@
 
 ;;;; hot: pollers by epoll(7), for SBCL on Linux.
 
-(defconstant +epollin+ #x1)
-(defconstant +epollrdhup+ #x2000)
-(defconstant +epoll-over+ (logior +epollrdhup+ #x8 #x10)
-  "The bits of EPOLLRDHUP, EPOLLERR and EPOLLHUP.")
-(defconstant +epollet+ #x80000000)
-(defconstant +epollout+ #x4)
-(defconstant +epollin-edge+ (logior +epollin+ +epollrdhup+ +epollet+))
-
 (deftype token ()
   "The number that a poller returns for a ready descriptor.  The caller of WATCH chooses it, except
 for bit 31: the poller sets that bit if the peer will send no more."
@@ -40,6 +32,12 @@ one, always readable, which gives one event whenever it is armed."
 (defconstant +broadcast-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+)))
 (defconstant +wakeup-token+ (1- +broadcast-token+))
 
+(defconstant +epollin+ #x1)
+(defconstant +epollout+ #x4)
+(defconstant +epollrdhup+ #x2000)
+(defconstant +epoll-over+ (logior +epollrdhup+ #x8 #x10)) ; EPOLLERR, EPOLLHUP
+(defconstant +epollin-edge+ (logior +epollin+ +epollrdhup+ #x80000000)) ; EPOLLET
+
 ;;; The struct epoll_event in words of 32 bits: the events, and then our data, the low word first.
 ;;; The struct is packed on x86-64 only.
 (defconstant +event-size+ #+x86-64 3 #-x86-64 4)
@@ -57,56 +55,49 @@ one, always readable, which gives one event whenever it is armed."
                  (sb-alien:int descriptor)
                  ((* (array (sb-alien:unsigned 32) 4)) (sb-alien:addr event)))))
 
-(defun make-eventfd (count)
-  "The descriptor of a new eventfd, which is readable if COUNT is above 0; or minus an error
-number."
-  (system-call "eventfd" sb-alien:int (sb-alien:unsigned-int count)
-               (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+))))
+(defun watch (poller descriptor token &optional output-p)
+  "Makes POLLER watch DESCRIPTOR, edge-triggered.  The poller returns TOKEN once if DESCRIPTOR is
+ready now, and once each time that new octets, a connection or the end of input arrive.  If OUTPUT-P
+is true, it also does so each time that DESCRIPTOR accepts octets again after it was full.  The
+watch ends when DESCRIPTOR is closed.  Returns 0 or minus an error number."
+  (epoll-control poller 1 descriptor (logior +epollin-edge+ (if output-p +epollout+ 0)) token))
+
+(defun rearm (poller descriptor token &optional output-p)
+  "Makes POLLER, which already watches DESCRIPTOR, return TOKEN again if DESCRIPTOR is ready now;
+and from then on watch it like WATCH, with TOKEN and OUTPUT-P.  Returns 0 or minus an error number."
+  (epoll-control poller 3 descriptor (logior +epollin-edge+ (if output-p +epollout+ 0)) token))
+
+(defun unwatch (poller descriptor)
+  "Makes POLLER watch DESCRIPTOR no longer.  Returns 0 or minus an error number."
+  (epoll-control poller 2 descriptor 0 0))
 
 (defun make-poller ()
   "A new poller.  Signals an error if the system has no descriptor left."
-  (let* ((epoll (system-call "epoll_create1" sb-alien:int (sb-alien:int +sock-cloexec+)))
-         (broadcast (make-eventfd 0))
-         (wakeup (make-eventfd 1))
-         (made (remove-if #'minusp (list epoll broadcast wakeup))))
-    (unless (= 3 (length made))
-      (mapc #'close-descriptor made)
-      (check-call (min epoll broadcast wakeup) "epoll_create1 or eventfd"))
-    (let* ((poller (%make-poller epoll broadcast wakeup))
-           ;; The broadcast is level-triggered, so that every waiting thread sees it.
-           (failed (find-if #'minusp
-                            (list (epoll-control poller 1 broadcast +epollin+ +broadcast-token+)
-                                  (watch poller wakeup +wakeup-token+)))))
-      (when failed
-        (close-poller poller)
-        (check-call failed "epoll_ctl"))
-      (await-ready poller 0)            ; takes the first event of WAKEUP
-      poller)))
+  (flet ((eventfd (count)               ; which is readable if COUNT is above 0
+           (system-call "eventfd" sb-alien:int (sb-alien:unsigned-int count)
+                        (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+)))))
+    (let* ((epoll (system-call "epoll_create1" sb-alien:int (sb-alien:int +sock-cloexec+)))
+           (broadcast (eventfd 0))
+           (wakeup (eventfd 1))
+           (failed (find-if #'minusp (list epoll broadcast wakeup))))
+      (unless failed
+        (let ((poller (%make-poller epoll broadcast wakeup)))
+          ;; The broadcast is level-triggered, so that every waiting thread sees it.
+          (setf failed (find-if #'minusp
+                                (list (epoll-control poller 1 broadcast +epollin+
+                                                     +broadcast-token+)
+                                      (watch poller wakeup +wakeup-token+))))
+          (unless failed
+            (await-ready poller 0)      ; takes the first event of WAKEUP
+            (return-from make-poller poller))))
+      (mapc #'close-descriptor (remove-if #'minusp (list epoll broadcast wakeup)))
+      (check-call failed "epoll_create1, eventfd or epoll_ctl"))))
 
 (defun close-poller (poller)
   "Closes the descriptors of POLLER.  No thread may wait on POLLER then."
   (close-descriptor (poller-wakeup poller))
   (close-descriptor (poller-broadcast poller))
   (close-descriptor (poller-descriptor poller)))
-
-(defun edges (output-p)
-  (if output-p (logior +epollin-edge+ +epollout+) +epollin-edge+))
-
-(defun watch (poller descriptor token &optional output-p)
-  "Makes POLLER watch DESCRIPTOR, edge-triggered.  The poller returns TOKEN once if DESCRIPTOR is
-ready now, and once each time that new octets, a connection or the end of input arrive.  If OUTPUT-P
-is true, it also does so each time that DESCRIPTOR accepts octets again after it was full.  The
-watch ends when DESCRIPTOR is closed.  Returns 0 or minus an error number."
-  (epoll-control poller 1 descriptor (edges output-p) token))
-
-(defun rearm (poller descriptor token &optional output-p)
-  "Makes POLLER, which already watches DESCRIPTOR, return TOKEN again if DESCRIPTOR is ready now;
-and from then on watch it like WATCH, with TOKEN and OUTPUT-P.  Returns 0 or minus an error number."
-  (epoll-control poller 3 descriptor (edges output-p) token))
-
-(defun unwatch (poller descriptor)
-  "Makes POLLER watch DESCRIPTOR no longer.  Returns 0 or minus an error number."
-  (epoll-control poller 2 descriptor 0 0))
 
 (defun wake-all (poller)
   "Makes AWAIT-READY return :BROADCAST in every thread that waits on POLLER, now or later."
@@ -120,25 +111,22 @@ and from then on watch it like WATCH, with TOKEN and OUTPUT-P.  Returns 0 or min
 descriptors that are ready now.  Another call before that has no effect."
   (rearm poller (poller-wakeup poller) +wakeup-token+))
 
-(declaim (inline event-word))
-(defun event-word (events index)
-  "The word with INDEX at EVENTS, an address."
-  (declare (type sb-sys:system-area-pointer events) (type (mod 66) index) #.*hot-policy*)
-  (sb-sys:sap-ref-32 events (* 4 index)))
-
 (declaim (inline event-token))
 (defun event-token (events place)
   "The value for the event whose words begin at PLACE of those at EVENTS, an address: a token,
 :BROADCAST or :WAKEUP."
   (declare (type sb-sys:system-area-pointer events) (type (mod 64) place) #.*hot-policy*)
-  (let ((token (logior (event-word events (+ place +data-offset+))
-                       (ash (ldb (byte 30 0) (event-word events (+ place +data-offset+ 1))) 32))))
-    (declare (type token token))
-    (cond ((>= token +wakeup-token+)
-           (if (= token +broadcast-token+) :broadcast :wakeup))
-          ((logtest +epoll-over+ (event-word events place))
-           (logior token (ash 1 +hangup-bit+)))
-          (t token))))
+  (flet ((word (index)
+           (sb-sys:sap-ref-32 events (* 4 (+ place (the (mod 4) index))))))
+    (declare (inline word))
+    (let ((token (logior (word +data-offset+)
+                         (ash (ldb (byte 30 0) (word (1+ +data-offset+))) 32))))
+      (declare (type token token))
+      (cond ((>= token +wakeup-token+)
+             (if (= token +broadcast-token+) :broadcast :wakeup))
+            ((logtest +epoll-over+ (word 0))
+             (logior token (ash 1 +hangup-bit+)))
+            (t token)))))
 
 (defun await-ready (poller milliseconds &optional (most 1))
   "Waits until a descriptor that POLLER watches is ready, and returns its token; :BROADCAST after a
@@ -166,3 +154,30 @@ to one caller only."
 (defun readiness-supported-p ()
   "True if this platform has pollers."
   t)
+
+;;; Descriptors that become ready at a given time: timerfd_create(2)
+
+(defun make-timer-descriptor ()
+  "A new descriptor, an integer, that becomes readable at the moment that ARM-TIMER-DESCRIPTOR sets;
+or minus an error number."
+  (system-call "timerfd_create" sb-alien:int
+               (sb-alien:int +clock-monotonic+)
+               (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+))))
+
+(defun arm-timer-descriptor (descriptor moment)
+  "Makes DESCRIPTOR, of MAKE-TIMER-DESCRIPTOR, readable from MOMENT on, an integer above 0, in
+MICROSECONDS; or from now on if MOMENT has passed.  Each time is a new event for a poller, even if
+no thread reads DESCRIPTOR.  Returns 0 or minus an error number."
+  (declare (type (unsigned-byte 62) moment))
+  (multiple-value-bind (seconds microseconds) (floor moment 1000000)
+    ;; The struct itimerspec: the period, which is 0, and the moment.
+    (sb-alien:with-alien ((times (array sb-alien:long 4)))
+      (setf (sb-alien:deref times 0) 0
+            (sb-alien:deref times 1) 0
+            (sb-alien:deref times 2) seconds
+            (sb-alien:deref times 3) (* 1000 microseconds))
+      (system-call "timerfd_settime" sb-alien:int
+                   (sb-alien:int descriptor)
+                   (sb-alien:int 1)     ; TFD_TIMER_ABSTIME
+                   ((* (array sb-alien:long 4)) (sb-alien:addr times))
+                   (sb-sys:system-area-pointer (sb-sys:int-sap 0))))))

@@ -1,0 +1,394 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; What is the same on every Lisp, and what the files of some Lisps lack.
+
+;;; Conditions
+
+(define-condition accept-failed (recycling-error)
+  ((cause :initarg :cause :reader accept-failure-cause))
+  (:report (lambda (condition stream)
+             (format stream "No connection could be accepted: ~A"
+                     (accept-failure-cause condition))))
+  (:documentation "The listener returned no connection, for a reason that may pass."))
+
+(define-condition descriptors-exhausted (accept-failed)
+  ()
+  (:documentation "The process or the system has no descriptor or no memory left for another
+connection.  Another accept right away would fail, too."))
+
+(define-condition network-trouble (accept-failed)
+  ()
+  (:documentation "The network failed before a connection could be accepted.  The next accept may
+succeed."))
+
+(define-condition listener-closed (accept-failed)
+  ()
+  (:documentation "The listener was shut down or closed, and will never return another
+connection."))
+
+(define-condition listen-failed (recycling-error)
+  ((place :initarg :place :reader listen-failure-place)
+   (reason :initarg :reason :reader listen-failure-reason))
+  (:report (lambda (condition stream)
+             (format stream "Cannot listen on ~A: ~A."
+                     (listen-failure-place condition) (listen-failure-reason condition))))
+  (:documentation "A server cannot listen on the place, a port, path or descriptor, that its
+arguments name.  The report says why, and what to do.  Where usocket has a class for the error, the
+condition is of that, too."))
+
+(define-condition peer-gone (recycling-error)
+  ()
+  (:report "The peer has left, so its address is unknown.")
+  (:documentation "The address of the peer of a connection is no longer available."))
+
+(define-condition process-exits (recycling-error)
+  ()
+  (:report "The process exits, so no thread is made.")
+  (:documentation "A thread cannot be made, since the process exits."))
+
+(defgeneric tls-failure-words (condition)
+  (:documentation "The TLS library's description, a string, of CONDITION, which has ended a TLS
+handshake; :GONE if the peer has left; NIL if CONDITION is not about TLS.")
+  (:method (condition)
+    (declare (ignore condition))
+    nil))
+
+;;; What SBCL alone has
+
+(defmacro define-none (&rest names)
+  "Defines functions with NAMES that return NIL, since the platform has no such thing, or does not
+tell."
+  `(progn ,@(loop for name in names
+                  collect `(defun ,name (&rest arguments)
+                             (declare (ignore arguments))
+                             nil))))
+
+(defmacro define-unsupported (&rest names)
+  "Defines functions with NAMES that signal an error."
+  `(progn ,@(loop for name in names
+                  collect `(defun ,name (&rest arguments)
+                             (declare (ignore arguments))
+                             (error "~A needs SBCL under Linux." ',name)))))
+
+#-sbcl
+(progn
+  (define-none clear-stack call-at-exit heap-octets heap-used collection-seconds collect-garbage
+               call-when-forgotten functions-can-be-wrapped-p wrap-function call-in-saved-images
+               finalize-classes order-memory order-reads order-writes)
+
+  (defmacro with-lock-briefly ((lock) &body body)
+    "Evaluates BODY, which must be short and wait for nothing, while the current thread holds LOCK.
+As far as UNINTERRUPTIBLY works in this Lisp, no interrupt ends BODY half done."
+    `(uninterruptibly
+       (bt:with-lock-held (,lock)
+         ,@body)))
+
+  (defmacro set-published (place value)
+    "Sets PLACE, which other threads read without a lock, to VALUE, a new object."
+    `(setf ,place ,value))
+
+  (defmacro compare-and-set (place old new)
+    "Sets PLACE to NEW if it is EQ to OLD; returns true if it was.  Not atomic, since no code needs
+that here."
+    `(when (eq ,place ,old)
+       (setf ,place ,new)
+       t))
+
+  (defstruct (counter (:include opaque) (:constructor make-counter ()))
+    "A number that many threads add to.  Not atomic, since no code needs that here."
+    (value 0))
+
+  (defun counter-add (counter delta)
+    (incf (counter-value counter) delta))
+
+  (defun counter-add-up-to (counter delta most)
+    (when (<= (+ (counter-value counter) delta) most)
+      (incf (counter-value counter) delta)
+      t))
+
+  (defun counter-count (counter)
+    (counter-value counter))
+
+  (declaim (notinline keep))
+  (defun keep (object)
+    "Returns OBJECT, which is referenced until this call."
+    object)
+
+  (defmacro keeping ((object) &body body)
+    "Evaluates BODY.  The value of OBJECT, a variable, does not become garbage before BODY has
+returned."
+    `(multiple-value-prog1 (progn ,@body) (keep ,object)))
+
+  (defun call-for-backtrace (function length caller)
+    "The backtrace, a string, that FUNCTION returns; LENGTH and CALLER have no effect here."
+    (declare (ignore length caller))
+    (funcall function))
+
+  (defun frames-of-thread (thread seconds)
+    ":UNKNOWN: where THREAD is cannot be seen, however many SECONDS there are."
+    (declare (ignore thread seconds))
+    :unknown)
+
+  (defun join-thread (thread seconds)
+    "Waits up to SECONDS, a real or NIL for no limit, for the end of THREAD, normal or not.  True if
+it has ended."
+    ;; ECL and ABCL cannot join a thread with a timeout, so this function polls.
+    (wait-until (lambda () (not (bt:thread-alive-p thread)))
+                (bt:make-condition-variable) (bt:make-lock "join") seconds 1/100)))
+
+;;; What ABCL does in its own way
+
+#-abcl
+(defun destroy-thread (thread)
+  "Makes THREAD unwind and end."
+  (bt:destroy-thread thread))
+
+#-abcl
+(defmacro unwind-protect-whole (form &body cleanup)
+  "Evaluates FORM, and then all of CLEANUP, also after a non-local exit from FORM or if the thread
+is destroyed meanwhile.  Returns the values of FORM."
+  `(unwind-protect ,form ,@cleanup))
+
+#-abcl
+(defun wait-timed-out-p (condition)
+  "True if CONDITION, signalled by a read or write of a socket's stream, means that the wait has
+timed out."
+  (typep condition '(or usocket:timeout-error #+sbcl sb-sys:io-timeout)))
+
+;;; Waits
+;;;
+;;; A wait with a limit computes its end once, as a moment of MILLISECONDS.  A signal may cut a
+;;; system call short.  If each retry began with the whole limit, the wait might never end.
+
+(defun as-milliseconds (seconds)
+  "SECONDS, a real, in milliseconds, an integer; NIL for NIL, which is never."
+  (and seconds (ceiling (* 1000 seconds))))
+
+(defun end-after (seconds)
+  "The moment of MILLISECONDS that is SECONDS, a real, from now; NIL for NIL, which is never."
+  (and seconds (+ (milliseconds) (as-milliseconds seconds))))
+
+(defun milliseconds-left (end)
+  "The number of milliseconds, an integer, until END, a moment of MILLISECONDS; 0 if END has passed;
+NIL for NIL, which is never."
+  (and end (max 0 (- end (milliseconds)))))
+
+(defun wait-until (predicate condition-variable lock seconds period)
+  "Waits up to SECONDS, a real or NIL for no limit, until PREDICATE is true; returns its last value.
+Calls PREDICATE, a function without arguments, with LOCK held: at first, when CONDITION-VARIABLE is
+notified, and every PERIOD.  PERIOD is a number of seconds, a real, or NIL for never; or a function
+that returns either, called with LOCK held before each wait.  A period is needed if several threads
+wait and a notification wakes only one."
+  (let ((end (end-after seconds)))
+    (bt:with-lock-held (lock)
+      (loop for value = (funcall predicate)
+            for left = (milliseconds-left end)
+            until (or value (eql left 0))
+            do (let ((period (if (functionp period) (funcall period) period)))
+                 (wait-on condition-variable lock
+                          (cond ((null left) period)
+                                (period (min period (/ left 1000)))
+                                (t (/ left 1000)))))
+            finally (return value)))))
+
+(defun wait-once (predicate condition-variable lock period)
+  "Waits like WAIT-UNTIL, with LOCK held, until PREDICATE is true, but only once: until
+CONDITION-VARIABLE is notified or PERIOD is over.  The wait may end early, so the caller needs a
+loop that checks everything that may have changed."
+  (let ((waited-p nil))
+    (wait-until (lambda () (or (funcall predicate) (shiftf waited-p t)))
+                condition-variable lock nil period)))
+
+;;; The end of the process
+;;;
+;;; No thread is made once the process exits.  SBCL's EXIT takes the lock that a thread needs to
+;;; make another one, unwinds all other threads, and waits for their ends, for a minute by default.
+;;; A thread that tries to make another one meanwhile waits for that lock, where no interrupt can
+;;; reach it, so the exit would take that whole minute.  Therefore an exit hook, which runs before
+;;; EXIT takes the lock, waits for threads that are making one, and prevents it from then on.
+
+(defvar *thread-making-lock* (bt:make-lock "thread making")
+  "Held by a thread that makes another one.")
+
+(defvar *exiting-p* nil
+  "True once the process exits.")
+
+(defun process-exits-p ()
+  "True once the process has begun an orderly exit, after which no thread is made."
+  *exiting-p*)
+
+(defun call-making-thread (function)
+  "Calls FUNCTION, a function without arguments that makes a thread, and returns its values.  Once
+the process exits, signals PROCESS-EXITS instead."
+  (bt:with-lock-held (*thread-making-lock*)
+    (when *exiting-p*
+      (error 'process-exits))
+    (funcall function)))
+
+(defun end-thread-making ()
+  "Prevents all threads from making another one.  An exit hook."
+  (bt:with-lock-held (*thread-making-lock*)
+    (setf *exiting-p* t)))
+
+(call-at-exit 'end-thread-making)
+
+;;; Listeners
+
+(deftype inherited-designator ()
+  "An inherited descriptor: its number; :SYSTEMD, for the first that a service manager has handed
+over; or a list of :SYSTEMD and a name, a string, for the first of that name."
+  '(or (unsigned-byte 31) (eql :systemd) (cons (eql :systemd) (cons string null))))
+
+(defconstant +eio+ 5
+  "The error number for an unknown failure.")
+
+(defconstant +ebadf+ 9
+  "The error number for the use of a closed descriptor.")
+
+(defun error-number (condition)
+  "The error number of CONDITION, of the Lisp's sockets; NIL where that is unknown."
+  #+abcl (progn condition nil)
+  #-abcl (and (typep condition 'sb-bsd-sockets:socket-error)
+              (sb-bsd-sockets::socket-error-errno condition)))
+
+(defun access-denied-p (condition)
+  "True if CONDITION, of the Lisp's sockets, says that the process lacks a privilege (EACCES)."
+  (eql 13 (error-number condition)))
+
+;;; The failures of accept(2), and the caller's remedies.
+;;;
+;;;   kind         meaning                                     remedy
+;;;   :none        no connection is there                      wait for the next connection
+;;;   :gone        the client has already left                 accept again at once
+;;;   :again       the network failed (see accept(2))          accept again after a moment
+;;;   :exhausted   no descriptor or no memory is left          close connections, then as :again
+;;;   :closed      the listener was shut down or closed        none
+;;;   :other       any other failure (a firewall's refusal)    as for :again
+
+(defparameter *accept-failures*
+  #+linux
+  '((:none 11)                          ; EAGAIN
+    (:gone 4 103)                       ; EINTR, ECONNABORTED
+    ;; ENONET, EPROTO, ENOPROTOOPT, EOPNOTSUPP, ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH
+    (:again 64 71 92 95 100 101 112 113)
+    (:exhausted 12 23 24 105)           ; ENOMEM, ENFILE, EMFILE, ENOBUFS
+    (:closed 9 22 88))                  ; EBADF, EINVAL, ENOTSOCK
+  #-linux                               ; the numbers of macOS and the BSDs
+  '((:none 35)
+    (:gone 4 53)
+    (:again 42 45 50 51 64 65 100 102)
+    (:exhausted 12 23 24 55)
+    (:closed 9 22 38))
+  "The error numbers of accept(2), by kind of failure.")
+
+(defun accept-failure-kind (number)
+  "The kind of failure for the error NUMBER of accept(2), an integer or NIL if unknown: :NONE,
+:GONE, :AGAIN, :EXHAUSTED, :CLOSED or :OTHER."
+  (or (first (find-if (lambda (entry) (member number (rest entry))) *accept-failures*))
+      :other))
+
+(defun make-accept-failure (kind cause)
+  "A condition for CAUSE, a failure to accept of KIND, a value of ACCEPT-FAILURE-KIND."
+  (make-condition (ecase kind
+                    (:again 'network-trouble)
+                    (:exhausted 'descriptors-exhausted)
+                    (:closed 'listener-closed)
+                    (:other 'accept-failed))
+                  :cause cause))
+
+;;; Addresses
+
+(defun address-string (address)
+  "ADDRESS, octets, in its usual notation (RFC 5952, section 4.3).  An IPv4 address mapped to IPv6
+(RFC 4291, section 2.5.5.2) becomes an IPv4 address, as programs know it."
+  (cond ((eql 12 (mismatch address #(0 0 0 0 0 0 0 0 0 0 #xFF #xFF)))
+         (usocket:host-to-hostname (subseq address 12)))
+        ((= (length address) 16) (string-downcase (usocket:host-to-hostname address)))
+        (t (usocket:host-to-hostname address))))
+
+;;; Connections.  A socket is a descriptor or a usocket, see linux/sockets.lisp and usockets.lisp.
+
+(defgeneric limit-waits (socket seconds)
+  (:documentation "Limits each read on the stream of SOCKET to SECONDS, a real or NIL for no
+limit."))
+
+#-ecl
+(defun read-stream-octets (stream octets start end)
+  "Reads octets from STREAM, a stream of octets, into OCTETS, a vector, from START to END, and waits
+for them.  Returns the number of octets, which is smaller only at the end of STREAM.  Signals the
+errors of STREAM, also if a wait takes longer than LIMIT-WAITS allows."
+  (- (read-sequence octets stream :start start :end end) start))
+
+#-ecl
+(defun write-stream-octets (stream octets start end)
+  "Sends OCTETS, a vector, from START to END on STREAM, a stream of octets, after all octets that
+were written before, and waits for the peer.  Signals the errors of STREAM, also if a wait takes
+longer than the socket allows."
+  (write-sequence octets stream :start start :end end)
+  (finish-output stream))
+
+(defparameter *discard-octets* (* 4 1024 1024)
+  "The maximum number of further octets of a peer that are dropped before its connection is
+closed.")
+
+(defparameter *discard-pause* 1/10
+  "The time, in seconds, after which a peer that has sent nothing is expected to send no more.")
+
+(defun close-gently (socket &optional more-p (seconds 1))
+  "Closes SOCKET after its last reply was sent.  If the socket has unread input, or if MORE-P says
+that more may come, first waits up to SECONDS for the peer to read the end, and drops what it sends
+meanwhile; nginx calls this a lingering close.  A socket that is closed with unread input, or that
+gets input later, resets the connection, and the peer may lose the reply (RFC 9112, section 9.6).
+*DISCARD-PAUSE* and *DISCARD-OCTETS* limit the wait, too.  Never signals."
+  ;; A stream around SOCKET may have closed it.  Its descriptor may then belong to another
+  ;; connection.
+  (when (socket-open-p socket)
+    (unwind-protect
+         (handler-case
+             (when (and (shut-down socket :output)
+                        (or more-p (await-input socket :until (milliseconds))))
+               (loop with end = (end-after seconds)
+                     with room = *discard-octets*
+                     for count = (and (await-input socket
+                                                   :until (min end (end-after *discard-pause*)))
+                                      (discard-available-input socket room end))
+                     while (and count
+                                (plusp (decf room count))
+                                (plusp (milliseconds-left end)))))
+           (error () nil))
+      (close-socket socket))))
+
+(defun close-unread (socket)
+  "Closes SOCKET, on which a reply was sent before any input was read, without a wait.  Drops the
+octets received so far, since unread input would reset the connection; see CLOSE-GENTLY.  Never
+signals."
+  (close-gently socket nil 0))
+
+;;; Sockets that record whether a program has asked for their stream
+
+(defclass watched-usocket (usocket:stream-usocket)
+  ((asked-p
+    :initform nil
+    :accessor socket-asked-p
+    :documentation "True if a program has asked for the stream since this slot was set to NIL."))
+  (:documentation "A usocket that records when its stream is asked for, except by
+SOCKET-OCTET-STREAM."))
+
+(defmethod usocket:socket-stream :before ((socket watched-usocket))
+  (setf (socket-asked-p socket) t))
+
+(defun watch-socket (socket)
+  "Makes SOCKET a socket for which SOCKET-ASKED-P tells whether a program has asked for its stream
+from now on."
+  (unless (typep socket 'watched-usocket)
+    (change-class socket 'watched-usocket))
+  (setf (socket-asked-p socket) nil))
+
+;;; TLS, where the engine has no sessions of OpenSSL
+
+#-(and sbcl linux 64-bit little-endian (not hunchentoot-no-ssl))
+(define-unsupported make-tls-session tls-session-pointer shake-hands receive-tls send-tls
+                    tls-awaits tls-drained-p end-tls-session abandon-tls-session)
+
+#+hunchentoot-no-ssl
+(define-none stream-tls-handle)

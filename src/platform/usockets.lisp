@@ -1,0 +1,201 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; Connections as usockets, where the ready engine cannot be made: on ECL and ABCL, and on SBCL
+;;;; elsewhere than on 64-bit Linux.  Each has a thread that waits.  linux/sockets.lisp has the same
+;;;; functions.
+
+#+sbcl
+(progn
+  (defun prepare-listener (listener)
+    (declare (ignore listener)))
+
+  (defun accept-usocket (listener)
+    (interruptibly (usocket:socket-accept listener :element-type '(unsigned-byte 8))))
+
+  (defun pending-connection-p (listener)
+    (await-usocket listener (milliseconds)))
+
+  (defun wake-usocket (listener)
+    (declare (ignore listener)))
+
+  (defun listener-closed-p (listener)
+    (declare (ignore listener)))
+
+  (defun await-usocket (usocket until)
+    (loop for left = (milliseconds-left until)
+          for ready = (usocket:wait-for-input usocket :timeout (and left (/ left 1000))
+                                                      :ready-only t)
+          do (cond (ready (return t))
+                   ((eql left 0) (return nil)))))
+
+  (defun limit-usocket (usocket seconds)
+    (setf (usocket:socket-option usocket :receive-timeout) seconds))
+
+  (defun shut-usocket (usocket direction)
+    (usocket:socket-shutdown usocket direction)
+    t)
+
+  (defun receive-before-stream (usocket octets count)
+    (handler-case (read-stream-octets (usocket:socket-stream usocket) octets 0 (min count 1))
+      (error () 0))))
+
+;;; Listeners
+
+(defun accept-connection (listener)
+  "Waits for the next connection on LISTENER, and returns its socket; or NIL if the client has
+already left (ECONNABORTED) or the wait was cut short.  The caller uses UNINTERRUPTIBLY, so that no
+connection is lost on its way to the caller.  Signals LISTENER-CLOSED once the listener was woken or
+closed, DESCRIPTORS-EXHAUSTED if the system has no room for a connection, NETWORK-TROUBLE if the
+network failed, and ACCEPT-FAILED for any other failure."
+  (handler-case (let ((socket (accept-usocket listener)))
+                  (when socket
+                    (ignore-errors (setf (usocket:socket-option socket :tcp-nodelay) t))
+                    socket))
+    (error (condition)
+      (let* ((number (error-number condition))
+             (kind (cond ((listener-closed-p listener) :closed)
+                         (number (accept-failure-kind number))
+                         (t (typecase condition
+                              (usocket:connection-aborted-error :gone)
+                              ((or usocket:bad-file-descriptor-error usocket:invalid-argument-error)
+                               :closed)
+                              (usocket:no-buffers-error :exhausted)
+                              (t :other))))))
+        (unless (member kind '(:none :gone))
+          (error (make-accept-failure kind condition)))))))
+
+(defun wake-listener (listener waiting-count)
+  "Ends every ACCEPT-CONNECTION on LISTENER, in WAITING-COUNT threads, with LISTENER-CLOSED or NIL.
+If the platform has no call for that, connects to the listener WAITING-COUNT times."
+  (unless (wake-usocket listener)
+    (multiple-value-bind (address port) (usocket:get-local-name listener)
+      (loop repeat waiting-count
+            do (usocket:socket-close
+                (usocket:socket-connect (if (every #'zerop address) "127.0.0.1" address)
+                                        port))))))
+
+(defun admit-held (listener)
+  "NIL: the system holds no connection to LISTENER back."
+  (declare (ignore listener))
+  nil)
+
+(defun stop-arrivals (listener)
+  "True: connections to LISTENER may still begin, but no other process gets them."
+  (declare (ignore listener))
+  t)
+
+(defun close-listener (listener)
+  "Closes LISTENER, and so frees its port.  No thread may wait on it then."
+  (usocket:socket-close listener))
+
+;;; Connections
+
+(defun await-input (socket &key until)
+  "Waits until SOCKET has octets to read, or its peer has ended it; returns true then.  Returns NIL
+after UNTIL, a moment of MILLISECONDS, or NIL for no limit.  If UNTIL has passed, only checks.
+Signals do not prolong the wait."
+  (await-usocket socket until))
+
+(defmethod limit-waits ((socket usocket:stream-usocket) seconds)
+  (limit-usocket socket seconds))
+
+(defun shut-down (socket direction)
+  "Shuts SOCKET down in DIRECTION, :INPUT, :OUTPUT or :IO, but keeps its descriptor open.  A thread
+that waits to read from it gets an end of file.  Never signals; NIL if the peer had already left."
+  (handler-case (shut-usocket socket direction)
+    (error () nil)))
+
+(defun socket-octet-stream (socket)
+  "The stream that reads and writes the octets of SOCKET."
+  (slot-value socket 'usocket::stream))
+
+(defun socket-open-p (socket)
+  "True until SOCKET or its stream is closed."
+  (open-stream-p (socket-octet-stream socket)))
+
+(defun close-socket (socket)
+  "Closes SOCKET and its stream, and drops unflushed output.  Never signals; NIL if SOCKET was
+closed already."
+  (handler-case (close (socket-octet-stream socket) :abort t)
+    (error () nil)))
+
+(defun discard-available-input (socket most end)
+  "Drops octets that SOCKET has ready, at least one and at most MOST, until END, a moment of
+MILLISECONDS.  Returns their number; NIL at the end of input."
+  (loop with stream = (socket-octet-stream socket)
+        for count from 1 to most
+        unless (read-byte stream nil nil)
+          return nil
+        while (and (or (plusp (mod count 4096)) ; a look at the clock takes time
+                       (plusp (milliseconds-left end)))
+                   (listen stream))
+        finally (return (min count most))))
+
+(defun peer-name (socket)
+  "The address, a string, and the port, an integer, of the peer of SOCKET.  Signals PEER-GONE if the
+peer has left."
+  (multiple-value-bind (address port)
+      (handler-case (usocket:get-peer-name socket)
+        (error () (error 'peer-gone)))  ; the call can fail for no other reason
+    (values (address-string address) port)))
+
+(defun local-name (socket)
+  "The address, a string, and the port, an integer, of our own end of SOCKET."
+  (multiple-value-bind (address port) (usocket:get-local-name socket)
+    (values (address-string address) port)))
+
+;;; What the engine for descriptors and others would need: they are compiled, but not used.
+
+(deftype descriptor () 'fixnum)
+(deftype token () 'integer)
+
+(defconstant +most-dropped+ 1)
+(defconstant +would-block+ -11)
+
+(define-none readiness-supported-p would-block-p private-folder open-temporary-file prepare-process
+             special-listeners-supported-p take-variable take-number quiet-milliseconds
+             process-figures defer-accepts)
+
+(define-unsupported error-text listener-descriptor descriptor-socket
+                    descriptor-peer-name token-hangup-p plain-token
+                    receive-octets first-octet drop-octets send-octets send-octets-before-more
+                    accept-descriptor close-descriptor shut-descriptor await-descriptor
+                    set-no-delay set-non-blocking set-blocking unsent-octets
+                    lisp-stream-descriptor lisp-stream-milliseconds
+                    (setf lisp-stream-milliseconds) take-read-ahead put-read-ahead
+                    process-number send-notification inherited-descriptor
+                    open-path-listener open-inherited-listener open-shared-port-listener
+                    native-name open-file file-facts read-file-octets write-file-octets send-file
+                    make-poller close-poller watch rearm unwatch wake-all wake-one
+                    await-ready make-timer-descriptor arm-timer-descriptor
+                    thread-identity thread-state thread-run-time processor-stall processor-idle-time
+                    #-sbcl online-processors schedule-as-batch let-timers-be-late nap)
+
+(defgeneric octet-stream-descriptor (octet-stream))
+(defgeneric accompany (octet-stream stream))
+(defgeneric hand-octets-over (octet-stream))
+
+;;; Groups of octets that are fixnums in every Lisp; linux/descriptors.lisp has groups of machine
+;;; words.
+
+(defconstant +group-size+ 4
+  "The number of octets in an OCTET-GROUP.")
+
+(deftype octet-group ()
+  "Several octets in one number, the first in its lowest bits."
+  '(unsigned-byte 32))
+
+(declaim (inline octet-group (setf octet-group)))
+(defun octet-group (octets position)
+  "The group of octets that begins in OCTETS at POSITION.  It must lie within OCTETS."
+  (declare (type octets octets) (type index position))
+  (logior (aref octets position)
+          (ash (aref octets (+ position 1)) 8)
+          (ash (aref octets (+ position 2)) 16)
+          (ash (aref octets (+ position 3)) 24)))
+
+(defun (setf octet-group) (group octets position)
+  "Writes GROUP to OCTETS from POSITION on.  It must lie within OCTETS."
+  (declare (type octet-group group) (type octets octets) (type index position))
+  (dotimes (place +group-size+ group)
+    (setf (aref octets (+ position place)) (ldb (byte 8 (* 8 place)) group))))
