@@ -61,16 +61,9 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                   :if-feature (:not :hunchentoot-no-ssl)
                   :serial t
                   :components ((:file "library")
-                               (:file "mistakes")
-                               (:file "tls-failures")
-                               (:file "context")
-                               (:file "callbacks")
-                               (:file "certificates")
-                               (:file "settings")
-                               (:file "facts")
-                               (:file "session"
-                                :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                               (:file "cl+ssl-streams"
+                               (:file "tls-contexts") ; certificates, keys, settings
+                               (:file "tls-facts") ; of a connection and its client
+                               (:file "tls-sessions"
                                 :if-feature (:and :sbcl :linux :64-bit :little-endian))))))
    (:module "http"                      ; HTTP/1.1 without I/O
     :serial t

@@ -1,0 +1,364 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; The context of all TLS connections of an acceptor: OpenSSL's SSL_CTX, one for each certificate.
+
+(define-condition tls-mistake (recycling-error)
+  ((subject :initarg :subject :reader tls-mistake-subject)
+   (index :initarg :index :initform nil :reader tls-mistake-index)
+   (value :initarg :value :initform nil :reader tls-mistake-value)
+   (reason :initarg :reason :reader tls-mistake-reason))
+  (:report (lambda (condition stream)
+             (format stream "~A~@[, ~S,~] ~A." (tls-mistake-subject condition)
+                     (tls-mistake-value condition) (tls-mistake-reason condition))))
+  (:documentation "A setting, a certificate or a key for TLS cannot be used.  It is signalled at the
+start, before a client meets the mistake."))
+
+(defun tls-mistaken (subject index value control &rest arguments)
+  "Signals a TLS-MISTAKE about SUBJECT, INDEX and VALUE, a string or pathname.  FORMAT makes its
+reason from CONTROL and ARGUMENTS."
+  (error 'tls-mistake :subject subject :index index
+                      :value (and value (princ-to-string value))
+                      :reason (apply #'format nil control arguments)))
+
+(defun why-it-failed ()
+  "OpenSSL's reason for its failure, as the end of a sentence."
+  (or (take-error) "OpenSSL does not say why"))
+
+(defstruct (tls-context (:include opaque)
+                        (:constructor %make-tls-context (handles ciphers)))
+  "The certificates, keys and settings of TLS connections; see MAKE-TLS-CONTEXT.  A context never
+changes.
+
+Invariant: an SSL_CTX is freed when its TLS-CONTEXT has become garbage, and never before.  So a
+thread that references the TLS-CONTEXT may use the pointers in it without a lock.  An SSL object
+keeps only its own SSL_CTX alive in OpenSSL; so its owner keeps the TLS-CONTEXT alive during the
+handshake, which may choose another certificate."
+  (handles '() :type list :read-only t) ; pointers to SSL_CTX, the default one first
+  (ciphers "" :type string :read-only t)) ; for TLS 1.2, in OpenSSL's format
+
+(defun tls-context-handle (context)
+  "OpenSSL's SSL_CTX for a new connection under CONTEXT, a foreign pointer.  It is valid as long as
+CONTEXT is not garbage."
+  (first (tls-context-handles context)))
+
+(defconstant +ticket-key-octets+ 80)    ; a name of 16, 32 for the MAC, 32 for the cipher
+
+(defun tls-context-ticket-key (context)
+  "The key of CONTEXT for session tickets, octets to pass to MAKE-TLS-CONTEXT for the next context."
+  (cffi:with-foreign-object (key :uint8 +ticket-key-octets+)
+    (keeping (context)
+      ;; SSL_CTRL_GET_TLSEXT_TICKET_KEYS
+      (control-context (tls-context-handle context) 58 +ticket-key-octets+ key))
+    (copy-in key +ticket-key-octets+)))
+
+(defun make-tls-stream (context stream)
+  "Makes a server's stream of CL+SSL under CONTEXT that encrypts the octets on STREAM; returns it
+after the handshake.  Signals CL+SSL's conditions if the handshake fails."
+  (cl+ssl:ensure-initialized)           ; else CL+SSL would do so later, and make its own context
+  (keeping (context)                    ; for the pointers in it
+    (cl+ssl:with-global-context ((tls-context-handle context))
+      ;; CL+SSL sets ciphers for each connection; by default those would be its own.
+      (cl+ssl:make-ssl-server-stream stream :cipher-list (tls-context-ciphers context)))))
+
+;;; The callbacks that OpenSSL calls in a handshake.  No callback may exit non-locally, since that
+;;; would unwind OpenSSL's frames.
+
+(defmacro define-tls-callback (name arguments failure documentation &body body)
+  "Defines the callback NAME with ARGUMENTS.  It returns the value of BODY, an int, or FAILURE if
+BODY signals.  DOCUMENTATION is for readers of the source only."
+  (declare (ignore documentation))
+  `(cffi:defcallback ,name :int ,arguments
+     ,@(mapcar #'first arguments)       ; ECL warns of unused ones, whatever is declared
+     (handler-case (progn ,@body)
+       (serious-condition () ,failure))))
+
+(define-tls-callback choose-certificate ((handle :pointer) (alert :pointer) (argument :pointer))
+    3                                   ; SSL_TLSEXT_ERR_NOACK
+    "Selects the certificate for the name that the client asks for (RFC 6066, section 3).  A
+certificate with the name itself precedes one with a wildcard (RFC 6125, section 6.4.3)."
+  (let ((name (server-name handle)))
+    (unless (cffi:null-pointer-p name)
+      (loop for flags in '(2 0)         ; X509_CHECK_FLAG_NO_WILDCARDS
+              thereis
+              (loop for context = (openssl :pointer "SSL_get_SSL_CTX" handle)
+                      then (openssl :pointer "SSL_CTX_get_ex_data" context (:int 0))
+                    until (cffi:null-pointer-p context)
+                    when (= 1 (openssl :int "X509_check_host"
+                                       (openssl :pointer "SSL_CTX_get0_certificate" context)
+                                       name (:size 0) (:unsigned-int flags)
+                                       (cffi:null-pointer)))
+                      return (openssl :pointer "SSL_set_SSL_CTX" handle context))))
+    0))                                 ; SSL_TLSEXT_ERR_OK
+
+(define-tls-callback choose-protocol
+    ((handle :pointer) (chosen :pointer) (chosen-length :pointer) (offered :pointer)
+     (length :unsigned-int) (argument :pointer))
+    2                                   ; SSL_TLSEXT_ERR_ALERT_FATAL
+    "Selects HTTP/1.1, or else 1.0, if the client offers it (RFC 7301, sections 3.2 and 6)."
+  ;; OpenSSL selects the first element of the first list that the second one has, too, and leaves a
+  ;; pointer into the first one, which outlives this call.
+  (loop for protocol in '("http/1.1" "http/1.0")
+        do (cffi:with-foreign-object (ours :uint8 9)
+             (setf (cffi:mem-ref ours :uint8) 8) ; each name comes after its length
+             (copy-out (map 'octets #'char-code protocol) (cffi:inc-pointer ours 1))
+             (when (= 1 (openssl :int "SSL_select_next_proto" chosen chosen-length
+                                 offered (:unsigned-int length) ours (:unsigned-int 9)))
+               (return 0)))
+        finally (return 2)))
+
+(define-tls-callback accept-any-certificate ((verified :int) (store :pointer))
+    0
+    "Accepts any certificate of a client.  The connection still records the failed verification."
+  1)
+
+;;; Keys and certificates in files
+
+(defun name-for-openssl (file)
+  "The name of FILE, a pathname designator, for OpenSSL."
+  (uiop:native-namestring (merge-pathnames file)))
+
+(defun file-octets (subject file)
+  "The octets of FILE.  Signals a TLS-MISTAKE about SUBJECT if it cannot be read."
+  (handler-case (with-open-file (stream file :element-type 'octet)
+                  (let ((octets (make-octets (file-length stream))))
+                    (subseq octets 0 (read-sequence octets stream))))
+    (error (condition)
+      (tls-mistaken subject nil file "cannot be read (~A)" condition))))
+
+(defun load-file (context file password function)
+  "Calls FUNCTION with the name of FILE, which OpenSSL reads into CONTEXT, an SSL_CTX; true if it
+returns 1.  PASSWORD, a string or NIL, is for encrypted files: NIL becomes the empty string, since
+OpenSSL would otherwise ask at the terminal."
+  (flet ((set-password (pointer)
+           (openssl :void "SSL_CTX_set_default_passwd_cb_userdata" context pointer)))
+    (cffi:with-foreign-string ((text size) (or password ""))
+      (set-password text)
+      (unwind-protect (= 1 (funcall function (name-for-openssl file)))
+        (set-password (cffi:null-pointer))
+        (dotimes (index size)
+          (setf (cffi:mem-aref text :uint8 index) 0))))))
+
+(defun encrypted-key-p (file)
+  "True if FILE says that its key is encrypted, in the format of PKCS #8 (RFC 5958) or of RFC 1421."
+  (ignore-errors                        ; it may be missing, or a folder
+    (with-open-file (stream file :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
+      (loop for line = (read-line stream nil)
+            while line
+              thereis (or (search "-----BEGIN ENCRYPTED" line)
+                          (and (search "Proc-Type:" line) (search "ENCRYPTED" line)))))))
+
+(defun load-pair (context index certificate-file key-file password)
+  "Loads into CONTEXT, an SSL_CTX, the private key in KEY-FILE, with PASSWORD, and the certificates
+in CERTIFICATE-FILE: the server's own, and then those of its issuers.  INDEX is their number for
+messages."
+  ;; The key comes first, and then its certificate: OpenSSL drops a key that does not match.
+  (unless (load-file context key-file password
+                     (lambda (name)
+                       (openssl :int "SSL_CTX_use_PrivateKey_file" context (:string name)
+                                (:int 1)))) ; SSL_FILETYPE_PEM
+    (let ((reason (why-it-failed)))
+      (cond ((not (encrypted-key-p key-file))
+             (tls-mistaken :key index key-file "has no private key that OpenSSL can read (~A)"
+                           reason))
+            (password
+             (tls-mistaken :password index nil "does not decrypt the private key in ~A (~A)"
+                           key-file reason))
+            (t
+             (tls-mistaken :password index nil
+                           "must be given: the private key in ~A is encrypted" key-file)))))
+  (unless (load-file context certificate-file nil
+                     (lambda (name)
+                       (openssl :int "SSL_CTX_use_certificate_chain_file" context
+                                (:string name))))
+    (tls-mistaken :certificate index certificate-file
+                  "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
+  (unless (= 1 (openssl :int "SSL_CTX_check_private_key" context))
+    (clear-errors)
+    (tls-mistaken :key index key-file "has another key than the certificate in ~A"
+                  certificate-file)))
+
+(defun certificate-chain (context)
+  "The certificates that CONTEXT, an SSL_CTX, sends, the server's own first; a list of pointers to
+X509."
+  (cffi:with-foreign-object (chain :pointer)
+    (setf (cffi:mem-ref chain :pointer) (cffi:null-pointer))
+    (control-context context 115 0 chain) ; SSL_CTRL_GET_CHAIN_CERTS
+    (let ((stack (cffi:mem-ref chain :pointer)))
+      (cons (openssl :pointer "SSL_CTX_get0_certificate" context)
+            (unless (cffi:null-pointer-p stack)
+              (loop for index below (openssl :int "OPENSSL_sk_num" stack)
+                    collect (openssl :pointer "OPENSSL_sk_value" stack (:int index))))))))
+
+(defun certificate-warnings (context file)
+  "A list of warnings, strings, about certificates of CONTEXT, an SSL_CTX, which were in FILE, that
+some clients will not trust."
+  (labels ((words (time)
+             (multiple-value-bind (seconds minutes hours day month year)
+                 (decode-universal-time (or (universal-time-of time) 0) 0)
+               (format nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D UTC"
+                       year month day hours minutes seconds)))
+           (compared-with-now (time)
+             (openssl :int "X509_cmp_current_time" time))
+           (date-warning (certificate position)
+             (let ((begin (certificate-begin certificate))
+                   (end (certificate-end certificate))
+                   (it (if (= position 1)
+                           (format nil "The certificate in ~A" file)
+                           (format nil "Certificate ~D in ~A" position file))))
+               (cond ((minusp (compared-with-now end))
+                      (format nil "~A has expired on ~A." it (words end)))
+                     ((plusp (compared-with-now begin))
+                      (format nil "~A is not valid before ~A." it (words begin)))))))
+    (loop for (certificate . issuers) on (certificate-chain context)
+          for position from 1
+          for warning = (date-warning certificate position)
+          when warning
+            collect warning
+          when (and issuers             ; else X509_V_OK, which is 0
+                    (/= 0 (openssl :int "X509_check_issued" (first issuers) certificate)))
+            collect (format nil "Certificate ~D in ~A was not issued by the next one in that file: ~
+                                 clients may not trust it.  The server's own certificate must ~
+                                 come first, and after each certificate that of its issuer."
+                            position file))))
+
+;;; The whole context
+
+(defparameter *default-tls-ciphers*
+  (format nil "~{~A~^:~}"
+          '("ECDHE-ECDSA-AES128-GCM-SHA256" "ECDHE-RSA-AES128-GCM-SHA256"
+            "ECDHE-ECDSA-AES256-GCM-SHA384" "ECDHE-RSA-AES256-GCM-SHA384"
+            "ECDHE-ECDSA-CHACHA20-POLY1305" "ECDHE-RSA-CHACHA20-POLY1305"))
+  "The ciphers for TLS 1.2: those with forward secrecy and authenticated encryption (RFC 9325,
+section 4.2).")
+
+(defparameter *default-tls-cipher-suites*
+  "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
+  "The ciphers for TLS 1.3 (RFC 8446, section 9.1).")
+
+(defun settle-context (context minimum-protocol ciphers cipher-suites read-ahead)
+  "Gives CONTEXT, an SSL_CTX, what all contexts have, and these settings; see MAKE-TLS-CONTEXT."
+  (openssl :unsigned-long "SSL_CTX_set_options" context
+           (:unsigned-long (logior (ash 1 17) ; SSL_OP_NO_COMPRESSION
+                                   (ash 1 21) ; SSL_OP_PRIORITIZE_CHACHA: if the client prefers it
+                                   (ash 1 22) ; SSL_OP_CIPHER_SERVER_PREFERENCE
+                                   (ash 1 30)))) ; SSL_OP_NO_RENEGOTIATION
+  ;; SSL_CTRL_MODE.  OpenSSL writes one record at a time (SSL_MODE_ENABLE_PARTIAL_WRITE).  It
+  ;; accepts the rest of a write from another address (ACCEPT_MOVING_WRITE_BUFFER), since the
+  ;; garbage collector moves octets.  It frees empty buffers (RELEASE_BUFFERS).
+  (control-context context 33 (logior 1 2 16))
+  (control-context context 123          ; SSL_CTRL_SET_MIN_PROTO_VERSION
+                   (ecase minimum-protocol (:tls-1.2 #x303) (:tls-1.3 #x304)))
+  (control-context context 41 (if read-ahead 1 0)) ; SSL_CTRL_SET_READ_AHEAD
+  (control-context context 44 0)        ; SSL_CTRL_SET_SESS_CACHE_MODE: tickets do
+  (openssl :void "SSL_CTX_set_alpn_select_cb" context (cffi:callback choose-protocol)
+           (cffi:null-pointer))
+  (flet ((check (result names)
+           (unless (= 1 result)
+             (tls-mistaken :ciphers nil names "cannot be used (~A)" (why-it-failed)))))
+    (check (openssl :int "SSL_CTX_set_ciphersuites" context (:string cipher-suites)) cipher-suites)
+    (check (openssl :int "SSL_CTX_set_cipher_list" context (:string ciphers)) ciphers)))
+
+(defun settle-clients (context verify-client client-ca-file)
+  "Makes CONTEXT, an SSL_CTX, ask clients for certificates according to VERIFY-CLIENT, trust those
+from the issuers in CLIENT-CA-FILE, and send clients the names of these; see MAKE-TLS-CONTEXT."
+  (when client-ca-file
+    (let* ((file (name-for-openssl client-ca-file))
+           (names (if (= 1 (openssl :int "SSL_CTX_load_verify_locations" context (:string file)
+                                    (cffi:null-pointer)))
+                      (openssl :pointer "SSL_load_client_CA_file" (:string file))
+                      (cffi:null-pointer))))
+      (when (cffi:null-pointer-p names)
+        (tls-mistaken :client-ca-file nil client-ca-file
+                      "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
+      (openssl :void "SSL_CTX_set_client_CA_list" context names)))
+  (when verify-client
+    (openssl :void "SSL_CTX_set_verify" context
+             (:int (if (eq :required verify-client) 3 1)) ; SSL_VERIFY_PEER, ...FAIL_IF_NO_PEER_CERT
+             (if (eq :request verify-client)
+                 (cffi:callback accept-any-certificate)
+                 (cffi:null-pointer))))
+  ;; A client that was verified in another way cannot resume its session.
+  (let ((id (digest-of (concatenate 'octets
+                                    (map 'octets #'char-code (format nil "~A" verify-client))
+                                    (and client-ca-file
+                                         (file-octets :client-ca-file client-ca-file))))))
+    (cffi:with-foreign-object (pointer :uint8 (length id))
+      (openssl :int "SSL_CTX_set_session_id_context" context (copy-out id pointer)
+               (:unsigned-int (length id))))))
+
+(defun make-tls-context (certificates
+                         &key (minimum-protocol :tls-1.2) ciphers cipher-suites client-ca-file
+                           verify-client ticket-key ticket-key-file (read-ahead t))
+  "Returns a TLS-CONTEXT for a server, and a list of warnings, strings, about certificates that
+clients will not trust: one that has expired or is not valid yet, or a chain out of order.
+
+CERTIFICATES is a list of lists: a certificate file and a file with its private key, both pathname
+designators of PEM files, and the key's password, a string or NIL.  After the server's own
+certificate, its file may have the certificates of its issuers, which are sent as well.  A client
+gets the certificate that names the host for which it asks, or else the first one (RFC 6066, section
+3).
+
+MINIMUM-PROTOCOL: the oldest version that the server speaks, :TLS-1.2 or :TLS-1.3.
+
+CIPHERS: the ciphers for TLS 1.2, a string in OpenSSL's format, see ciphers(1); by default those
+with forward secrecy and authenticated encryption.  CIPHER-SUITES: likewise, for TLS 1.3.
+
+VERIFY-CLIENT: :REQUIRED if each client must have a valid certificate; :OPTIONAL if a client may
+have a valid one or none; :REQUEST if the server asks for one, and accepts any or none; NIL if the
+server does not ask.  CLIENT-CA-FILE: a PEM file with the certificates of the issuers of clients'
+certificates.
+
+TICKET-KEY-FILE: a file with 80 secret octets, the key for session tickets (RFC 5077).  Processes
+with the same file resume each other's sessions.  TICKET-KEY: instead of a file, the key of another
+context; see TLS-CONTEXT-TICKET-KEY.  The default is a random key.
+
+READ-AHEAD: false if OpenSSL shall read no more from a socket than the current record.
+
+Signals TLS-MISTAKE."
+  (let* ((ciphers (or ciphers *default-tls-ciphers*))
+         (ticket-key (if ticket-key-file
+                         (file-octets :ticket-key-file ticket-key-file)
+                         ticket-key))
+         (handles '())
+         (free (lambda ()
+                 (uninterruptibly
+                   (dolist (handle handles)
+                     (openssl :void "SSL_CTX_free" handle))))))
+    (unless (member (length ticket-key) (list 0 +ticket-key-octets+))
+      (tls-mistaken :ticket-key-file nil ticket-key-file "has ~D octets in place of ~D"
+                    (length ticket-key) +ticket-key-octets+))
+    (uninterruptibly                    ; see tls-sessions.lisp
+      (clear-errors)
+      (unless-returned
+          (loop for (certificate-file key-file password) in certificates
+                for index from 0
+                for handle = (openssl :pointer "SSL_CTX_new"
+                                      (openssl :pointer "TLS_server_method"))
+                do (when (cffi:null-pointer-p handle)
+                     (error "OpenSSL cannot make a context: ~A." (why-it-failed)))
+                   (setf handles (append handles (list handle)))
+                   (settle-context handle minimum-protocol ciphers
+                                   (or cipher-suites *default-tls-cipher-suites*) read-ahead)
+                   (settle-clients handle verify-client client-ca-file)
+                   (when ticket-key     ; SSL_CTRL_SET_TLSEXT_TICKET_KEYS
+                     (cffi:with-foreign-object (pointer :uint8 +ticket-key-octets+)
+                       (control-context handle 59 +ticket-key-octets+
+                                        (copy-out ticket-key pointer))))
+                   (load-pair handle index certificate-file key-file password)
+                append (certificate-warnings handle certificate-file) into warnings
+                finally
+                   (loop for (handle next) on handles
+                         while (rest handles) ; with one certificate, there is no choice
+                         do (openssl :long "SSL_CTX_callback_ctrl" handle
+                                     (:int 53) ; SSL_CTRL_SET_TLSEXT_SERVERNAME_CB
+                                     (cffi:callback choose-certificate))
+                            (when next  ; CHOOSE-CERTIFICATE goes from each to the next
+                              (openssl :int "SSL_CTX_set_ex_data" handle (:int 0) next)))
+                   (let ((context (%make-tls-context handles ciphers)))
+                     ;; A saved image still has the structure, but the SSL_CTX are gone.
+                     #+sbcl (call-when-forgotten context free)
+                     #-sbcl (trivial-garbage:finalize context free)
+                     (clear-errors)
+                     (return (values context warnings))))
+        (clear-errors)
+        (funcall free)))))
