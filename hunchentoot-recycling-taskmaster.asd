@@ -111,16 +111,14 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
     :serial t
     :components
     ((:file "package")
-     (:file "reply-conditions")         ; that programs meet
+     (:file "for-programs")             ; conditions, timers, statistics
      (:module "logs"                    ; what is told to people who run a server
       :serial t
       :components ((:file "lines")
                    (:file "messages")   ; for people who run a server, and how often
                    (:file "journal")))  ; lines of logs, written behind the requests' backs
      (:file "application")              ; what is served
-     (:file "inspection")               ; by people who look after it
      (:file "arguments")                ; of applications: their types and limits
-     (:file "program-timers")           ; functions that programs have called later
      (:file "tls-arguments"
       :if-feature (:not :hunchentoot-no-ssl))
      (:module "connection"              ; its input, and what carries its octets
@@ -143,17 +141,10 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "websocket")
                    (:file "program-socket"))) ; connections that programs take over or away
      (:file "connection-life")          ; from the engine to the application and back
-     (:file "prometheus")               ; statistics as metrics
      (:file "monitoring")               ; pages for those that watch
-     (:module "live"                    ; and one for those that want to see it
-      :serial t
-      :components ((:static-file "live.html")
-                   (:file "live-html")
-                   (:file "snapshot")
-                   (:file "live-feed")
-                   (:file "live-page")))
-     (:file "service-manager")          ; what a program tells systemd
-     (:file "until-signalled")))))      ; the main function of a program
+     (:static-file "live.html")
+     (:file "live-page")                ; and one for those that want to see it
+     (:file "until-signalled")))))      ; the main function of a program, and systemd
 
 (defsystem "hunchentoot-recycling-taskmaster"
   :description "A fast HTTP server for programs that use Hunchentoot, on recycled threads."

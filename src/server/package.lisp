@@ -16,22 +16,21 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
   (:export
    ;; conditions of replies
    #:client-left #:client-left-source #:reply-already-sent
-   #:cannot-defer #:cannot-defer-reason #:stream-full #:content-too-long
-   #:make-free-list #:call-with-worker-buffers
+   #:cannot-defer #:stream-full #:content-too-long
+   #:call-with-worker-buffers
    ;; streams
    #:descriptor-stream #:stream-io
    ;; buffered connections
    #:io-tls-handle #:encrypted-stream
-   #:handshake-failed #:handshake-failure-kind #:handshake-failure-kinds
-   #:io-open-p #:io-stream #:io-queue
-   #:io-descriptor #:io-drained-p #:io-unsent #:io-all-read-p
-   #:fill-input #:input-waiting-p #:pace-io
-   #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
+   #:handshake-failure-kind #:handshake-failure-kinds
+   #:io-open-p #:io-stream
+   #:io-descriptor
+   #:pace-io
    #:flushed-p #:flush-io
    #:engine-sends-p #:*high-water-mark* #:io-talked-on-p
    #:write-with-backpressure
    ;; streams of the Lisp's own beside buffered connections
-   #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
+   #:settle-lent #:lent-open-p
    #:stream-timeout #:descriptor-broken
    ;; applications
    #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine
@@ -61,7 +60,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address #:tell-of-failed-handshake
    #:*rare-control* #:make-throttle
    ;; links
-   #:http-connection #:make-http-connection #:http-base #:http-io #:http-stream #:http-content
+   #:http-base #:http-io #:http-stream #:http-content
    #:http-local #:http-client #:client-scheme
    #:request-remote #:request-encrypted-p #:http-address #:socket-io #:connection-usocket
    #:exchange-http #:current-head #:current-http-connection
@@ -80,8 +79,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:exchange-request-id #:told-request-id #:keep-request-id
    #:request-id #:identifier-of
    ;; what goes on without a worker
-   #:http-suspended-exchange #:suspended-exchange #:suspended-exchange-application
-   #:suspended-exchange-engine #:suspended-exchange-connection
+   #:http-suspended-exchange #:suspended-exchange-application
+   #:suspended-exchange-engine
    #:abandon #:resume
    #:deferred-response #:make-deferred-response #:deferred-response-exchange
    #:deferred-response-context #:deferred-response-shared-queue #:deferred-response-endless-p
@@ -104,21 +103,21 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced
    #:silent-again-p
    #:shared-queue #:shared-queue-queue
-   #:make-shared-queue #:put-in-shared-queue #:full-p #:owner-wanted-p
+   #:put-in-shared-queue #:full-p #:owner-wanted-p
    #:shared-queue-shut-p #:close-shared-queue
    #:drop-shared-queue #:end-shared-queue
-   #:call-when-room #:await-room #:await-peer #:send-queued #:begin-shared-queue
+   #:call-when-room #:await-room #:await-peer #:begin-shared-queue
    ;; requests
    #:content #:content-io #:content-size #:content-known-p #:content-left #:invite-content
    #:refuse-content #:keep-reply-from #:read-all-content #:reserve-memory
    #:content-limits #:end-taking #:with-content #:rewind
    #:current-content #:abandon-content #:*no-content*
    ;; replies
-   #:with-reply #:send-reply #:send-refusal #:send-refusal-at-once #:send-continue
+   #:with-reply #:send-reply
    #:settle-reply-connection #:content-wanted-p
    #:*retry-seconds* #:send-busy
    ;; files
-   #:*known-files* #:*settled-seconds* #:version-size #:version-date #:version-tag
+   #:version-size #:version-date #:version-tag
    #:call-with-file #:append-file #:settle-range
    #:coded-sibling #:time-of-file #:cache-control-of
    ;; replies that handlers stream

@@ -1,0 +1,339 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; The live page, for people who want to see a server at work.
+;;;;
+;;;;   request                  response
+;;;;   GET, HEAD  /live         the page, live.html
+;;;;   GET        /live/events  a stream of snapshots: those of two minutes, then one each second
+;;;;   POST       /live/worker  where the worker is that the query names
+
+;;; live.html becomes a part of the program when this file is compiled.
+
+(defmacro lines-of-file (name)
+  "The lines of the file NAME, beside this one, as a constant list of strings."
+  `'(,@(with-open-file (in (merge-pathnames name (or *compile-file-truename* *load-truename*))
+                           :external-format :utf-8)
+         (loop for line = (read-line in nil)
+               while line collect line))))
+
+(defun live-lines ()
+  "The lines of the live page, a constant list of strings."
+  ;; Not one string: some compilers have no constants of that length.  In a function: outside one,
+  ;; ABCL expands the macro when the compiled file is loaded, where there is no live.html.
+  (lines-of-file "live.html"))
+
+(defparameter *live-html* (format nil "~{~A~%~}" (live-lines))
+  "The live page, a string that has NONCE where a nonce is to be.")
+
+(defun live-html (nonce)
+  "The live page with NONCE, a string, in each place that is marked for it."
+  (with-output-to-string (html)
+    (loop for start = 0 then (+ place (length "NONCE"))
+          for place = (search "NONCE" *live-html* :start2 start)
+          do (write-string *live-html* html :start start :end place)
+          while place
+          do (write-string nonce html))))
+
+(defun live-page (servers)
+  "The live page: four values, of which the last is a plist of further headers.  SERVERS, a list,
+makes no difference: the page asks for what it shows.  Nothing but its own script runs in it, which
+has a nonce (Content Security Policy Level 3, section 2.3.1), and it asks no other server."
+  (declare (ignore servers))
+  ;; The state is made anew, or processes of one saved image would have the same nonces.
+  (let ((nonce (format nil "~36R" (random (expt 2 128) (make-random-state t)))))
+    (multiple-value-call #'values
+      (text-page 200 "text/html; charset=utf-8" (live-html nonce))
+      (list :content-security-policy
+            (format nil "default-src 'none'; script-src 'nonce-~A'; style-src 'nonce-~:*~A'; ~
+                         connect-src 'self'; img-src data:; base-uri 'none'; ~
+                         form-action 'none'; frame-ancestors 'none'"
+                    nonce)
+            :x-content-type-options "nosniff"
+            :referrer-policy "no-referrer"
+            :cross-origin-resource-policy "same-origin"))))
+
+(defun make-live-test (path allow)
+  "A function of the same arguments as that of MAKE-PAGE-TEST, with PATH and ALLOW.  It returns what
+the request gets of the live page at PATH, :PAGE, :EVENTS or :WORKER, or NIL.  Signals
+UNFIT-ARGUMENT."
+  (flet ((test-below (name method)
+           (make-page-test (format nil "~A/~A" (string-right-trim "/" path) name) allow
+                           :methods (list method))))
+    (let ((page-p (make-page-test path allow))
+          (events-p (test-below "events" :get))
+          (worker-p (test-below "worker" :post)))
+      (lambda (&rest request)
+        (cond ((apply page-p request) :page)
+              ((apply events-p request) :events)
+              ((apply worker-p request) :worker))))))
+
+;;; What the page shows of one moment, as JSON
+
+(defparameter *most-workers-shown* 100
+  "How many workers of a server a snapshot tells of one by one: those that have been at their
+requests for longest, where there are more.")
+
+(defparameter *most-uri-shown* 300
+  "How many characters of a request's target a snapshot has.")
+
+(defvar *backtraces* 0
+  "How often a worker was asked where it is, since the start of this Lisp.")
+
+(defun cut-text (text length)
+  "TEXT, a string, or its first LENGTH characters and an ellipsis."
+  (if (> (length text) length)
+      (format nil "~A..." (subseq text 0 length))
+      text))
+
+(defun request-facts (exchange)
+  "A plist about the request of EXCHANGE, which another thread serves: for how many :SECONDS so far,
+its :METHOD, its :URI and its :CLIENT, strings; () where it has none."
+  (let ((head (exchange-head exchange))
+        (http (exchange-http exchange)))
+    (and head
+         (list :seconds (/ (exchange-duration exchange) 1000000)
+               :method (printed (head-method head))
+               :uri (cut-text (head-uri head) *most-uri-shown*)
+               :client (and http (http-address http))))))
+
+(defun worker-row (worker)
+  "The object for WORKER, a plist of LIST-WORKERS."
+  (destructuring-bind (&key number activity seconds task current-p &allow-other-keys) worker
+    (let ((request (and (typep task 'exchange)
+                        (handler-case (request-facts task)
+                          (error () '()))))) ; its thread has gone on to another one
+      (list* :number number
+             :state (string-downcase activity)
+             ;; Since a worker may serve several requests in a row.
+             :seconds (getf request :seconds seconds)
+             (if current-p
+                 (list* :here 1 request)
+                 request)))))
+
+(defun workers-shown (workers)
+  "Those of WORKERS, a list of LIST-WORKERS, that a snapshot shows."
+  (if (<= (length workers) *most-workers-shown*)
+      workers
+      (sort (subseq (stable-sort (copy-list workers) #'>
+                                 :key (lambda (worker) (or (getf worker :seconds) -1)))
+                    0 *most-workers-shown*)
+            #'< :key (lambda (worker) (getf worker :number)))))
+
+(defun workers-of (server)
+  "The workers of SERVER as LIST-WORKERS returns them; () where it has none of ours."
+  (let ((engine (server-engine server)))
+    (and engine (list-workers engine))))
+
+(defun server-snapshot (server workers-p)
+  "A plist about SERVER, with its workers one by one if WORKERS-P."
+  (let ((workers (loop for worker in (workers-of server)
+                       ;; One that is only busy with the snapshot would wait without the page.
+                       collect (if (and (getf worker :current-p) (null (getf worker :task)))
+                                   (list* :activity :waiting :seconds nil worker)
+                                   worker))))
+    (list* :server (place-of server)
+           :ready (if (ready-p server) 1 0)
+           :states (loop for state in '(:serving :blocked :keep-alive :waiting :suspended :starting)
+                         collect state
+                         collect (count state workers
+                                        :key (lambda (worker) (getf worker :activity))))
+           :workers (map 'vector #'worker-row (and workers-p (workers-shown workers)))
+           (stats server))))
+
+(defun snapshot-octets (servers workers-p)
+  "A snapshot of SERVERS, a list, and of this process, as JSON (RFC 8259), which has no line ends;
+with the workers if WORKERS-P."
+  (nth-value
+   2 (json-page
+      (list :at (milliseconds)
+            :process (list :lisp (format nil "~A ~A" (lisp-implementation-type)
+                                         (lisp-implementation-version))
+                           :processors (processor-count)
+                           :computed (/ (get-internal-run-time) internal-time-units-per-second)
+                           :heap (heap-used)
+                           :heap-limit (heap-octets)
+                           :collected (collection-seconds)
+                           :backtraces *backtraces*)
+            :servers (map 'vector (lambda (server) (server-snapshot server workers-p))
+                          servers)))))
+
+(defun snapshots-event (snapshots)
+  "An event (HTML Living Standard, section 9.2) with SNAPSHOTS, a list of results of
+SNAPSHOT-OCTETS, as a JSON array."
+  (let ((output (make-output)))
+    (encode-string output (format nil "retry: 1000~%event: snapshots~%data: [") :utf-8)
+    (loop for (octets . more) on snapshots
+          do (encode-octets output octets)
+             (encode-string output (if more "," "") :utf-8))
+    (encode-string output (format nil "]~2%") :utf-8)
+    (subseq (output-octets output) 0 (output-fill output))))
+
+;;; Where a worker is
+
+(defparameter *backtrace-seconds* 1/2
+  "For how many seconds a worker may defer the interrupt by which it tells where it is.")
+
+(defvar *backtrace-lock* (bt:make-lock "backtrace")
+  "Held while a worker is asked where it is: so a client that asks often keeps one thread, not
+all.")
+
+(defun boring-frame-p (name)
+  "True if NAME, of a function, tells nothing that those around it do not."
+  (or (equal name "bogus stack frame")
+      (and (consp name)
+           (eq 'flet (first name))
+           (or (stringp (second name))
+               (member (symbol-name (second name)) '("BODY" "THUNK" "CLEANUP-FUN")
+                       :test #'string=)))))
+
+(defun frame-text (name)
+  "NAME, of a function, as text of one line."
+  (handler-case
+      (let ((*package* (load-time-value (find-package '#:common-lisp)))
+            (*print-case* :downcase) (*print-pretty* nil) (*print-circle* nil)
+            (*print-length* 6) (*print-level* 4) (*print-readably* nil))
+        (when (and (consp name)         ; what only SBCL calls a method
+                   (symbolp (first name))
+                   (member (symbol-name (first name)) '("FAST-METHOD" "SLOW-METHOD")
+                           :test #'string=))
+          (setf name (cons 'method (rest name))))
+        (cut-text (if (stringp name) name (prin1-to-string name)) 200))
+    (error () "?")))
+
+(defun ask-worker (worker)
+  "Where WORKER, a plist of LIST-WORKERS or NIL, is: a list of strings, the innermost function
+first, or a keyword for why that is not told."
+  (cond ((null (getf worker :thread)) :ended) ; or it is being made
+        ((not (member (getf worker :activity) '(:serving :blocked))) :idle)
+        (t
+         (if (bt:acquire-lock *backtrace-lock* nil)
+             (unwind-protect
+                  (let ((names (frames-of-thread (getf worker :thread) *backtrace-seconds*)))
+                    (incf *backtraces*)
+                    (if (listp names)
+                        (mapcar #'frame-text (remove-if #'boring-frame-p names))
+                        names))
+               (bt:release-lock *backtrace-lock*))
+             :later))))
+
+(defun answer-about-worker (servers name asked-by)
+  "The page, three values, that tells as JSON (RFC 8259) where a worker of SERVERS, a list, is.
+NAME is the index of its server in SERVERS, a hyphen and its number, in decimal digits, or NIL.  The
+member \"frames\" is null, or an array of names of functions, the innermost first.  Then \"reason\"
+is null, or \"idle\", since it serves nothing; \"busy\", since it allows no interrupt; \"later\",
+since another one is being asked; \"ended\"; or \"unknown\", where this Lisp cannot tell.  ASKED-BY
+is the value of the header field Live-Page, or NIL.  A page of another site cannot send that field
+without this server's permission, so no link and no form makes a server interrupt its threads."
+  (if (null asked-by)
+      (text-page 403 "text/plain; charset=utf-8"
+                 (format nil "Only the live page may ask that.~%"))
+      (let* ((worker (loop for server in servers
+                           for index from 0
+                             thereis (find name (workers-of server)
+                                           :test #'equal
+                                           :key (lambda (worker)
+                                                  (format nil "~D-~D"
+                                                          index (getf worker :number))))))
+             (frames (ask-worker worker)))
+        (json-page (list* :reason (and (symbolp frames) frames (string-downcase frames))
+                          :frames (and (consp frames) (coerce frames 'vector))
+                          (and worker (worker-row worker)))))))
+
+;;; The events of live pages
+;;;
+;;; A feed for each engine takes a snapshot each second, by a timer of
+;;; that engine, and keeps those of the last two minutes, so that a page that somebody opens when
+;;; something is wrong shows how it came to that.  All pages that were opened through one engine
+;;; share its feed.
+;;;
+;;;   event                       the feed of the engine
+;;;   the engine's first request  is made, with a timer
+;;;   the timer rings             keeps a snapshot, sends it to its viewers, sets the timer again
+;;;   a page is opened            gets a viewer, to which it sends what it has kept
+;;;   a page is closed            loses its viewer
+;;;   the engine stops            loses its timer and all viewers, since their streams end
+
+(defparameter *snapshot-seconds* 1
+  "Seconds between two snapshots, a real above 0.")
+
+(defparameter *snapshots-kept* 119
+  "How many snapshots a feed keeps.  With the one of the moment, a page shows two minutes.")
+
+(defstruct (viewer (:include opaque) (:constructor make-viewer (answer framing)))
+  "A page that is open.  ANSWER, a STREAMED-ANSWER, is its stream of events, with FRAMING."
+  (answer nil :read-only t)
+  (framing nil :read-only t))
+
+(defstruct (live-feed (:include opaque) (:constructor make-live-feed (engine servers)))
+  "What the pages that were opened through ENGINE get: snapshots of SERVERS."
+  (engine nil :read-only t)
+  (servers '() :read-only t)
+  (history '())                         ; SNAPSHOT-OCTETS without workers, the last first
+  (viewers '()))
+
+(defstruct (live-feeds (:include opaque) (:constructor make-live-feeds ()))
+  "The feeds of one live page."
+  (lock (bt:make-lock "live page") :read-only t)
+  (all '()))
+
+(defmacro with-live-feeds ((feeds) &body body)
+  "Evaluates BODY, which is short and does not wait, while no other thread uses FEEDS."
+  `(with-lock-briefly ((live-feeds-lock ,feeds))
+     ,@body))
+
+(defun send-to-viewer (viewer octets)
+  "Has OCTETS, an event, sent to VIEWER.  A slow client misses it."
+  (let ((answer (viewer-answer viewer)))
+    (when (member (put-in-shared-queue (streamed-answer-shared-queue answer)
+                                       (framed octets (viewer-framing viewer)))
+                  '(:room :full))
+      (have-owner-send (streamed-answer-deferred-response answer)))))
+
+(defun watch-servers (feeds engine servers)
+  "The feed of ENGINE in FEEDS.  The first call makes one for SERVERS, a list, which may be called
+for each request."
+  (symbol-macrolet ((all (live-feeds-all feeds)))
+    (flet ((known ()
+             (find engine all :key #'live-feed-engine)))
+      (or (known)
+          (let ((feed (make-live-feed engine servers)))
+            (with-live-feeds (feeds)
+              (unless (known)
+                (setf all (cons feed (remove-if #'engine-stopped-p all
+                                                :key #'live-feed-engine)))))
+            (when (eq feed (known))
+              (await-snapshot feeds feed))
+            (known))))))
+
+(defun add-viewer (feeds servers answer framing)
+  "Sends snapshots of SERVERS, a list, to ANSWER, a STREAMED-ANSWER with FRAMING, as FRAMED takes
+it: those of the last two minutes, then one each second, which it shares with the other viewers of
+its engine in FEEDS.  Ends when the client leaves or the server stops.  The result has no meaning."
+  (let ((viewer (make-viewer answer framing))
+        (feed (watch-servers feeds (suspended-exchange-engine
+                                    (streamed-answer-deferred-response answer))
+                             servers)))
+    (with-live-feeds (feeds)
+      (push viewer (live-feed-viewers feed)))
+    (call-when-over (streamed-answer-shared-queue answer)
+                    (lambda ()
+                      (with-live-feeds (feeds)
+                        (setf (live-feed-viewers feed)
+                              (remove viewer (live-feed-viewers feed))))))
+    (send-to-viewer viewer (snapshots-event (reverse (cons (snapshot-octets servers t)
+                                                           (live-feed-history feed)))))))
+
+(defun await-snapshot (feeds feed)
+  "Schedules the next snapshot of FEED, one of FEEDS."
+  (schedule (live-feed-engine feed) *snapshot-seconds*
+            (lambda () (take-snapshot feeds feed))))
+
+(defun take-snapshot (feeds feed)
+  "Keeps a snapshot of FEED, one of FEEDS, sends it to the viewers, and schedules the next."
+  (await-snapshot feeds feed)           ; first, so that a failure here does not end the feed
+  (let ((viewers (with-live-feeds (feeds) (live-feed-viewers feed)))
+        (kept (cons (snapshot-octets (live-feed-servers feed) nil) (live-feed-history feed))))
+    (setf (live-feed-history feed) (subseq kept 0 (min *snapshots-kept* (length kept))))
+    (when viewers
+      (let ((event (snapshots-event (list (snapshot-octets (live-feed-servers feed) t)))))
+        (call-for-all (lambda (viewer) (send-to-viewer viewer event)) viewers)))))
