@@ -213,20 +213,6 @@ slash after its first token."
          (char= #\/ (schar text slash))
          (values (text-run-end text (1+ slash) size +token+) slash))))
 
-(defun quoted-end (text start lenient-p)
-  "The position of the closing quote of the quoted string that begins in TEXT before START.  If the
-quote is missing: the end of TEXT if LENIENT-P, else an error."
-  (declare (type text text) (type index start) #.*plain-policy*)
-  ;; RFC 9110, section 5.6.4
-  (loop with size of-type index = (length text)
-        with position of-type index = start
-        while (< position size)
-        do (case (schar text position)
-             (#\" (return position))
-             (#\\ (incf position)))
-           (incf position)
-        finally (return (if lenient-p size (error 'malformed-media-type)))))
-
 (defun parameter-value-end (text start)
   "The end of the parameter value, other than a quoted string, that begins in TEXT at START."
   (declare (type text text) (type index start) #.*plain-policy*)
@@ -236,56 +222,58 @@ quote is missing: the end of TEXT if LENIENT-P, else an error."
                 (or (char= char #\;) (char= char #\Space) (char= char #\Tab)))
         finally (return position)))
 
-(defun parameter-range (text start name lenient-p)
-  "The start and the end, without quotes, of the value of the first parameter NAME in TEXT, whose
-parameters begin at START; and true if the value is quoted.  NIL if there is no such parameter.  At
-a parameter without a value, stops if LENIENT-P, else signals MALFORMED-MEDIA-TYPE."
+(defun parameter-in (text start name lenient-p)
+  "The value, a fresh string, of the first parameter NAME in TEXT, whose parameters begin at START;
+NIL if there is none.  At a parameter without a value, or a quoted string without an end, stops if
+LENIENT-P, else signals MALFORMED-MEDIA-TYPE."
   (declare (type text text name) (type index start) #.*plain-policy*)
-  (let ((size (length text)) (position start) (from nil) (to 0) (quoted nil))
-    (declare (type index position to))
-    (flet ((skip (start)
+  (let ((size (length text)) (position start) (found nil))
+    (declare (type index position))
+    (flet ((skip (start)                ; white space; the character behind it
              (setf position (text-run-end text start size +whitespace+))
              (and (< position size)
                   (schar text position))))
       (loop
         (unless (and (eql #\; (skip position))
                      (skip (1+ position)))
-          (return (and from (values from to quoted))))
+          (return found))
         (let* ((name-start position)
-               (name-end (text-run-end text name-start size +token+)))
-          (unless (and (eql #\= (skip name-end))
-                       (skip (1+ position)))
-            (when lenient-p
-              (return (and from (values from to quoted))))
-            (error 'malformed-media-type))
-          (let* ((quote-p (char= #\" (schar text position)))
-                 (value (if quote-p (1+ position) position))
-                 (end (if quote-p
-                          (quoted-end text value lenient-p)
-                          (parameter-value-end text value))))
-            (declare (type index value end))
-            (when (and (null from) (string-equal name text :start2 name-start :end2 name-end))
-              (setf from value to end quoted quote-p))
-            (setf position (if quote-p (min size (1+ end)) end))))))))
-
-(defun unescaped (text start end)
-  "A fresh string: TEXT from START below END without the backslashes that escape a quote or a
-backslash.  Others stay: browsers escape none, and paths and patterns have them."
-  (with-output-to-string (output)
-    (loop with position = start
-          while (< position end)
-          do (when (and (char= #\\ (char text position))
-                        (< (1+ position) end)
-                        (find (char text (1+ position)) "\"\\"))
-               (incf position))
-             (write-char (char text position) output)
-             (incf position))))
-
-(defun parameter-value (text start end quoted)
-  "The parameter value in TEXT from START below END.  QUOTED is true if it was in quotes."
-  (if quoted
-      (unescaped text start end)
-      (text-part text start end)))
+               (name-end (text-run-end text name-start size +token+))
+               (wanted-p (and (null found)
+                              (string-equal name text :start2 name-start :end2 name-end))))
+          (cond ((not (and (eql #\= (skip name-end))
+                           (skip (1+ position))))
+                 (when lenient-p
+                   (return found))
+                 (error 'malformed-media-type))
+                ((char= #\" (schar text position))
+                 ;; RFC 9110, section 5.6.4.  Of the backslashes only those go that escape a quote
+                 ;; or a backslash: browsers escape none, and paths and patterns have them.
+                 (let* ((from (1+ position))
+                        (to (loop for place of-type index from from below size
+                                  until (char= #\" (schar text place))
+                                  do (when (char= #\\ (schar text place))
+                                       (incf place))
+                                  finally (return (min place size)))))
+                   (declare (type index from to))
+                   (when (and (= to size) (not lenient-p))
+                     (error 'malformed-media-type))
+                   (when wanted-p
+                     (setf found
+                           (with-output-to-string (value)
+                             (loop while (< from to)
+                                   do (when (and (char= #\\ (schar text from))
+                                                 (< (1+ from) to)
+                                                 (find (schar text (1+ from)) "\"\\"))
+                                        (incf from))
+                                      (write-char (schar text from) value)
+                                      (incf from)))))
+                   (setf position (min size (1+ to)))))
+                (t
+                 (let ((end (parameter-value-end text position)))
+                   (when wanted-p
+                     (setf found (text-part text position end)))
+                   (setf position end)))))))))
 
 (defun media-type-p (type text)
   "True if the string TEXT, the value of a Content-Type, names the media type TYPE, a string.
@@ -305,11 +293,9 @@ part of the type before the slash.  Signals MALFORMED-MEDIA-TYPE if TEXT is not 
   (let ((text (coerce text 'text)) (name (coerce name 'text)))
     (multiple-value-bind (type-end slash) (media-type-end text)
       (when type-end
-        (multiple-value-bind (start end quoted) (parameter-range text type-end name nil)
-          (and start
-               (or (null kind)
-                   (string-equal kind text :end2 slash))
-               (parameter-value text start end quoted)))))))
+        (let ((value (parameter-in text type-end name nil)))
+          (and (or (null kind) (string-equal kind text :end2 slash))
+               value))))))
 
 ;;; A multipart parser finds the parts among the octets of a multipart body.  Like the head parser,
 ;;; it is a state machine, keeps no octets, and gives the same result however the octets are split.
@@ -527,16 +513,6 @@ ISO-8859-1."
           (values (latin-1-text octets 0 count) charset))
         (values text nil))))
 
-(defun file-name-in (parameter)
-  "The name of a file, a string whose character codes are octets, or NIL; and its charset, or NIL.
-PARAMETER is a function that maps the name of a parameter to its value or NIL."
-  (let* ((plain (funcall parameter "filename"))
-         ;; RFC 7578, section 4.2, forbids filename* to clients, but some send it for a file.
-         (extended (and (null plain) (funcall parameter "filename*"))))
-    (if extended
-        (extended-value extended)
-        (values plain nil))))
-
 (defun part-facts (octets start end)
   "Reads the head of a part, OCTETS from START below END.  Returns four values, each a string or
 NIL: the name of the field; the name of the file; the media type without parameters (RFC 7578,
@@ -546,21 +522,20 @@ signals an error for the octets of a head, and takes time linear in their number
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (let ((lines (head-lines (latin-1-text octets start end))))
-    (flet ((parameter-in (line to name)
-             (and line
-                  (multiple-value-bind (start end quoted)
-                      (parameter-range line to (coerce name 'text) t)
-                    (and start
-                         (parameter-value line start end quoted))))))
+    (flet ((parameter (line to name)
+             (and line (parameter-in line to (coerce name 'text) t))))
       (multiple-value-bind (line from to) (field-of-part lines "content-disposition" "form-data")
         (declare (ignore from))
         (multiple-value-bind (type-line type-start type-end) (field-of-part lines "content-type")
           (multiple-value-bind (file-name charset)
-              (file-name-in (lambda (name) (parameter-in line to name)))
-            (values (parameter-in line to "name")
+              ;; RFC 7578, section 4.2, forbids filename* to clients, but some send it for a file.
+              (let* ((plain (parameter line to "filename"))
+                     (extended (and (null plain) (parameter line to "filename*"))))
+                (if extended (extended-value extended) plain))
+            (values (parameter line to "name")
                     file-name
                     (and type-line
                          (text-part type-line type-start type-end))
                     (if file-name
                         charset
-                        (parameter-in type-line type-end "charset")))))))))
+                        (parameter type-line type-end "charset")))))))))

@@ -283,9 +283,10 @@ another thread has changed TEXT since its size was computed."
       (when (= i (length text))
         (return position))
       (multiple-value-bind (code next) (code-point text i)
+        (declare (type (unsigned-byte 21) code))
         (let* ((size (code-size code))
                (end (+ position size)))
-          (declare (type index end))
+          (declare (type (integer 1 4) size) (type index end))
           (when (> end limit)
             (return nil))
           ;; The last octets have six bits each; the first has as many ones as there are octets, and

@@ -63,7 +63,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:decimal-number #:+most-integer-digits+
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text #:octet-count
-   #:utf-8-text #:utf-8-code #:utf-8-size-by-first #:put-code-point #:percent-decoded
+   #:utf-8-text #:utf-8-code #:utf-8-size-by-first #:percent-decoded
    ;; checks of arguments
    #:check-range))
 

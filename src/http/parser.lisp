@@ -29,10 +29,9 @@ parsed part of an incomplete head, but none of its octets."
   (offset 0 :type index)
   ;; The head as far as it was read; NIL beyond the request line if it was forgotten.
   (head nil :type (or null head))
-  (fields '() :type list)               ; alist, newest first
+  (fields '() :type list)               ; as SETTLE-HEAD gets them, the last field first
   (field-count 0 :type index)
-  (seen 0 :type role)                   ; the union of the roles of all fields
-  (repeated-p nil :type boolean))       ; true if a value in FIELDS is a list, newest first
+  (seen 0 :type role))                  ; the union of the roles of all fields
 
 (defun reset-parser (parser &optional (limits (parser-limits parser)))
   "Makes PARSER ready for a new request under LIMITS, and returns PARSER.  The caller needs this
@@ -47,8 +46,7 @@ only to drop an unfinished head, after a PROTOCOL-ERROR, or to change LIMITS bet
         (parser-head parser) nil
         (parser-fields parser) '()
         (parser-field-count parser) 0
-        (parser-seen parser) 0
-        (parser-repeated-p parser) nil)
+        (parser-seen parser) 0)
   parser)
 
 (defun forget-head (parser)
@@ -57,8 +55,7 @@ for the rest of the head holds only its octets.  When the head is complete, PARS
 head again."
   (declare (type parser parser))
   (setf (parser-head parser) nil
-        (parser-fields parser) '()
-        (parser-repeated-p parser) nil))
+        (parser-fields parser) '()))
 
 (defun parser-begun-p (parser)
   "True if PARSER has seen an octet of a request, not counting empty lines before the request."
@@ -139,7 +136,15 @@ the position after it, or NIL where more has to come."
           start (1+ stop)))
   (when (< start end)
     (expect-line-feed (aref octets start))
-    (settle-target head)
+    (let ((uri (head-uri head)))
+      (declare (type text uri))
+      ;; RFC 9112, section 3.2: no form has a fragment.  Some proxies would read it as a part of the
+      ;; path, and others not.
+      (when (find #\# uri)
+        (refuse :fragment-in-target))
+      (unless (and (char= #\/ (schar uri 0)) ; RFC 9112, section 3.2.1
+                   (not (eq :connect (head-method head))))
+        (settle-unusual-target head)))
     (1+ start)))
 
 (defun read-field (parser octets start end)
@@ -203,30 +208,11 @@ or NIL where more has to come."
         (cond (earlier
                (setf (cdr earlier) (cons value (if (listp (cdr earlier))
                                                    (cdr earlier)
-                                                   (list (cdr earlier))))
-                     (parser-repeated-p parser) t))
+                                                   (list (cdr earlier))))))
               (t
                (push (cons name value) (parser-fields parser))
                (setf (parser-seen parser) (logior role seen))))))
     (+ 2 value-end)))
-
-(defun finished-head (parser)
-  "The head that PARSER has read, after the checks that need all of its fields."
-  (declare (type parser parser) #.*plain-policy*)
-  (let ((head (parser-head parser))
-        (fields (nreverse (parser-fields parser))))
-    (when (parser-repeated-p parser)
-      ;; All values are joined at once, since joining them two by two would take quadratic time.
-      (loop for field in fields
-            for (name . values) = field
-            when (listp values)
-              do (setf (cdr field)
-                       (coerce (format nil (if (eq name :cookie) "~{~A~^; ~}" "~{~A~^,~}")
-                                       (reverse values))
-                               'text))))
-    (setf (head-headers head) fields)
-    (settle-head head (parser-seen parser) (parser-limits parser))
-    head))
 
 (defun parse-head (parser octets start end)
   "Continues to parse a request head with PARSER, in OCTETS from START below END.  Returns two
@@ -278,7 +264,10 @@ received so far cannot become an acceptable request (RFC 9112, section 2.2)."
                      start next             ; the caller can drop the octets before
                      line next))
               (empty-p
-               (let ((head (and (parser-head parser) (finished-head parser))))
+               (let ((head (parser-head parser)))
+                 (when head
+                   (settle-head head (nreverse (parser-fields parser)) (parser-seen parser)
+                                limits))
                  (reset-parser parser)
                  (when head
                    (return (values head next)))

@@ -169,21 +169,16 @@ AUTHORITY has none, and NIL if it is not a number (RFC 3986, section 3.2)."
         when (and (<= end (length uri)) (string-equal scheme uri :end2 end))
           return end))
 
-(defun settle-target (head)
-  "Checks the target of HEAD, and sets the host if the target names one."
+(defun settle-unusual-target (head)
+  "Checks the target of HEAD, which is no path, and sets the host if the target names one."
   (declare (type head head) #.*plain-policy*)
   (let* ((uri (head-uri head)) (size (length uri)) (method (head-method head)))
     (declare (type text uri))
-    ;; RFC 9112, section 3.2: no form has a fragment.  Some proxies would read it as a part of the
-    ;; path, and others not.
-    (when (find #\# uri)
-      (refuse :fragment-in-target))
     (cond ((eq method :connect)         ; RFC 9112, section 3.2.3: host and port, both there
            (multiple-value-bind (valid-p host-end) (authority-p uri 0 size)
              (unless (and valid-p (plusp host-end) (< (1+ host-end) size))
                (refuse :connect-without-authority)))
            (setf (head-host head) uri))
-          ((char= #\/ (schar uri 0)))   ; RFC 9112, section 3.2.1
           ((string= "*" uri)            ; RFC 9112, section 3.2.4
            (unless (eq method :options)
              (refuse :asterisk-without-options)))
@@ -261,12 +256,20 @@ server is alive (RFC 9110, section 9.3.7)."
                  (refuse :body-too-large)))
       (setf (head-framing head) (if (zerop size) :none size)))))
 
-(defun settle-head (head seen limits)
-  "Sets what the fields of HEAD, with the roles SEEN, say of the request.  Refuses the head if they
-contradict each other, or LIMITS."
+(defun settle-head (head headers seen limits)
+  "Sets the fields of HEAD to HEADERS, an alist with the roles SEEN, in which the values of a
+repeated field are a list, the last first; and what they say of the request.  Refuses the head if
+they contradict each other, or LIMITS."
   (declare (type head head) (type role seen) (type limits limits) #.*plain-policy*)
-  (let ((headers (head-headers head))
-        (later-p (eq :http/1.1 (head-protocol head)))
+  (loop for field in headers
+        for (name . values) = field
+        when (listp values)
+          do (setf (cdr field)
+                   (coerce (format nil (if (eq name :cookie) "~{~A~^; ~}" "~{~A~^,~}")
+                                   (reverse values))
+                           'text)))
+  (setf (head-headers head) headers)
+  (let ((later-p (eq :http/1.1 (head-protocol head)))
         (close-p nil) (upgrade-p nil))
     ;; RFC 9112, section 3.2: a server MUST respond with 400 to HTTP/1.1 without Host, and to an
     ;; invalid one.  Section 3.2.2: it MUST ignore Host in favour of the target.

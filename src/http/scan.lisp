@@ -367,19 +367,6 @@ that breaks off."
                  do (setf code (logior (ash code 6) (logand #x3F (aref octets position))))
                  finally (return (values code (+ start size))))))))
 
-(defun put-code-point (text position code)
-  "Puts the character of CODE, an integer, into TEXT at POSITION, as two characters if this Lisp's
-strings are UTF-16.  Returns the position after it."
-  (declare (type text text) (type index position) (type (unsigned-byte 21) code) #.*plain-policy*)
-  (cond ((< code char-code-limit)
-         (setf (schar text position) (code-char code))
-         (1+ position))
-        (t
-         (let ((offset (- code #x10000)))
-           (setf (schar text position) (code-char (+ #xD800 (ash offset -10)))
-                 (schar text (1+ position)) (code-char (+ #xDC00 (logand #x3FF offset))))
-           (+ position 2)))))
-
 (defun utf-8-text (octets &optional (start 0) (end (length octets)))
   "A fresh string: OCTETS from START below END decoded as UTF-8.  U+FFFD replaces each invalid
 sequence."
@@ -391,8 +378,14 @@ sequence."
     (declare (type index fill))
     (loop while (< start end)
           do (multiple-value-bind (code next) (utf-8-code octets start end)
-               (setf fill (put-code-point text fill code)
-                     start next)))
+               (cond ((< code char-code-limit)
+                      (setf (schar text fill) (code-char code)))
+                     (t                 ; the strings of this Lisp are UTF-16
+                      (decf code #x10000)
+                      (setf (schar text fill) (code-char (+ #xD800 (ash code -10)))
+                            (schar text (incf fill)) (code-char (+ #xDC00 (logand #x3FF code))))))
+               (incf fill)
+               (setf start next)))
     (if (= fill (length text)) text (text-part text 0 fill))))
 
 ;;; RFC 3986, section 2.1
@@ -424,18 +417,14 @@ and the number of octets in it."
              (incf fill))
     (values octets fill)))
 
-(defun ascii-p (text start end)
-  (declare (type text text) (type index start end) #.*plain-policy*)
-  (loop for position from start below end
-        always (< (char-code (schar text position)) 128)))
-
 (defun percent-decoded (text start end)
   "TEXT, all Latin-1, from START below END, with percent-encoded octets decoded and the result read
 as UTF-8: a string.  It is TEXT itself if that is the same."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (assert (<= start end (length text)) (start end) "[~S, ~S) is not a range of a text." start end)
-  (cond ((not (and (= end (text-position #\% text start end))
-                   (ascii-p text start end)))
+  (cond ((loop for position from start below end
+               for char = (schar text position)
+               thereis (or (char= #\% char) (< 127 (char-code char))))
          (multiple-value-bind (octets count) (encoded-octets text start end)
            (utf-8-text octets 0 count)))
         ((and (= 0 start) (= end (length text))) text)
