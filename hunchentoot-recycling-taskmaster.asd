@@ -166,7 +166,6 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
    (:module "hunchentoot"
     :serial t
     :components ((:file "internals")    ; what Hunchentoot hides
-                 (:file "user-methods") ; of programs, beside ours
                  (:file "taskmaster")   ; between Hunchentoot, engine and server
                  (:file "acceptors")    ; arguments, listening, start and stop
                  (:file "logs")

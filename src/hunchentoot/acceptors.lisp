@@ -363,6 +363,20 @@ another thread has done so, and ACCEPTOR may have been started again."
 (defmethod place-of ((acceptor hunchentoot:acceptor))
   (place-text (hunchentoot:acceptor-address acceptor) (hunchentoot:acceptor-port acceptor)))
 
+(defun program-comes-first-p (function &rest arguments)
+  "True if a program has methods of FUNCTION for ARGUMENTS that come before Hunchentoot's and ours.
+These have no qualifiers, one of the classes below as their first specialiser, and T as the others."
+  (let ((others (mapcar (constantly (find-class t)) (rest arguments))))
+    (loop for method in (compute-applicable-methods function arguments)
+          thereis (not (or (equal '(:after) (method-qualifiers method))
+                           (loop for name in '(parallel-ssl-acceptor parallel-acceptor
+                                               hunchentoot:ssl-acceptor hunchentoot:acceptor t)
+                                 for class = (find-class name nil)
+                                 thereis (and class
+                                              (eq method (find-method function '()
+                                                                      (cons class others)
+                                                                      nil)))))))))
+
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
   "Starts ACCEPTOR, and returns it once it accepts connections.  When that fails, signals the reason
 and leaves it stopped."
@@ -380,7 +394,9 @@ and leaves it stopped."
           (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))
         (setf engine nil
               server-name (acceptor-server-name acceptor)
-              reads-first-p (wraps-connections-p acceptor)))
+              reads-first-p (program-comes-first-p
+                             #'hunchentoot:process-connection acceptor
+                             (make-instance 'usocket:stream-usocket :socket nil :stream nil))))
       (unless-returned (multiple-value-prog1 (call-next-method)
                          (settle-logs acceptor)
                          (unless (or (typep log '(or null stream))

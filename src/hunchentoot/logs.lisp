@@ -61,16 +61,14 @@ ends all others.  Other acceptors than ours have none."
   (declare (ignore destination))
   (settle-logs acceptor))
 
-(defgeneric reopen-logs (acceptor)
-  (:documentation "Writes the pending lines of the logs of ACCEPTOR, and returns ACCEPTOR.  Call it
+(defun reopen-logs (acceptor)
+  "Writes the pending lines of the logs of ACCEPTOR, and returns ACCEPTOR.  Call it
 after a log file was renamed, as logrotate does: lines of later requests, and all lines after the
 return, go to the new file of that name.  Since log files are not kept open, lines go there without
-this call too, after about half a second.  Waits for the disk.")
-  (:method ((acceptor hunchentoot:acceptor))
-    acceptor)                           ; it opens its log for each line
-  (:method ((acceptor parallel-acceptor))
-    (mapc #'flush-journal (acceptor-journals acceptor))
-    acceptor))
+this call too, after about half a second.  Waits for the disk."
+  (when (typep acceptor 'parallel-acceptor) ; others open their log for each line
+    (mapc #'flush-journal (acceptor-journals acceptor)))
+  acceptor)
 
 ;;; A line of the access log: in Hunchentoot's format, as JSON, or made by a function of the program
 
@@ -254,40 +252,19 @@ more of its reply.  That is no error of the program."
   (let ((current (current-request)))
     (and current (identifier-of current))))
 
-(defun message-line (acceptor level control arguments treat)
-  "The line, an OUTPUT, for a message of CONTROL and ARGUMENTS for ACCEPTOR at LEVEL.  TREAT makes a
-text of an argument if clients can cause the message; then the line has the number of earlier ones
-that were left out, and is NIL where they come too often.  That of an error in a handler has the
-request and the backtrace."
-  (multiple-value-bind (arguments backtrace) (message-parts control arguments)
-    (let ((request (current-request))
-          (text (if treat
-                    (counted-text (slot-value acceptor 'throttle) control arguments treat)
-                    (message-text control arguments))))
-      (and text
-           (encoded-message (message-log-format acceptor) level text
-                            :backtrace (and hunchentoot:*log-lisp-backtraces-p* backtrace)
-                            :request (and request
-                                          (equal control *error-control*)
-                                          (request-words (hunchentoot:request-method request)
-                                                         (hunchentoot:request-uri request)
-                                                         (hunchentoot:server-protocol request)))
-                            :request-id (and request (request-id request))
-                            :remote-address
-                            (cond (request (hunchentoot:remote-addr request))
-                                  ((and *exchange* (current-http-connection)) ; it is still read
-                                   (http-address (current-http-connection)))))))))
-
 (defun write-message (acceptor level control arguments)
-  "Writes the message of CONTROL and ARGUMENTS, at LEVEL, to the message log of ACCEPTOR.  Never
-signals an error, and never waits for the destination while ACCEPTOR is started."
+  "Writes the message of CONTROL and ARGUMENTS, at LEVEL, to the message log of ACCEPTOR.  That of
+an error in a handler has the request and the backtrace.  Never signals an error, and never waits
+for the destination while ACCEPTOR is started."
   (let* ((destination (hunchentoot:acceptor-message-log-destination acceptor))
-         (treat (cond ((not (stringp control)) nil) ; a program's: FORMAT takes functions, too
+         (request (current-request))
+         (error-p (equal control *error-control*))
+         ;; Makes a text of an argument, if clients can cause the message.
+         (treat (cond (error-p #'report-text)
+                      ((not (stringp control)) nil) ; a program's: FORMAT takes functions, too
                       ((some (lambda (beginning) (uiop:string-prefix-p beginning control))
                              *client-caused-messages*)
-                       #'client-text)
-                      ((string= control *error-control*)
-                       #'report-text))))
+                       #'client-text))))
     (cond ((null destination))
           ((and treat (some #'departure-p arguments))
            (log-rarely (slot-value acceptor 'throttle) :departure
@@ -298,9 +275,28 @@ signals an error, and never waits for the destination while ACCEPTOR is started.
           (t
            (unless (or treat (not *ours-to-tell-p*) (equal control *rare-control*))
              (setf treat #'report-text))
-           (let ((line (message-line acceptor level control arguments treat)))
-             (when line
-               (append-line (journal-for acceptor destination) line t)))))))
+           (multiple-value-bind (arguments backtrace) (message-parts control arguments)
+             ;; With the number of earlier ones that were left out; NIL where they come too often.
+             (let ((text (if treat
+                             (counted-text (slot-value acceptor 'throttle)
+                                           control arguments treat)
+                             (message-text control arguments))))
+               (when text
+                 (append-line
+                  (journal-for acceptor destination)
+                  (encoded-message (message-log-format acceptor) level text
+                                   :backtrace (and hunchentoot:*log-lisp-backtraces-p* backtrace)
+                                   :request (and request error-p
+                                                 (request-words
+                                                  (hunchentoot:request-method request)
+                                                  (hunchentoot:request-uri request)
+                                                  (hunchentoot:server-protocol request)))
+                                   :request-id (and request (request-id request))
+                                   :remote-address
+                                   (cond (request (hunchentoot:remote-addr request))
+                                         ((and *exchange* (current-http-connection))
+                                          (http-address (current-http-connection)))))
+                  t))))))))
 
 (defmethod hunchentoot:acceptor-log-message ((acceptor parallel-acceptor) level control
                                              &rest arguments)

@@ -236,40 +236,34 @@ string; NIL where the client tells none (HTML Living Standard, section 9.2.4)."
 is sent then, or up to half that time earlier.  A new value counts from the next stream or comment
 on.")
 
-(defstruct (heart (:include opaque) (:constructor make-heart ()) (:copier nil))
-  "The event streams of a taskmaster that get comments."
-  (channel (make-channel :when-full :skip) :read-only t)
-  ;; The engine whose timer is pending, or NIL; guarded by the lock of the channel.
-  (engine nil))
-
 (defun begin-heartbeat (taskmaster stream)
   "Has comments sent to STREAM, an event stream of TASKMASTER, while it is silent."
-  (let ((heart (taskmaster-heart taskmaster))
+  (let ((channel (silent-streams taskmaster))
         (engine (application-engine taskmaster)))
-    (subscribe (heart-channel heart) stream)
-    (unless (eq engine (with-channel ((heart-channel heart))
-                         (shiftf (heart-engine heart) engine)))
-      (await-heartbeat heart engine))))
+    (subscribe channel stream)
+    (unless (eq engine (with-channel (channel)
+                         (shiftf (heart-engine taskmaster) engine)))
+      (await-heartbeat taskmaster engine))))
 
-(defun await-heartbeat (heart engine)
-  "Schedules the next comments to the streams of HEART, on ENGINE.  Where *HEARTBEAT-SECONDS* is NIL
-or not a number above 0, schedules none; the next stream tries again."
+(defun await-heartbeat (taskmaster engine)
+  "Schedules the next comments to the streams of TASKMASTER, on ENGINE.  Where *HEARTBEAT-SECONDS*
+is NIL or not a number above 0, schedules none; the next stream tries again."
   (let ((seconds *heartbeat-seconds*))
     (if (typep seconds '(real (0)))
-        (schedule engine (/ seconds 2) (lambda () (beat heart engine)))
-        (with-channel ((heart-channel heart))
-          (when (eq engine (heart-engine heart)) ; no other one has a pending timer
-            (setf (heart-engine heart) nil))))))
+        (schedule engine (/ seconds 2) (lambda () (beat taskmaster engine)))
+        (with-channel ((silent-streams taskmaster))
+          (when (eq engine (heart-engine taskmaster)) ; no other one has a pending timer
+            (setf (heart-engine taskmaster) nil))))))
 
-(defun beat (heart engine)
-  "Sends a comment to the silent streams of HEART, and schedules the next call while it has
+(defun beat (taskmaster engine)
+  "Sends a comment to the silent streams of TASKMASTER, and schedules the next call while it has
 streams."
-  (let ((channel (heart-channel heart)))
+  (let ((channel (silent-streams taskmaster)))
     (when (with-channel (channel)
-            (and (eq engine (heart-engine heart))
+            (and (eq engine (heart-engine taskmaster))
                  (or (plusp (hash-table-count (channel-subscribers channel)))
-                     (setf (heart-engine heart) nil))))
-      (await-heartbeat heart engine)    ; first, so that a failure here does not end the heartbeat
+                     (setf (heart-engine taskmaster) nil))))
+      (await-heartbeat taskmaster engine) ; first, so that a failure here does not end the heartbeat
       (publish-encoded channel (message-encoder (encode-comment) nil)
                        (lambda (stream)
                          (silent-again-p (outgoing-stream-shared-queue stream)))))))

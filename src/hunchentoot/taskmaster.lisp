@@ -33,8 +33,11 @@ start.")
    (failed-handshakes :accessor taskmaster-failed-handshakes
                       :documentation "An alist of kinds and counters of failed handshakes since the
 last start.")
-   (heart :initform (make-heart) :reader taskmaster-heart
-          :documentation "The event streams that get comments."))
+   (silent-streams :initform (make-channel :when-full :skip) :reader silent-streams
+                   :documentation "A channel of the event streams that get comments.")
+   (heart-engine :initform nil :accessor heart-engine
+                 :documentation "The engine whose timer for these is pending, or NIL; guarded by
+the lock of the channel."))
   (:default-initargs
    :standby-thread-count nil
    :max-thread-count *default-max-thread-count*
@@ -165,28 +168,25 @@ gives its engine, if there is one, the current limits."
 (defmethod reinitialize-instance :after ((taskmaster recycling-taskmaster) &key)
   (settle-arguments taskmaster))
 
-(defgeneric taskmaster-standby-thread-count (taskmaster)
-  (:documentation "How many threads of TASKMASTER, a RECYCLING-TASKMASTER, are made at start and
-kept when there is nothing to do, an integer above 0.  Can be set with SETF, also while the server
-runs: missing threads are made at once, and threads beyond the number end when they have nothing to
-do.  SETF signals HUNCHENTOOT:PARAMETER-ERROR for a value that is greater than MAX-THREAD-COUNT.")
-  (:method ((taskmaster recycling-taskmaster))
-    (slot-value taskmaster 'standby-thread-count)))
+(defun taskmaster-standby-thread-count (taskmaster)
+  "How many threads of TASKMASTER, a RECYCLING-TASKMASTER, are made at start and kept when there is
+nothing to do, an integer above 0.  Can be set with SETF, also while the server runs: missing
+threads are made at once, and threads beyond the number end when they have nothing to do.  SETF
+signals HUNCHENTOOT:PARAMETER-ERROR for a value that is greater than MAX-THREAD-COUNT."
+  (slot-value taskmaster 'standby-thread-count))
 
-(defgeneric (setf taskmaster-standby-thread-count) (count taskmaster)
-  (:documentation "Makes COUNT, an integer above 0, the number of threads that TASKMASTER keeps when
-there is nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR.")
-  (:method (count (taskmaster recycling-taskmaster))
-    (check-arguments taskmaster (list :standby-thread-count (or count 0)))
-    (setf (slot-value taskmaster 'standby-thread-count) count)
-    (settle-arguments taskmaster)
-    count))
+(defun (setf taskmaster-standby-thread-count) (count taskmaster)
+  "Makes COUNT, an integer above 0, the number of threads that TASKMASTER keeps when there is
+nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR."
+  (check-arguments taskmaster (list :standby-thread-count (or count 0)))
+  (setf (slot-value taskmaster 'standby-thread-count) count)
+  (settle-arguments taskmaster)
+  count)
 
-(defgeneric taskmaster-worker-thread-name-format (taskmaster)
-  (:documentation "The control string, for FORMAT, of the names of the threads of TASKMASTER, a
-RECYCLING-TASKMASTER.  Its one argument is a string with address, port and number.")
-  (:method ((taskmaster recycling-taskmaster))
-    (slot-value taskmaster 'worker-thread-name-format)))
+(defun taskmaster-worker-thread-name-format (taskmaster)
+  "The control string, for FORMAT, of the names of the threads of TASKMASTER, a
+RECYCLING-TASKMASTER.  Its one argument is a string with address, port and number."
+  (slot-value taskmaster 'worker-thread-name-format))
 
 (defmethod (setf hunchentoot:taskmaster-max-thread-count) :around
     (value (taskmaster recycling-taskmaster))
@@ -275,16 +275,19 @@ another acceptor, since they would serve its connections as those of ACCEPTOR."
 
 ;;; Questions of the server
 
-(defmethod reads-first-p ((taskmaster recycling-taskmaster))
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
-    (or (not (typep acceptor 'parallel-acceptor))
-        (slot-value acceptor 'reads-first-p))))
-
-(defmethod application-limits ((taskmaster recycling-taskmaster))
+(declaim (inline acceptor-fact))
+(defun acceptor-fact (taskmaster slot default)
+  "The value of SLOT of the acceptor of TASKMASTER; DEFAULT if that is of Hunchentoot's classes."
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
     (if (typep acceptor 'parallel-acceptor)
-        (slot-value acceptor 'limits)
-        *default-limits*)))
+        (slot-value acceptor slot)
+        default)))
+
+(defmethod reads-first-p ((taskmaster recycling-taskmaster))
+  (acceptor-fact taskmaster 'reads-first-p t))
+
+(defmethod application-limits ((taskmaster recycling-taskmaster))
+  (acceptor-fact taskmaster 'limits *default-limits*))
 
 (defmethod read-seconds ((taskmaster recycling-taskmaster))
   (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
@@ -296,24 +299,18 @@ another acceptor, since they would serve its connections as those of ACCEPTOR."
   (hunchentoot:acceptor-ssl-p (hunchentoot:taskmaster-acceptor taskmaster)))
 
 (defmethod trusted-proxies ((taskmaster recycling-taskmaster))
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
-    (and (typep acceptor 'parallel-acceptor)
-         (acceptor-trusted-proxies acceptor))))
+  (acceptor-fact taskmaster 'trusted-proxies '()))
 
 (defmethod proxy-protocol-p ((taskmaster recycling-taskmaster))
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
-    (and (typep acceptor 'parallel-acceptor)
-         (slot-value acceptor 'proxy-protocol))))
+  (acceptor-fact taskmaster 'proxy-protocol nil))
 
 (defmethod program-stream ((taskmaster recycling-taskmaster) socket-stream)
   (let ((hunchentoot:*acceptor* (hunchentoot:taskmaster-acceptor taskmaster)))
     (hunchentoot:initialize-connection-stream hunchentoot:*acceptor* socket-stream)))
 
 (defmethod name-of-our-end ((taskmaster recycling-taskmaster) socket)
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
-    (or (and (typep acceptor 'parallel-acceptor)
-             (slot-value acceptor 'sole-name))
-        (multiple-value-list (local-name socket)))))
+  (or (acceptor-fact taskmaster 'sole-name nil)
+      (multiple-value-list (local-name socket))))
 
 (defmethod check-head ((taskmaster recycling-taskmaster) head)
   "Refuses a method that this version of Hunchentoot does not serve."

@@ -129,15 +129,13 @@ ones keep theirs, whose sessions can be resumed.  Calls CHANGE once the context 
       (renew-tls-context acceptor initargs (lambda () (call-next-method)))
       (call-next-method)))
 
-(defgeneric reload-certificates (acceptor)
-  (:documentation "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew: certificates, keys,
-certificates of client authorities, and the ticket key.  Links are resolved anew.  Returns ACCEPTOR.
-Only new connections use the new files.  Sessions of earlier connections can still be resumed.  For
-a mistake, signals HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps the old files in
-use.")
-  (:method ((acceptor parallel-ssl-acceptor))
-    (renew-tls-context acceptor '())
-    acceptor))
+(defun reload-certificates (acceptor)
+  "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew: certificates, keys, certificates of
+client authorities, and the ticket key.  Links are resolved anew.  Returns ACCEPTOR.  Only new
+connections use the new files.  Sessions of earlier connections can still be resumed.  For a
+mistake, signals HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps the old files in use."
+  (renew-tls-context acceptor '())
+  acceptor)
 
 (defmethod renew-files :after ((acceptor parallel-ssl-acceptor))
   (reload-certificates acceptor))
@@ -146,8 +144,7 @@ use.")
   (unless (hunchentoot:started-p acceptor)
     (setf (acceptor-tls-context acceptor) nil ; the last one may come from a saved image
           (slot-value acceptor 'own-handshakes-p)
-          (every (lambda (method) (equal '(:after) (method-qualifiers method)))
-                 (methods-of-program #'hunchentoot:initialize-connection-stream acceptor nil)))
+          (not (program-comes-first-p #'hunchentoot:initialize-connection-stream acceptor nil)))
     (handler-bind ((warning (lambda (warning)
                               (complain acceptor :warning "~A" warning)
                               (muffle-warning warning))))
