@@ -172,8 +172,8 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "parameters")   ; of a request: its query and its cookies
                  (:file "reply")        ; to octets
-                 (:file "requests")     ; from head to conclusion
                  (:file "deferred-replies") ; replies that any thread has, later
+                 (:file "requests")     ; from head to conclusion
                  (:file "channels")     ; to many clients at once, in several processes
                  (:file "outgoing-streams") ; replies that any thread writes, later
                  (:file "websockets")

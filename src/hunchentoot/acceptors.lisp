@@ -253,26 +253,26 @@ the limits.")
     (let ((names (loop for (name value) in `((:listen-path ,listen-path) (:listen-mode ,listen-mode)
                                              (:listen-fd ,listen-fd) (:reuse-port ,reuse-port))
                        when value collect name)))
-      (flet ((refuse (control &rest arguments)
-               (apply #'hunchentoot:parameter-error control arguments)))
-        (cond ((and names (not (special-listeners-supported-p)))
-               (refuse "~{~A~^, ~}: this needs SBCL under Linux." names))
-              ((and listen-mode (not listen-path))
-               (refuse "LISTEN-MODE needs a LISTEN-PATH, whose mode it is."))
-              ((and listen-path listen-fd)
-               (refuse "LISTEN-PATH and LISTEN-FD exclude each other."))
-              ((not (or listen-path listen-fd)))
-              ((or (hunchentoot:acceptor-address acceptor)
-                   (not (member (hunchentoot:acceptor-port acceptor)
-                                (list 0 (default-port (hunchentoot:acceptor-ssl-p acceptor))))))
-               (refuse "~A says where to listen, so ADDRESS and PORT must not." (first names)))
-              (reuse-port
-               (refuse "REUSE-PORT needs a port, and ~A gives none." (first names)))
-              ((typep (acceptor-taskmaster acceptor) 'recycling-taskmaster)
-               (set-acceptor-name acceptor nil 0))
-              (t
-               (refuse "~A needs a RECYCLING-TASKMASTER, not ~A."
-                       (first names) (acceptor-taskmaster acceptor))))))))
+      (cond ((and names (not (special-listeners-supported-p)))
+             (hunchentoot:parameter-error "~{~A~^, ~}: this needs SBCL under Linux." names))
+            ((and listen-mode (not listen-path))
+             (hunchentoot:parameter-error "LISTEN-MODE needs a LISTEN-PATH, whose mode it is."))
+            ((and listen-path listen-fd)
+             (hunchentoot:parameter-error "LISTEN-PATH and LISTEN-FD exclude each other."))
+            ((not (or listen-path listen-fd)))
+            ((or (hunchentoot:acceptor-address acceptor)
+                 (not (member (hunchentoot:acceptor-port acceptor)
+                              (list 0 (default-port (hunchentoot:acceptor-ssl-p acceptor))))))
+             (hunchentoot:parameter-error
+              "~A says where to listen, so ADDRESS and PORT must not." (first names)))
+            (reuse-port
+             (hunchentoot:parameter-error
+              "REUSE-PORT needs a port, and ~A gives none." (first names)))
+            ((typep (acceptor-taskmaster acceptor) 'recycling-taskmaster)
+             (set-acceptor-name acceptor nil 0))
+            (t
+             (hunchentoot:parameter-error "~A needs a RECYCLING-TASKMASTER, not ~A."
+                                          (first names) (acceptor-taskmaster acceptor)))))))
 
 (defmethod initialize-instance :after
     ((acceptor parallel-acceptor) &key taskmaster (parking nil parking-p))
@@ -455,7 +455,7 @@ none has."
 (defmethod hunchentoot:acceptor-ssl-p :around ((acceptor parallel-acceptor))
   "While a request is processed whose scheme a trusted proxy has told, true when that is https.
 HUNCHENTOOT:SSL-P and HUNCHENTOOT:REDIRECT ask."
-  (let* ((request (and (boundp 'hunchentoot:*request*) hunchentoot:*request*))
+  (let* ((request (current-request))
          (scheme (and request
                       (eq acceptor (hunchentoot:request-acceptor request))
                       (told-scheme request))))

@@ -142,11 +142,10 @@ left or the time has run out.  Signals REPLY-ALREADY-SENT when REPLY was complet
 logged, and the error page shows it where Hunchentoot shows errors.  Returns and signals what
 COMPLETE-REPLY does."
   (answer-deferred-response (deferred-reply-deferred-response reply)
-                            (make-completion (failure reason) nil '() nil)))
-
-(defun failure (reason)
-  "A condition for REASON, a condition or a string."
-  (if (typep reason 'condition) reason (make-condition 'reply-failed :reason reason)))
+                            (make-completion (if (typep reason 'condition)
+                                                 reason
+                                                 (make-condition 'reply-failed :reason reason))
+                                             nil '() nil)))
 
 (defun reply-abandoned-p (reply)
   "True when the client of REPLY is known to have left, or the time of REPLY has run out.  A client
@@ -204,10 +203,6 @@ synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client ha
 
 ;;; After the handler has returned
 
-(defun deferred-response-waits-p (deferred-response)
-  "True when the handler that has deferred DEFERRED-RESPONSE has just returned or was left."
-  (null (deferred-reply-stream (deferred-response-context deferred-response))))
-
 (defun deferred-result (deferred-response left-p condition backtrace)
   "The result of the handler that has deferred DEFERRED-RESPONSE; LEFT-P is true if it was left, and
 CONDITION and BACKTRACE are those of its failure.  Returns content; :LATER when the reply comes
@@ -221,7 +216,9 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
                    (or condition
                        ;; See CONTENT-REFUSED.
                        (unless (eq :error (client-side (exchange-protocol *exchange*)))
-                         (failure "The handler was left before its deferred reply was complete.")))
+                         (make-condition
+                          'reply-failed
+                          :reason "The handler was left before its deferred reply was complete.")))
                    backtrace))
           (t
            (when condition              ; the client gets its answer all the same

@@ -140,15 +140,10 @@ octets are stored in REQUEST."
     (reserve-memory content (* +octets-for-decoding+ (length octets)))
     (query-alist (latin-1-text octets 0 (length octets)) (or external-format default) ascii-p)))
 
-;;; Forms with files (multipart/form-data, RFC 7578), octets and not characters.  The content of a
-;;; small file stays in memory until the end of its form, so that a form with too many files makes
-;;; no files on disk.
+;;; Forms with files (multipart/form-data, RFC 7578), octets and not characters.
 
 (defconstant +form-buffer-size+ (* 64 1024)
   "How many octets of a form are read at once; more than the head of a part may have.")
-
-(defconstant +most-held+ +form-buffer-size+
-  "How many octets of all files of a form together are held in memory.")
 
 (defconstant +octets-for-keeping+ 6
   "How many octets of memory one octet of a part takes at most: in a piece, in the whole part, and
@@ -164,7 +159,6 @@ FIELDS parts were found, FILES of them with files, and KEPT octets of them are i
   (limits nil :type limits :read-only t)
   (fields 0 :type index)
   (files 0 :type index)
-  (held 0 :type index)                  ; octets of files in memory
   (kept 0 :type content-size)
   (unreserved 0 :type content-size)     ; of those kept
   (octets (make-octets +form-buffer-size+) :type octets :read-only t)
@@ -182,9 +176,6 @@ UPLOAD-NOT-STORED where a file of a well-formed form cannot be made or written."
                                while event
                                append (part-parameter reader from to format)))
              (stray (- (form-reader-end reader) (form-reader-start reader))))
-        (loop for (nil . value) in parameters
-              when (and (consp value) (listp (first value))) ; a file that is held in memory
-                do (setf (first value) (new-file (first value))))
         (loop for more = (progn (setf (form-reader-start reader) (form-reader-end reader))
                                 (refill reader))
               until (zerop more)
@@ -228,7 +219,7 @@ form.  Signals MALFORMED-MULTIPART where the end is missing."
 
 (defun part-parameter (reader from to external-format)
   "A list of the parameters that a part adds to the request; its head is the octets of READER FROM
-TO.  The value of a file is a list of its content, see PART-CONTENT, name and type."
+TO.  The value of a file is a list of its temporary pathname, name and type."
   (let ((limits (form-reader-limits reader)))
     (flet ((check (count most refusal)
              (when (and most (> count most))
@@ -239,15 +230,16 @@ TO.  The value of a file is a list of its content, see PART-CONTENT, name and ty
           (part-facts (form-reader-octets reader) from to)
         (when file-name
           (check (incf (form-reader-files reader)) (limits-file-count limits) :too-many-files))
-        (let ((content (part-content reader file-name)))
-          ;; A field for a file for which the user chose none has a file with an empty name.
-          (when (and name (not (equal "" file-name)))
-            (list (cons (form-text name external-format)
-                        (if file-name
-                            (list content
-                                  (text-in-charset file-name charset external-format)
-                                  (or type ""))
-                            (text-in-charset (joined content) charset external-format))))))))))
+        (cond ((or (null name) (equal "" file-name)) ; the user has chosen no file
+               (loop until (eq :end (next-event reader))))
+              (t
+               (list (cons (form-text name external-format)
+                           (if file-name
+                               (list (new-file reader)
+                                     (text-in-charset file-name charset external-format)
+                                     (or type ""))
+                               (text-in-charset (field-octets reader)
+                                                charset external-format))))))))))
 
 (defun note-kept (reader count)
   "Counts COUNT octets more of the form that are to be kept in memory."
@@ -260,28 +252,20 @@ TO.  The value of a file is a list of its content, see PART-CONTENT, name and ty
       (reserve-memory content (* +octets-for-keeping+
                                  (shiftf (form-reader-unreserved reader) 0))))))
 
-(defun part-content (reader file-p)
-  "The content of the current part, a list of octets in order; or the pathname of a temporary file,
-if FILE-P and it is large."
-  (let ((pieces '()))
+(defun field-octets (reader)
+  "The octets of the content of the current part, a field."
+  (let ((pieces '()) (size 0))
     (loop
       (multiple-value-bind (event from to) (next-event reader)
         (when (eq event :end)
-          (return (nreverse pieces)))
-        (push (subseq (form-reader-octets reader) from to) pieces)
-        (cond ((not file-p)
-               (note-kept reader (- to from)))
-              ((> (incf (form-reader-held reader) (- to from)) +most-held+)
-               (decf (form-reader-held reader) (reduce #'+ pieces :key #'length))
-               (return (new-file (nreverse pieces) reader))))))))
-
-(defun joined (pieces)
-  "All octets of PIECES, a list of octets."
-  (let ((whole (make-octets (reduce #'+ pieces :key #'length)))
-        (position 0))
-    (dolist (piece pieces whole)
-      (replace whole (the octets piece) :start1 position)
-      (incf position (length piece)))))
+          (return))
+        (note-kept reader (- to from))
+        (incf size (- to from))
+        (push (subseq (form-reader-octets reader) from to) pieces)))
+    (let ((whole (make-octets size)))
+      (dolist (piece pieces whole)
+        (decf size (length piece))
+        (replace whole (the octets piece) :start1 size)))))
 
 (defparameter *most-names-tried* 100
   "How many names of temporary files are tried for a part of a form.")
@@ -310,9 +294,9 @@ It is deleted at the end of the request.  Signals UPLOAD-NOT-STORED."
       (funcall hunchentoot:*file-upload-hook* pathname))
     pathname))
 
-(defun new-file (pieces &optional reader)
-  "The pathname of a temporary file with PIECES, a list of octets, and the rest of the current part
-of READER, if any.  Signals UPLOAD-NOT-STORED where the file cannot be made or written."
+(defun new-file (reader)
+  "The pathname of a temporary file with the content of the current part.  Signals UPLOAD-NOT-STORED
+where the file cannot be made or written."
   (loop repeat *most-names-tried*
         for pathname = (temporary-pathname)
         for file = (storing-upload
@@ -321,17 +305,13 @@ of READER, if any.  Signals UPLOAD-NOT-STORED where the file cannot be made or w
                                     :element-type '(unsigned-byte 8)))
         do (when file
              (with-open-stream (file file) ; errors of the content are not the file's
-               (flet ((store (octets start end)
-                        (storing-upload (write-sequence octets file :start start :end end))))
-                 (dolist (piece pieces)
-                   (store piece 0 nil))
-                 (when reader
-                   (loop
-                     (multiple-value-bind (event from to) (next-event reader)
-                       (when (eq event :end)
-                         (return))
-                       (store (form-reader-octets reader) from to))))
-                 (storing-upload (finish-output file))))
+               (loop
+                 (multiple-value-bind (event from to) (next-event reader)
+                   (when (eq event :end)
+                     (return))
+                   (storing-upload (write-sequence (form-reader-octets reader) file
+                                                   :start from :end to))))
+               (storing-upload (finish-output file)))
              (return pathname))
            (setf *tmp-files* (remove pathname *tmp-files*)) ; it belongs to somebody else
         finally (error 'upload-not-stored
@@ -349,11 +329,8 @@ of READER, if any.  Signals UPLOAD-NOT-STORED where the file cannot be made or w
 invalid in it, uses EXTERNAL-FORMAT; if they are invalid in that, too, Latin-1.  So a client's wrong
 charset does not make the form malformed."
   (flet ((text-in (format)
-           (handler-case (form-text octets format)
-             (error () nil))))
-    (if charset
-        (or (let ((format (format-named charset)))
-              (and format (text-in format)))
-            (text-in external-format)
-            (form-text octets :latin-1))
-        (form-text octets external-format))))
+           (and format (ignore-errors (form-text octets format)))))
+    (cond ((null charset) (form-text octets external-format))
+          ((text-in (format-named charset)))
+          ((text-in external-format))
+          (t (form-text octets :latin-1)))))

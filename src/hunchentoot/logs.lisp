@@ -96,39 +96,30 @@ An error is counted and logged, and does not harm the request."
       (error (condition)
         (lose-line journal condition)))))
 
-(defmacro encode-items (line &body items)
-  "Appends ITEMS to LINE.  A literal string is appended as it is.  The value of another form is
-appended by ENCODE-PRINTED, as between quotation marks.  (OR-DASH form) stands for a dash where the
-value is NIL, and (BARE form) for a value outside of quotation marks."
-  `(progn
-     ,@(loop for item in items
-             collect (cond ((stringp item)
-                            ;; ABCL would dump literal octets as a general vector.
-                            `(encode-octets ,line
-                                            (load-time-value (map 'octets #'char-code ,item))))
-                           ((and (consp item) (eq 'or-dash (first item)))
-                            `(encode-printed ,line (or ,(second item) "-")))
-                           ((and (consp item) (eq 'bare (first item)))
-                            `(encode-printed ,line ,(second item) :bracketed))
-                           (t
-                            `(encode-printed ,line ,item))))))
-
 (defun encode-combined (line address forwarded user method path query protocol status octets
                         referer user-agent)
   "Appends to LINE what Hunchentoot's ACCEPTOR-LOG-ACCESS writes of these facts, of which most may
 be NIL.  Characters that could forge a part of the line are escaped."
-  (encode-items line (or-dash address))
-  (when forwarded
-    (encode-items line " (" (bare forwarded) ")"))
-  (encode-items line " " (bare (or user "-")) " [" (local-now) "] \"" (or-dash method))
-  (when path
-    (encode-items line " " path))
-  (when query
-    (encode-items line "?" query))
-  (when protocol
-    (encode-items line " " protocol))
-  (encode-items line
-    "\" " status " " (or-dash octets) " \"" (or-dash referer) "\" \"" (or-dash user-agent) "\""))
+  (flet ((put (text value &optional (where :quoted))
+           (encode-string line text :utf-8)
+           (encode-printed line (or value "-") where)))
+    (put "" address)
+    (when forwarded
+      (put " (" forwarded :bracketed))
+    (put (if forwarded ") " " ") user :bracketed)
+    (put " [" (local-now))
+    (put "] \"" method)
+    (when path
+      (put " " path))
+    (when query
+      (put "?" query))
+    (when protocol
+      (put " " protocol))
+    (put "\" " status)
+    (put " " octets)
+    (put " \"" referer)
+    (put "\" \"" user-agent)
+    (encode-string line "\"" :utf-8)))
 
 (defun log-access (acceptor request reply status duration)
   "Writes a line about REQUEST, answered by REPLY with STATUS after DURATION, in microseconds or

@@ -48,14 +48,6 @@ PLUS-P."
   "True when CHAR is a space or a tab."
   (or (char= char #\Space) (char= char #\Tab)))
 
-(defun without-spaces (name)
-  "The string NAME without spaces at its ends."
-  (let ((size (length name)))
-    (if (and (plusp size)
-             (or (char= #\Space (char name 0)) (char= #\Space (char name (1- size)))))
-        (string-trim " " name)
-        name)))
-
 (defun query-alist (query external-format ascii-p)
   "An alist of the names and values in the string QUERY, decoded in EXTERNAL-FORMAT, which is a
 superset of ASCII if ASCII-P.  Empty elements count, except at the end."
@@ -68,7 +60,7 @@ superset of ASCII if ASCII-P.  Empty elements count, except at the end."
           do (let* ((end (text-position #\& query start size))
                     (equals (text-position #\= query start end)))
                (declare (type index end equals))
-               (push (cons (without-spaces (decoded query start equals external-format ascii-p))
+               (push (cons (string-trim " " (decoded query start equals external-format ascii-p))
                            (decoded query (min end (1+ equals)) end external-format ascii-p))
                      alist)
                (setf start (1+ end))))
@@ -110,7 +102,7 @@ TEXT belongs to the elements.  Empty elements count, except at the end."
   (flet ((cookie (start end)
            (let ((equals (text-position #\= cookies start end)))
              (declare (type index equals))
-             (cons (without-spaces (text-part cookies start equals))
+             (cons (string-trim " " (text-part cookies start equals))
                    (text-part cookies (min end (1+ equals)) end)))))
     (declare (dynamic-extent #'cookie))
     (map-list-elements #'cookie cookies #\, #\;)))
@@ -132,8 +124,7 @@ at the end."
 
 (defun format-named (charset)
   "The external format that CHARSET, a string, names, or NIL.  Interns nothing."
-  (handler-case (flexi-streams:make-external-format charset :eol-style :lf)
-    (error () nil)))
+  (ignore-errors (flexi-streams:make-external-format charset :eol-style :lf)))
 
 (defconstant +most-told+ 40
   "How many characters of a client's text a message may show.")
@@ -188,15 +179,13 @@ more where it was believed or not before."
 (defun client-keeps-p (hunchentoots request)
   "As Hunchentoot's function KEEP-ALIVE-P for REQUEST; HUNCHENTOOTS is that function."
   (declare (ignore hunchentoots))
-  (let ((options (list-of-elements (or (hunchentoot:header-in :connection request) ""))))
-    (flet ((option-p (option)
-             (member option options :test #'string-equal)))
-      (let ((wanted-p (option-p "keep-alive")))
-        (values (and (hunchentoot:acceptor-persistent-connections-p hunchentoot:*acceptor*)
-                     (case (hunchentoot:server-protocol request)
-                       (:http/1.1 (not (option-p "close")))
-                       (:http/1.0 wanted-p)))
-                wanted-p)))))
+  (let* ((options (list-of-elements (or (hunchentoot:header-in :connection request) "")))
+         (wanted-p (member "keep-alive" options :test #'string-equal)))
+    (values (and (hunchentoot:acceptor-persistent-connections-p hunchentoot:*acceptor*)
+                 (case (hunchentoot:server-protocol request)
+                   (:http/1.1 (not (member "close" options :test #'string-equal)))
+                   (:http/1.0 wanted-p)))
+            wanted-p)))
 
 (defun guarded-format (hunchentoots type)
   "As EXTERNAL-FORMAT-OF-TYPE for TYPE; HUNCHENTOOTS is Hunchentoot's function for that, which
@@ -212,13 +201,10 @@ interns."
 (defun converted-parameter (hunchentoots argument type)
   "Converts the parameter ARGUMENT to TYPE as HUNCHENTOOTS, a function, does; but returns NIL for a
 keyword that does not exist, and for an integer that is too long."
-  (cond ((not (stringp argument))
-         (funcall hunchentoots argument type))
-        ((eq type 'keyword)
+  (cond ((and (stringp argument) (eq type 'keyword))
          (values (find-symbol (string-upcase argument) '#:keyword)))
-        ((and (eq type 'integer) (> (length argument) +most-integer-characters+))
-         nil)
-        (t
+        ((not (and (stringp argument) (eq type 'integer)
+                   (> (length argument) +most-integer-characters+)))
          (funcall hunchentoots argument type))))
 
 (defconstant +most-array-elements+ 10000

@@ -73,36 +73,29 @@ and others must not fill the memory.")
 
 (defun send-content (acceptor request status content)
   "Sends the reply with STATUS and CONTENT, a string or octets, or NIL for none."
-  (cond ((or hunchentoot:*header-stream* (not (typep content '(or string octets))))
-         (start-output status content))
-        ((stringp content)
-         (let* ((text (if (hunchentoot:session request) (rewrite-urls content) content))
-                (kind (content-kind (hunchentoot:content-type*)
-                                    (hunchentoot:reply-external-format*)))
-                (encoding (content-kind-encoding kind))
-                (length (and encoding (encoded-length text encoding))))
-           (if length
-               (flet ((append-text (reply)
-                        (encode-string reply text encoding length)
-                        nil))
-                 (declare (dynamic-extent #'append-text))
-                 (send-reply-with acceptor request status
-                                  (content-kind-header kind) length #'append-text))
-               (send-octets-of-content
-                acceptor request status (content-kind-header kind)
-                (coerce (flexi-streams:string-to-octets
-                         text :external-format (content-kind-external-format kind))
-                        'octets)))))
-        (t
-         (send-octets-of-content acceptor request status nil (coerce content 'octets)))))
-
-(defun send-octets-of-content (acceptor request status content-type octets)
-  (flet ((append-octets (reply)
-           (if (encode-body reply octets)
-               nil
-               octets)))                ; it is better to send them by themselves
-    (declare (dynamic-extent #'append-octets))
-    (send-reply-with acceptor request status content-type (length octets) #'append-octets)))
+  (if (or hunchentoot:*header-stream* (not (typep content '(or string octets))))
+      (start-output status content)
+      (let* ((content (if (and (hunchentoot:session request) (stringp content))
+                          (rewrite-urls content)
+                          content))
+             (kind (and (stringp content)
+                        (content-kind (hunchentoot:content-type*)
+                                      (hunchentoot:reply-external-format*))))
+             (encoding (and kind (content-kind-encoding kind)))
+             (length (and encoding (encoded-length content encoding)))
+             (body (cond (length content)
+                         (kind
+                          (coerce (flexi-streams:string-to-octets
+                                   content :external-format (content-kind-external-format kind))
+                                  'octets))
+                         (t (coerce content 'octets)))))
+        (flet ((append-it (reply)
+                 (cond (length (encode-string reply body encoding length) nil)
+                       ((encode-body reply body) nil)
+                       (t body))))      ; it is better to send it by itself
+          (declare (dynamic-extent #'append-it))
+          (send-reply-with acceptor request status (and kind (content-kind-header kind))
+                           (or length (length body)) #'append-it)))))
 
 (defun send-reply-with (acceptor request status content-type length append)
   "Sends the reply with STATUS and LENGTH octets of content.  CONTENT-TYPE is as in SETTLE-HEAD.

@@ -313,7 +313,9 @@ content, or NIL, a condition and a backtrace; and as fourth value true if it was
                (note-event exchange :reply-cut))
               ((exchange-upgrade exchange) ; a head without content
                (send-result acceptor request "" condition backtrace))
-              ((and deferred-response (deferred-response-waits-p deferred-response))
+              ((and deferred-response
+                    (null (deferred-reply-stream (deferred-response-context deferred-response))))
+               ;; The handler that has deferred the reply has just returned or was left.
                (multiple-value-bind (content condition backtrace)
                    (deferred-result deferred-response left-p condition backtrace)
                  (unless (eq :later content)

@@ -145,6 +145,7 @@ WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
   (send-frame socket (encode-frame :binary octets) wait))
 
 (defun send-frame (socket frame wait)
+  "Has FRAME sent to SOCKET; WAIT, values and conditions are as in WRITE-OUTGOING."
   (check-type socket websocket)
   (let ((queue (websocket-shared-queue socket)))
     (flet ((room-p ()                   ; waits for that as WAIT says
