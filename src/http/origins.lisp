@@ -40,55 +40,38 @@ number."
                  start (min end (1+ number-end)))
         finally (return bits)))
 
-(defun hexadecimal-group (text start end)
-  "The number of one to four hexadecimal digits that TEXT, a string, has from START to END; or NIL."
-  (and (<= 1 (- end start) 4)
-       (loop with number = 0
-             for position from start below end
-             for code = (char-code (char text position))
-             for digit = (and (< code 128) (digit-char-p (code-char code) 16))
-             unless digit
-               return nil
-             do (setf number (+ (* 16 number) digit))
-             finally (return number))))
-
-(defun ipv6-groups (text start end ipv4-p)
-  "The bits of the groups in TEXT, a string, from START to END, that colons separate; and their
-number.  There may be none.  If IPV4-P, the last two may be an IPv4 address.  NIL if TEXT has
-something else there."
-  (loop with bits = 0 and count = 0
-        while (< start end)
-        do (let* ((group-end (or (position #\: text :start start :end end) end))
-                  (last-p (= group-end end))
-                  (group (hexadecimal-group text start group-end))
-                  (ipv4 (and (not group) last-p ipv4-p (ipv4-bits text start group-end))))
-             (cond (group (setf bits (+ (ash bits 16) group)) (incf count))
-                   (ipv4 (setf bits (+ (ash bits 32) ipv4)) (incf count 2))
-                   (t (return nil)))
-             ;; A colon must be followed by a group.
-             (when (and (not last-p) (= end (1+ group-end)))
-               (return nil))
-             (setf start (if last-p end (1+ group-end))))
-        finally (return (values bits count))))
-
-(defun ipv6-bits (text start end)
-  "The bits of the IPv6 address in TEXT, a string, from START to END; NIL if there is none (RFC
-4291, section 2.2)."
-  (let ((gap (search "::" text :start2 start :end2 end)))
-    (multiple-value-bind (high high-count) (ipv6-groups text start (or gap end) (null gap))
-      (multiple-value-bind (low low-count) (if gap (ipv6-groups text (+ gap 2) end t) (values 0 0))
-        (and high low
-             (if gap
-                 (<= (+ high-count low-count) 7)
-                 (= high-count 8))
-             (+ (ash high (* 16 (- 8 high-count))) low))))))
+(defun ipv6-bits (text)
+  "The bits of the IPv6 address that TEXT is; NIL if it is none (RFC 4291, section 2.2)."
+  (labels ((hexadecimal (part)
+             (and (<= 1 (length part) 4)
+                  (every (lambda (char) (and (< (char-code char) 128) (digit-char-p char 16)))
+                         part)
+                  (reduce (lambda (number char) (+ (* 16 number) (digit-char-p char 16)))
+                          part :initial-value 0)))
+           (groups (text ipv4-p)        ; of 16 bits, between colons
+             (loop for (part . more) on (if (string= "" text)
+                                            '()
+                                            (uiop:split-string text :separator ":"))
+                   for number = (hexadecimal part)
+                   for ipv4 = (and ipv4-p (null number) (null more)
+                                   (ipv4-bits part 0 (length part)))
+                   append (cond (number (list number))
+                                (ipv4 (list (ash ipv4 -16) (ldb (byte 16 0) ipv4)))
+                                (t (return-from ipv6-bits nil))))))
+    (let* ((gap (search "::" text))
+           (high (groups (subseq text 0 gap) (null gap)))
+           (low (if gap (groups (subseq text (+ gap 2)) t) '()))
+           (missing (- 8 (length high) (length low))))
+      (and (if gap (plusp missing) (zerop missing))
+           (reduce (lambda (bits group) (+ (ash bits 16) group))
+                   (append high (make-list missing :initial-element 0) low))))))
 
 (defun parse-ip-address (text &optional (start 0) (end (length text)))
   "The IP-ADDRESS that TEXT, a string, has from START to END in the usual notation, without brackets
 and zone; NIL if there is none."
   (cond ((not (<= 2 (- end start) +most-address-characters+)) nil)
         ((find #\: text :start start :end end)
-         (ipv6-bits text start end))
+         (ipv6-bits (subseq text start end)))
         (t
          (let ((bits (ipv4-bits text start end)))
            (and bits (+ +ipv4-prefix+ bits))))))
