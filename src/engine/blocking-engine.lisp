@@ -34,7 +34,10 @@
   (setf (timers-set-clock (engine-timers engine))
         (lambda (moment)
           (declare (ignore moment))     ; its thread reads it from the timers
-          (wake-timer-thread engine))))
+          (bt:condition-notify (timers-changed (engine-timers engine)))
+          (when (timer-thread-missing-p engine)
+            (with-engine (engine)
+              (notify-sentinel engine))))))
 
 (defmethod leave-listener ((engine blocking-engine))
   (wake-listener (engine-listener engine)
@@ -115,8 +118,8 @@ serve."
          (decision
            (with-engine (engine)
              (counter-add (engine-accepted engine) 1)
-             (setf (engine-accept-trouble engine) nil
-                   (engine-accept-again-p engine) nil)
+             (remf (engine-troubles engine) :accept)
+             (setf (engine-accept-again-p engine) nil)
              (cond ((not (serving-p engine)) :late)
                    (crowded-p :refused)
                    ((not (full-p engine))
@@ -240,12 +243,23 @@ orderly end, unless it was given away."
 ;;; learns of the end releases its connection itself.
 
 (defmethod sentinel-loop ((engine blocking-engine))
-  (loop until (engine-stopped-p engine)
-        unless (call-surviving engine :housekeeping (lambda ()
-                                                      (housekeep engine)
-                                                      (clear-stack)
-                                                      (wait-a-tick engine)))
-          do (rest-until-woken engine *tick*)))
+  (flet ((period ()                     ; long while nothing that it looks after is under way
+           (if (or (plusp (worker-count engine :starting :serving))
+                   (full-p engine)
+                   (engine-queue engine)
+                   (engine-overloaded-p engine)
+                   (trouble engine :threads)
+                   (not (running-p engine)))
+               *tick*
+               *idle-tick*))
+         (needed-p ()
+           (or (worker-missing-p engine)
+               (timer-thread-needed-p engine))))
+    (loop until (engine-stopped-p engine)
+          do (if (call-surviving engine :housekeeping (lambda () (housekeep engine)))
+                 (progn (clear-stack)
+                        (rest-until-woken engine #'period #'needed-p))
+                 (rest-until-woken engine *tick*)))))
 
 (defun housekeep (engine)
   "Ends the connections of ENGINE that are overdue; that are idle where its drain is over, or while
@@ -293,21 +307,6 @@ waits for input, so that it can still tell its peer why.  Under the lock."
                        (member kind '(:first-byte :head :idle)))
                    :input
                    :io))))
-
-(defun wait-a-tick (engine)
-  (rest-until-woken engine
-                    (lambda ()
-                      (if (or (plusp (worker-count engine :starting :serving))
-                              (full-p engine)
-                              (engine-queue engine)
-                              (engine-overloaded-p engine)
-                              (engine-thread-trouble engine)
-                              (not (running-p engine)))
-                          *tick*
-                          *idle-tick*)) ; nothing that it looks after is under way
-                    (lambda ()
-                      (or (worker-missing-p engine)
-                          (timer-thread-needed-p engine)))))
 
 (defmethod end-input ((engine blocking-engine) &rest states)
   (with-engine (engine)

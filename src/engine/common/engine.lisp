@@ -75,14 +75,12 @@ wakes it.")
   ;; The sentinel's thread; that of the caller of START before it has begun; NIL before that, and
   ;; after it has ended.
   (sentinel nil)
-  (failing-parts '() :type list)        ; parts of its work that failed last, and that was noted
   (sentinel-wakeup (bt:make-condition-variable) :read-only t) ; notified before its tick
   (resources-held-p nil)                ; RELEASE-RESOURCES may have something to give back
   (accepting-p nil)                     ; it accepts connections from its listener
   (listener-users 0 :type fixnum)       ; threads that stop it, and use the listener meanwhile
-  (accept-trouble nil)                  ; the kind of ACCEPT-FAILED that was noted and lasts
   (accept-again-p nil)                  ; connections may wait that could not be accepted
-  (thread-trouble nil)                  ; the condition that kept a thread from being made; it lasts
+  (troubles '() :type list)             ; a plist of those that last; see NOTE-TROUBLE
   (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
   (exited '() :type list)               ; threads of workers and timers that ended, to be joined
   (workers '() :type list)              ; every one that has not ended
@@ -371,7 +369,27 @@ INTERRUPTIBLY.  An error there, of an interrupt, is counted and logged, and ends
        (count-failure ,engine)
        (log-message ,engine :error "A thread ends, and is replaced: ~A" condition))))
 
-;;; The making of threads, whose trouble is logged once while it lasts
+(defun trouble (engine kind)
+  "What NOTE-TROUBLE has noted of KIND for ENGINE, if that lasts."
+  (getf (engine-troubles engine) kind))
+
+(defun note-trouble (engine kind condition &optional (control "~A"))
+  "Counts a failure of ENGINE, and logs CONTROL with CONDITION, unless the last one of KIND, a
+keyword, was of the same type, and lasts: true then."
+  (let ((before (with-engine (engine)
+                  (incf (engine-failed engine))
+                  (shiftf (getf (engine-troubles engine) kind) condition))))
+    (or (and before (equal (type-of before) (type-of condition)))
+        (progn (log-message engine :error control condition)
+               nil))))
+
+(defun forget-trouble (engine kind)
+  "Notes that the trouble of KIND with ENGINE is over."
+  (when (trouble engine kind)
+    (with-engine (engine)
+      (remf (engine-troubles engine) kind))))
+
+;;; The making of threads
 
 (defparameter *trouble-seconds* 5
   "The trouble of making threads is over if none failed for this number of seconds, even if none
@@ -388,15 +406,13 @@ was needed since.")
 logged unless it was before.  No thread is made then before a tick has passed."
   (handler-case (call-making-thread function)
     ((or error storage-condition) (condition)
-      (unless (with-engine (engine)
-                (incf (engine-failed engine))
-                (setf (engine-launch-after engine) (+ (milliseconds) (as-milliseconds *tick*)))
-                (shiftf (engine-thread-trouble engine) condition))
-        (log-message engine :error "A thread could not be made, and is tried again: ~A" condition))
+      (setf (engine-launch-after engine) (+ (milliseconds) (as-milliseconds *tick*)))
+      (note-trouble engine :threads condition
+                    "A thread could not be made, and is tried again: ~A")
       nil)
     (:no-error (&rest values)
       (declare (ignore values))
-      (setf (engine-thread-trouble engine) nil)
+      (forget-trouble engine :threads)
       t)))
 
 (defun call-in-thread (engine name function)
@@ -446,28 +462,23 @@ counted then, and the caller is to refuse it.  True also where the service tells
   (counter-add (engine-sent engine) (send-queue-sent (connection-queue connection)))
   (leave-address engine connection))
 
-;;; Accepting, and its trouble, which is logged once while it lasts
+;;; Accepting
 
 (defun note-accept-trouble (engine condition)
-  "Logs CONDITION, unless the last trouble of ENGINE was of the same kind.  True if it lasts."
-  (let ((lasts-p (with-engine (engine)
-                   (incf (engine-failed engine))
-                   (setf (engine-accept-again-p engine) (not (typep condition 'listener-closed)))
-                   (when (typep condition 'descriptors-exhausted)
-                     (setf (engine-overloaded-p engine) t)) ; let descriptors go
-                   (eq (type-of condition)
-                       (shiftf (engine-accept-trouble engine) (type-of condition))))))
-    (unless lasts-p
-      (log-message engine :error "~A" condition))
-    lasts-p))
+  "Notes CONDITION, which kept ENGINE from accepting a connection.  True if it lasts."
+  (with-engine (engine)
+    (setf (engine-accept-again-p engine) (not (typep condition 'listener-closed)))
+    (when (typep condition 'descriptors-exhausted)
+      (setf (engine-overloaded-p engine) t))) ; let descriptors go
+  (note-trouble engine :accept condition))
 
 (defun forget-accept-trouble (engine)
   "Notes that ENGINE can accept connections again."
   (with-engine (engine)
-    (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+    (when (typep (trouble engine :accept) 'descriptors-exhausted)
       (setf (engine-overloaded-p engine) nil))
-    (setf (engine-accept-trouble engine) nil
-          (engine-accept-again-p engine) nil)))
+    (remf (engine-troubles engine) :accept)
+    (setf (engine-accept-again-p engine) nil)))
 
 (defun end-accepting (engine)
   "Makes ENGINE accept nothing more.  The system refuses later clients, or they wait for other

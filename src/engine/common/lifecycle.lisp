@@ -64,7 +64,7 @@ listener cannot be watched; and leaves nothing behind."
                                           (plusp (worker-count engine
                                                                :waiting :serving :active)))))
         (when (zerop (pool-size engine))
-          (error (or (engine-thread-trouble engine) 'no-workers)))
+          (error (or (trouble engine :threads) 'no-workers)))
         (call-making-thread (lambda () (make-sentinel engine)))
         (wait-for-change engine 5 (lambda ()
                                     (not (eq (bt:current-thread) (engine-sentinel engine))))))

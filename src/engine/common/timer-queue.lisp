@@ -286,13 +286,6 @@ or if ENGINE stops before.  Returns at once.  Any thread may call this."))
        (timer-thread-missing-p engine)
        (may-launch-p engine)))
 
-(defun wake-timer-thread (engine)
-  "Has the timer thread of ENGINE look at the timers.  Under their lock."
-  (bt:condition-notify (timers-changed (engine-timers engine)))
-  (when (timer-thread-missing-p engine)
-    (with-engine (engine)
-      (notify-sentinel engine))))
-
 (defun start-timer-thread (engine)
   "Makes the timer thread of ENGINE.  If that fails, the sentinel tries again later."
   (setf (timers-thread (engine-timers engine)) (bt:current-thread))

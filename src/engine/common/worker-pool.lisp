@@ -159,10 +159,8 @@ makes it die before ENGINE stops.  Its last act is then to make the next one."
                (when connection
                  (close-orphaned-connection engine connection))))
   (join-exited-threads engine 0)
-  (when (and (engine-thread-trouble engine)
-             (< (+ (engine-launch-after engine) (as-milliseconds *trouble-seconds*))
-                (milliseconds)))
-    (setf (engine-thread-trouble engine) nil))
+  (when (< (+ (engine-launch-after engine) (as-milliseconds *trouble-seconds*)) (milliseconds))
+    (forget-trouble engine :threads))
   (make-workers engine #'worker-missing-p))
 
 (defun join-exited-threads (engine seconds)
@@ -178,18 +176,14 @@ for the next time."
 
 (defun call-surviving (engine part function)
   "Calls FUNCTION, which does PART, a keyword, of the work of the sentinel.  True if it succeeds.
-A failure is logged, unless the last call for PART failed as well."
+A failure is logged, unless the last call for PART failed likewise."
   (handler-case (funcall function)
     (serious-condition (condition)
-      (count-failure engine)
-      (unless (member part (engine-failing-parts engine))
-        (push part (engine-failing-parts engine))
-        (log-message engine :error "The sentinel failed: ~A" condition))
+      (note-trouble engine part condition "The sentinel failed: ~A")
       nil)
     (:no-error (&rest values)
       (declare (ignore values))
-      (when (engine-failing-parts engine)
-        (setf (engine-failing-parts engine) (remove part (engine-failing-parts engine))))
+      (forget-trouble engine part)
       t)))
 
 (defun rest-until-woken (engine period &optional (needed-p (constantly nil)))

@@ -64,7 +64,7 @@ second value is true if there may be more connections, which the poller will not
     (when (minusp descriptor)
       (return-from take-connection (values nil (note-failed-accept engine (- descriptor)))))
     ;; A lack of descriptors is not over when one comes free.
-    (unless (member (engine-accept-trouble engine) '(nil descriptors-exhausted))
+    (unless (typep (trouble engine :accept) '(or null descriptors-exhausted))
       (forget-accept-trouble engine))
     (when (>= descriptor +most-descriptors+)
       (close-descriptor descriptor)
@@ -142,7 +142,7 @@ opened: as many as its limit are served, or have input and no worker."
 (defun note-backlog-empty (engine)
   "Records that no connection waited to be accepted by ENGINE.  A lack of descriptors is over
 then; for other trouble only the next connection shows whether it lasts."
-  (if (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+  (if (typep (trouble engine :accept) 'descriptors-exhausted)
       (forget-accept-trouble engine)
       (setf (engine-accept-again-p engine) nil)))
 

@@ -19,6 +19,7 @@
     (set-worker-state worker :active)
     (bt:condition-notify (engine-changed engine)))
   (loop with pool = (engine-pool-state engine)
+        with listener = (engine-listener-descriptor engine)
         for excess = (pool-state-excess pool)
         do (cond ((not (serving-p engine))
                   (with-engine (engine)
@@ -36,31 +37,33 @@
                     ;; This worker no longer counts as waiting; see IDLE-WAIT.
                     (when (and (pool-state-sentinel-idle-p pool) (not (somebody-waits-p engine)))
                       (wake-sentinel engine))
-                    (unwind-protect (handle-event engine worker token)
+                    (unwind-protect
+                         (cond ((= token listener)
+                                ;; Connections of an inherited listener may be for others.
+                                (when (engine-accepting-p engine)
+                                  (accept-connections engine worker)))
+                               ((= token +timer-token+)
+                                (unless-returned (run-due-timers engine worker)
+                                  ;; That event will not come again.
+                                  (queue-events engine (list +timer-token+))))
+                               (t
+                                (handle-event engine worker token)))
                       (setf (ready-worker-stamp worker) 0)))
                    (t
                     (interruptibly)
                     (clear-stack))))))  ; else it may keep the last connection alive
 
 (defun handle-event (engine worker token)
-  "Handles in WORKER an event of ENGINE with TOKEN."
-  (cond ((= token (engine-listener-descriptor engine))
-         (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
-           (accept-connections engine worker)))
-        ((= token +timer-token+)
-         (unless-returned (run-due-timers engine worker)
-           ;; That event will not come again.
-           (queue-events engine (list +timer-token+))))
-        (t
-         (let ((connection (find-connection (engine-table engine) (plain-token token))))
-           (cond ((null connection))
-                 ((not (become-owner connection (token-hangup-p token)))
-                  (when (connection-output connection) ; its owner may be in a handler for long
-                    (flush-queue (connection-queue connection))))
-                 ((connection-linger-octets connection)
-                  (linger engine connection))
-                 (t
-                  (serve-connection engine worker connection)))))))
+  "Handles in WORKER an event of a connection of ENGINE with TOKEN."
+  (let ((connection (find-connection (engine-table engine) (plain-token token))))
+    (cond ((null connection))
+          ((not (become-owner connection (token-hangup-p token)))
+           (when (connection-output connection) ; its owner may be in a handler for long
+             (flush-queue (connection-queue connection))))
+          ((connection-linger-octets connection)
+           (linger engine connection))
+          (t
+           (serve-connection engine worker connection)))))
 
 ;;; Timers.  The poller watches a timer descriptor, which makes one event each time the alarm rings.
 ;;; The worker that gets the event takes the due functions, one at a time.
@@ -373,7 +376,13 @@ cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited tim
   ;; next connection might have the same number.
   (setf (connection-untouched-p connection) t)
   (cond ((not (or (connection-watched connection)
-                  (watch-connection engine connection)))
+                  (let ((result (with-send-queue ((connection-queue connection))
+                                  (watch-under-lock engine connection))))
+                    (if (zerop result)
+                        (forget-trouble engine :watch)
+                        (note-trouble engine :watch (error-text (- result))
+                                      "Connections cannot be parked, and are closed: ~A."))
+                    (zerop result))))
          :broken)
         ((ownership-test (change-ownership connection :park) :arrived) :again)
         (t
@@ -402,21 +411,6 @@ if it finds a request in a buffer."
 (defun drop-if-parked (engine connection)
   (as-owner (claim-parked connection)
     (drop-connection engine connection)))
-
-(defun watch-connection (engine connection)
-  "Has the kernel report events of CONNECTION, which the caller owns.  NIL if the kernel refuses."
-  (let ((result (with-send-queue ((connection-queue connection))
-                  (watch-under-lock engine connection))))
-    (cond ((zerop result)
-           (setf (engine-watch-trouble-p engine) nil)
-           t)
-          (t
-           (count-failure engine)
-           (unless (shiftf (engine-watch-trouble-p engine) t)
-             (log-message engine :error
-                          "Connections cannot wait without a thread, and are closed: ~A."
-                          (error-text (- result))))
-           nil))))
 
 (defun watch-under-lock (engine connection)
   "Has the poller of ENGINE watch CONNECTION for input; for output too if some waits, from then on

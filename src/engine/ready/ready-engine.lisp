@@ -84,9 +84,7 @@ sentinel stands."
   (timer-descriptor -1 :type fixnum)    ; below 0 before the start
   ;; How often the sentinel, which alone writes it, has made each of *DECISIONS*.
   (decisions (make-array (length *decisions*) :element-type 'fixnum :initial-element 0)
-   :read-only t)
-  ;; The system refuses to watch connections; that was logged, and lasts.
-  (watch-trouble-p nil))
+   :read-only t))
 
 (defparameter *poll-milliseconds* 1000
   "A worker that had nothing to do for this long looks whether it is needed.  The poller wakes

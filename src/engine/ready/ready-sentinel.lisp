@@ -84,7 +84,7 @@ waits any more or a deadline comes soon."
                      (engine-table engine))
     (rest-until-woken engine
                       (cond ((or (engine-accept-again-p engine)
-                                 (engine-thread-trouble engine)
+                                 (trouble engine :threads)
                                  (not (running-p engine)))
                              *tick*)
                             (first
