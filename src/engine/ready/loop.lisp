@@ -552,8 +552,6 @@ its worker.  Any thread may call this, and does not wait."
   (map-connections (lambda (connection)
                      ;; An owner that finds :ARRIVED looks again.  If the owner has left a moment
                      ;; ago, AWAITING already shows whether the connection is deferred.
-                     (as-owner (and (or (owned-p connection)
-                                        (eq :answer (connection-awaiting connection)))
-                                    (become-owner connection nil))
-                       (requeue-connection engine connection)))
+                     (when (or (owned-p connection) (eq :answer (connection-awaiting connection)))
+                       (resume-connection engine connection)))
                    (engine-table engine)))
