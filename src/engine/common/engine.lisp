@@ -240,12 +240,6 @@ when ENGINE accepts nothing more."))
 served: the phase of ENGINE has changed.  A worker that has its own connection looks itself.")
   (:method ((engine engine))))
 
-(defgeneric call-noting (engine function)
-  (:documentation "Calls FUNCTION, which lets the service of ENGINE log a message, and may take
-long.")
-  (:method ((engine engine) function)
-    (funcall function)))
-
 ;;; Its numbers and its phase
 
 (defun state-index (state)
@@ -353,8 +347,7 @@ sentinel, or by its service, which has found it late before."
 failure of it is only counted."
   (flet ((note-with (arguments)
            (counting-failures (engine nil)
-             (call-noting engine (lambda ()
-                                   (apply #'note (engine-service engine) level control arguments)))
+             (apply #'note (engine-service engine) level control arguments)
              t)))
     (or (note-with arguments)
         ;; The report of a condition may have failed, and would remain unknown.

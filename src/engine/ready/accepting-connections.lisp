@@ -83,22 +83,21 @@ second value is true if there may be more connections, which the poller will not
 (defun open-connection (engine descriptor peer)
   "Makes a connection on DESCRIPTOR to PEER, which the caller owns.  If that fails, closes
 DESCRIPTOR."
-  (let* ((table (engine-table engine))
-         (connection (unless-returned
-                         (make-connection nil :descriptor descriptor
+  (unless-returned
+      (let* ((table (engine-table engine))
+             (connection (make-connection nil :descriptor descriptor
                                               :generation (next-generation table)
                                               :opened (coarse-now (engine-pool-state engine))
                                               :peer peer
-                                              :parkable-p t)
-                       (close-descriptor descriptor)))
-         (queue (connection-queue connection)))
-    (setf (send-queue-connection queue) connection
-          (send-queue-arm queue) (engine-arm engine))
-    (unless-returned (enter-connection table connection)
-      (close-descriptor descriptor))
-    (counter-add (engine-accepted engine) 1)
-    (counter-add (engine-open engine) 1)
-    connection))
+                                              :parkable-p t))
+             (queue (connection-queue connection)))
+        (setf (send-queue-connection queue) connection
+              (send-queue-arm queue) (engine-arm engine))
+        (enter-connection table connection)
+        (counter-add (engine-accepted engine) 1)
+        (counter-add (engine-open engine) 1)
+        connection)
+    (close-descriptor descriptor)))
 
 (defun crowded-p (engine)
   "True if ENGINE, all of whose workers serve, has no room for the connection that was just

@@ -27,16 +27,6 @@
   (setf (pool-state-clock pool) (milliseconds)
         (pool-state-clock-stopped-p pool) nil))
 
-(defmethod call-noting ((engine ready-engine) function)
-  "Lets COARSE-NOW ask the system while the sentinel may wait for a log."
-  (let ((pool (engine-pool-state engine)))
-    (if (or (pool-state-clock-stopped-p pool)
-            (not (eq (bt:current-thread) (engine-sentinel engine))))
-        (funcall function)
-        (unwind-protect (progn (setf (pool-state-clock-stopped-p pool) t)
-                               (funcall function))
-          (resume-clock pool)))))
-
 ;;; Its rests
 
 (defparameter *long-nap-ticks* 4
