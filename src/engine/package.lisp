@@ -7,49 +7,38 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; implemented by the layer above
-   #:service #:serve #:release #:time-out-handler
-   #:give-notice #:*refusal-reasons* #:address-limit
-   #:keep-unread-input #:input-kept-p
-   #:make-engine-thread #:call-in-thread #:call-as-worker #:note
+   #:service #:serve #:release #:time-out-handler #:give-notice #:*refusal-reasons*
+   #:address-limit #:keep-unread-input #:input-kept-p #:make-engine-thread #:call-in-thread
+   #:call-as-worker #:note
    ;; connections
-   #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
-   #:connection-descriptor #:connection-handle #:connection-peer #:connection-peer-name
-   #:enter-address #:refuse-with-notice #:connection-parkable-p
-   #:connection-deadline #:connection-deadline-kind
-   #:connection-outcome #:connection-input #:peer-ended-p
-   #:resume-connection #:limit-handler-at #:milliseconds-queued #:wake-from-client #:call-for-all
-   #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure #:evict-oldest
+   #:connection #:connection-socket #:connection-served #:connection-data #:count-request
+   #:detach #:connection-descriptor #:connection-handle #:connection-peer #:connection-peer-name
+   #:enter-address #:refuse-with-notice #:connection-parkable-p #:connection-deadline
+   #:connection-deadline-kind #:connection-outcome #:connection-input #:peer-ended-p
+   #:resume-connection #:limit-handler-at #:milliseconds-queued #:wake-from-client
+   #:call-for-all #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late
+   #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
-   #:connection-queue #:connection-output
-   #:send-queue #:make-send-queue #:with-send-queue #:send-queue-lock #:send-queue-descriptor
-   #:send-queue-parts #:send-queue-size #:send-queue-sender
-   #:send-queue-waits-p #:send-queue-sending-p #:send-waiting
-   #:send-queue-connection #:send-queue-arm #:send-queue-mark #:send-queue-on-room
-   #:send-queue-changed #:dead-p #:*giving-room-p*
-   #:write-to-queue #:write-parts #:write-under-lock #:queue-octets
-   #:hold-octets #:release-held
-   #:flush-queue #:end-queue #:make-room-for-output
-   #:peer-progress #:note-worker-wait
-   #:limit-taking #:send-queue-milliseconds #:next-look-at-taker #:taker-given-up-p
-   #:reset-taking #:earlier
-   #:drop-parts
-   #:part #:part-position #:part-end #:make-octets-part #:octets-part #:octets-part-p
-   #:octets-part-octets #:make-step-part
+   #:connection-queue #:connection-output #:send-queue #:make-send-queue #:with-send-queue
+   #:send-queue-lock #:send-queue-descriptor #:send-queue-parts #:send-queue-size
+   #:send-queue-sender #:send-queue-waits-p #:send-queue-sending-p #:send-waiting
+   #:send-queue-arm #:send-queue-mark #:send-queue-on-room #:send-queue-changed #:dead-p
+   #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock #:queue-octets
+   #:hold-octets #:release-held #:flush-queue #:end-queue #:make-room-for-output #:peer-progress
+   #:note-worker-wait #:limit-taking #:send-queue-milliseconds #:next-look-at-taker
+   #:taker-given-up-p #:reset-taking #:earlier #:drop-parts #:part #:part-position #:part-end
+   #:make-octets-part #:octets-part #:octets-part-p #:octets-part-octets #:make-step-part
    #:step-part-p #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p
    ;; engines
-   #:engine #:blocking-engine #:make-blocking-engine #:make-ready-engine
-   #:engine-service #:engine-listener #:engine-thread-limit #:engine-accept-limit
-   #:engine-waiting-limit #:wait-for-client
-   #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics
-   #:list-engine-connections #:list-workers #:note-task
-   #:start-engine #:stop-engine #:abandon-engine #:threads-left
-   #:winding-down-p #:keeps-connections-p #:welcoming-p #:running-p #:serving-p #:drain-over-p
-   #:engine-stopped-p #:inside-worker-p
-   #:stop-from-worker #:log-message
-   #:*worker* #:worker-engine #:current-engine
+   #:engine #:make-blocking-engine #:make-ready-engine #:engine-listener #:engine-accept-limit
+   #:engine-waiting-limit #:wait-for-client #:resize-pool #:engine-statistics #:*statistics*
+   #:no-statistics #:list-engine-connections #:list-workers #:note-task #:start-engine
+   #:stop-engine #:abandon-engine #:threads-left #:winding-down-p #:keeps-connections-p
+   #:welcoming-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:stop-from-worker
+   #:log-message #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take
-   #:*client-memory-share* #:*waiting-share* #:*request-share* #:client-memory-budget
-   #:client-memory-reserved #:reserve-client-memory #:release-client-memory
-   #:change-reservation #:fits-in-heap-p #:make-room-in-heap
+   #:*waiting-share* #:*request-share* #:client-memory-budget #:client-memory-reserved
+   #:reserve-client-memory #:release-client-memory #:change-reservation #:fits-in-heap-p
+   #:make-room-in-heap
    ;; timers
    #:timer #:schedule #:cancel #:call-when-pool-serves))
