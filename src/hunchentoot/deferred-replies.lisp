@@ -236,7 +236,7 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
                       (end-taking content)))
                   (add-files context (shiftf *tmp-files* '()))
                   (setf (deferred-reply-stream context) *hunchentoot-stream*
-                        (http-suspended-exchange (current-http-connection)) deferred-response)
+                        (http-suspended-exchange (exchange-http *exchange*)) deferred-response)
                   :later))))))
 
 ;;; Deferred replies that go on

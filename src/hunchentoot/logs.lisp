@@ -285,8 +285,8 @@ for the destination while ACCEPTOR is started."
                                    :request-id (and request (request-id request))
                                    :remote-address
                                    (cond (request (hunchentoot:remote-addr request))
-                                         ((and *exchange* (current-http-connection))
-                                          (http-address (current-http-connection)))))
+                                         ((and *exchange* (exchange-http *exchange*))
+                                          (http-address (exchange-http *exchange*)))))
                   t))))))))
 
 (defmethod hunchentoot:acceptor-log-message ((acceptor parallel-acceptor) level control

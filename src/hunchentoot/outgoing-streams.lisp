@@ -85,7 +85,7 @@ MARK octets may wait.  NIL when the reply is over."
                                   (hunchentoot:return-code*))
               (when (eq :none framing)
                 (end-with-head)))
-            (push-output (http-io (current-http-connection))))
+            (push-output (http-io (exchange-http *exchange*))))
         ((or invalid-header reply-failed) (condition)
           (end-with-head)
           (report-error hunchentoot:*acceptor* hunchentoot:*request* condition nil))))))

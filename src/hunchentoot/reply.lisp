@@ -107,7 +107,7 @@ sent after it."
       (let ((body (and (content-wanted-p (hunchentoot:request-method request) status)
                        (funcall append reply))))
         (begin-reply acceptor status event)
-        (send-reply (http-io (current-http-connection)) reply body)
+        (send-reply (http-io (exchange-http *exchange*)) reply body)
         (note-event *exchange* :reply-end)))))
 
 ;;; The head
@@ -242,7 +242,7 @@ function of the same arguments, where our own code does not make the reply."
          nil)                           ; as Hunchentoot does, but without a change
         ((and (null content)
               (ours-to-send-p)
-              (eq *hunchentoot-stream* (http-stream (current-http-connection))))
+              (eq *hunchentoot-stream* (http-stream (exchange-http *exchange*))))
          (start-streaming hunchentoot:*acceptor* hunchentoot:*request* status))
         (t
          (when (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
@@ -267,7 +267,7 @@ FRAMING-OF-STREAM.  Signals INVALID-HEADER for an impossible Content-Length."
   "Sends the head of the reply with STATUS to REQUEST and returns the stream for the
 content.  Leaves the handler by a throw if the method is HEAD."
   (multiple-value-bind (framing said) (current-framing)
-    (let ((io (http-io (current-http-connection)))
+    (let ((io (http-io (exchange-http *exchange*)))
           (event (settle-head acceptor status (not (eq :plain framing)) said nil)))
       (with-reply (reply)
         ;; The error page for a header that cannot be sent has no transfer coding.

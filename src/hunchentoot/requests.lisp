@@ -85,7 +85,6 @@ comes later.  Returns the connection's outcome."
               (t
                (setf (http-stream http) *hunchentoot-stream*)
                (cond ((not *close-hunchentoot-stream*) (hand-over))
-                     ((and (http-base http) (not (settle-lent (http-base http)))) :close)
                      (result :park)
                      (t :close))))))))
 

@@ -31,18 +31,6 @@ then RESPOND gets an EXCHANGE without head.")
 a client of APPLICATION, and by default for its handshake, its next request or the head of one; NIL
 for no limit."))
 
-(defun seconds-for (application kind)
-  "How many seconds, a real, the server waits for what KIND, a kind of deadline, says of a client of
-APPLICATION: :HANDSHAKE, :FIRST-BYTE, :HEAD or :IDLE; NIL for no limit."
-  (let* ((limits (application-limits application))
-         (seconds (ecase kind
-                    (:handshake (limits-handshake-seconds limits))
-                    (:head (limits-head-seconds limits))
-                    ((:first-byte :idle) (limits-idle-seconds limits)))))
-    (if (eq :read-timeout seconds)
-        (read-seconds application)
-        seconds)))
-
 (defgeneric write-seconds (application)
   (:documentation "How many seconds, a real, a client of APPLICATION may accept no octets of its
 reply; NIL for no limit."))

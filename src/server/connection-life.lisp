@@ -78,7 +78,7 @@ left meanwhile.  One that has closed only its sending side counts as one that ha
 (defun outcome-after-queue (application connection head)
   "The outcome of CONNECTION, whose request HEAD was read, where APPLICATION is not to respond,
 since the request has waited for too long; else NIL."
-  (let* ((engine (application-engine application))
+  (let* ((engine (worker-engine *worker*))
          (http (connection-data connection))
          (limit (as-milliseconds (limits-queue-seconds (application-limits application))))
          (long (as-milliseconds *long-seconds*))
@@ -94,6 +94,18 @@ since the request has waited for too long; else NIL."
            :close))))
 
 ;;; Reading a request
+
+(defun seconds-for (application kind)
+  "How many seconds, a real, the server waits for what KIND, a kind of deadline, says of a client of
+APPLICATION: :HANDSHAKE, :FIRST-BYTE, :HEAD or :IDLE; NIL for no limit."
+  (let* ((limits (application-limits application))
+         (seconds (ecase kind
+                    (:handshake (limits-handshake-seconds limits))
+                    (:head (limits-head-seconds limits))
+                    ((:first-byte :idle) (limits-idle-seconds limits)))))
+    (if (eq :read-timeout seconds)
+        (read-seconds application)
+        seconds)))
 
 (defun read-request (application connection wait-p &optional program-p)
   "The next request of CONNECTION to APPLICATION: its head, once its content has come, too, unless
@@ -113,7 +125,7 @@ come."
                        ((eq :handshake phase)
                         (continue-handshake application connection http))
                        ((not (eq :new phase))
-                        (if (content-pending-p http)
+                        (if (and (http-content http) (content-pending-p http))
                             (receive-spooled application connection http wait-p)
                             (read-head application connection http wait-p)))
                        ;; No thread waits for the first octet of a handshake.
@@ -170,7 +182,7 @@ request any more."
   "Reads the head of the next request of CONNECTION to APPLICATION over HTTP, and its content, if it
 has some.  Returns what READ-REQUEST does.  A request that is not acceptable, or late, is answered."
   ;; A stream waits when it is read.  A new client sends a request at once.
-  (when (http-waits-p http)
+  (when (io-source (http-io http))
     (cond ((input-waiting-p (http-io http)))
           ((not wait-p)
            (unless (octets-waiting-p connection)
@@ -352,18 +364,22 @@ served, since the poller will not report them."
            :broken)
           ((null io) outcome)
           (t
+           ;; A program may have written to the stream beside it, or closed that.
+           (when (and (eq :park outcome) (io-lent (io-base io)))
+             (cond ((not (lent-open-p (io-base io))) (setf outcome :close))
+                   ((not (send-rest (io-base io))) (setf outcome :broken))))
            (when (and (eq :park outcome) (null (connection-output connection)))
              (cond ((and (http-io http)
                          (null (http-parser http)) ; a part of a request is no input to serve
-                         (not (content-pending-p http))
-                         (not (io-all-read-p io))
+                         (not (and (http-content http) (content-pending-p http)))
+                         (not (and (io-drained-p io) (= (io-start io) (io-end io))))
                          (input-waiting-p io))
                     (setf outcome :next))
                    (t
                     (lend-no-buffers io)
                     ;; The transport may have octets to send before it can read on: when the peer
                     ;; takes them, the engine continues.
-                    (when (and parkable-p (io-awaits-output-p io))
+                    (when (and parkable-p (io-tls io) (io-awaits-output-p io))
                       (let ((descriptor (connection-descriptor connection)))
                         (write-parts (connection-queue connection)
                                      (list (make-step-part

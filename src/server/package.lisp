@@ -25,7 +25,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:handshake-failure-kind #:handshake-failure-kinds
    #:io-open-p #:io-stream
    #:io-descriptor
-   #:pace-io
+   #:io-pace
    #:flushed-p #:flush-io
    #:engine-sends-p #:*high-water-mark* #:io-talked-on-p
    #:write-with-backpressure
@@ -63,7 +63,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:http-base #:http-io #:http-stream #:http-content
    #:http-local #:http-client #:client-scheme
    #:request-remote #:request-encrypted-p #:http-address #:socket-io #:connection-usocket
-   #:exchange-http #:current-head #:current-http-connection
+   #:exchange-http #:current-head
    ;; a connection's life
    #:take-content
    #:give-away #:leave-to-program

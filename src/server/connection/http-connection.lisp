@@ -83,19 +83,6 @@ trusted proxy tells so."
   "True when reading HTTP waits for the peer."
   (io-waits-p (http-io http)))
 
-(defun socket-io (socket)
-  "The buffered connection of SOCKET; NIL where it is none of ours."
-  (stream-io (socket-octet-stream socket)))
-
-(defun connection-usocket (connection)
-  "The socket of CONNECTION, made at the first call."
-  (or (connection-socket connection)
-      (let ((descriptor (connection-descriptor connection)))
-        (setf (connection-socket connection)
-              (descriptor-socket descriptor
-                                 (make-io-stream descriptor (connection-queue connection))
-                                 (connection-peer connection))))))
-
 (defun begin-http-connection (application connection)
   "Makes the HTTP connection of CONNECTION to APPLICATION.  Signals PEER-GONE when the client has
 left."
@@ -270,40 +257,36 @@ that has too many, refuses it, and returns NIL."
   "How many octets are reserved for ACCOUNT."
   (or (account-octets account) 0))
 
-(defun change-account (account octets)
-  "Adds OCTETS, which may be negative, to ACCOUNT; the caller changes the budget.  Returns NIL when
-ACCOUNT was closed."
-  (loop for old = (account-octets account)
-        while old
-        when (compare-and-set (account-octets account) old (+ old octets))
-          return t))
+(defun change-account (account octets &optional (share 1))
+  "Adds OCTETS, which may be negative, to ACCOUNT and the budget.  Returns NIL, and changes nothing,
+where more than SHARE of the budget would be in use, or ACCOUNT was closed."
+  (uninterruptibly
+    (when (or (minusp octets) (reserve-client-memory octets share))
+      (let ((changed-p (loop for old = (account-octets account)
+                             while old
+                             when (compare-and-set (account-octets account) old (+ old octets))
+                               return t)))
+        (release-client-memory (if changed-p (- octets) octets)) ; nothing if that is below 0
+        changed-p))))
 
 (defun reserve-for-account (account octets &optional (share 1))
   "Reserves OCTETS for ACCOUNT, within SHARE of the budget.  Returns NIL where there is no memory,
 or ACCOUNT was closed; then the caller drops the data."
-  (and (account-octets account)
-       (uninterruptibly
-         (when (reserve-client-memory octets share)
-           (or (change-account account octets)
-               (progn (release-client-memory octets)
-                      nil))))
+  (and (change-account account octets share)
        ;; A vector that grows to twice its size is copied, so the heap needs room for twice the
        ;; growth.
        (make-room-in-heap (* 2 octets))))
 
 (defun reduce-account (account octets)
   "Releases all but OCTETS of the reservation of ACCOUNT."
-  (uninterruptibly
-    (let ((more (- (account-size account) octets)))
-      (when (and (plusp more) (change-account account (- more)))
-        (release-client-memory more)))))
+  (let ((more (- (account-size account) octets)))
+    (when (plusp more)
+      (change-account account (- more)))))
 
 (defun close-account (account)
   "Releases the reservation of ACCOUNT, and prevents further ones."
   (uninterruptibly
-    (release-client-memory
-     (loop for old = (account-octets account)
-           while old
-           when (compare-and-set (account-octets account) old nil)
-             return old
-           finally (return 0)))))
+    (loop for old = (account-octets account)
+          while old
+          when (compare-and-set (account-octets account) old nil)
+            do (release-client-memory old))))

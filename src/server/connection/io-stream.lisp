@@ -184,6 +184,19 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
               (send-queue-waits-p queue) t)))
     (setf (io-stream io) (make-instance 'descriptor-stream :io io))))
 
+(defun socket-io (socket)
+  "The buffered connection of SOCKET; NIL where it is none of ours."
+  (stream-io (socket-octet-stream socket)))
+
+(defun connection-usocket (connection)
+  "The socket of CONNECTION, made at the first call."
+  (or (connection-socket connection)
+      (let ((descriptor (connection-descriptor connection)))
+        (setf (connection-socket connection)
+              (descriptor-socket descriptor
+                                 (make-io-stream descriptor (connection-queue connection))
+                                 (connection-peer connection))))))
+
 (defmethod limit-waits ((stream descriptor-stream) seconds)
   (let* ((io (stream-io stream))
          (milliseconds (or (as-milliseconds seconds) -1)))
@@ -325,17 +338,6 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
   "Closes the stream beside IO, if there is one.  Unflushed output is lost."
   (when (io-lent io)
     (close (io-lent io) :abort t)))
-
-(defun settle-lent (io)
-  "At the end of a request, sends the output of the stream beside IO, if there is one.  Returns NIL
-when a program has closed that stream, so that the connection is over."
-  (cond ((null (io-lent io)) t)
-        (t
-         (forget-closed-lent io)
-         (when (io-descriptor io)
-           (finish-output (io-lent io))
-           (setf (io-drained-p io) nil) ; the stream may have input
-           t))))
 
 (defun hand-descriptor-over (io)
   "Sends the unsent octets of IO, then gives its descriptor to its stream, which closes it from now

@@ -89,9 +89,9 @@ of 32 KiB.  A vector of 16 KiB plus header takes a whole page, and half of that 
 ;;; A buffered connection
 
 (defstruct (pace (:include opaque) (:constructor make-pace (rate left received)) (:copier nil))
-  "The least rate of input: RATE octets a second.  When RECEIVED octets had come, LEFT milliseconds
-of waiting were left.  Each RATE further octets add a second.  Only waits for the peer count: the
-reading handler may be slow, too."
+  "The least rate of input of an IO: RATE octets a second.  When RECEIVED octets had come, LEFT
+milliseconds of waiting were left.  Each RATE further octets add a second.  Only waits for the peer
+count: the reading handler may be slow, too."
   (rate nil :type (integer 1) :read-only t)
   (left 0 :type fixnum)
   (received 0 :type fixnum))
@@ -478,21 +478,9 @@ the connection is broken off first, so that no later wait for this peer is possi
 (defun await-taker (io)
   "Waits until the descriptor of IO has room for more octets.  If the peer is too slow (see
 TAKER-GIVEN-UP-P), calls GIVE-UP-TAKER."
-  (let* ((queue (io-queue io))
-         (limit (send-queue-milliseconds queue)))
-    (when (io-lent io)
-      (let ((limit (wait-limit io)))
-        (setf (send-queue-milliseconds queue) (if (minusp limit) nil limit))))
-    (unwind-protect
-         (loop for now = (milliseconds)
-               when (taker-given-up-p queue now)
-                 do (give-up-taker io)
-               until (await-descriptor (open-descriptor io) :output
-                                       :until (next-look-at-taker queue now)))
-      (setf (send-queue-milliseconds queue) limit))))
-
-(defun pace-io (io rate grace)
-  "Limits the waits for input of IO from now on: to GRACE seconds in all, plus the time that the
-octets received since take at RATE octets a second.  With RATE NIL there is no such limit."
-  (setf (io-pace io)
-        (and rate (make-pace rate (* 1000 grace) (io-received io)))))
+  (loop with queue = (io-queue io)
+        for now = (milliseconds)
+        when (taker-given-up-p queue now)
+          do (give-up-taker io)
+        until (await-descriptor (open-descriptor io) :output
+                                :until (next-look-at-taker queue now))))

@@ -107,48 +107,39 @@ as one request may have.")
   (handler-case (make-octets size)
     (storage-condition () nil)))
 
-(defun plenty-p (octets)
-  "True when memory would be plentiful with OCTETS more in use, garbage included, or nothing is
-known about it."
-  (let ((budget (client-memory-budget)))
-    (or (null budget)
-        (and (< (+ octets (client-memory-reserved)) (* *plenty* *waiting-share* budget))
-             (fits-in-heap-p octets)))))
-
-(defun vector-size (content total)
-  "How long a vector for TOTAL octets of CONTENT is to be: of the announced size if that is small,
-or if enough has come."
-  (let ((size (and (content-known-p content) (head-framing (content-head content))))
-        (most (if (>= total +input-size+) *most-content-memory* *content-memory*)))
-    (if (and size (<= total size most))
-        size
-        (max 256 (if (<= total *content-memory*) (min *content-memory* (* 2 total)) (* 2 total))))))
-
 (defvar *content-vectors* (make-free-list 8)
   "Large vectors that no content uses: a new one, with its pages, costs more than all other work.")
-
-(defun content-vector (size)
-  "A vector for SIZE octets or more; NIL when the heap has no room for it."
-  (let ((free (and (> size *content-memory*) (take-from-free-list *content-vectors*))))
-    (if (and free (<= size (length (the octets free))))
-        free
-        (octets-if-room size))))
 
 (defun room-in-memory-p (content total)
   "Gives the window of CONTENT room for TOTAL octets; NIL where they are to go to a file."
   (or (<= total (length (the octets (content-octets content))))
-      (let* ((size (vector-size content total))
-             (octets (and (or (<= total *most-content-memory*)
-                              (not (readiness-supported-p))) ; nor files without a name
-                          (or (<= size *content-memory*)
-                              (and (plenty-p size)
-                                   (change-reservation (content-reserved content) size
-                                                       :share *waiting-share*)))
-                          (content-vector size))))
-        (when octets
-          (setf (content-octets content)
-                (replace (the octets octets) (the octets (content-octets content))
-                         :end2 (content-count content)))))))
+      (let* ((announced (and (content-known-p content) (head-framing (content-head content))))
+             (most (if (>= total +input-size+) *most-content-memory* *content-memory*))
+             ;; What was announced if that is little, or if enough of it has come.
+             (size (cond ((and announced (<= total announced most)) announced)
+                         ((> total *content-memory*) (* 2 total))
+                         (t (max 256 (min *content-memory* (* 2 total))))))
+             (free nil)
+             (budget (client-memory-budget)))
+        (when (and (or (<= total *most-content-memory*)
+                       (not (readiness-supported-p))) ; nor files without a name
+                   (or (<= size *content-memory*)
+                       (and (or (null budget)
+                                ;; Memory is plentiful, with SIZE octets more and garbage.
+                                (and (< (+ size (client-memory-reserved))
+                                        (* *plenty* *waiting-share* budget))
+                                     (fits-in-heap-p size)))
+                            (change-reservation (content-reserved content) size
+                                                :share *waiting-share*)
+                            (progn (setf free (take-from-free-list *content-vectors*))
+                                   t))))
+          (let ((octets (if (and free (<= size (length (the octets free))))
+                            free
+                            (octets-if-room size))))
+            (when octets
+              (setf (content-octets content)
+                    (replace (the octets octets) (the octets (content-octets content))
+                             :end2 (content-count content)))))))))
 
 (defun most-octets-in-files (limits)
   "How many octets of content may be in files, as far as requests under LIMITS use them."
@@ -221,68 +212,52 @@ now on.  Waits for a thread that is reading."
 
 ;;; Receiving
 
-(defun receive-to-window (content)
-  "Receives octets of CONTENT to its window, which has room for all that was announced.  The input
-buffer is empty.  Returns the same as FILL-INPUT."
-  (let* ((io (content-io content))
-         (octets (content-octets content))
-         (fill (content-count content))
-         (room (- (head-framing (content-head content)) fill)))
-    (multiple-value-bind (outcome count) (receive io octets fill (+ fill room))
-      (when (eq :some outcome)
-        (decode-body (content-decoder content) octets fill (+ fill count))
-        (incf (content-count content) count)
-        (incf (content-size content) count))
-      outcome)))
-
-(defun take-input (content)
-  "Takes what the input buffer has of CONTENT."
-  (let ((io (content-io content)))
-    (multiple-value-bind (start end next)
-        (decode-body (content-decoder content) (io-input io) (io-start io) (io-end io))
-      (when (< start end)
-        (spool content (io-input io) start end))
-      (setf (io-start io) next))))
-
-(defun direct-p (content)
-  "True when octets of CONTENT can be received to its window."
-  (let ((io (content-io content)))
-    (and (content-known-p content)
-         (= (io-start io) (io-end io))
-         (null (content-file content))
-         (null (content-reader content))
-         (io-open-p io)
-         (not (io-waits-p io))
-         (<= (head-framing (content-head content))
-             (length (the octets (content-octets content)))))))
-
 (defun receive-content (content wait-p)
   "Receives CONTENT, if WAIT-P waiting for it.  Returns :ALL; :NONE where more is to come; :END
 where it will not come; or :SOME, for a reader that takes it as it comes.  Signals PROTOCOL-ERROR,
 STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
-  (let ((io (content-io content))
-        (decoder (content-decoder content)))
-    (loop
-      (when (body-done-p decoder)
-        (return :all))
-      (ecase (if (direct-p content)
-                 (receive-to-window content)
-                 (let ((outcome (cond ((not (and wait-p (io-waits-p io))) (fill-input io))
-                                      ((await-input-of io (body-octets-due decoder)) :some)
-                                      (t :end))))
-                   (when (eq :some outcome)
-                     (take-input content))
-                   outcome))
-        (:some
-         (setf (content-touched content) (milliseconds))
-         (when (and (content-reader content) (plusp (content-count content)))
-           (return :some)))
-        (:none
-         (unless wait-p
-           (return :none))
-         (unless (await-input-of io (body-octets-due decoder))
-           (return :end)))
-        (:end (return :end))))))
+  (let* ((io (content-io content))
+         (decoder (content-decoder content))
+         (announced (and (content-known-p content) (head-framing (content-head content)))))
+    (flet ((receive-to-window ()        ; which has room for all that was announced
+             (let ((octets (content-octets content))
+                   (fill (content-count content)))
+               (multiple-value-bind (outcome count) (receive io octets fill announced)
+                 (when (eq :some outcome)
+                   (decode-body decoder octets fill (+ fill count))
+                   (incf (content-count content) count)
+                   (incf (content-size content) count))
+                 outcome)))
+           (receive-to-input ()
+             (let ((outcome (cond ((not (and wait-p (io-waits-p io))) (fill-input io))
+                                  ((await-input-of io (body-octets-due decoder)) :some)
+                                  (t :end))))
+               (when (eq :some outcome)
+                 (multiple-value-bind (start end next)
+                     (decode-body decoder (io-input io) (io-start io) (io-end io))
+                   (when (< start end)
+                     (spool content (io-input io) start end))
+                   (setf (io-start io) next)))
+               outcome)))
+      (loop until (body-done-p decoder)
+            do (ecase (if (and announced
+                               (= (io-start io) (io-end io))
+                               (null (content-file content))
+                               (null (content-reader content))
+                               (io-open-p io)
+                               (not (io-waits-p io))
+                               (<= announced (length (the octets (content-octets content)))))
+                          (receive-to-window)
+                          (receive-to-input))
+                 (:some
+                  (setf (content-touched content) (milliseconds))
+                  (when (and (content-reader content) (plusp (content-count content)))
+                    (return :some)))
+                 (:none
+                  (cond ((not wait-p) (return :none))
+                        ((not (await-input-of io (body-octets-due decoder))) (return :end))))
+                 (:end (return :end)))
+            finally (return :all)))))
 
 (defun content-deadline (content idle)
   "The time, in MILLISECONDS, from which CONTENT is late; NIL for never.  IDLE is for how many
@@ -297,13 +272,6 @@ milliseconds no octets may come, or NIL."
                                        (+ began (* 1000 *content-grace*)
                                           (floor (* 1000 (content-size content)) rate)))))))
     (and times (reduce #'min times))))
-
-(defun memory-left-p (content)
-  "Reserves the memory of CONTENT, which waits, or moves it to a file; NIL where neither has room."
-  (or (change-reservation (content-reserved content) (length (the octets (content-octets content)))
-                          :share *waiting-share*)
-      (and (null (content-file content))
-           (move-to-file content))))
 
 ;;; Refusing, for a reader
 
@@ -332,7 +300,8 @@ TURN-DOWN, and if that returns, signals REFUSAL."
 
 (defun receive-for-reader (content)
   "Receives more of CONTENT, which the current thread reads as it comes, or all of it where it is to
-be spooled now.  NIL at its end."
+be spooled now.  NIL at its end.  Nobody answers meanwhile in place of the handler, and that time
+does not count as its time, since reading has limits of its own."
   (unless (or (null (content-reader content))
               (eq (bt:current-thread) (content-reader content)))
     (error 'content-left :stream content))
@@ -349,19 +318,6 @@ be spooled now.  NIL at its end."
 
 ;;; Reading
 
-(defun load-window (content)
-  "Makes the octet at the position of CONTENT, which is in its file, the first of its window."
-  (let ((count (min *content-memory* (- (content-size content) (content-position content)))))
-    (when (< (length (the octets (content-octets content))) count)
-      (setf (content-octets content) (make-octets count)))
-    (setf (content-count content) 0)    ; until all are there
-    (unless (and (content-file content)
-                 (read-file-octets (content-file content) (content-position content)
-                                   (content-octets content) 0 count))
-      (error "A temporary file cannot be read."))
-    (setf (content-base content) (content-position content)
-          (content-count content) count)))
-
 (defun octets-there (content)
   "How many octets the window of CONTENT has from its position on; 0 at the end.  The caller has the
 lock."
@@ -370,7 +326,17 @@ lock."
   (let ((position (content-position content)))
     (cond ((< position (content-size content))
            (unless (< -1 (- position (content-base content)) (content-count content))
-             (load-window content))
+             ;; A part of the file becomes the window.
+             (let ((count (min *content-memory* (- (content-size content) position))))
+               (when (< (length (the octets (content-octets content))) count)
+                 (setf (content-octets content) (make-octets count)))
+               (setf (content-count content) 0) ; until all are there
+               (unless (and (content-file content)
+                            (read-file-octets (content-file content) position
+                                              (content-octets content) 0 count))
+                 (error "A temporary file cannot be read."))
+               (setf (content-base content) position
+                     (content-count content) count)))
            (- (+ (content-base content) (content-count content)) position))
           ((and (content-reader content) (not (content-over-p content)))
            (setf (content-base content) position
@@ -537,6 +503,7 @@ HTTP.  Returns what READ-REQUEST does."
   (let* ((limits (application-limits application))
          (io (http-io http))
          (framing (head-framing head))
+         (rate (limits-content-rate limits))
          (content (make-instance 'content
                                  :head head :io io :limits limits
                                  :decoder (make-body-decoder framing limits)
@@ -546,8 +513,8 @@ HTTP.  Returns what READ-REQUEST does."
                                               (when (and *exchange*
                                                          (eq http (exchange-http *exchange*)))
                                                 (content-refused application refusal))))))
-    (setf (http-content http) content)
-    (pace-io io (limits-content-rate limits) *content-grace*)
+    (setf (http-content http) content
+          (io-pace io) (and rate (make-pace rate (* 1000 *content-grace*) (io-received io))))
     (cond ((content-reader content) head)
           ((and (integerp framing) (> framing (most-octets-in-files limits)))
            (refuse-spooled application http (make-refusal :body-too-large)))
@@ -562,7 +529,7 @@ HTTP.  Returns what READ-REQUEST does."
     (handler-case
         (ecase (receive-content content wait-p)
           (:all
-           (pace-io io nil nil)
+           (setf (io-pace io) nil)
            (release-input io)
            (content-head content))
           (:end
@@ -574,7 +541,13 @@ HTTP.  Returns what READ-REQUEST does."
              (when (and deadline (<= deadline (milliseconds)))
                (count-late (worker-engine *worker*) :body)
                (error (make-refusal :request-timeout)))
-             (unless (and (memory-left-p content)
+             ;; In memory, or in a file.
+             (unless (and (or (change-reservation
+                               (content-reserved content)
+                               (length (the octets (content-octets content)))
+                               :share *waiting-share*)
+                              (and (null (content-file content))
+                                   (move-to-file content)))
                           (keep-waiting-input (worker-engine *worker*) http))
                (error (make-refusal :no-memory)))
              (set-deadline-at connection :body deadline)
@@ -612,7 +585,7 @@ HTTP.  Returns what READ-REQUEST does."
   "The content of the request of EXCHANGE, a stream.  The protocol state is that after its head."
   (let* ((http (exchange-http exchange))
          (head (exchange-head exchange))
-         (content (current-content exchange)))
+         (content (or (http-content http) *no-content*)))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
     (cond ((content-reader content)
            (setf (content-reader content) (bt:current-thread))
@@ -634,8 +607,8 @@ received of content that comes makes this request the last."
       (note-event exchange (if (content-over-p (current-content exchange))
                                :request-end
                                :request-fault)))
-    (pace-io (http-io http) nil nil)
-    (setf (http-phase http)
+    (setf (io-pace (http-io http)) nil
+          (http-phase http)
           (if (last-request-read-p (exchange-protocol exchange)) :over :requests))))
 
 ;;; The memory that a request needs

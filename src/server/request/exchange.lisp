@@ -67,7 +67,8 @@ method, a plist of the numbers by class."
 reply that fails, or whose thread is destroyed, may be ended a second time."
   (unless (shiftf (exchange-counted-p exchange) t)
     (let ((head (exchange-head exchange)))
-      (count-request (exchange-connection exchange) (exchange-duration exchange)
+      (count-request (exchange-connection exchange)
+                     (max 0 (- (microseconds) (exchange-began exchange)))
                      ;; Its place among replies, by method and by class.
                      (+ (* 6 (or (and head (position (head-method head)
                                                      (the simple-vector *counted-methods*)))
@@ -100,9 +101,6 @@ functions of Hunchentoot, and methods of programs, stand between our functions."
   "The head of the current request; NIL where the server has not read it."
   (and *exchange* (exchange-head *exchange*)))
 
-(defun current-http-connection ()
-  "The HTTP connection of the current request, which the server has read."
-  (exchange-http *exchange*))
 
 ;;; Identifiers, by which the lines about one request are found in the logs of all programs that it
 ;;; has passed.  A trusted proxy may tell one in X-Request-Id.  The others are made when something
