@@ -85,7 +85,7 @@ since the request has waited for too long; else NIL."
          (least (if limit (min limit long) long))
          (queued (milliseconds-queued engine connection least)))
     (cond ((< queued least) nil)
-          ((and (<= long queued) (http-base http) (input-ended-p (http-base http)))
+          ((and (<= long queued) (http-base http) (io-event-p (http-base http) :end))
            (count-late engine :left)
            :close)
           ((and limit (<= limit queued))

@@ -318,19 +318,13 @@ waiting for it.  Reads at most WANTED octets where another reader may go on."
     (incf (io-start io) count)
     count))
 
-(defun input-ended-p (io)
-  "True when the peer of IO has closed its sending side, or is gone, even if earlier octets were not
-read yet.  Does not wait."
+(defun io-event-p (io event)
+  "True when the descriptor of IO has EVENT.  :END: its peer has closed its sending side, or is
+gone, even if earlier octets were not read yet.  :FAILURE: the peer has reset the connection, or it
+has failed otherwise, so that the peer gets nothing any more.  Does not wait."
   (let ((descriptor (io-descriptor io)))
     (and descriptor
-         (await-descriptor descriptor :end :until (milliseconds)))))
-
-(defun io-failed-p (io)
-  "True when the peer has reset the connection of IO, or it has failed otherwise, so that the peer
-gets nothing any more.  Does not wait."
-  (let ((descriptor (io-descriptor io)))
-    (and descriptor
-         (await-descriptor descriptor :failure :until (milliseconds)))))
+         (await-descriptor descriptor event :until (milliseconds)))))
 
 (defun io-all-read-p (io)
   "True when the readers of IO have taken all octets that had come at the last fill."

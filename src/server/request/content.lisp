@@ -30,14 +30,11 @@
    (io :initarg :io :initform nil :reader content-io)
    (limits :initarg :limits :initform nil :reader content-limits)
    (decoder :initarg :decoder :initform nil :reader content-decoder)
-   (turn-down :initarg :turn-down :initform (constantly nil) :accessor content-turn-down
-              :documentation "A function of the PROTOCOL-ERROR for which a reader refuses it: it may
-answer, and leave by a throw.")
+   (exchange :initform nil :accessor content-exchange
+             :documentation "The EXCHANGE of its request while that is answered; else NIL.")
    (reader :initform nil :initarg :reader :accessor content-reader
            :documentation "The one thread that receives it as it comes, T until there is one; NIL
 where it is spooled.")
-   (invite :initform nil :accessor content-invite
-           :documentation "A function that asks the client for it; NIL where it was asked.")
    (lock :initform (bt:make-recursive-lock "content") :reader content-lock)
    (octets :initform *no-octets* :accessor content-octets)
    (base :initform 0 :accessor content-base)
@@ -276,16 +273,18 @@ milliseconds no octets may come, or NIL."
 ;;; Refusing, for a reader
 
 (defun refuse-content (content refusal)
-  "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword of one: calls its function
-TURN-DOWN, and if that returns, signals REFUSAL."
-  (let ((refusal (if (keywordp refusal) (make-refusal refusal) refusal)))
+  "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword of one: has the application
+answer, and if that does not leave by a throw, signals REFUSAL."
+  (let ((refusal (if (keywordp refusal) (make-refusal refusal) refusal))
+        (exchange (content-exchange content)))
     (release-content content refusal)
-    (funcall (content-turn-down content) refusal)
+    (when (and exchange (eq exchange *exchange*)) ; another thread has no handler to be left
+      (content-refused (exchange-application exchange) refusal))
     (error refusal)))
 
 (defun keep-reply-from (content)
   "Makes later refusals of CONTENT errors of its reader only: the reply to its request is decided."
-  (setf (content-turn-down content) (constantly nil)))
+  (setf (content-exchange content) nil))
 
 (defun end-taking (content)
   "Lets no thread receive more of CONTENT, whose handler has returned."
@@ -294,9 +293,11 @@ TURN-DOWN, and if that returns, signals REFUSAL."
 
 (defun invite-content (content)
   "Asks the client for CONTENT, if it waits for that (RFC 9110, section 10.1.1)."
-  (let ((invite (shiftf (content-invite content) nil)))
-    (when invite
-      (funcall invite))))
+  (let* ((exchange (content-exchange content))
+         (protocol (if exchange (exchange-protocol exchange) 0)))
+    (when (and (eq :held (client-side protocol)) (eq :idle (our-side protocol)))
+      (note-event exchange :continue)
+      (send-continue (content-io content)))))
 
 (defun receive-for-reader (content)
   "Receives more of CONTENT, which the current thread reads as it comes, or all of it where it is to
@@ -507,12 +508,7 @@ HTTP.  Returns what READ-REQUEST does."
          (content (make-instance 'content
                                  :head head :io io :limits limits
                                  :decoder (make-body-decoder framing limits)
-                                 :reader (content-as-it-comes-p application head)
-                                 :turn-down (lambda (refusal)
-                                              ;; Another thread has no handler to be left.
-                                              (when (and *exchange*
-                                                         (eq http (exchange-http *exchange*)))
-                                                (content-refused application refusal))))))
+                                 :reader (content-as-it-comes-p application head))))
     (setf (http-content http) content
           (io-pace io) (and rate (make-pace rate (* 1000 *content-grace*) (io-received io))))
     (cond ((content-reader content) head)
@@ -587,14 +583,10 @@ HTTP.  Returns what READ-REQUEST does."
          (head (exchange-head exchange))
          (content (or (http-content http) *no-content*)))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
+    (unless (eq content *no-content*)
+      (setf (content-exchange content) exchange))
     (cond ((content-reader content)
-           (setf (content-reader content) (bt:current-thread))
-           (when (head-expect-100-continue-p head)
-             (setf (content-invite content)
-                   (lambda ()
-                     (when (eq :idle (our-side (exchange-protocol exchange)))
-                       (note-event exchange :continue)
-                       (send-continue (http-io http)))))))
+           (setf (content-reader content) (bt:current-thread)))
           ((not (eq :none (head-framing head)))
            (note-event exchange :request-end)))
     content))
