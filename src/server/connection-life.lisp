@@ -169,7 +169,7 @@ request any more."
     (unless (connection-deadline connection)
       ;; At this deadline the sentinel ends the input.
       (set-deadline connection :idle (seconds-for application :idle) (milliseconds)))
-    (or (and io (http-waits-p http) (input-waiting-p io))
+    (or (and io (io-source io) (input-waiting-p io))
         (loop for until = (+ (milliseconds) *look-milliseconds*)
               until (if (and base (io-awaits-output-p base))
                         (await-descriptor (open-descriptor base) :output :until until)
@@ -337,7 +337,7 @@ begun one gets no answer, unless it is refused."
            (turn-away application connection kind))
           ((not (and http
                      (io-open-p (http-io http))
-                     (not (http-waits-p http)))) ; a reply could wait, too
+                     (not (io-waits-p (http-io http))))) ; a reply could wait, too
            nil)
           ((content-pending-p http)
            (note-rejected-head application http refusal (content-head (http-content http)))
@@ -434,7 +434,9 @@ served, since the poller will not report them."
                  ;; may still drain what comes.
                  (when (and io (eq :engine (io-owner io)))
                    (setf (io-owner io) :closing))
-                 (close-outer-stream application (http-stream http)))
+                 (handler-case (close (http-stream http))
+                   ;; A client that is gone gets no farewell of TLS.
+                   (error () (close (http-stream http) :abort t))))
                (when (and (open-stream-p socket-stream)
                           (not (dead-p (connection-queue connection))))
                  (finish-output socket-stream)))
@@ -443,15 +445,3 @@ served, since the poller will not report them."
             (drop-descriptor io)
             (close-lent io)))))
     more-p))
-
-(defun close-outer-stream (application stream)
-  "Closes STREAM, which PROGRAM-STREAM of APPLICATION has made of the stream of a socket."
-  (handler-bind ((error (lambda (condition)
-                          (declare (ignore condition))
-                          ;; TLS ends with a farewell message.  A client that is gone does not get
-                          ;; it, which is no failure; but the conditions of OpenSSL do not
-                          ;; distinguish it from one.
-                          (when (encrypted-p application)
-                            (close stream :abort t)
-                            (return-from close-outer-stream nil)))))
-    (close stream)))

@@ -130,18 +130,16 @@ OpenSSL differ in the words around these.")
   "The kinds of failures of TLS handshakes, a list of keywords."
   (mapcar #'first *handshake-failures*))
 
-(defun kind-by-words (words)
-  "The kind of failure of which OpenSSL's error text WORDS, a string, is."
-  (flet ((told-p (part) (search part words :test #'char-equal)))
-    (or (first (find-if (lambda (entry) (some #'told-p (nthcdr 3 entry))) *handshake-failures*))
-        :other)))
-
 (defun handshake-failure-kind (condition)
   "The kind of handshake failure for CONDITION, one of HANDSHAKE-FAILURE-KINDS; :EXPIRED where the
 client took too long; NIL when CONDITION is no such failure."
   (let ((words (tls-failure-words condition)))
     (typecase words
-      (string (kind-by-words words))
+      (string (or (first (find-if (lambda (entry)
+                                    (some (lambda (part) (search part words :test #'char-equal))
+                                          (nthcdr 3 entry)))
+                                  *handshake-failures*))
+                  :other))
       (keyword words)
       (t (typecase condition
            (stream-timeout :expired)

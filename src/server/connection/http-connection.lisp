@@ -79,10 +79,6 @@ trusted proxy tells so."
         (eq :https (client-scheme client))
         (encrypted-p application))))
 
-(defun http-waits-p (http)
-  "True when reading HTTP waits for the peer."
-  (io-waits-p (http-io http)))
-
 (defun begin-http-connection (application connection)
   "Makes the HTTP connection of CONNECTION to APPLICATION.  Signals PEER-GONE when the client has
 left."

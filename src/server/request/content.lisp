@@ -445,28 +445,24 @@ the octets, a start and an end."
 
 ;;; Characters
 
-(defun next-character (content)
-  (if (zerop (octets-there content))
-      :eof
-      (let* ((octets (content-octets content))
-             (index (window-index content))
-             (size (utf-8-size-by-first (aref (the octets octets) index)))
-             (end (+ index size)))
-        (when (> end (content-count content)) ; it goes on behind the window
-          (let ((position (content-position content))
-                (character (make-octets size)))
-            (setf octets character
-                  index 0
-                  end (read-octets-of-content content character 0 size)
-                  (content-position content) position)))
-        (multiple-value-bind (code next) (utf-8-code octets index end)
-          (setf (content-last-size content) (- next index))
-          (incf (content-position content) (- next index))
-          (if (< code char-code-limit) (code-char code) (code-char #xFFFD))))))
-
 (defmethod trivial-gray-streams:stream-read-char ((stream content))
   (with-content (stream)
-    (next-character stream)))
+    (if (zerop (octets-there stream))
+        :eof
+        (let* ((octets (content-octets stream))
+               (index (window-index stream))
+               (size (utf-8-size-by-first (aref (the octets octets) index)))
+               (end (+ index size)))
+          (when (> end (content-count stream)) ; it goes on behind the window
+            (let ((position (content-position stream)))
+              (setf octets (make-octets size)
+                    index 0
+                    end (read-octets-of-content stream octets 0 size)
+                    (content-position stream) position)))
+          (multiple-value-bind (code next) (utf-8-code octets index end)
+            (setf (content-last-size stream) (- next index))
+            (incf (content-position stream) (- next index))
+            (if (< code char-code-limit) (code-char code) (code-char #xFFFD)))))))
 
 (defmethod trivial-gray-streams:stream-unread-char ((stream content) character)
   (declare (ignore character))
@@ -476,21 +472,13 @@ the octets, a start and an end."
 (defmethod trivial-gray-streams:stream-line-column ((stream content))
   nil)
 
-(defmethod trivial-gray-streams:stream-read-line ((stream content))
-  (with-content (stream)
-    (loop with line = (make-string-output-stream)
-          for character = (next-character stream)
-          until (member character '(:eof #\Newline))
-          do (write-char character line)
-          finally (return (values (get-output-stream-string line) (eq :eof character))))))
-
 (defmethod trivial-gray-streams:stream-read-sequence ((stream content) sequence start end &key)
   (let ((start (or start 0))
         (end (or end (length sequence))))
     (if (stringp sequence)
         (with-content (stream)
           (loop for position from start below end
-                for character = (next-character stream)
+                for character = (trivial-gray-streams:stream-read-char stream)
                 until (eq :eof character)
                 do (setf (char sequence position) character)
                 finally (return position)))
@@ -622,13 +610,10 @@ received of content that comes makes this request the last."
   "About how many octets of memory a request with HEAD keeps: its strings, and those that
 applications make of its target and its cookies, whose parts take some 80 octets each besides their
 characters.  0 where that is little."
-  (flet ((parts-memory (text delimiter)
-           (declare (type text text))
-           (+ (* 4 (length text)) (* 80 (1+ (count delimiter text))))))
-    (let* ((uri (head-uri head))
-           (cookies (cdr (assoc :cookie (head-headers head) :test #'eq)))
-           (size (+ (head-memory head)
-                    (* 4 (length uri))
-                    (parts-memory (coerce uri 'text) #\&)
-                    (if cookies (parts-memory (coerce cookies 'text) #\;) 0))))
-      (if (> size +least-counted-request+) size 0))))
+  (let* ((uri (coerce (head-uri head) 'text))
+         (cookies (coerce (or (cdr (assoc :cookie (head-headers head) :test #'eq)) "") 'text))
+         (size (+ (head-memory head)
+                  (* 8 (length uri))
+                  (* 4 (length cookies))
+                  (* 80 (+ 2 (count #\& uri) (count #\; cookies))))))
+    (if (> size +least-counted-request+) size 0)))

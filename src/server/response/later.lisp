@@ -52,7 +52,7 @@ reported, or the system says where a worker keeps the connection."
   (let* ((connection (suspended-exchange-connection suspended-exchange))
          (base (http-base (connection-data connection))))
     (or (and (connection-parkable-p connection) (peer-ended-p connection))
-        (and base (suspended-exchange-keeper suspended-exchange) (input-ended-p base)))))
+        (and base (suspended-exchange-keeper suspended-exchange) (io-event-p base :end)))))
 
 (defun send-rest (io)
   "Sends the queue of IO; waits for the peer.  NIL when that is gone, or takes no octets in time."
@@ -105,7 +105,7 @@ stops before."
          (io (http-io http))
          (suspended-exchange (http-suspended-exchange http)))
     (if (and (connection-parkable-p connection)
-             (not (http-waits-p http))
+             (not (io-waits-p (http-io http)))
              (engine-sends-p io))
         :deferred
         (unwind-protect-whole
@@ -362,7 +362,7 @@ not send.  The result has no meaning."
   (let ((connection (suspended-exchange-connection deferred-response))
         (base (http-base http))
         (left-p (peer-left-p deferred-response)))
-    (cond ((and left-p base (io-failed-p base))
+    (cond ((and left-p base (io-event-p base :failure))
            ;; It has not only closed its sending side.  The worker that closes the connection
            ;; abandons DEFERRED-RESPONSE.
            :broken)

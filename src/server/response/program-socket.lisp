@@ -308,7 +308,7 @@ order, one call at a time.  With NIL, input stays in the system."
   "Leaves the socket of CONNECTION, with HTTP, to a program under APPLICATION.  Returns the outcome
 for CONNECTION."
   (let ((base (http-base http)))
-    (pace-io (http-io http) nil nil)
+    (setf (io-pace (http-io http)) nil)
     (abandon-content http)              ; a non-local exit out of the request has not done so
     (cond ((null base)
            (setf (connection-outcome connection) :detached))
