@@ -30,7 +30,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:engine-sends-p #:*high-water-mark* #:io-talked-on-p
    #:write-with-backpressure
    ;; streams of the Lisp's own beside buffered connections
-   #:settle-lent #:lent-open-p
+   #:lent-open-p
    #:stream-timeout #:descriptor-broken
    ;; applications
    #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine
