@@ -121,8 +121,9 @@ the position after it, or NIL where more has to come."
     (flet ((digit-p (position)
              (octet-in-class-p (aref octets position) +digit+)))
       (unless (and (= 8 (- stop start))
-                   (= 5 (matching-octets (load-time-value (ascii-octets "HTTP/") t) 0
-                                         octets start stop))
+                   (loop for char across "HTTP/"
+                         for position from start
+                         always (= (char-code char) (aref octets position)))
                    (digit-p (+ start 5))
                    (= (char-code #\.) (aref octets (+ start 6)))
                    (digit-p (+ start 7)))
