@@ -274,51 +274,43 @@ worker that handles an event defers interrupts already, and needs no AS-OWNER."
 
 ;;; The table of the connections of a ready engine, by descriptor.  A token of the poller is a
 ;;; descriptor and the generation of its connection, a number that tells this connection from
-;;; earlier ones with the same descriptor, for which a late event may still be under way.  Pages of
-;;; the table are made when needed and never move, so readers need no lock.
+;;; earlier ones with the same descriptor, for which a late event may still be under way.  All
+;;; changes are under the lock; a reader may find the vector from before.
 
-(defconstant +page-bits+ 10)
-(defconstant +page-count+ (ash 1 11))
-(defconstant +most-descriptors+ (ash +page-count+ +page-bits+)
+(defconstant +most-descriptors+ (ash 1 21)
   "The table has room for smaller descriptors only.")
-
-(deftype page ()
-  `(simple-vector ,(ash 1 +page-bits+)))
 
 (defstruct (table (:include opaque) (:constructor make-table ()))
   "Connections by descriptor."
-  (pages (make-array +page-count+ :initial-element nil) :type simple-vector)
-  (lock (bt:make-lock "table") :read-only t)
-  (generation 0))                       ; a fixnum; changes by COMPARE-AND-SET
+  (connections (make-array 1024 :initial-element nil) :type simple-vector)
+  (generation 0 :type fixnum)           ; of the connection that came last
+  (lock (bt:make-lock "table") :read-only t))
 
 (defun next-generation (table)
   "A number that no late event of TABLE carries."
-  (loop for last = (table-generation table)
-        for next = (ldb (byte 30 0) (1+ (the fixnum last)))
-        until (compare-and-set (table-generation table) last next)
-        finally (return next)))
+  (with-lock-briefly ((table-lock table))
+    (setf (table-generation table) (ldb (byte 30 0) (1+ (table-generation table))))))
 
 (defun enter-connection (table connection)
   "Enters CONNECTION in TABLE for its descriptor."
-  (let* ((descriptor (connection-descriptor connection))
-         (number (ash descriptor (- +page-bits+)))
-         (pages (table-pages table)))
-    (unless (svref pages number)
-      (with-lock-briefly ((table-lock table))
-        (unless (svref pages number)
-          (set-published (svref pages number)
-                         (make-array (ash 1 +page-bits+) :initial-element nil)))))
-    (set-published (svref (svref pages number) (ldb (byte +page-bits+ 0) descriptor))
-                   connection)))
+  (with-lock-briefly ((table-lock table))
+    (let* ((descriptor (connection-descriptor connection))
+           (connections (table-connections table))
+           (size (length connections)))
+      (loop while (>= descriptor size)
+            do (setf size (* 2 size)))
+      (when (> size (length connections))
+        (set-published (table-connections table)
+                       (replace (make-array size :initial-element nil) connections)))
+      (set-published (svref (table-connections table) descriptor) connection))))
 
 (defun forget-connection (table connection)
   "Removes CONNECTION, whose descriptor is still open, from TABLE, unless another one has its
 place already."
-  (let* ((descriptor (connection-descriptor connection))
-         (page (svref (table-pages table) (ash descriptor (- +page-bits+))))
-         (place (ldb (byte +page-bits+ 0) descriptor)))
-    (when (eq connection (svref page place))
-      (setf (svref page place) nil))))
+  (with-lock-briefly ((table-lock table))
+    (let ((descriptor (connection-descriptor connection)))
+      (when (eq connection (svref (table-connections table) descriptor))
+        (setf (svref (table-connections table) descriptor) nil)))))
 
 (defun connection-token (connection)
   (logior (connection-descriptor connection)
@@ -328,15 +320,13 @@ place already."
   "The connection that TOKEN was made for; NIL if it is gone."
   (declare (type table table) (type token token) #.*plain-policy*)
   (let* ((descriptor (ldb (byte 31 0) token))
-         (page (svref (table-pages table) (ash descriptor (- +page-bits+))))
-         (connection (and page (svref (the page page) (ldb (byte +page-bits+ 0) descriptor)))))
+         (connections (table-connections table))
+         (connection (and (< descriptor (length connections)) (svref connections descriptor))))
     (and connection
          (= (connection-generation connection) (ash token -32))
          connection)))
 
 (defun map-connections (function table)
   "Calls FUNCTION with each connection in TABLE.  It may miss some that come or go meanwhile."
-  (loop for page across (table-pages table)
-        when page
-          do (loop for connection across (the page page)
-                   when connection do (funcall function connection))))
+  (loop for connection across (table-connections table)
+        when connection do (funcall function connection)))

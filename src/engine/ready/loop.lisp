@@ -13,7 +13,11 @@
 ;;;; accepted or owns.  So a worker that is to be destroyed dies only where it says INTERRUPTIBLY.
 
 (defmethod worker-loop ((engine ready-engine) worker)
-  (prepare-thread *worker-slack-microseconds*)
+  ;; A thread that wakes should interrupt neither the others nor the clients: one that is
+  ;; interrupted during a request may have to wait for the time slices of several others.  The
+  ;; system may end sleeps of handlers late, several at once; its own default is 50 us.
+  (schedule-as-batch)
+  (let-timers-be-late 250)
   (setf (ready-worker-identity worker) (thread-identity))
   (with-engine (engine)
     (set-worker-state worker :active)

@@ -144,23 +144,7 @@ the worker that came last first, so the others reach this time.")
 (defmethod make-pool-worker ((engine ready-engine) number)
   (make-ready-worker engine number (engine-pool-state engine)))
 
-;;; Its threads
-
-(defparameter *worker-slack-microseconds* 250
-  "The system may end the sleep of a handler this late, to end several at once.  Its own default
-is 50.")
-
-(defparameter *sentinel-slack-microseconds* 100
-  "The system may end a nap of the sentinel this late.  The sentinel has to see soon that workers
-are blocked.")
-
-(defun prepare-thread (slack-microseconds)
-  "Tells the system how to schedule the current thread, a worker or the sentinel.  When
-such a thread wakes it should interrupt neither the others nor the clients, and its sleeps may
-end SLACK-MICROSECONDS, an integer, late.  A thread that is interrupted during a request may have
-to wait for the time slices of several others."
-  (schedule-as-batch)
-  (let-timers-be-late slack-microseconds))
+;;; Waking its sentinel
 
 (defun wake-sentinel (engine)
   (with-engine (engine)

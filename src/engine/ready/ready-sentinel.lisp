@@ -4,7 +4,8 @@
 ;;;; tick it sizes the pool (see pool-sizing.lisp), and rests.
 
 (defmethod sentinel-loop ((engine ready-engine))
-  (prepare-thread *sentinel-slack-microseconds*)
+  (schedule-as-batch)
+  (let-timers-be-late 100)              ; it has to see soon that workers are blocked
   (resume-clock (engine-pool-state engine))
   (let ((controller (make-controller (usable-processors) (milliseconds)
                                      (engine-decisions engine))))
