@@ -306,7 +306,7 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
       ((connection-outcome connection))
       (t
        (setf (connection-deadline connection) nil)
-       (order-writes)                   ; see OWNER-MAY-WAIT-P
+       (order-writes)                   ; see TIME-OUT-IF-DUE
        (setf (connection-untouched-p connection) nil
              (connection-awaiting connection) nil)
        (let ((outcome (interruptibly (serve (engine-service engine) connection))))
