@@ -118,7 +118,7 @@ WebSocket, whose octets are sent from now on, and returns true."
       (setf (http-suspended-exchange http) socket
             (exchange-upgrade exchange) nil)
       (note-served exchange)
-      (begin-sending socket (http-io http))
+      (begin-shared-queue (websocket-shared-queue socket) (http-io http))
       (when on-open
         (call-for-websocket socket "ON-OPEN" (lambda () (funcall on-open socket))))
       t)))

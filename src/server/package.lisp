@@ -93,7 +93,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
    #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p
    #:put-in-websocket #:resume-websocket
-   #:close-websocket-with #:call-for-websocket #:begin-sending
+   #:close-websocket-with #:call-for-websocket
    #:await-room-in-websocket
    #:exchange-upgrade
    #:make-program-socket #:begin-to-speak #:end-websocket #:fail-program-socket

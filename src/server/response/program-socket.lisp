@@ -66,7 +66,7 @@ or NIL for never."
   "Makes SOCKET the suspended exchange of HTTP, whose request the current thread serves.  From now
 on, output of the program is sent at once."
   (setf (http-suspended-exchange http) socket)
-  (begin-sending socket (http-io http)))
+  (begin-shared-queue (websocket-shared-queue socket) (http-io http)))
 
 (defun farewell-said-p (socket)
   "True when a close frame of SOCKET was sent or received."

@@ -36,27 +36,21 @@ ASCII characters, unless HEAD-ONLY-P; dated SECOND, a universal time, unless tha
   (unless head-only-p
     (encode-string reply text :latin-1)))
 
-(defun encode-refusal (reply refusal &optional head-only-p)
-  "Appends an answer with the status and the reason of REFUSAL to REPLY; only its head if
-HEAD-ONLY-P."
-  (encode-last-text reply (protocol-error-status refusal)
-                    (and (member (protocol-error-refusal refusal) '(:no-memory :queue-timeout))
-                         `((:retry-after . ,*retry-seconds*)))
-                    (protocol-error-reason refusal)
-                    :second (get-universal-time) :head-only-p head-only-p))
+(defun send-refusal-at-once (io refusal &optional head-only-p)
+  "Answers the peer of IO with the status and the reason of REFUSAL, a PROTOCOL-ERROR; sends no
+content if HEAD-ONLY-P.  The thread need not own the connection.  True when it is sent, or queued."
+  (with-reply (reply)
+    (encode-last-text reply (protocol-error-status refusal)
+                      (and (member (protocol-error-refusal refusal) '(:no-memory :queue-timeout))
+                           `((:retry-after . ,*retry-seconds*)))
+                      (protocol-error-reason refusal)
+                      :second (get-universal-time) :head-only-p head-only-p)
+    (null (write-to-queue (io-queue io) (output-octets reply) 0 (output-fill reply) t))))
 
 (defun send-refusal (io refusal &optional head-only-p)
-  "Answers the peer of IO with the status and the reason of REFUSAL, a PROTOCOL-ERROR; sends no
-content if HEAD-ONLY-P."
-  (with-reply (reply)
-    (encode-refusal reply refusal head-only-p)
-    (send-reply io reply)))
-
-(defun send-refusal-at-once (io refusal &optional head-only-p)
-  "Like SEND-REFUSAL, in a thread that may not own the connection of IO.  True when it is sent."
-  (with-reply (reply)
-    (encode-refusal reply refusal head-only-p)
-    (null (write-to-queue (io-queue io) (output-octets reply) 0 (output-fill reply) t))))
+  "Like SEND-REFUSAL-AT-ONCE, after octets that were written before, in the owner's thread."
+  (send-output io)
+  (send-refusal-at-once io refusal head-only-p))
 
 (defun send-continue (io)
   "Asks the peer of IO for the content that it holds back (RFC 9110, section 10.1.1)."

@@ -116,10 +116,6 @@ holds the lock."
   (when (over-p (websocket-state socket))
     (close-shared-queue (websocket-shared-queue socket))))
 
-(defun begin-sending (socket io)
-  "Lets any thread send to SOCKET, over IO, from now on."
-  (begin-shared-queue (websocket-shared-queue socket) io))
-
 (defun resume-websocket (socket)
   "Has the owner of SOCKET send what only that can send, and look at the state of SOCKET."
   (cond ((not (owned-websocket-p socket)) (resume socket))
