@@ -7,44 +7,35 @@ usockets.lisp the same by usocket, as far as it goes.")
   (:export
    ;; clock, machine, threads
    #:milliseconds #:as-milliseconds #:universal-milliseconds #:microseconds #:processor-count
-   #:uninterruptibly #:interruptibly
-   #:end-after #:milliseconds-left #:wait-until #:wait-once
-   #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole
-   #:call-making-thread #:process-exits-p #:process-exits #:call-at-exit
-   #:call-on-signal #:exit-process
+   #:uninterruptibly #:interruptibly #:end-after #:milliseconds-left #:wait-until #:wait-once
+   #:clear-stack #:destroy-thread #:join-thread #:call-making-thread #:process-exits-p
+   #:process-exits #:call-at-exit #:call-on-signal #:exit-process
    ;; listeners
-   #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener
-   #:admit-held #:stop-arrivals #:close-listener
-   #:accept-failed #:listener-closed #:descriptors-exhausted #:network-trouble
-   #:accept-failure-kind #:make-accept-failure
+   #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener #:admit-held
+   #:stop-arrivals #:close-listener #:accept-failed #:listener-closed #:descriptors-exhausted
+   #:network-trouble #:accept-failure-kind #:make-accept-failure
    ;; listeners that usocket cannot make
-   #:special-listeners-supported-p #:listen-failed #:access-denied-p
-   #:inherited-designator #:inherited-descriptor
-   #:open-path-listener #:open-inherited-listener #:open-shared-port-listener
+   #:special-listeners-supported-p #:listen-failed #:access-denied-p #:inherited-designator
+   #:inherited-descriptor #:open-path-listener #:open-inherited-listener
+   #:open-shared-port-listener
    ;; what a service tells its manager
    #:process-number #:take-variable #:take-number #:send-notification
    ;; connections
-   #:await-input #:limit-waits #:wait-timed-out-p
-   #:shut-down #:socket-open-p #:close-socket 
+   #:await-input #:limit-waits #:wait-timed-out-p #:shut-down #:socket-open-p #:close-socket
    #:peer-name #:peer-gone #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket
-   #:close-gently #:close-unread
-   #:read-stream-octets #:write-stream-octets #:receive-before-stream
+   #:close-gently #:close-unread #:read-stream-octets #:write-stream-octets #:receive-before-stream
    ;; readiness: non-blocking descriptors, and pollers
-   #:readiness-supported-p
-   #:descriptor #:token #:would-block-p #:+would-block+ #:error-text #:+ebadf+ #:+eio+
-   #:listener-descriptor #:descriptor-socket #:descriptor-peer-name 
-   #:receive-octets #:drop-octets #:+most-dropped+
-   #:send-octets #:send-octets-before-more
+   #:readiness-supported-p #:descriptor #:token #:would-block-p #:+would-block+ #:error-text
+   #:+ebadf+ #:+eio+ #:listener-descriptor #:descriptor-socket #:descriptor-peer-name
+   #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
    ;; streams of the Lisp on descriptors
-   #:octet-stream-descriptor #:accompany #:hand-octets-over
-   #:lisp-stream-descriptor #:lisp-stream-milliseconds
-   #:take-read-ahead #:put-read-ahead #:set-blocking
-   #:first-octet #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
-   #:unsent-octets #:quiet-milliseconds
-   #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all
-   #:wake-one #:await-ready #:token-hangup-p #:plain-token
-   #:make-timer-descriptor #:arm-timer-descriptor
+   #:octet-stream-descriptor #:accompany #:hand-octets-over #:lisp-stream-descriptor
+   #:lisp-stream-milliseconds #:take-read-ahead #:put-read-ahead #:set-blocking #:first-octet
+   #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor #:unsent-octets
+   #:quiet-milliseconds #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all
+   #:wake-one #:await-ready #:token-hangup-p #:plain-token #:make-timer-descriptor
+   #:arm-timer-descriptor
    ;; streams of client libraries
    #:await-stream-input #:call-within #:open-path-stream
    ;; octets by machine words
@@ -52,31 +43,23 @@ usockets.lisp the same by usocket, as far as it goes.")
    ;; functions of other libraries, and the heap
    #:functions-can-be-wrapped-p #:wrap-function #:call-in-saved-images #:call-for-backtrace
    #:heap-octets #:heap-used #:collection-seconds #:process-figures #:frames-of-thread
-   #:collect-garbage #:call-when-forgotten #:keeping
+   #:collect-garbage #:call-when-forgotten
    ;; TLS: certificates, keys and settings
-   #:tls-context #:make-tls-context #:tls-context-handle #:tls-context-ciphers
-   #:tls-context-ticket-key #:make-tls-stream
-   #:tls-mistake #:tls-mistake-subject #:tls-mistake-index #:tls-mistake-value
-   #:tls-mistake-reason
-   #:tls-failure-words
-   #:stream-tls-handle #:tls-facts #:peer-certificate-facts
+   #:tls-context #:make-tls-context #:tls-context-ticket-key #:make-tls-stream #:tls-mistake
+   #:tls-mistake-subject #:tls-mistake-index #:tls-mistake-value #:tls-mistake-reason
+   #:tls-failure-words #:stream-tls-handle #:tls-facts #:peer-certificate-facts
    ;; octets through TLS
-   #:tls-session #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands
-   #:end-tls-session #:abandon-tls-session
-   #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
+   #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands #:end-tls-session
+   #:abandon-tls-session #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
    ;; files as descriptors
-   #:prepare-process #:native-name #:open-file #:file-facts #:read-file-octets
-   #:write-file-octets #:send-file
-   #:open-temporary-file #:private-folder
+   #:prepare-process #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets
+   #:send-file #:open-temporary-file #:private-folder
    ;; threads as the system schedules them, and the sentinel's tick
    #:thread-identity #:thread-state #:thread-run-time #:processor-stall #:processor-idle-time
-   #:online-processors
-   #:schedule-as-batch #:let-timers-be-late #:nap
-   #:finalize-classes
+   #:online-processors #:schedule-as-batch #:let-timers-be-late #:nap #:finalize-classes
    ;; locks, and atomics
-   #:with-lock-briefly
-   #:set-published #:compare-and-set #:order-memory #:order-reads #:order-writes
-   #:make-counter #:counter-add #:counter-add-up-to #:counter-count))
+   #:with-lock-briefly #:set-published #:compare-and-set #:order-memory #:order-reads
+   #:order-writes #:make-counter #:counter-add #:counter-add-up-to #:counter-count))
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 

@@ -144,12 +144,6 @@ it has ended."
   (bt:destroy-thread thread))
 
 #-abcl
-(defmacro unwind-protect-whole (form &body cleanup)
-  "Evaluates FORM, and then all of CLEANUP, also after a non-local exit from FORM or if the thread
-is destroyed meanwhile.  Returns the values of FORM."
-  `(unwind-protect ,form ,@cleanup))
-
-#-abcl
 (defun wait-timed-out-p (condition)
   "True if CONDITION, signalled by a read or write of a socket's stream, means that the wait has
 timed out."

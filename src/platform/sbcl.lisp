@@ -156,41 +156,26 @@ it has ended."
     (sb-thread:join-thread thread :default nil :timeout seconds))
   (not (bt:thread-alive-p thread)))
 
-(defparameter *most-frames* 200
-  "How many frames of a thread are told.")
-
-(defun names-of-frames ()
-  "The names of the functions that the current thread is in, a list, the innermost first.  No
-arguments: these may be secret, and to print them could call functions of programs."
-  (let ((names '()))
-    (handler-case
-        (sb-debug::map-backtrace
-         (lambda (frame)
-           (push (sb-di:debug-fun-name (sb-di:frame-debug-fun frame)) names))
-         :count *most-frames*)
-      ((or error storage-condition) ()))
-    (nreverse names)))
-
 (defun frames-of-thread (thread seconds)
   "The names of the functions that THREAD is in, a list of symbols, strings and lists, the innermost
-first.  THREAD is interrupted for that, and goes on.  Returns :BUSY if it allows no interrupt for
-SECONDS, a real; then it does nothing when it does later.  Returns :ENDED if it has ended, and
-:UNKNOWN where this Lisp cannot tell."
-  (let ((state (list :asked))           ; then :TAKEN by THREAD, or :LATE
-        (answered (sb-thread:make-semaphore))
+first; no arguments, which may be secret, and print by functions of programs.  THREAD is interrupted
+for that, and goes on.  Returns :BUSY if it allows no interrupt for SECONDS, a real; :ENDED if it
+has ended; and :UNKNOWN where this Lisp cannot tell."
+  (let ((answered (sb-thread:make-semaphore))
         (names '()))
     (flet ((answer ()
              (uninterruptibly
-               (when (eq :asked (sb-ext:compare-and-swap (car state) :asked :taken))
-                 (setf names (names-of-frames))
-                 (sb-thread:signal-semaphore answered)))))
+               (handler-case
+                   (sb-debug::map-backtrace
+                    (lambda (frame)
+                      (push (sb-di:debug-fun-name (sb-di:frame-debug-fun frame)) names))
+                    :count 200)
+                 ((or error storage-condition) ()))
+               (sb-thread:signal-semaphore answered))))
       (handler-case (sb-thread:interrupt-thread thread #'answer)
         (sb-thread:interrupt-thread-error ()
           (return-from frames-of-thread :ended)))
-      (cond ((or (sb-thread:wait-on-semaphore answered :timeout seconds)
-                 (and (eq :taken (sb-ext:compare-and-swap (car state) :asked :late))
-                      (sb-thread:wait-on-semaphore answered :timeout seconds)))
-             names)
+      (cond ((sb-thread:wait-on-semaphore answered :timeout seconds) (reverse names))
             ((bt:thread-alive-p thread) :busy)
             (t :ended)))))
 

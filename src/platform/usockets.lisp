@@ -74,11 +74,6 @@ If the platform has no call for that, connects to the listener WAITING-COUNT tim
                 (usocket:socket-connect (if (every #'zerop address) "127.0.0.1" address)
                                         port))))))
 
-(defun admit-held (listener)
-  "NIL: the system holds no connection to LISTENER back."
-  (declare (ignore listener))
-  nil)
-
 (defun stop-arrivals (listener)
   "True: connections to LISTENER may still begin, but no other process gets them."
   (declare (ignore listener))
@@ -154,7 +149,7 @@ peer has left."
 
 (define-none readiness-supported-p would-block-p private-folder open-temporary-file prepare-process
              special-listeners-supported-p take-variable take-number quiet-milliseconds
-             process-figures defer-accepts)
+             process-figures defer-accepts admit-held)
 
 (define-unsupported error-text listener-descriptor descriptor-socket
                     descriptor-peer-name token-hangup-p plain-token

@@ -83,10 +83,7 @@ START and END in scope.  Repeats the call if a signal has interrupted it."
 
 ;; The engine's descriptors are non-blocking, but a program may have changed one that it was given.
 (defconstant +msg-dontwait+ #x40)
-(defconstant +msg-peek+ 2)
-(defconstant +msg-trunc+ #x20)
 (defconstant +msg-at-once+ (logior #x4000 +msg-dontwait+)) ; MSG_NOSIGNAL
-(defconstant +msg-more+ #x8000)
 
 (declaim (ftype (function (descriptor octets index index) fixnum)
                 receive-octets send-octets send-octets-before-more)
@@ -103,7 +100,7 @@ number, 0 at the end of input, or minus an error number; see WOULD-BLOCK-P."
   "The next octet of DESCRIPTOR, which is not consumed; NIL if there is none."
   (let ((octets (make-octets 1)) (start 0) (end 1))
     (declare (dynamic-extent octets))
-    (and (= 1 (transfer-octets "recv" (logior +msg-dontwait+ +msg-peek+)))
+    (and (= 1 (transfer-octets "recv" (logior +msg-dontwait+ 2))) ; MSG_PEEK
          (aref octets 0))))
 
 (defconstant +most-dropped+ (* 64 1024)
@@ -119,7 +116,7 @@ the value of RECEIVE-OCTETS."
   (declare (type descriptor descriptor) (type index count) #.*hot-policy*)
   ;; With MSG_TRUNC, TCP does not even copy them; see tcp(7).
   (let ((octets *dregs*) (start 0) (end count))
-    (transfer-octets "recv" (logior +msg-dontwait+ +msg-trunc+))))
+    (transfer-octets "recv" (logior +msg-dontwait+ #x20))))
 
 (defun send-octets (descriptor octets start end)
   "Writes OCTETS from START to END to DESCRIPTOR, as many as it accepts now.  Returns their number,
@@ -133,7 +130,7 @@ or minus an error number; see WOULD-BLOCK-P."
 system holds back a segment to DESCRIPTOR that is not full yet."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
-  (transfer-octets "send" (logior +msg-at-once+ +msg-more+)))
+  (transfer-octets "send" (logior +msg-at-once+ #x8000))) ; MSG_MORE
 
 ;;; Waiting for one descriptor
 

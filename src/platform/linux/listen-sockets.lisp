@@ -152,12 +152,8 @@ or minus an error number."
 ;;; on it.  The check and the replacement are two steps, so if two servers start on the same file at
 ;;; the same time, one of them may lose it.
 
-(defconstant +path-size+ 108
-  "The maximum number of octets of a path, with its final zero; see unix(7).")
-
 (defconstant +sock-stream+ 1)
 (defconstant +eaddrinuse+ 98)
-(defconstant +econnrefused+ 111)
 
 (sb-alien:define-alien-type utf-8-path (sb-alien:c-string :external-format :utf-8))
 
@@ -167,8 +163,8 @@ or minus an error number."
     ;; The system would invent a name for an empty path, and end any other path at its first NUL.
     (when (or (string= "" path) (find (code-char 0) path))
       (fail-to-listen path "the path is empty, or has a NUL"))
-    (when (> (length octets) +path-size+)
-      (fail-to-listen path (format nil "the path is longer than ~D octets" (1- +path-size+))))
+    (when (> (length octets) 108)       ; with its final zero; see unix(7)
+      (fail-to-listen path "the path is longer than 107 octets"))
     (concatenate 'octets (vector +af-unix+ 0) octets)))
 
 (defmacro call-with-address (name descriptor address)
@@ -209,7 +205,7 @@ such file."
     (when (and mode (= (logand mode #o170000) #o140000)) ; S_IFMT, S_IFSOCK
       (let ((descriptor (check-call (path-socket (logior +sock-stream+ +sock-nonblock+))
                                     "socket")))
-        (unwind-protect (= (- +econnrefused+)
+        (unwind-protect (= -111            ; ECONNREFUSED
                            (call-with-address "connect" descriptor (path-address path)))
           (close-descriptor descriptor))))))
 

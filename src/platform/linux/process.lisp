@@ -11,7 +11,7 @@ client that leaves causes it."
   (dotimes (number 3)
     (when (= (- +ebadf+) (fcntl number 1 0)) ; F_GETFD
       ;; The system uses the lowest free number.  Programs that are started later inherit it.
-      (let ((descriptor (open-with-flags "/dev/null" +o-rdwr+)))
+      (let ((descriptor (open-with-flags "/dev/null" 2)))
         (when (> descriptor 2)          ; another thread was faster
           (close-descriptor descriptor)))))
   ;; struct sigaction begins with the handler; SIG_DFL is 0.

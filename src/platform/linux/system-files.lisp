@@ -2,9 +2,6 @@
 
 ;;;; Files as descriptors, which the system copies to sockets without the Lisp, for SBCL on Linux.
 
-(defconstant +o-rdwr+ 2)
-(defconstant +o-noctty+ #o400)
-(defconstant +o-nonblock+ #o4000)
 (defconstant +o-cloexec+ #o2000000)
 
 (defun open-with-flags (name flags)
@@ -21,43 +18,32 @@ for a wild pathname."
 (defun open-file (name)
   "A descriptor, an integer, from which the file NAME, a string, can be read; or minus an error
 number.  Does not wait even if NAME is a pipe."
-  (open-with-flags name (logior +o-nonblock+ +o-noctty+ +o-cloexec+)))
-
-(sb-alien:define-alien-type nil
-    (sb-alien:struct statx              ; <linux/stat.h>, the same for every processor
-                     (mask (sb-alien:unsigned 32)) (block-size (sb-alien:unsigned 32))
-                     (attributes (sb-alien:unsigned 64))
-                     (links (sb-alien:unsigned 32)) (user (sb-alien:unsigned 32))
-                     (group (sb-alien:unsigned 32)) (mode (sb-alien:unsigned 16))
-                     (spare (sb-alien:unsigned 16))
-                     (number (sb-alien:unsigned 64)) (size (sb-alien:unsigned 64))
-                     (blocks (sb-alien:unsigned 64)) (mask-2 (sb-alien:unsigned 64))
-                     (times (array (sb-alien:signed 64) 6)) ; accessed, born, changed
-                     (seconds (sb-alien:signed 64)) (nanoseconds (sb-alien:unsigned 32))
-                     (rest (array (sb-alien:unsigned 64) 20))))
+  (open-with-flags name (logior #o4000 #o400 +o-cloexec+))) ; O_NONBLOCK, O_NOCTTY
 
 (defvar *empty-name* (coerce '(0) 'octets)
   "The empty string of C.")
-
-(defconstant +unix-epoch+ (encode-universal-time 0 0 0 1 1 1970 0))
 
 (defun file-facts (file)
   "Three values about FILE, an open descriptor: its size in octets, the universal time of its last
 modification, and the nanoseconds of that second.  NIL if FILE is not a regular file, or if the
 system call fails."
   (declare (type descriptor file))
-  (sb-alien:with-alien ((facts (sb-alien:struct statx)))
+  ;; struct statx of <linux/stat.h>, the same for every processor, in words of 64 bits
+  (sb-alien:with-alien ((facts (array (sb-alien:signed 64) 32)))
     (sb-sys:with-pinned-objects (*empty-name*)
       (when (and (zerop (system-call "statx" sb-alien:int (sb-alien:int file)
                                      (sb-sys:system-area-pointer
                                       (sb-sys:vector-sap *empty-name*))
                                      (sb-alien:int #x1000) ; AT_EMPTY_PATH
                                      (sb-alien:unsigned-int #x243) ; type, mode, mtime, size
-                                     ((* (sb-alien:struct statx)) (sb-alien:addr facts))))
-                 (= #o100000 (logand #o170000 (sb-alien:slot facts 'mode))))
-        (values (sb-alien:slot facts 'size)
-                (+ +unix-epoch+ (sb-alien:slot facts 'seconds))
-                (sb-alien:slot facts 'nanoseconds))))))
+                                     ((* (array (sb-alien:signed 64) 32))
+                                      (sb-alien:addr facts))))
+                 ;; The mode, at octet 28; a regular file.
+                 (= #o100000 (logand #o170000 (ldb (byte 16 32) (sb-alien:deref facts 3)))))
+        (values (sb-alien:deref facts 5)
+                (+ (encode-universal-time 0 0 0 1 1 1970 0)
+                   (sb-alien:deref facts 14))
+                (ldb (byte 32 0) (sb-alien:deref facts 15)))))))
 
 (defmacro transfer-file-octets (name)
   "Calls the C function NAME, pread or pwrite, until it has transferred all octets between FILE, a

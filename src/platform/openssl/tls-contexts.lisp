@@ -94,17 +94,17 @@ certificate with the name itself precedes one with a wildcard (RFC 6125, section
     ((handle :pointer) (chosen :pointer) (chosen-length :pointer) (offered :pointer)
      (length :unsigned-int) (argument :pointer))
     2                                   ; SSL_TLSEXT_ERR_ALERT_FATAL
-    "Selects HTTP/1.1, or else 1.0, if the client offers it (RFC 7301, sections 3.2 and 6)."
-  ;; OpenSSL selects the first element of the first list that the second one has, too, and leaves a
-  ;; pointer into the first one, which outlives this call.
-  (loop for protocol in '("http/1.1" "http/1.0")
-        do (cffi:with-foreign-object (ours :uint8 9)
-             (setf (cffi:mem-ref ours :uint8) 8) ; each name comes after its length
-             (copy-out (map 'octets #'char-code protocol) (cffi:inc-pointer ours 1))
-             (when (= 1 (openssl :int "SSL_select_next_proto" chosen chosen-length
-                                 offered (:unsigned-int length) ours (:unsigned-int 9)))
-               (return 0)))
-        finally (return 2)))
+    "Selects HTTP/1.1 or 1.0, if the client offers it (RFC 7301, sections 3.2 and 6)."
+  (cffi:with-foreign-object (ours :uint8 18)
+    ;; Each name comes after its length.  OpenSSL leaves a pointer into the first list, the
+    ;; client's, which outlives this call.
+    (copy-out (map 'octets #'char-code (format nil "~C~A~C~A" (code-char 8) "http/1.1"
+                                               (code-char 8) "http/1.0"))
+              ours)
+    (if (= 1 (openssl :int "SSL_select_next_proto" chosen chosen-length
+                      offered (:unsigned-int length) ours (:unsigned-int 18)))
+        0
+        2)))
 
 (define-tls-callback accept-any-certificate ((verified :int) (store :pointer))
     0

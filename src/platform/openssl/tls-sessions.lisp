@@ -5,7 +5,7 @@
 ;;;; Invariants:
 ;;;; - No thread is interrupted while it is in OpenSSL.  A thread that was destroyed there would
 ;;;;   never release the locks of OpenSSL and of malloc, and all other threads would hang.
-;;;; - HANDLE is NIL, or an SSL object, which only this session frees.
+;;;; - POINTER is NIL, or that of an SSL object, which only this session frees.
 ;;;; - One thread at a time is in OpenSSL for a session, and holds its LOCK.  A program that takes
 ;;;;   over the connection may read from it in one thread and write to it in others, while the
 ;;;;   server still sends its last reply.  No call waits for the peer, so the lock is soon free.
@@ -13,10 +13,10 @@
 ;;;;   SSL_get_error(3).
 
 (defstruct (tls-session (:include opaque)
-                        (:constructor %make-tls-session (handle descriptor context greedy-p))
+                        (:constructor %make-tls-session (pointer descriptor context greedy-p))
                         (:copier nil))
   "A TLS connection on DESCRIPTOR."
-  (handle nil)                          ; a CFFI pointer; NIL once it was freed
+  (pointer nil)                         ; to the SSL object, of CFFI; NIL once it was freed
   (descriptor 0 :type descriptor :read-only t)
   (lock (sb-thread:make-mutex :name "TLS session") :read-only t)
   (context nil :read-only t)            ; the callbacks of OpenSSL need it in a handshake
@@ -39,12 +39,8 @@
 thread does so, and no interrupt runs in this one."
   `(uninterruptibly
      (sb-thread:with-mutex ((tls-session-lock ,session))
-       (let ((,handle (tls-session-handle ,session)))
+       (let ((,handle (tls-session-pointer ,session)))
          ,@body))))
-
-(defun tls-session-pointer (session)
-  "OpenSSL's SSL object of SESSION, a CFFI pointer; NIL once SESSION was ended."
-  (tls-session-handle session))
 
 (defun make-tls-session (context descriptor)
   "A TLS-SESSION of a server under CONTEXT, a TLS-CONTEXT, on DESCRIPTOR, a non-blocking socket,
@@ -167,11 +163,11 @@ object.  The descriptor stays open.  Another call has no effect."
         (clear-errors)
         (openssl :int "SSL_shutdown" handle))
       (openssl :void "SSL_free" handle)
-      (setf (tls-session-handle session) nil)
+      (setf (tls-session-pointer session) nil)
       (counter-add *tls-sessions* -1))))
 
 (defun abandon-tls-session (session)
   "Ends SESSION and closes its descriptor, unless SESSION was ended before."
-  (when (tls-session-handle session)
+  (when (tls-session-pointer session)
     (end-tls-session session)
     (close-descriptor (tls-session-descriptor session))))
