@@ -105,16 +105,6 @@ each call."
 
 ;;; Sockets, see usockets.lisp
 
-(defun prepare-listener (listener)
-  "Does nothing: waits for a connection of LISTENER need no limit here."
-  (declare (ignore listener))
-  nil)
-
-(defun accept-usocket (listener)
-  "The next connection of LISTENER."
-  ;; The stream reports the element type in this form, so this is the form that Hunchentoot uses.
-  (usocket:socket-accept listener :element-type '(unsigned-byte 8)))
-
 (defun pending-connection-p (listener)
   "True: this Lisp cannot tell whether a connection waits on LISTENER to be accepted."
   ;; A selector would make the channel non-blocking for all threads that accept on it.
@@ -175,10 +165,3 @@ each call."
   "True if CONDITION, signalled by a read or write of a socket's stream, means that the wait has
 timed out.  On ABCL it has the text of a Java exception."
   (and (search "timed out" (princ-to-string condition)) t))
-
-(defun receive-before-stream (usocket octets count)
-  "Receives at most COUNT octets from USOCKET, whose stream was not read yet, into OCTETS, and waits
-for the first.  Returns their number; 0 at the end of input, and if the socket has failed."
-  ;; A read of several would wait for all of them.
-  (handler-case (read-stream-octets (usocket:socket-stream usocket) octets 0 (min count 1))
-    (error () 0)))

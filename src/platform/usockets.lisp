@@ -4,22 +4,29 @@
 ;;;; elsewhere than on 64-bit Linux.  Each has a thread that waits.  linux/sockets.lisp has the same
 ;;;; functions.
 
-#+sbcl
+#-ecl
 (progn
   (defun prepare-listener (listener)
+    "Does nothing: waits for a connection of LISTENER need no limit here."
     (declare (ignore listener)))
 
   (defun accept-usocket (listener)
+    ;; The stream reports the element type in this form, so this is the form that Hunchentoot uses.
     (interruptibly (usocket:socket-accept listener :element-type '(unsigned-byte 8))))
+
+  (defun receive-before-stream (usocket octets count)
+    "Receives at most COUNT octets from USOCKET, whose stream was not read yet, into OCTETS, and
+waits for the first.  Returns their number; 0 at the end of input, and if the socket has failed."
+    ;; A read of several would wait for all of them.
+    (handler-case (read-stream-octets (usocket:socket-stream usocket) octets 0 (min count 1))
+      (error () 0))))
+
+#+sbcl
+(progn
+  (define-none wake-usocket listener-closed-p)
 
   (defun pending-connection-p (listener)
     (await-usocket listener (milliseconds)))
-
-  (defun wake-usocket (listener)
-    (declare (ignore listener)))
-
-  (defun listener-closed-p (listener)
-    (declare (ignore listener)))
 
   (defun await-usocket (usocket until)
     (loop for left = (milliseconds-left until)
@@ -33,11 +40,7 @@
 
   (defun shut-usocket (usocket direction)
     (usocket:socket-shutdown usocket direction)
-    t)
-
-  (defun receive-before-stream (usocket octets count)
-    (handler-case (read-stream-octets (usocket:socket-stream usocket) octets 0 (min count 1))
-      (error () 0))))
+    t))
 
 ;;; Listeners
 

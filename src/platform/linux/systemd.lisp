@@ -76,46 +76,34 @@ service manager has handed over no such descriptor, by the protocol of sd_listen
 
 ;;; Notifications
 
-(defun notification-address (name)
-  "The struct sockaddr_un of NAME, see SEND-NOTIFICATION.  Signals LISTEN-FAILED for one that is too
-long."
-  (let ((address (path-address name)))
-    (if (char= #\@ (char name 0))
-        (let ((abstract (subseq address 0 (1- (length address))))) ; without the final zero
-          (setf (aref abstract 2) 0)
-          abstract)
-        address)))
-
-(defun send-to-address (address octets end)
-  "Sends OCTETS as one datagram to ADDRESS, a struct sockaddr_un.  Waits for room until END, a
-moment of MILLISECONDS.  Returns their number, or minus an error number."
-  (let ((descriptor (path-socket 2)))   ; SOCK_DGRAM
-    (if (minusp descriptor)
-        descriptor
-        (unwind-protect
-             (let ((result (call-with-address "connect" descriptor address)))
-               (loop until (minusp result)
-                     do (setf result (send-octets descriptor octets 0 (length octets)))
-                        ;; Another process may take the room, and then this one waits again.
-                        (if (and (would-block-p result)
-                                 (plusp (milliseconds-left end))
-                                 (await-descriptor descriptor :output :until end))
-                            (setf result 0)
-                            (return)))
-               result)
-          (close-descriptor descriptor)))))
-
 (defun send-notification (name text seconds)
   "Sends TEXT, a string, as one datagram to the Unix-domain socket NAME, a string: an absolute path,
 or @ and a name of the abstract namespace, see unix(7).  Waits up to SECONDS, a real, for room in
 its queue.  Returns NIL, or why TEXT could not be sent: a string, without its full stop."
-  (if (find (char name 0) "/@")
-      (handler-case
-          (let ((result (send-to-address (notification-address name)
-                                         (sb-ext:string-to-octets text :external-format :utf-8)
-                                         (end-after seconds))))
-            (cond ((would-block-p result) "its queue is full")
-                  ((minusp result) (sb-int:strerror (- result)))))
-        (listen-failed (condition)
-          (listen-failure-reason condition)))
-      "it names no Unix-domain socket"))
+  (unless (find (char name 0) "/@")
+    (return-from send-notification "it names no Unix-domain socket"))
+  (let* ((octets (sb-ext:string-to-octets text :external-format :utf-8))
+         (end (end-after seconds))
+         (address (handler-case (path-address name)
+                    (listen-failed (condition)
+                      (return-from send-notification (listen-failure-reason condition)))))
+         (descriptor (path-socket 2))   ; SOCK_DGRAM
+         (result descriptor))
+    (when (char= #\@ (char name 0))     ; a zero takes its place, and there is none at the end
+      (setf address (subseq address 0 (1- (length address)))
+            (aref address 2) 0))
+    (unless (minusp descriptor)
+      (unwind-protect
+           (progn
+             (setf result (call-with-address "connect" descriptor address))
+             (loop until (minusp result)
+                   do (setf result (send-octets descriptor octets 0 (length octets)))
+                      ;; Another process may take the room, and then this one waits again.
+                      (if (and (would-block-p result)
+                               (plusp (milliseconds-left end))
+                               (await-descriptor descriptor :output :until end))
+                          (setf result 0)
+                          (return))))
+        (close-descriptor descriptor)))
+    (cond ((would-block-p result) "its queue is full")
+          ((minusp result) (sb-int:strerror (- result))))))

@@ -125,19 +125,6 @@ certificate with the name itself precedes one with a wildcard (RFC 6125, section
     (error (condition)
       (tls-mistaken subject nil file "cannot be read (~A)" condition))))
 
-(defun load-file (context file password function)
-  "Calls FUNCTION with the name of FILE, which OpenSSL reads into CONTEXT, an SSL_CTX; true if it
-returns 1.  PASSWORD, a string or NIL, is for encrypted files: NIL becomes the empty string, since
-OpenSSL would otherwise ask at the terminal."
-  (flet ((set-password (pointer)
-           (openssl :void "SSL_CTX_set_default_passwd_cb_userdata" context pointer)))
-    (cffi:with-foreign-string ((text size) (or password ""))
-      (set-password text)
-      (unwind-protect (= 1 (funcall function (name-for-openssl file)))
-        (set-password (cffi:null-pointer))
-        (dotimes (index size)
-          (setf (cffi:mem-aref text :uint8 index) 0))))))
-
 (defun encrypted-key-p (file)
   "True if FILE says that its key is encrypted, in the format of PKCS #8 (RFC 5958) or of RFC 1421."
   (ignore-errors                        ; it may be missing, or a folder
@@ -151,27 +138,36 @@ OpenSSL would otherwise ask at the terminal."
   "Loads into CONTEXT, an SSL_CTX, the private key in KEY-FILE, with PASSWORD, and the certificates
 in CERTIFICATE-FILE: the server's own, and then those of its issuers.  INDEX is their number for
 messages."
-  ;; The key comes first, and then its certificate: OpenSSL drops a key that does not match.
-  (unless (load-file context key-file password
-                     (lambda (name)
-                       (openssl :int "SSL_CTX_use_PrivateKey_file" context (:string name)
-                                (:int 1)))) ; SSL_FILETYPE_PEM
-    (let ((reason (why-it-failed)))
-      (cond ((not (encrypted-key-p key-file))
-             (tls-mistaken :key index key-file "has no private key that OpenSSL can read (~A)"
-                           reason))
-            (password
-             (tls-mistaken :password index nil "does not decrypt the private key in ~A (~A)"
-                           key-file reason))
-            (t
-             (tls-mistaken :password index nil
-                           "must be given: the private key in ~A is encrypted" key-file)))))
-  (unless (load-file context certificate-file nil
-                     (lambda (name)
-                       (openssl :int "SSL_CTX_use_certificate_chain_file" context
-                                (:string name))))
-    (tls-mistaken :certificate index certificate-file
-                  "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
+  (flet ((set-password (pointer)
+           (openssl :void "SSL_CTX_set_default_passwd_cb_userdata" context pointer)))
+    ;; Without a password, OpenSSL would ask at the terminal.
+    (cffi:with-foreign-string ((text size) (or password ""))
+      (set-password text)
+      (unwind-protect
+           (progn
+             ;; The key comes first: OpenSSL drops a key that does not match the certificate.
+             (unless (= 1 (openssl :int "SSL_CTX_use_PrivateKey_file" context
+                                   (:string (name-for-openssl key-file))
+                                   (:int 1))) ; SSL_FILETYPE_PEM
+               (let ((reason (why-it-failed)))
+                 (cond ((not (encrypted-key-p key-file))
+                        (tls-mistaken :key index key-file
+                                      "has no private key that OpenSSL can read (~A)" reason))
+                       (password
+                        (tls-mistaken :password index nil
+                                      "does not decrypt the private key in ~A (~A)"
+                                      key-file reason))
+                       (t
+                        (tls-mistaken :password index nil
+                                      "must be given: the private key in ~A is encrypted"
+                                      key-file)))))
+             (unless (= 1 (openssl :int "SSL_CTX_use_certificate_chain_file" context
+                                   (:string (name-for-openssl certificate-file))))
+               (tls-mistaken :certificate index certificate-file
+                             "has no certificate that OpenSSL can use (~A)" (why-it-failed))))
+        (set-password (cffi:null-pointer))
+        (dotimes (index size)
+          (setf (cffi:mem-aref text :uint8 index) 0)))))
   (unless (= 1 (openssl :int "SSL_CTX_check_private_key" context))
     (clear-errors)
     (tls-mistaken :key index key-file "has another key than the certificate in ~A"
