@@ -377,8 +377,8 @@ served, since the poller will not report them."
                     (setf outcome :next))
                    (t
                     (lend-no-buffers io)
-                    ;; The transport may have octets to send before it can read on: when the peer
-                    ;; takes them, the engine continues.
+                    ;; TLS may have octets to send before it can read on: when the peer takes them,
+                    ;; the engine continues.
                     (when (and parkable-p (io-tls io) (io-awaits-output-p io))
                       (let ((descriptor (connection-descriptor connection)))
                         (write-parts (connection-queue connection)

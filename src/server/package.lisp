@@ -1,6 +1,6 @@
 (defpackage #:hunchentoot-recycling-taskmaster.server
   (:documentation "Private.  The life of a connection that speaks HTTP, between the engine and an
-application: octets by any transport, heads, content and replies; and logs.  Knows no application.")
+application: octets, heads, content and replies; and logs.  Knows no application.")
   (:use #:common-lisp
         #:hunchentoot-recycling-taskmaster.base
         #:hunchentoot-recycling-taskmaster.platform
