@@ -198,12 +198,6 @@ RECYCLING-TASKMASTER."))
 ;;; Arguments.  Hunchentoot takes any value, and fails when it uses a wrong one: at START, or at the
 ;;; first request.  Values that work there are allowed here.
 
-(defun access-log-format-p (value)
-  (or (member value '(:combined :json))
-      (functionp value)
-      ;; The function may be defined after the acceptor was made; START checks it.
-      (and value (symbolp value) (not (keywordp value)))))
-
 (defparameter *argument-types*
   `(,@*common-argument-types*
     (:listen-backlog (unsigned-byte 31) "an integer, not negative")
@@ -212,7 +206,8 @@ RECYCLING-TASKMASTER."))
     (:listen-fd (or null inherited-designator)
      "the number of a descriptor, :SYSTEMD, or a list of :SYSTEMD and a name")
     (:taskmaster hunchentoot:taskmaster "a taskmaster, such as an instance of RECYCLING-TASKMASTER")
-    (:access-log-format (satisfies access-log-format-p)
+    ;; The function may be defined after the acceptor was made; START checks it.
+    (:access-log-format (or (member :combined :json) function (and symbol (not (or null keyword))))
      ":COMBINED, :JSON or a function of one argument")
     (:access-log-test (or function symbol) "a function of one argument, or NIL")
     (:session-cookie-attributes (or null string) "a string, or NIL"))
@@ -306,7 +301,13 @@ Hunchentoot's: ACCEPTOR works with that, too, but most programs pass one only fo
                           (tell-where (hunchentoot:acceptor-address acceptor)
                                       (hunchentoot:acceptor-port acceptor)
                                       condition))))
-    (call-next-method)))
+    (call-next-method))
+  (with-slots (sole-name listen-path listen-fd defer-accept) acceptor
+    (setf sole-name (sole-name (acceptor-listener acceptor)))
+    ;; The process that made an inherited socket has set its options, and a Unix-domain socket has
+    ;; no such option.
+    (unless (or listen-path listen-fd)
+      (defer-accepts (acceptor-listener acceptor) (or defer-accept 0)))))
 
 (defmethod hunchentoot:start-listening ((acceptor parallel-acceptor))
   (with-slots (listen-path listen-mode listen-fd reuse-port) acceptor
@@ -326,15 +327,6 @@ Hunchentoot's: ACCEPTOR works with that, too, but most programs pass one only fo
         (multiple-value-call #'set-acceptor-name acceptor
           (local-name (acceptor-listener acceptor))))
       (values))))
-
-(defmethod hunchentoot:start-listening :after ((acceptor parallel-acceptor))
-  (with-slots (sole-name listen-path listen-fd defer-accept) acceptor
-    (let ((listener (acceptor-listener acceptor)))
-      (setf sole-name (sole-name listener))
-      ;; The process that made an inherited socket has set its options, and a Unix-domain socket has
-      ;; no such option.
-      (unless (or listen-path listen-fd)
-        (defer-accepts listener (or defer-accept 0))))))
 
 (defun stop-listening (acceptor listener)
   "Frees the port of ACCEPTOR, if that still listens on LISTENER, which may be NIL.  Otherwise
