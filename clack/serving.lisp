@@ -65,7 +65,7 @@
               :content-length (cond ((integerp framing) framing)
                                     ((and (eq :none framing) (head-header head :content-length))
                                      0))
-              :raw-body (current-content exchange)
+              :raw-body (content-as-stream (current-content exchange))
               :clack.streaming t
               :clack.io exchange))))) ; see socket.lisp
 

@@ -166,7 +166,8 @@ synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client ha
       (call-in-context reply function)
       ;; It stands for the connection's, for Hunchentoot's functions that read content.
       (let* ((request (first (deferred-reply-objects reply)))
-             (*hunchentoot-stream* (or (and request (own-content request)) *no-content*)))
+             (*hunchentoot-stream*
+               (content-as-stream (or (and request (own-content request)) *no-content*))))
         (call-in-context reply function))))
 
 (defmacro with-reply-context ((reply) &body body)

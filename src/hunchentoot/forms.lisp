@@ -20,15 +20,15 @@ right, and the server is at fault."))
   '(or protocol-error content-left upload-not-stored))
 
 (defun own-content (request)
-  "The content of REQUEST if it is one of our own streams; else NIL."
-  (let ((content (content-stream request)))
+  "The CONTENT of REQUEST if it has one, and its stream is ours; else NIL."
+  (let* ((stream (content-stream request))
+         (content (and (typep stream 'stream-of-content) (content-of stream))))
     (and (not (eq content *no-content*))
-         (typep content 'content)
          content)))
 
-(defmethod chunga:chunked-stream-input-chunking-p ((stream content))
+(defmethod chunga:chunked-stream-input-chunking-p ((stream stream-of-content))
   "The answer to HUNCHENTOOT:INPUT-CHUNKING-P."
-  (not (content-known-p stream)))
+  (not (content-known-p (content-of stream))))
 
 (defun read-content (hunchentoots &rest arguments
                      &key (request hunchentoot:*request*) want-stream (already-read 0))
@@ -196,7 +196,8 @@ UPLOAD-NOT-STORED where a file of a well-formed form cannot be made or written."
   (let* ((octets (form-reader-octets reader))
          (kept (- (form-reader-end reader) (form-reader-start reader))))
     (replace octets octets :start2 (form-reader-start reader) :end2 (form-reader-end reader))
-    (let ((end (read-sequence octets (form-reader-content reader) :start kept)))
+    (let ((end (read-octets-of-content (form-reader-content reader)
+                                       octets kept (length octets))))
       (setf (form-reader-start reader) 0
             (form-reader-end reader) end)
       (- end kept))))

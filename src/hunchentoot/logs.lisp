@@ -230,7 +230,7 @@ more of its reply.  That is no error of the program."
         do (setf argument (slot-value argument 'usocket::real-error)))
   (typecase argument
     (client-left t)
-    (end-of-file (typep (ignore-errors (stream-error-stream argument)) 'content))))
+    (end-of-file (typep (ignore-errors (stream-error-stream argument)) 'stream-of-content))))
 
 (defun current-request ()
   "The request that the current thread serves, or NIL."

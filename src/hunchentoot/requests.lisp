@@ -198,7 +198,7 @@ all other work for a short request."
                                       (head-protocol head)
                                       (if (and (head-upgrade head) (eq content *no-content*))
                                           (make-instance 'upgrade-stream)
-                                          content)))
+                                          (content-as-stream content))))
                            (client (http-client http))
                            (told-id (told-request-id http headers)))
                        ;; For threads that know only the request.
@@ -405,5 +405,5 @@ Returns only if a reply has begun."
 
 (defmethod hunchentoot:maybe-invoke-debugger ((condition end-of-file))
   "Does nothing where the content of a request ends too early."
-  (unless (typep (ignore-errors (stream-error-stream condition)) 'content)
+  (unless (typep (ignore-errors (stream-error-stream condition)) 'stream-of-content)
     (call-next-method)))

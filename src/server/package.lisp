@@ -108,7 +108,8 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:drop-shared-queue #:end-shared-queue
    #:call-when-room #:await-room #:await-peer #:begin-shared-queue
    ;; requests
-   #:content #:content-io #:content-size #:content-known-p #:content-left #:invite-content
+   #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
+   #:content-io #:content-size #:content-known-p #:content-left #:invite-content
    #:refuse-content #:keep-reply-from #:read-all-content #:reserve-memory
    #:content-limits #:end-taking #:with-content #:rewind
    #:current-content #:abandon-content #:*no-content*

@@ -23,38 +23,42 @@
 (defvar *no-octets* (make-octets 0)
   "The vector of an empty window.")
 
-(defclass content (trivial-gray-streams:fundamental-binary-input-stream
-                   trivial-gray-streams:fundamental-character-input-stream
-                   trivial-gray-streams:trivial-gray-stream-mixin)
-  ((head :initarg :head :initform nil :reader content-head)
-   (io :initarg :io :initform nil :reader content-io)
-   (limits :initarg :limits :initform nil :reader content-limits)
-   (decoder :initarg :decoder :initform nil :reader content-decoder)
-   (exchange :initform nil :accessor content-exchange
-             :documentation "The EXCHANGE of its request while that is answered; else NIL.")
-   (reader :initform nil :initarg :reader :accessor content-reader
-           :documentation "The one thread that receives it as it comes, T until there is one; NIL
-where it is spooled.")
-   (lock :initform (bt:make-recursive-lock "content") :reader content-lock)
-   (octets :initform *no-octets* :accessor content-octets)
-   (base :initform 0 :accessor content-base)
-   (count :initform 0 :accessor content-count)
-   (file :initform nil :accessor content-file :documentation "See OPEN-TEMPORARY-FILE; or NIL.")
-   (size :initform 0 :accessor content-size)
-   (position :initform 0 :accessor content-position)
-   (last-size :initform 0 :accessor content-last-size
-              :documentation "How many octets the last character that was read had.")
-   (given-p :initform nil :accessor content-given-p
-            :documentation "True when a program has OCTETS.")
-   (reserved :initform 0 :accessor content-reserved
-             :documentation "How many octets of memory are reserved for it.")
-   (began :initform (milliseconds) :reader content-began)
-   (touched :initform (milliseconds) :accessor content-touched
-            :documentation "When the last octets came.")
-   (failure :initform nil :accessor content-failure
-            :documentation "The condition that each further read signals, or NIL."))
-  (:documentation "The content of one request: octets, and characters in UTF-8, which can be read at
-any position."))
+(defstruct (content (:include opaque) (:copier nil)
+                    (:constructor make-content (head io limits decoder reader)))
+  "The content of one request, which can be read at any position."
+  (head nil :read-only t)
+  (io nil :read-only t)
+  (limits nil :read-only t)
+  (decoder nil :read-only t)
+  (exchange nil)                        ; the EXCHANGE of its request while that is answered; or NIL
+  ;; The one thread that receives it as it comes, T until there is one; NIL where it is spooled.
+  (reader nil)
+  (as-stream nil)                       ; the STREAM-OF-CONTENT that programs get
+  (lock (bt:make-recursive-lock "content") :read-only t)
+  (octets *no-octets* :type octets)
+  (base 0 :type index)
+  (count 0 :type index)
+  (file nil)                            ; see OPEN-TEMPORARY-FILE; or NIL
+  (size 0 :type index)
+  (position 0 :type index)
+  (last-size 0 :type index)             ; octets of the last character that was read
+  (given-p nil)                         ; a program has OCTETS
+  (reserved 0 :type index)              ; octets of memory that are reserved for it
+  (began (milliseconds) :type fixnum :read-only t)
+  (touched (milliseconds) :type fixnum) ; when the last octets came
+  (failure nil))                        ; the condition that each further read signals, or NIL
+
+(defclass stream-of-content (trivial-gray-streams:fundamental-binary-input-stream
+                             trivial-gray-streams:fundamental-character-input-stream
+                             trivial-gray-streams:trivial-gray-stream-mixin)
+  ((content :initarg :content :reader content-of))
+  (:documentation "The octets of a CONTENT, and characters in UTF-8."))
+
+(defun new-content (&optional head io limits decoder reader)
+  "A CONTENT with these slots, and its stream."
+  (let ((content (make-content head io limits decoder reader)))
+    (setf (content-as-stream content) (make-instance 'stream-of-content :content content))
+    content))
 
 (define-condition content-left (recycling-error stream-error)
   ()
@@ -62,13 +66,19 @@ any position."))
   (:documentation "Signalled to a reader of a request's content after the reply has ended, and to
 another thread than the handler's where the content is received as it comes."))
 
-(defvar *no-content* (make-instance 'content)
+(defvar *no-content* (new-content)
   "The content of every request without content.  Nothing changes it.")
 
 (defmacro with-content ((content) &body body)
   "Evaluates BODY while no other thread reads CONTENT.  Uses may be nested."
   `(bt:with-recursive-lock-held ((content-lock ,content))
      ,@body))
+
+(defmacro with-content-of ((content stream) &body body)
+  "Evaluates BODY as WITH-CONTENT does, with CONTENT bound to that of STREAM."
+  `(let ((,content (content-of ,stream)))
+     (with-content (,content)
+       ,@body)))
 
 (defun content-known-p (content)
   "True when the client has announced the length of CONTENT, or there is none."
@@ -109,7 +119,7 @@ as one request may have.")
 
 (defun room-in-memory-p (content total)
   "Gives the window of CONTENT room for TOTAL octets; NIL where they are to go to a file."
-  (or (<= total (length (the octets (content-octets content))))
+  (or (<= total (length (content-octets content)))
       (let* ((announced (and (content-known-p content) (head-framing (content-head content))))
              (most (if (>= total +input-size+) *most-content-memory* *content-memory*))
              ;; What was announced if that is little, or if enough of it has come.
@@ -135,7 +145,7 @@ as one request may have.")
                             (octets-if-room size))))
             (when octets
               (setf (content-octets content)
-                    (replace (the octets octets) (the octets (content-octets content))
+                    (replace octets (content-octets content)
                              :end2 (content-count content)))))))))
 
 (defun most-octets-in-files (limits)
@@ -170,7 +180,7 @@ as one request may have.")
   "Appends OCTETS from START to END to CONTENT.  Signals PROTOCOL-ERROR where there is no room."
   (let ((total (+ (content-count content) (- end start))))
     (cond ((and (null (content-file content)) (room-in-memory-p content total))
-           (replace (the octets (content-octets content)) (the octets octets)
+           (replace (content-octets content) octets
                     :start1 (content-count content) :start2 start :end2 end)
            (setf (content-count content) total))
           ((not (and (or (content-file content) (move-to-file content))
@@ -190,19 +200,21 @@ none."
                    (make-room-in-heap octets))
         (refuse-content content :no-memory)))))
 
-(defun release-content (content &optional (failure (make-condition 'content-left :stream content)))
-  "Releases the memory and the file of CONTENT, whose reply has ended; a reader gets FAILURE from
-now on.  Waits for a thread that is reading."
+(defun release-content (content &optional failure)
+  "Releases the memory and the file of CONTENT, whose reply has ended; a reader gets FAILURE, or
+CONTENT-LEFT, from now on.  Waits for a thread that is reading."
   (unless (eq content *no-content*)
     (with-content (content)
       (uninterruptibly
         (unless (content-failure content)
-          (setf (content-failure content) failure))
+          (setf (content-failure content)
+                (or failure
+                    (make-condition 'content-left :stream (content-as-stream content)))))
         (when (content-file content)
           (counter-add *octets-in-files* (- (content-size content)))
           (close-descriptor (shiftf (content-file content) nil)))
         (let ((octets (shiftf (content-octets content) *no-octets*)))
-          (unless (or (content-given-p content) (<= (length (the octets octets)) *content-memory*))
+          (unless (or (content-given-p content) (<= (length octets) *content-memory*))
             (put-on-free-list *content-vectors* octets)))
         (setf (content-count content) 0)
         (change-reservation (content-reserved content) 0)))))
@@ -243,7 +255,7 @@ STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
                                (null (content-reader content))
                                (io-open-p io)
                                (not (io-waits-p io))
-                               (<= announced (length (the octets (content-octets content)))))
+                               (<= announced (length (content-octets content))))
                           (receive-to-window)
                           (receive-to-input))
                  (:some
@@ -305,7 +317,7 @@ be spooled now.  NIL at its end.  Nobody answers meanwhile in place of the handl
 does not count as its time, since reading has limits of its own."
   (unless (or (null (content-reader content))
               (eq (bt:current-thread) (content-reader content)))
-    (error 'content-left :stream content))
+    (error 'content-left :stream (content-as-stream content)))
   (let ((outcome (handler-case
                      (call-reading-in-time (content-io content)
                                            (lambda ()
@@ -314,7 +326,8 @@ does not count as its time, since reading has limits of its own."
                    (stream-timeout () (refuse-content content :request-timeout))
                    (protocol-error (refusal) (refuse-content content refusal)))))
     (when (eq :end outcome)
-      (error (setf (content-failure content) (make-condition 'end-of-file :stream content))))
+      (error (setf (content-failure content)
+                   (make-condition 'end-of-file :stream (content-as-stream content)))))
     (eq :some outcome)))
 
 ;;; Reading
@@ -329,7 +342,7 @@ lock."
            (unless (< -1 (- position (content-base content)) (content-count content))
              ;; A part of the file becomes the window.
              (let ((count (min *content-memory* (- (content-size content) position))))
-               (when (< (length (the octets (content-octets content))) count)
+               (when (< (length (content-octets content)) count)
                  (setf (content-octets content) (make-octets count)))
                (setf (content-count content) 0) ; until all are there
                (unless (and (content-file content)
@@ -370,8 +383,8 @@ lock."
 (defun rewind (content)
   "Has the next read of CONTENT begin at its start.  Signals CONTENT-LEFT where it was received as
 it was read."
-  (unless (setf (trivial-gray-streams:stream-file-position content) 0)
-    (error 'content-left :stream content)))
+  (unless (setf (trivial-gray-streams:stream-file-position (content-as-stream content)) 0)
+    (error 'content-left :stream (content-as-stream content))))
 
 (defun read-all-content (content limit refusal &optional (judge (constantly nil)))
   "The octets of CONTENT, in a vector that the caller may keep.  If there are more than LIMIT, an
@@ -392,7 +405,7 @@ the octets, a start and an end."
       (let ((size (content-size content))
             (octets (content-octets content)))
         (check-size size)
-        (cond ((= size (content-count content) (length (the octets octets)))
+        (cond ((= size (content-count content) (length octets))
                (setf (content-given-p content) t))
               (t
                (reserve-memory content size)
@@ -404,85 +417,87 @@ the octets, a start and an end."
 
 ;;; As a stream
 
-(defmethod stream-element-type ((stream content))
+(defmethod stream-element-type ((stream stream-of-content))
   '(unsigned-byte 8))
 
-(defmethod close ((stream content) &key abort)
+(defmethod close ((stream stream-of-content) &key abort)
   "Does nothing, since another part of the program may read STREAM again."
   (declare (ignore abort))
   t)
 
-(defmethod trivial-gray-streams:stream-read-byte ((stream content))
-  (with-content (stream)
-    (if (zerop (octets-there stream))
+(defmethod trivial-gray-streams:stream-read-byte ((stream stream-of-content))
+  (with-content-of (content stream)
+    (if (zerop (octets-there content))
         :eof
-        (prog1 (aref (the octets (content-octets stream)) (window-index stream))
-          (incf (content-position stream))))))
+        (prog1 (aref (content-octets content) (window-index content))
+          (incf (content-position content))))))
 
-(defmethod trivial-gray-streams:stream-listen ((stream content))
-  (with-content (stream)
-    (and (null (content-failure stream))
-         (or (< (content-position stream) (content-size stream))
-             (and (content-reader stream)
-                  (not (content-over-p stream))
-                  (progn (invite-content stream)
-                         (eq :some (fill-input (content-io stream)))))))))
+(defmethod trivial-gray-streams:stream-listen ((stream stream-of-content))
+  (with-content-of (content stream)
+    (and (null (content-failure content))
+         (or (< (content-position content) (content-size content))
+             (and (content-reader content)
+                  (not (content-over-p content))
+                  (progn (invite-content content)
+                         (eq :some (fill-input (content-io content)))))))))
 
-(defmethod trivial-gray-streams:stream-file-position ((stream content))
-  (content-position stream))
+(defmethod trivial-gray-streams:stream-file-position ((stream stream-of-content))
+  (content-position (content-of stream)))
 
-(defmethod (setf trivial-gray-streams:stream-file-position) (position (stream content))
-  (with-content (stream)
+(defmethod (setf trivial-gray-streams:stream-file-position) (position (stream stream-of-content))
+  (with-content-of (content stream)
     (let ((position (case position
                       (:start 0)
-                      (:end (content-size stream))
+                      (:end (content-size content))
                       (t position))))
-      (when (<= (if (content-reader stream) (content-base stream) 0)
-                position (content-size stream))
-        (unless (= position (content-position stream)) ; nothing changes *NO-CONTENT*
-          (setf (content-position stream) position))
+      (when (<= (if (content-reader content) (content-base content) 0)
+                position (content-size content))
+        (unless (= position (content-position content)) ; nothing changes *NO-CONTENT*
+          (setf (content-position content) position))
         t))))
 
 ;;; Characters
 
-(defmethod trivial-gray-streams:stream-read-char ((stream content))
-  (with-content (stream)
-    (if (zerop (octets-there stream))
+(defmethod trivial-gray-streams:stream-read-char ((stream stream-of-content))
+  (with-content-of (content stream)
+    (if (zerop (octets-there content))
         :eof
-        (let* ((octets (content-octets stream))
-               (index (window-index stream))
-               (size (utf-8-size-by-first (aref (the octets octets) index)))
+        (let* ((octets (content-octets content))
+               (index (window-index content))
+               (size (utf-8-size-by-first (aref octets index)))
                (end (+ index size)))
-          (when (> end (content-count stream)) ; it goes on behind the window
-            (let ((position (content-position stream)))
+          (when (> end (content-count content)) ; it goes on behind the window
+            (let ((position (content-position content)))
               (setf octets (make-octets size)
                     index 0
-                    end (read-octets-of-content stream octets 0 size)
-                    (content-position stream) position)))
+                    end (read-octets-of-content content octets 0 size)
+                    (content-position content) position)))
           (multiple-value-bind (code next) (utf-8-code octets index end)
-            (setf (content-last-size stream) (- next index))
-            (incf (content-position stream) (- next index))
+            (setf (content-last-size content) (- next index))
+            (incf (content-position content) (- next index))
             (if (< code char-code-limit) (code-char code) (code-char #xFFFD)))))))
 
-(defmethod trivial-gray-streams:stream-unread-char ((stream content) character)
+(defmethod trivial-gray-streams:stream-unread-char ((stream stream-of-content) character)
   (declare (ignore character))
-  (decf (content-position stream) (shiftf (content-last-size stream) 0))
+  (let ((content (content-of stream)))
+    (decf (content-position content) (shiftf (content-last-size content) 0)))
   nil)
 
-(defmethod trivial-gray-streams:stream-line-column ((stream content))
+(defmethod trivial-gray-streams:stream-line-column ((stream stream-of-content))
   nil)
 
-(defmethod trivial-gray-streams:stream-read-sequence ((stream content) sequence start end &key)
+(defmethod trivial-gray-streams:stream-read-sequence
+    ((stream stream-of-content) sequence start end &key)
   (let ((start (or start 0))
         (end (or end (length sequence))))
     (if (stringp sequence)
-        (with-content (stream)
+        (with-content-of (content stream)
           (loop for position from start below end
                 for character = (trivial-gray-streams:stream-read-char stream)
                 until (eq :eof character)
                 do (setf (char sequence position) character)
                 finally (return position)))
-        (read-octets-of-content stream sequence start end))))
+        (read-octets-of-content (content-of stream) sequence start end))))
 
 ;;; The content of the next request
 
@@ -493,10 +508,8 @@ HTTP.  Returns what READ-REQUEST does."
          (io (http-io http))
          (framing (head-framing head))
          (rate (limits-content-rate limits))
-         (content (make-instance 'content
-                                 :head head :io io :limits limits
-                                 :decoder (make-body-decoder framing limits)
-                                 :reader (content-as-it-comes-p application head))))
+         (content (new-content head io limits (make-body-decoder framing limits)
+                               (content-as-it-comes-p application head))))
     (setf (http-content http) content
           (io-pace io) (and rate (make-pace rate (* 1000 *content-grace*) (io-received io))))
     (cond ((content-reader content) head)
@@ -528,7 +541,7 @@ HTTP.  Returns what READ-REQUEST does."
              ;; In memory, or in a file.
              (unless (and (or (change-reservation
                                (content-reserved content)
-                               (length (the octets (content-octets content)))
+                               (length (content-octets content))
                                :share *waiting-share*)
                               (and (null (content-file content))
                                    (move-to-file content)))
