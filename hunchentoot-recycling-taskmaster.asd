@@ -191,11 +191,7 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
   :pathname "postgresql/"
   :serial t
   :components ((:file "package")
-               (:file "queue")          ; of messages for the database
+               (:file "broker")         ; the class, its reports, and its queue of messages
                (:file "database")       ; its tables and statements
-               (:file "broker")         ; the class, and what it reports
                (:file "opening")        ; from OPEN-BROKER to the end of CLOSE-BROKER
-               (:file "publisher")
-               (:file "listener")
-               (:file "connections")    ; of both threads, which come and go
-               (:file "open-and-close")))
+               (:file "threads")))      ; the publisher and the listener

@@ -17,6 +17,9 @@
 ;;;; - CLOSE-BROKER leaves the messages that are being committed to their publisher, which knows
 ;;;;   whether they are lost.
 
+(defparameter *slice-seconds* 1/2
+  "How long a listener waits before it looks whether its broker was closed.")
+
 (defstruct (link (:include opaque) (:copier nil) (:constructor make-link (name)))
   "A thread of an opening, and its connection.  The lock of the broker guards the slots."
   (name nil :type string :read-only t)
@@ -26,7 +29,7 @@
   (away-since nil)                      ; a moment of MILLISECONDS while it was reported as away
   (connections 0 :type unsigned-byte))  ; how often it was connected
 
-(defstruct (opening (:include opaque) (:copier nil) (:constructor %make-opening (broker queue)))
+(defstruct (opening (:include opaque) (:copier nil) (:constructor make-opening (broker queue)))
   "What BROKER has from OPEN-BROKER to the end of CLOSE-BROKER.  Its lock guards the slots."
   (broker nil :read-only t)
   (name (format nil "~36R" (random (expt 2 128) (make-random-state t))) ; in the database
@@ -42,9 +45,6 @@
   (earlier-position 0 :type integer)    ; earlier openings have delivered up to here
   (position nil :type (or null integer))) ; the last message that was delivered; NIL at first
 
-(defun make-opening (broker)
-  (%make-opening broker (make-queue (broker-queue-octets broker))))
-
 ;;; These may be called with and without the lock.
 
 (defun closed-p (opening)
@@ -55,21 +55,12 @@
   (and (not (closed-p opening))
        (eq opening (broker-opening (opening-broker opening)))))
 
-(defun last-position (opening)
-  "The number of the last message that OPENING or an earlier one has delivered, as far as it knows."
-  (or (opening-position opening) (opening-earlier-position opening)))
+(defun connected-p (opening)
+  "True if both connections of OPENING are there, as far as is known."
+  (and (link-connected-p (opening-publisher opening))
+       (link-connected-p (opening-listener opening))))
 
-;;; Phases
-
-(defun begin-opening (broker)
-  "Makes a new opening of BROKER the newest one, and returns it; NIL if one is open."
-  (let ((new (make-opening broker)))
-    (with-state (broker)
-      (let ((old (broker-opening broker)))
-        (unless (and old (eq :open (opening-phase old)))
-          (when old
-            (setf (opening-earlier-position new) (last-position old)))
-          (setf (broker-opening broker) new))))))
+;;; Its end
 
 (defun enter-phase (opening phase)
   "Makes PHASE that of OPENING unless it is closed, and has its threads look."
@@ -79,48 +70,156 @@
       (bt:condition-notify (link-changed (opening-publisher opening)))
       (bt:condition-notify (link-changed (opening-listener opening))))))
 
-(defun connected-p (opening)
-  "True if both connections of OPENING are there, as far as is known."
-  (and (link-connected-p (opening-publisher opening))
-       (link-connected-p (opening-listener opening))))
-
-;;; The queue
-
-(defun queue-message (opening channel payload)
-  "Puts a message, octets, for CHANNEL, octets, into the queue of OPENING; NIL if there is no room.
-Call it with the lock held."
-  (when (put-in-queue (opening-queue opening)
-                      (make-message (1+ (opening-sequence opening)) channel payload))
-    (incf (opening-sequence opening))
-    (bt:condition-notify (link-changed (opening-publisher opening)))
-    t))
-
-(defun begin-commit (opening count)
-  "Notes that the first COUNT messages of OPENING are being committed.  NIL if it is closed."
-  (with-state ((opening-broker opening))
-    (unless (closed-p opening)
-      (setf (opening-committing opening) count))))
-
-(defun end-commit (opening count)
-  "Notes that the database has the first COUNT messages of OPENING."
-  (let ((broker (opening-broker opening)))
-    (with-state (broker)
-      (take-from-queue (opening-queue opening) count)
-      (setf (opening-committing opening) 0)
-      (count-messages broker :published count))))
-
-(defun abandon-queue (opening)
-  "Empties the queue of OPENING, which is closed, except for messages that are being committed.
-Reports those as lost."
+(defun abandon-queue (opening &optional committed-p)
+  "Empties the queue of OPENING, if it is closed, and reports its messages as lost; but not those
+that are being committed, unless COMMITTED-P: then the publisher has ended."
   (let* ((broker (opening-broker opening))
          (count (with-state (broker)
-                  (keep-in-queue (opening-queue opening) (opening-committing opening)))))
+                  (when committed-p
+                    (setf (opening-committing opening) 0))
+                  (if (closed-p opening)
+                      (keep-in-queue (opening-queue opening) (opening-committing opening))
+                      0))))
     (when (plusp count)
       (report-loss broker :closed count))))
 
-(defun abandon-commit (opening)
-  "Notes that the publisher of OPENING has ended, and commits nothing any more."
-  (with-state ((opening-broker opening))
-    (setf (opening-committing opening) 0))
-  (when (closed-p opening)
-    (abandon-queue opening)))
+(defun close-opening (opening timeout)
+  "Closes OPENING as CLOSE-BROKER does with TIMEOUT."
+  (let ((end (end-after timeout))
+        (publisher (opening-publisher opening))
+        (listener (opening-listener opening)))
+    (flet ((ended-p (link end)
+             (let ((thread (link-thread link)))
+               (or (null thread)
+                   (join-thread thread (/ (milliseconds-left end) 1000))))))
+      (enter-phase opening :draining)
+      (ended-p publisher end)
+      (enter-phase opening :closed)
+      ;; A listener that is well needs a moment.
+      (let ((end (max end (end-after (* 2 *slice-seconds*)))))
+        (prog1 (and (ended-p publisher end) (ended-p listener end))
+          (abandon-queue opening))))))
+
+;;; The connections of both threads, which come and go with the database
+
+(defparameter *longest-pause* 5
+  "The maximum time between two attempts to connect, in seconds.")
+
+(defun note-connected (opening link)
+  "Notes that LINK of OPENING is connected."
+  (let* ((broker (opening-broker opening))
+         (since (with-state (broker)
+                  (setf (link-connected-p link) t)
+                  (incf (link-connections link))
+                  (when (and (eq link (opening-publisher opening))
+                             (or (link-away-since link) (< 1 (link-connections link))))
+                    (setf (opening-late-through opening) (opening-sequence opening)))
+                  (shiftf (link-away-since link) nil))))
+    (when since
+      (report broker "The ~A is connected again after ~,1F seconds." (link-name link)
+              (/ (- (milliseconds) since) 1000)))))
+
+(defun run-link (opening link run)
+  "Connects LINK of OPENING, and calls RUN with OPENING and the connection.  True if RUN returns;
+NIL after an error."
+  (let ((broker (opening-broker opening)))
+    (handler-case
+        (with-connection (connection (list (broker-database broker) (broker-user broker)
+                                           (broker-password broker) (broker-host broker)
+                                           (broker-port broker) (broker-use-ssl broker)
+                                           "postgres" "hunchentoot-recycling-taskmaster"))
+          (note-connected opening link)
+          (funcall run opening connection)
+          t)
+      (error (condition)
+        (when (with-state (broker)
+                (setf (link-connected-p link) nil)
+                (unless (link-away-since link)
+                  (setf (link-away-since link) (milliseconds))))
+          (report broker "The ~A has no database: ~A" (link-name link) condition))
+        nil))))
+
+(defun keep-connected (opening link run)
+  "The life of the thread of LINK: calls RUN as RUN-LINK does, again after each error, until RUN
+returns or OPENING is closed.  After each failure in a row it waits twice as long, and at random, so
+that many processes do not come at the same time."
+  (loop with attempt = 0
+        for start = (milliseconds)
+        until (or (closed-p opening)
+                  (run-link opening link run))
+        do (when (<= (as-milliseconds *longest-pause*) (- (milliseconds) start))
+             (setf attempt 0))          ; the connection was good for a while
+           (wait-until (lambda () (closed-p opening))
+                       (link-changed link) (broker-state-lock (opening-broker opening))
+                       (* (min *longest-pause* (* 1/10 (expt 2 (min (incf attempt) 10))))
+                          (+ 1/2 (random 0.5)))
+                       nil)))
+
+(defun start-link (opening link run)
+  "Makes the thread of LINK of OPENING, which calls RUN."
+  (setf (link-thread link)
+        (call-making-thread
+         (lambda ()
+           (bt:make-thread (lambda ()
+                             (unwind-protect (keep-connected opening link run)
+                               (with-state ((opening-broker opening))
+                                 (setf (link-connected-p link) nil))
+                               (when (eq link (opening-publisher opening))
+                                 (abandon-queue opening t))))
+                           :name (format nil "broker-~A" (link-name link)))))))
+
+;;; What a program calls
+
+(defmethod publish-message ((broker postgresql-broker) name octets)
+  (let* ((channel (utf-8-octets name))
+         (payload (coerce octets '(simple-array octet (*))))
+         (loss (with-state (broker)
+                 (let ((opening (broker-opening broker)))
+                   (cond ((not (and opening (eq :open (opening-phase opening))))
+                          :closed)
+                         ((not (put-in-queue (opening-queue opening)
+                                             (make-message (1+ (opening-sequence opening))
+                                                           channel payload)))
+                          :refused)
+                         (t
+                          (incf (opening-sequence opening))
+                          (bt:condition-notify (link-changed (opening-publisher opening)))
+                          nil))))))
+    (when loss
+      (report-loss broker loss 1))
+    (null loss)))
+
+(defmethod open-broker ((broker postgresql-broker) &key (timeout 5))
+  (let* ((new (make-opening broker (make-queue (broker-queue-octets broker))))
+         (opening (with-state (broker)
+                    (let ((old (broker-opening broker)))
+                      (cond ((and old (eq :open (opening-phase old)))
+                             old)
+                            (t
+                             (when old
+                               (setf (opening-earlier-position new)
+                                     (or (opening-position old)
+                                         (opening-earlier-position old))))
+                             (setf (broker-opening broker) new)))))))
+    (when (eq new opening)
+      (unless-returned (progn
+                         (start-link new (opening-publisher new) 'run-publisher)
+                         (start-link new (opening-listener new) 'run-listener))
+        (close-opening new 5)))         ; there are no threads to be had
+    (wait-until (lambda () (and (opening-position opening) (connected-p opening)))
+                (bt:make-condition-variable) (broker-state-lock broker) timeout 1/50))
+  broker)
+
+(defmethod close-broker ((broker postgresql-broker) &key (timeout 5))
+  (let ((opening (broker-opening broker)))
+    (or (null opening)
+        (close-opening opening timeout))))
+
+(defmethod broker-stats ((broker postgresql-broker))
+  (with-state (broker)
+    (let* ((opening (broker-opening broker))
+           (queue (and opening (opening-queue opening))))
+      (list* :connected-p (and opening (connected-p opening) t)
+             :queued (if queue (queue-count queue) 0)
+             :queued-octets (if queue (queue-octets queue) 0)
+             (copy-list (broker-counts broker))))))

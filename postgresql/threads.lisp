@@ -1,0 +1,139 @@
+(in-package #:hunchentoot-recycling-taskmaster.postgresql)
+
+;;;; What both threads of an opening do.  The publisher moves messages from the queue to the
+;;;; database.  The listener delivers the messages that the database has, in the order of their
+;;;; numbers.
+
+(defun settle-position (opening connection)
+  "Lets OPENING begin to read after the last message before it was opened."
+  (unless (opening-position opening)
+    (let* ((moment
+             ;; When OPENING was opened, by the clock of the database, in microseconds; or a bit
+             ;; earlier: by as long as the fastest of three answers took.
+             (loop repeat 3
+                   maximize (let ((now (ask-value connection "now")))
+                              (- now (- (microseconds) (opening-opened-at opening))))))
+           (position (ask-value connection "before" moment)))
+      (with-state ((opening-broker opening))
+        (unless (opening-position opening)
+          (setf (opening-position opening)
+                (max position (opening-earlier-position opening))))))))
+
+;;; Publishing
+
+(defparameter *batch-messages* 200
+  "The maximum number of messages in a transaction.")
+
+(defparameter *batch-octets* (* 1024 1024)
+  "The maximum number of octets in a transaction of several messages.")
+
+(defun publish-batch (opening connection)
+  "Moves the first messages of the queue of OPENING to the database.  NIL if there are none, or
+OPENING is closed."
+  (let ((broker (opening-broker opening)))
+    (multiple-value-bind (messages late-through)
+        (with-state (broker)
+          (values (first-in-queue (opening-queue opening) *batch-messages* *batch-octets*)
+                  (opening-late-through opening)))
+      (let ((count (length messages)))
+        (when (and messages
+                   (insert-messages connection (opening-name opening) messages late-through
+                                    (lambda ()
+                                      (with-state (broker)
+                                        (unless (closed-p opening)
+                                          (setf (opening-committing opening) count))))))
+          (with-state (broker)
+            (take-from-queue (opening-queue opening) count)
+            (setf (opening-committing opening) 0)
+            (count-messages broker :published count)))))))
+
+(defun run-publisher (opening connection)
+  "Publishes by CONNECTION until OPENING ends."
+  (settle-position opening connection)  ; before the first message of our own
+  (let* ((broker (opening-broker opening))
+         (keep-seconds (broker-keep-seconds broker))
+         (period (min 60 (/ keep-seconds 4)))
+         (next-deletion (end-after period)))
+    (flet ((waiting-p ()
+             (queue-messages (opening-queue opening))))
+      (loop until (with-state (broker)
+                    (or (closed-p opening)
+                        (and (eq :draining (opening-phase opening)) (not (waiting-p)))))
+            do (unless (publish-batch opening connection)
+                 (wait-until (lambda ()
+                               (or (waiting-p) (not (eq :open (opening-phase opening)))))
+                             (link-changed (opening-publisher opening))
+                             (broker-state-lock broker)
+                             (/ (milliseconds-left next-deletion) 1000) nil))
+               (when (zerop (milliseconds-left next-deletion))
+                 (delete-old-messages connection keep-seconds)
+                 (setf next-deletion (end-after period)))))))
+
+;;; Delivering
+
+(defparameter *rows* 100
+  "The maximum number of messages that a process reads at a time.")
+
+(defparameter *read-octets* (* 1024 1024)
+  "The maximum number of octets of several messages that a process reads at a time.")
+
+(defparameter *look-seconds* 10
+  "After so many seconds without a notification a listener asks the database, so that it finds out
+when its connection has died.")
+
+(defun move-position (opening position)
+  "Makes POSITION that of OPENING.  NIL if OPENING delivers no more."
+  (with-state ((opening-broker opening))
+    (when (delivers-p opening)
+      (setf (opening-position opening) position))))
+
+(defun deliver-row (opening row late-p)
+  "Delivers the message of ROW, as the statement \"read\" returns it.  NIL if OPENING delivers no
+more."
+  (destructuring-bind (id channel payload marked-late-p) row
+    (when (move-position opening id)    ; before the delivery: a newer opening begins behind it
+      (let ((broker (opening-broker opening)))
+        (handler-case (deliver-message broker (utf-8-text channel) payload)
+          (error (condition)
+            (report broker "A message cannot be read: ~A" condition)
+            (report-loss broker :malformed 1)))
+        (with-state (broker)
+          (count-messages broker :delivered)
+          (when (or late-p marked-late-p)
+            (count-messages broker :late))))
+      t)))
+
+(defun catch-up (opening connection late-p)
+  "Delivers all messages that OPENING has not read."
+  (setf *notified-p* nil)
+  (let ((last-id (ask-value connection "last")))
+    (when (and (< last-id (opening-position opening))
+               (move-position opening last-id))
+      (report-loss (opening-broker opening) :reset nil))
+    (loop while (and (< (opening-position opening) last-id)
+                     (delivers-p opening))
+          do (let* ((rows (ask connection "read" (opening-position opening) last-id
+                               *rows* *read-octets*))
+                    (end (if rows (first (first (last rows))) last-id))
+                    (missing (- end (opening-position opening) (length rows))))
+               (when (delivers-p opening)
+                 (when (plusp missing)
+                   (report-loss (opening-broker opening) :deleted missing))
+                 (when (loop for row in rows
+                             always (deliver-row opening row late-p))
+                   (move-position opening end)))))))
+
+(defun run-listener (opening connection)
+  "Delivers what CONNECTION reads until OPENING ends."
+  (execute connection "listen recycling_messages")
+  (settle-position opening connection)
+  (catch-up opening connection (< 1 (link-connections (opening-listener opening))))
+  (loop while (delivers-p opening)
+        ;; A statement may have taken a notification, and yet not have seen its message: PostgreSQL
+        ;; sends the notification at the end of a statement whose snapshot is from its beginning.
+        do (loop with end = (end-after *look-seconds*)
+                 until (or *notified-p*
+                           (not (delivers-p opening))
+                           (zerop (milliseconds-left end))
+                           (await-notification connection *slice-seconds*)))
+           (catch-up opening connection nil)))
