@@ -61,11 +61,8 @@ LEVEL, a keyword, however many messages came before."))
   (served-at 0 :type integer)           ; the moment of that
   (unheard-p nil))                      ; that it hears nothing was told
 
-;;; The environment
-
-(defun watchdog-complaint (name text)
-  "A sentence, without its full stop, about the environment variable NAME, which is TEXT."
-  (format nil "~A is ~S, not an integer above 0, so the watchdog is not fed" name text))
+(defparameter *notification-seconds* 2
+  "How many seconds READY=1 and RELOADING=1 wait for room in the queue of the service manager.")
 
 (defun take-manager ()
   "The MANAGER that the environment names, or NIL.  Removes its variables: programs that this one
@@ -79,15 +76,11 @@ starts must not speak in its name."
                              (not unfit-process)
                              (member process (list nil (process-number)))
                              (/ microseconds 1000000))
-                        (cond (unfit-microseconds
-                               (watchdog-complaint "WATCHDOG_USEC" unfit-microseconds))
-                              (unfit-process
-                               (watchdog-complaint "WATCHDOG_PID" unfit-process)))))))))
-
-;;; Messages
-
-(defparameter *notification-seconds* 2
-  "How many seconds READY=1 and RELOADING=1 wait for room in the queue of the service manager.")
+                        (and (or unfit-microseconds unfit-process)
+                             (format nil "~A is ~S, not an integer above 0, so the watchdog is ~
+                                          not fed"
+                                     (if unfit-microseconds "WATCHDOG_USEC" "WATCHDOG_PID")
+                                     (or unfit-microseconds unfit-process)))))))))
 
 (defun notify (manager server text &key (seconds 0))
   "Sends MANAGER, or NIL for none, TEXT about SERVER.  Waits for room up to SECONDS.  True when TEXT
@@ -100,49 +93,24 @@ was sent.  Tells the operator the first time that this fails."
                                (manager-socket manager) reason)))
       (null reason))))
 
-(defun rate-of-requests (manager served)
-  "How many requests were served in a second since the last call, where there are SERVED by now."
-  (let* ((now (milliseconds))
-         (passed (- now (shiftf (manager-served-at manager) now)))
-         (more (- served (shiftf (manager-served manager) served))))
-    (if (plusp passed)
-        (max 0 (round (* 1000 more) passed))
-        0)))
-
-(defun status-of (manager server)
-  "A line about SERVER for MANAGER."
+(defun notify-status (manager server &key ready-p)
+  "Sends MANAGER the figures of SERVER, unless it has them already; if READY-P, that SERVER has
+started, too."
   (destructuring-bind (&key open busy served &allow-other-keys) (stats server)
-    (format nil "~D connection~:P, ~D busy thread~:P, ~D request~:P/s, ~D request~:P served"
-            open busy (rate-of-requests manager served) served)))
-
-(defun notify-status (manager server)
-  "Sends MANAGER the figures of SERVER, unless it has them already."
-  (let ((status (status-of manager server)))
-    (unless (equal status (manager-status manager))
-      (setf (manager-status manager)
-            (and (notify manager server (format nil "STATUS=~A" status))
-                 status)))))
-
-(defun notify-ready (manager server)
-  "Tells MANAGER, or NIL for none, that SERVER has started, and the operator what is wrong with the
-manager's variables."
-  (when manager
-    (when (manager-complaint manager)
-      (tell-operator server :warning (manager-complaint manager)))
-    (let ((status (status-of manager server)))
-      (setf (manager-status manager)
-            (and (notify manager server (format nil "READY=1~%STATUS=~A" status)
-                         :seconds *notification-seconds*)
-                 status)))))
-
-(defun call-as-reload (manager server function)
-  "Calls FUNCTION, a reload of SERVER, and tells MANAGER, or NIL for none, when it begins and ends."
-  (notify manager server (format nil "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
-          :seconds *notification-seconds*)
-  (funcall function)
-  (notify manager server "READY=1" :seconds *notification-seconds*))
-
-;;; In each period
+    (let* ((now (milliseconds))
+           (passed (- now (shiftf (manager-served-at manager) now)))
+           (more (- served (shiftf (manager-served manager) served)))
+           (status (format nil "~D connection~:P, ~D busy thread~:P, ~D request~:P/s, ~
+                                ~D request~:P served"
+                           open busy
+                           (if (plusp passed) (max 0 (round (* 1000 more) passed)) 0)
+                           served)))
+      (unless (equal status (manager-status manager))
+        (setf (manager-status manager)
+              (and (notify manager server (format nil "~@[~A~%~]STATUS=~A"
+                                                  (and ready-p "READY=1") status)
+                           :seconds (if ready-p *notification-seconds* 0))
+                   status))))))
 
 (defun report-to-manager (manager server stopping-p on-answer)
   "Tells MANAGER, or NIL for none, about SERVER when a period is over, and asks the pool of SERVER
@@ -159,11 +127,6 @@ watchdog ends when the server begins to stop: STOPPING-P."
       (unless (or (null seconds) stopping-p (null engine) (eq engine (manager-asked manager)))
         (setf (manager-asked manager) engine)
         (call-when-pool-serves engine on-answer)))))
-
-(defun feed-watchdog (manager server)
-  "Tells the watchdog of MANAGER that the pool of SERVER has served."
-  (setf (manager-asked manager) nil)
-  (notify manager server "WATCHDOG=1"))
 
 ;;; Errands
 
@@ -210,24 +173,24 @@ current one does that, and NIL is returned."
       (funcall function)
       nil)))
 
-(defun await-aside (thread seconds)
-  "Waits up to SECONDS for the end of THREAD, a result of BEGIN-ASIDE."
-  (when thread
-    (join-thread thread seconds)))
-
-(defun renew (server)
-  "Renews the files of SERVER, and tells the operator."
-  (handler-case (progn (renew-files server)
-                       (tell-operator server :info
-                                      "SIGHUP: the logs and any certificates were renewed"))
-    (error (condition)
-      (tell-failure server "SIGHUP: the logs or certificates could not be renewed: ~A" condition))))
-
-(defun report (server)
-  "Writes the statistics of SERVER to its message log, on one line."
-  (let ((*print-pretty* nil))
-    (tell-operator server :info
-                   (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
+(defun renew (manager server)
+  "Renews the files of SERVER, and tells the operator, and MANAGER, or NIL for none, that it does."
+  (notify manager server (format nil "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
+          :seconds *notification-seconds*)
+  (let ((thread (begin-aside
+                 "renew"
+                 (lambda ()
+                   (handler-case
+                       (progn (renew-files server)
+                              (tell-operator server :info
+                                             "SIGHUP: the logs and any certificates were renewed"))
+                     (error (condition)
+                       (tell-failure server "SIGHUP: the logs or certificates could not be ~
+                                             renewed: ~A"
+                                     condition)))))))
+    (when thread
+      (join-thread thread 5)))          ; a log whose reader has stopped takes no lines
+  (notify manager server "READY=1" :seconds *notification-seconds*))
 
 (defun note-cut (exchange)
   "Notes the request of EXCHANGE, which gets no further, as answered by 503, if its server stops and
@@ -237,18 +200,16 @@ its reply has not begun."
     (note-rejected-head (exchange-application exchange) (exchange-http exchange)
                         (make-refusal :handler-timeout) (exchange-head exchange))))
 
-(defun note-cut-requests (server)
-  "Notes the requests of SERVER, which was stopped, whose handlers still run, and get no further."
-  (dolist (worker (workers-of server))
-    (let ((exchange (getf worker :task)))
-      (when (being-served-p worker)
-        (ignore-errors                  ; its thread may go on meanwhile
-          (note-cut exchange))))))
-
 (defun end-and-tell (server soft-p seconds &optional (delay 0))
-  "Stops SERVER like END-SERVING, whose value it returns, and tells the operator about an error."
-  (handler-case (prog1 (end-serving server soft-p seconds delay)
-                  (note-cut-requests server))
+  "Stops SERVER like END-SERVING, whose value it returns, and tells the operator about an error.
+Notes the requests whose handlers still run, and get no further."
+  (handler-case
+      (prog1 (end-serving server soft-p seconds delay)
+        (dolist (worker (workers-of server))
+          (let ((exchange (getf worker :task)))
+            (when (being-served-p worker)
+              (ignore-errors            ; its thread may go on meanwhile
+                (note-cut exchange))))))
     (error (condition)
       (tell-failure server "The server could not stop in order: ~A" condition)
       '())))
@@ -280,13 +241,12 @@ limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
                                        (/ (milliseconds-left (manager-due manager)) 1000)))
         ((nil))
         (:feed (unless stopping-since
-                 (feed-watchdog manager server)))
-        (:renew (call-as-reload (if stopping-since nil manager) server
-                                (lambda ()
-                                  ;; A log whose reader has stopped takes no lines.
-                                  (await-aside (begin-aside "renew" (lambda () (renew server)))
-                                               5))))
-        (:report (report server))
+                 (setf (manager-asked manager) nil)
+                 (notify manager server "WATCHDOG=1")))
+        (:renew (renew (if stopping-since nil manager) server))
+        (:report (tell-operator server :info
+                                (let ((*print-pretty* nil)) ; on one line
+                                  (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
         (:leave (return))
         (:stop (cond ((null stopping-since)
                       (notify manager server "STOPPING=1")
@@ -297,7 +257,8 @@ limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
                      ((< 500 (- (milliseconds) stopping-since))
                       (end-and-tell server nil 0)
                       (return))))))
-    (await-aside drainer 1)))           ; until it has written the last message
+    (when drainer
+      (join-thread drainer 1))))        ; until it has written the last message
 
 ;;; From the start to the exit
 
@@ -335,6 +296,9 @@ Never returns."
                                    (funcall make))
                                  on-start)))
     (when server
-      (notify-ready manager server)
+      (when manager
+        (when (manager-complaint manager)
+          (tell-operator server :warning (manager-complaint manager)))
+        (notify-status manager server :ready-p t))
       (do-errands server errands drain-timeout drain-delay manager))
     (exit-process (if server 0 1) 1)))
