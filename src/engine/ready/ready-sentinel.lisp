@@ -13,7 +13,8 @@
            (see-to-workers ()
              (rest-after-look engine controller (adjust-pool engine controller))))
       (declare (dynamic-extent #'housekeep #'see-to-workers)) ; two thousand times a second
-      (loop until (engine-stopped-p engine)
+      ;; It heeds no interrupt, and SBCL's exit would wait a minute for that.
+      (loop until (or (engine-stopped-p engine) (process-exits-p))
             do (call-surviving engine :housekeeping #'housekeep)
                (clear-stack)            ; a rest must keep no connection alive
             unless (call-surviving engine :pool-size #'see-to-workers)
