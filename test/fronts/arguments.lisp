@@ -334,7 +334,7 @@ one to blame."
           (:ssl-ciphers "NONSENSE" "NONSENSE" "no cipher match")
           (:ssl-ciphers "TLS_MINE" "TLS_MINE" "no cipher match")
           (:ssl-client-ca-file 5 "5")
-          (:ssl-client-ca-file "/nowhere/ca.pem" "/nowhere/ca.pem" "cannot be read")
+          (:ssl-client-ca-file "/nowhere/ca.pem" "/nowhere/ca.pem" "No such file or directory")
           (:ssl-client-ca-file ,key ,key "no certificate")
           (:ssl-client-ca-file ,broken ,broken "no certificate")
           (:ssl-verify-client t "REQUIRED")
