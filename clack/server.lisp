@@ -306,7 +306,7 @@ listen."
   (declare (ignore debug address port))
   (join-clack-socket)
   (let ((server (make-clack-server app arguments)))
-    (unwind-protect
+    (unwind-protect-whole
         (progn (begin-serving server)
                (when on-start (funcall on-start server))
                (wait-until (lambda () (server-stopped-p server))

@@ -176,7 +176,7 @@ serve."
   "Serves the requests of CONNECTION, which WORKER has taken up, and ends it, gently after an
 orderly end, unless it was given away."
   (let ((outcome nil))                  ; stays so after a non-local exit
-    (unwind-protect
+    (unwind-protect-whole
         (setf outcome
               (handler-case (serve-to-the-end engine worker connection)
                 ((or error storage-condition) (condition)

@@ -29,6 +29,15 @@ interrupted."
     (threads:destroy-thread thread)
     (threads:interrupt-thread thread (lambda () (eval nil)))))
 
+(defparameter *set-destroyed*
+  (let ((method (java:jcall "getDeclaredMethod" (java:jclass "org.armedbear.lisp.LispThread")
+                            "setDestroyed"
+                            (java:jnew-array-from-list "java.lang.Class"
+                                                       (list (java:jclass "boolean"))))))
+    (java:jcall "setAccessible" method java:+true+)
+    method)
+  "The Java method, not public, that sets or clears the mark of a destroyed thread.")
+
 (defun heed-interrupt ()
   "Runs the pending interrupt of the current thread, if there is one.  While an interrupt is
 pending, every wait ends at once, and a read or write closes its file."
@@ -40,6 +49,14 @@ pending, every wait ends at once, and a read or write closes its file."
     (let ((thread (threads:current-thread)))
       (threads:synchronized-on thread
         (threads:object-wait thread 1/1000)))))
+
+(defun survive-destruction ()
+  "Lets the current thread run its cleanup forms if it was destroyed."
+  ;; The mark would end the thread at its next call of a generic function, since many call EVAL.
+  (let ((thread (threads:current-thread)))
+    (threads:synchronized-on thread     ; see DESTROY-THREAD
+      (java:jcall *set-destroyed* thread java:+false+))
+    (heed-interrupt)))
 
 (defun wait-on (condition-variable lock seconds)
   "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of

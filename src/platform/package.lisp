@@ -8,8 +8,8 @@ usockets.lisp the same by usocket, as far as it goes.")
    ;; clock, machine, threads
    #:milliseconds #:as-milliseconds #:universal-milliseconds #:microseconds #:processor-count
    #:uninterruptibly #:interruptibly #:end-after #:milliseconds-left #:wait-until #:wait-once
-   #:clear-stack #:destroy-thread #:join-thread #:call-making-thread #:process-exits-p
-   #:process-exits #:call-at-exit #:call-on-signal #:exit-process
+   #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:call-making-thread
+   #:process-exits-p #:process-exits #:call-at-exit #:call-on-signal #:exit-process
    ;; listeners
    #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener #:admit-held
    #:stop-arrivals #:close-listener #:accept-failed #:listener-closed #:descriptors-exhausted

@@ -193,6 +193,12 @@ loop that checks everything that may have changed."
     (wait-until (lambda () (or (funcall predicate) (shiftf waited-p t)))
                 condition-variable lock nil period)))
 
+(defmacro unwind-protect-whole (form &body cleanup)
+  "UNWIND-PROTECT that runs all of CLEANUP also where the thread was destroyed."
+  `(unwind-protect ,form
+     #+abcl (survive-destruction)
+     ,@cleanup))
+
 ;;; The end of the process
 ;;;
 ;;; No thread is made once the process exits.  SBCL's EXIT takes the lock that a thread needs to

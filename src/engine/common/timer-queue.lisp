@@ -305,7 +305,7 @@ or if ENGINE stops before.  Returns at once.  Any thread may call this."))
            (rings-p ()
              (or (timers-closed-p timers)
                  (<= (timers-alarm timers) (microseconds)))))
-      (unwind-protect
+      (unwind-protect-whole
           (noting-end (engine)
             (setf (timers-thread timers) (bt:current-thread))
             (loop until (timers-closed-p timers)

@@ -81,7 +81,7 @@ was raised.  Under the lock."
   (let ((engine (worker-engine worker))
         (*worker* worker))
     (setf (worker-thread worker) (bt:current-thread))
-    (unwind-protect
+    (unwind-protect-whole
         (call-as-worker (engine-service engine)
                         (lambda () (noting-end (engine) (worker-loop engine worker))))
       (with-engine (engine)

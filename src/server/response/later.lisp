@@ -108,7 +108,7 @@ stops before."
              (not (io-waits-p (http-io http)))
              (engine-sends-p io))
         :deferred
-        (unwind-protect
+        (unwind-protect-whole
             (loop
               initially (setf (suspended-exchange-keeper suspended-exchange)
                               (bt:make-condition-variable))
