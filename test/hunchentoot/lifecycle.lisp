@@ -153,14 +153,3 @@
           (is (realp (getf active :seconds)))))
       (is (= 2 (length (recycling:list-connections acceptor))))))
   (is (null (recycling:list-connections (make-test-acceptor)))))
-
-(define-server-test stats-work-on-any-acceptor
-  (let ((acceptor (make-instance 'hunchentoot:easy-acceptor :port 0 :address "127.0.0.1"))
-        (ours (make-instance 'recycling:parallel-acceptor)))
-    (is (zerop (getf (recycling:stats ours) :threads)) "It never ran.")
-    (hunchentoot:start acceptor)
-    (unwind-protect
-         (flet ((names (acceptor)
-                  (loop for name in (recycling:stats acceptor) by #'cddr collect name)))
-           (is (null (set-exclusive-or (names acceptor) (names ours)))))
-      (hunchentoot:stop acceptor))))

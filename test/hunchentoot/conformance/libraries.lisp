@@ -100,27 +100,12 @@ the connection."
         (ask-for-talk connection (message "early"))
         (is (string= "early" (heard connection)))))))
 
-(define-server-test however-much-that-is
-  (serving-talk (stream (echo stream))
-    (with-connection (connection)
-      (let ((text (make-string 200 :initial-element #\x)))
-        (ask-for-talk connection (loop repeat 70 collect (message text)))
-        (loop repeat 70 do (is (string= text (heard connection))))))))
-
 (define-server-test a-kept-connection-may-be-switched
   (serving-talk (stream (echo stream))
     (with-connection (connection)
       (is (string= "plain" (exchange-text connection "/plain")))
       (ask-for-talk connection (message "early"))
       (is (string= "early" (heard connection))))))
-
-(define-server-test large-messages-reach-slow-readers
-  (let ((large (make-array 3000000 :element-type '(unsigned-byte 8) :initial-element 42)))
-    (serving-talk (stream (write-sequence large stream) (finish-output stream))
-      (with-connection (connection)
-        (ask-for-talk connection)
-        (poll (constantly nil) 1/5)
-        (is (equalp large (receive-many connection (length large))))))))
 
 (define-server-test everybody-in-a-chat-hears-everybody
   (let ((streams '()) (lock (bt:make-lock "chat")) (count 50))
