@@ -234,10 +234,10 @@ section 4.2).")
 (defun settle-context (context minimum-protocol ciphers cipher-suites read-ahead)
   "Gives CONTEXT, an SSL_CTX, what all contexts have, and these settings; see MAKE-TLS-CONTEXT."
   (openssl :unsigned-long "SSL_CTX_set_options" context
-           (:unsigned-long (logior (ash 1 17) ; SSL_OP_NO_COMPRESSION
-                                   (ash 1 21) ; SSL_OP_PRIORITIZE_CHACHA: if the client prefers it
-                                   (ash 1 22) ; SSL_OP_CIPHER_SERVER_PREFERENCE
-                                   (ash 1 30)))) ; SSL_OP_NO_RENEGOTIATION
+           ;; Bits 7, IGNORE_UNEXPECTED_EOF (an answer is to follow); 17, NO_COMPRESSION; 21,
+           ;; PRIORITIZE_CHACHA (if the client prefers it); 22, CIPHER_SERVER_PREFERENCE; 30,
+           ;; NO_RENEGOTIATION
+           (:unsigned-long #x40620080))
   ;; SSL_CTRL_MODE.  OpenSSL writes one record at a time (SSL_MODE_ENABLE_PARTIAL_WRITE).  It
   ;; accepts the rest of a write from another address (ACCEPT_MOVING_WRITE_BUFFER), since the
   ;; garbage collector moves octets.  It frees empty buffers (RELEASE_BUFFERS).
