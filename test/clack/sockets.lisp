@@ -314,6 +314,23 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
         (is (equal '(:end) (hear talk))))
       (eventually ("the callback to be called") (plusp (recorded-count calls :called))))))
 
+(define-server-test an-application-that-closes-as-the-server-stops-is-told-before-its-callback
+  (let ((calls (make-recorder)) (socket nil))
+    (with-speaker (io frame (progn (setf socket io)
+                                   (record calls (first (frame-told frame)))))
+      (with-talk (talk)
+        (tell talk "go")
+        (eventually ("the message") (recorded calls))
+        (let ((stop (in-background ("a soft stop")
+                      (handler:stop *server* :soft t :timeout 10))))
+          (is (eql 1001 (hear-close talk)))
+          (write-close socket 1000 (lambda ()
+                                     (record calls :called)
+                                     (close-clack-socket socket)))
+          (say-close talk 1001)
+          (task-result stop))))
+    (is (equal '(:text :close :called) (recorded calls)))))
+
 (define-server-test an-application-that-closes-after-a-close-frame-waits-and-is-called-no-more
   (let ((frames (make-recorder)))
     (with-speaker (io frame (progn (record frames (frame-told frame))

@@ -326,11 +326,6 @@ has failed otherwise, so that the peer gets nothing any more.  Does not wait."
     (and descriptor
          (await-descriptor descriptor event :until (milliseconds)))))
 
-(defun io-all-read-p (io)
-  "True when the readers of IO have taken all octets that had come at the last fill."
-  (and (io-drained-p io)
-       (= (io-start io) (io-end io))))
-
 (defun input-waiting-p (io)
   "True when IO has input, an end or a failure that the poller will not report.  May receive octets
 to find out."

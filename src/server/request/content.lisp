@@ -580,9 +580,8 @@ HTTP.  Returns what READ-REQUEST does."
 
 (defun take-content (exchange)
   "The content of the request of EXCHANGE, a stream.  The protocol state is that after its head."
-  (let* ((http (exchange-http exchange))
-         (head (exchange-head exchange))
-         (content (or (http-content http) *no-content*)))
+  (let ((head (exchange-head exchange))
+        (content (current-content exchange)))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
     (unless (eq content *no-content*)
       (setf (content-exchange content) exchange))

@@ -181,6 +181,8 @@ frame was sent before."
                          ((shared-queue-shut-p shared-queue) :over)
                          (t :room))))
       (when (and (eq :over result) frames-p (farewell-said-p socket))
+        (when (and code (zerop (program-socket-told socket)))
+          (setf (program-socket-held-p socket) t)) ; the server has closed it, and is to tell first
         (setf result :dropped))
       (when (member result '(:room :full))
         (incf (program-socket-put socket) size))

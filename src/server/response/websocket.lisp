@@ -216,7 +216,8 @@ may have come."
              (let ((new-p (= (io-start io) (io-end io))))
                (when new-p
                  (send-for-websocket socket))
-               (ecase (if (and (io-all-read-p io)
+               (ecase (if (and new-p
+                               (io-drained-p io)
                                ;; It may have come with the last octets, without its own event.
                                (not (peer-left-p socket)))
                           :none
