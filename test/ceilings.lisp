@@ -6,10 +6,10 @@
 (in-suite architecture)
 
 (defparameter *ceilings*
-  '((("src" "clack" "postgresql") 16914 68323)
-    ("src/platform" 2239) ("src/http" 2326) ("src/websocket" 565)
-    ("src/engine" 2923) ("src/server" 4510) ("src/hunchentoot" 2719)
-    ("clack" 1056) ("postgresql" 486) ("test" 18816))
+  '((("src" "clack" "postgresql") 16910 68305)
+    ("src/platform" 2236) ("src/http" 2326) ("src/websocket" 565)
+    ("src/engine" 2923) ("src/server" 4509) ("src/hunchentoot" 2719)
+    ("clack" 1056) ("postgresql" 486) ("test" 18815))
   "Folders, how many lines of code they may have, and how many atoms.")
 
 (defparameter *blanks* (coerce '(#\Space #\Tab #\Newline #\Return #\Page) 'string))

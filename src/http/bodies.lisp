@@ -312,7 +312,7 @@ part of the type before the slash.  Signals MALFORMED-MEDIA-TYPE if TEXT is not 
 
 (define-condition malformed-multipart (recycling-error)
   ()
-  (:report "The head of a part is larger than this server takes.")
+  (:report "The head of a part is larger than this server takes, or the form does not end.")
   (:documentation "A multipart body is not acceptable."))
 
 (defconstant +part-head-octets+ (* 16 1024)

@@ -302,7 +302,7 @@ content, or NIL, a condition and a backtrace; and as fourth value true if it was
       (let ((deferred-response (exchange-deferred-response exchange)))
         (cond ((and (exchange-watch exchange) (handler-timed-out-p exchange))
                ;; The request was answered in place of its handler.
-               (when (and condition (not (typep condition 'client-left)))
+               (when (and condition (not (departure-p condition)))
                  (log-handler-error condition backtrace))
                (when deferred-response
                  (withdraw-deferred-response deferred-response))
