@@ -142,7 +142,7 @@ SUBSCRIBER.  Returns the value of PUT-IN-SHARED-QUEUE.")
     (put-in-shared-queue (subscriber-shared-queue subscriber) octets)))
 
 (defgeneric message-format (subscriber)
-  (:documentation "The format of messages to SUBSCRIBER, a keyword that ENCODE-MESSAGE knows."))
+  (:documentation "The format of messages to SUBSCRIBER, a keyword that MESSAGE-ENCODER knows."))
 
 (defgeneric resume-subscriber (subscriber)
   (:documentation "Has the owner of the connection of SUBSCRIBER look after it."))

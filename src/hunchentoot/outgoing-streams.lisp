@@ -136,21 +136,25 @@ WRITE-OUTGOING."
                           (not (outgoing-stream-closed-p stream))) ; else they may have been sent
                  (refuse-write stream))
                room-p)))
-      (loop with framed = (framed octets framing)
-            do (ecase (put-in-shared-queue shared-queue framed)
-                 (:room
-                  (have-owner-send deferred-response)
-                  (return t))
-                 (:full
-                  (have-owner-send deferred-response)
-                  (return (room-p)))
-                 (:refused
-                  (unless (room-p)
-                    (error 'stream-full)))
-                 (:too-long
-                  (error 'content-too-long :stream nil))
-                 (:over
-                  (refuse-write stream)))))))
+      (let ((framed (framed octets framing)))
+        (put-waiting (lambda ()
+                       (let ((put (put-in-shared-queue shared-queue framed)))
+                         (case put
+                           (:too-long (error 'content-too-long :stream nil))
+                           (:over (refuse-write stream)))
+                         (have-owner-send deferred-response)
+                         put))
+                     #'room-p)))))
+
+(defun put-waiting (put room-p)
+  "Calls PUT, which returns what PUT-IN-SHARED-QUEUE does, until that has taken the octets.  Returns
+true when more may follow at once.  ROOM-P waits for room, and returns true when there is some."
+  (loop
+    (ecase (funcall put)
+      (:room (return t))
+      (:full (return (funcall room-p)))
+      (:refused (unless (funcall room-p)
+                  (error 'stream-full))))))
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when STREAM, an OUTGOING-STREAM, has room: at once if it

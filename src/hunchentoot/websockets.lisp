@@ -154,17 +154,14 @@ WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
                (when (shared-queue-ended-p queue)
                  (error 'client-left :source socket))
                room-p)))
-      (loop
-        (let ((put (put-in-websocket socket frame)))
-          (when (owner-wanted-p queue)
-            (resume-websocket socket))
-          (ecase put
-            (:room (return t))
-            (:full (return (room-p)))
-            (:refused
-             (unless (room-p)
-               (error 'stream-full)))
-            (:over (error 'client-left :source socket))))))))
+      (put-waiting (lambda ()
+                     (let ((put (put-in-websocket socket frame)))
+                       (when (owner-wanted-p queue)
+                         (resume-websocket socket))
+                       (if (eq :over put)
+                           (error 'client-left :source socket)
+                           put)))
+                   #'room-p))))
 
 (defun close-websocket (socket &key (code 1000) (reason ""))
   "Ends SOCKET, a WEBSOCKET, with a close frame behind earlier messages.  CODE is an integer of RFC

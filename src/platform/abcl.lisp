@@ -79,10 +79,6 @@ end waits on ABCL."
   (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
                 "java.lang.System"))
 
-(defun milliseconds ()
-  "The time in milliseconds, a fixnum, of a monotonic clock without an epoch."
-  (values (floor (nanoseconds) 1000000)))
-
 (defun microseconds ()
   "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
   (values (floor (nanoseconds) 1000)))

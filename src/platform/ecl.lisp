@@ -61,10 +61,6 @@ condition in a loop.  Interrupts that the caller allows run while LOCK is free."
   "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
   (ffi:c-inline () () :long-long "hrt_microseconds()" :one-liner t))
 
-(defun milliseconds ()
-  "The time in milliseconds, a fixnum, of a monotonic clock without an epoch."
-  (values (floor (microseconds) 1000)))
-
 (defun universal-milliseconds ()
   "The universal time in milliseconds, an integer."
   (+ (* 1000 2208988800)                ; until 1970

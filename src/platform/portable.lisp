@@ -158,6 +158,10 @@ timed out."
   "SECONDS, a real, in milliseconds, an integer; NIL for NIL, which is never."
   (and seconds (ceiling (* 1000 seconds))))
 
+(defun milliseconds ()
+  "The time in milliseconds, a fixnum, of a monotonic clock without an epoch."
+  (values (floor (the (unsigned-byte 61) (microseconds)) 1000)))
+
 (defun end-after (seconds)
   "The moment of MILLISECONDS that is SECONDS, a real, from now; NIL for NIL, which is never."
   (and seconds (+ (milliseconds) (as-milliseconds seconds))))

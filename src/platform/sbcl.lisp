@@ -112,12 +112,6 @@ be more than MOST, an integer, returns NIL and does not change COUNTER, not even
 (defconstant +clock-monotonic+ #+linux 1 #+darwin 6 #-(or linux darwin) 4
   "The CLOCK_MONOTONIC of the system's <time.h>.")
 
-(defun milliseconds ()
-  "The time in milliseconds, a fixnum, of a monotonic clock without an epoch."
-  (multiple-value-bind (seconds nanoseconds) (sb-unix::clock-gettime +clock-monotonic+)
-    (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
-    (+ (* 1000 seconds) (floor nanoseconds 1000000))))
-
 (defun microseconds ()
   "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
   (multiple-value-bind (seconds nanoseconds) (sb-unix::clock-gettime +clock-monotonic+)

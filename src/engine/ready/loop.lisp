@@ -394,15 +394,16 @@ cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited tim
            (drop-if-parked engine connection))
          :parked)))
 
-(defun requeue-connection (engine connection &optional resuming-p)
+(defun requeue-connection (engine connection &optional program-p)
   "Parks CONNECTION, which the caller owns, without reading its input, for the next free worker.
 The caller may have got its events, or gets them here.  So the next owner looks at the socket even
 if it finds a request in a buffer."
   (setf (connection-input connection) :missed)
   (loop while (ownership-test (change-ownership connection :park) :arrived))
   (queue-events engine (list (connection-token connection)))
-  ;; Until it has stopped for good, the stop ends it, because a resuming thread should not.
-  (unless (if resuming-p (not (engine-stopped-p engine)) (serving-p engine))
+  ;; In a thread of a program, PROGRAM-P, no function for the client's leaving should run: the
+  ;; stop ends the connection, until it is over itself.
+  (unless (if program-p (not (engine-stopped-p engine)) (serving-p engine))
     (drop-if-parked engine connection)))
 
 (defun park-again (engine connection)

@@ -4,7 +4,7 @@
 ;;;;
 ;;;;   the peer of the connection    the client of a request
 ;;;;   is no trusted proxy           the peer, whatever the request says
-;;;;   is one                        as its fields tell (see forwarded.lisp of http/); else the peer
+;;;;   is one                        as its fields tell (see origins.lisp of http/); else the peer
 ;;;;
 ;;;; With the PROXY protocol, the source in its header takes the place of the peer.
 

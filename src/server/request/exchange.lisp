@@ -67,8 +67,7 @@ method, a plist of the numbers by class."
 reply that fails, or whose thread is destroyed, may be ended a second time."
   (unless (shiftf (exchange-counted-p exchange) t)
     (let ((head (exchange-head exchange)))
-      (count-request (exchange-connection exchange)
-                     (max 0 (- (microseconds) (exchange-began exchange)))
+      (count-request (exchange-connection exchange) (exchange-duration exchange)
                      ;; Its place among replies, by method and by class.
                      (+ (* 6 (or (and head (position (head-method head)
                                                      (the simple-vector *counted-methods*)))
