@@ -388,8 +388,7 @@ failure; else NIL.")
                      (list :request (exchange-words exchange)
                            :request-id (keep-request-id (exchange-request-id exchange))
                            :remote-address (and (exchange-http exchange) ; unless that is closed
-                                                (http-address (exchange-http exchange))))))
-         t)))))
+                                                (http-address (exchange-http exchange)))))))))))
 
 (defmethod note-failed-handshake ((server clack-server) condition)
   (case (handshake-failure-kind condition)

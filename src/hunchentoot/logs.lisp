@@ -286,8 +286,7 @@ for the destination while ACCEPTOR is started."
                                    :remote-address
                                    (cond (request (hunchentoot:remote-addr request))
                                          ((and *exchange* (exchange-http *exchange*))
-                                          (http-address (exchange-http *exchange*)))))
-                  t))))))))
+                                          (http-address (exchange-http *exchange*)))))))))))))
 
 (defmethod hunchentoot:acceptor-log-message ((acceptor parallel-acceptor) level control
                                              &rest arguments)

@@ -15,20 +15,17 @@
 ;;;; A file is opened for each batch and closed after it, so that the next batch after a rotation
 ;;;; goes to the new file.  Threads that write to one destination take its lock.
 ;;;;
-;;;; GATHERED, LINES, LOST, TROUBLE-P, URGENT-P and PHASE change under the lock of the journal; that
-;;;; is held for a few instructions.  WRITER, BATCH, BATCH-LINES and BROKEN-P change under that of
-;;;; the destination.  The lines of BATCH are older than those of GATHERED; both are whole lines.
-
+;;;; GATHERED, LINES, LOST, TROUBLE-P and PHASE change under the lock of the journal; that is held
+;;;; for a few instructions.  WRITER, BATCH and BROKEN-P change under that of the destination.
 (defparameter *batch-octets* (* 64 1024)
-  "When more than this many octets have gathered, they are written without waiting for
-*FLUSH-SECONDS*.")
+  "When more than this many octets have gathered, they are written without a pause.")
 
 (defparameter *journal-octets* (* 8 1024 1024)
   "How many octets may gather while the destination blocks.  Further lines are lost, and counted.
 As many octets again may be in the batch that is being written.")
 
 (defparameter *flush-seconds* 1/2
-  "How many seconds, a real, lines may gather before they are written.")
+  "How many seconds, a real, lines gather between two batches.")
 
 (defparameter *log-patience* 5
   "How many seconds, a real, END-JOURNAL waits until the last lines were written.")
@@ -60,14 +57,16 @@ streams may stand for another one."
       (t (return destination)))))
 
 (defstruct (journal (:include opaque)
-                    (:constructor make-journal (destination name complain)))
+                    (:constructor make-journal
+                        (destination name complain
+                         &aux (sink (sink-of destination)) (writing (lock-of-destination sink)))))
   "A writer of lines to DESTINATION.  NAME, a string, is the name of its thread.  COMPLAIN, a
 function of a level, a control string and its arguments, reports failures, and must not signal."
   (destination nil :read-only t)        ; a pathname designator or a stream of characters
   (name "" :type string :read-only t)
   (complain nil :type function :read-only t)
-  (sink (sink-of destination) :read-only t)
-  (writing (lock-of-destination (sink-of destination)) :read-only t)
+  (sink nil :read-only t)
+  (writing nil :read-only t)
   (lock (bt:make-lock "journal") :read-only t)
   (wanted (bt:make-condition-variable) :read-only t) ; its thread has work
   (phase :off :type (member :off :running :ending))
@@ -76,10 +75,8 @@ function of a level, a control string and its arguments, reports failures, and m
   (lines 0 :type fixnum)                ; in GATHERED
   (lost 0 :type integer)                ; lines that are lost
   (trouble-p nil)                       ; writing fails or blocks, and that is to be told or was
-  (urgent-p nil)                        ; a line in GATHERED is not to wait for more
   (writer nil)                          ; the thread that writes the batch
-  (batch (make-output) :type output)
-  (batch-lines 0 :type fixnum)
+  (batch (make-output) :type output)    ; what it writes
   (broken-p nil))                       ; the last line of the destination may lack its end
 
 (defmacro with-journal ((journal) &body body)
@@ -89,10 +86,9 @@ function of a level, a control string and its arguments, reports failures, and m
 
 ;;; Appending
 
-(defun append-line (journal line &optional urgent-p)
-  "Has JOURNAL write LINE, an OUTPUT that ends in a line feed.  Its thread does so soon, or as soon
-as possible if URGENT-P; then this function does not wait for the destination.  If there is no
-thread, writes LINE at once."
+(defun append-line (journal line)
+  "Has JOURNAL write LINE, an OUTPUT that ends in a line feed.  Its thread does so soon; then this
+function does not wait for the destination.  If there is no thread, writes LINE at once."
   (declare (type journal journal) (type output line) #.*plain-policy*)
   (when (eq :off (with-journal (journal)
                    (let* ((gathered (journal-gathered journal))
@@ -105,11 +101,8 @@ thread, writes LINE at once."
                             (encode-octets gathered (output-octets line) 0 (output-fill line))
                             (incf (journal-lines journal))))
                      (when (or (zerop before)
-                               (<= before (the fixnum *batch-octets*) (1- after))
-                               (and urgent-p (not (journal-urgent-p journal))))
+                               (<= before (the fixnum *batch-octets*) (1- after)))
                        (bt:condition-notify (journal-wanted journal)))
-                     (when urgent-p
-                       (setf (journal-urgent-p journal) t))
                      (journal-phase journal))))
     (flush-journal journal))
   (values))
@@ -121,53 +114,48 @@ thread, writes LINE at once."
   (funcall (journal-complain journal) :error "A line for ~A could not be made: ~A"
            (journal-destination journal) condition))
 
-(defun lines-kept (journal)
-  "How many lines JOURNAL has, which are not lost."
-  (+ (journal-lines journal) (journal-batch-lines journal)))
-
 (defun journal-unwritten (journal)
   "How many lines JOURNAL has lost, or keeps after its end.  The latter are written only if it is
 started again, or gets another line, and its destination takes them then."
   (with-journal (journal)
     (+ (journal-lost journal)
-       (if (eq :off (journal-phase journal)) (lines-kept journal) 0))))
+       (if (eq :off (journal-phase journal)) (journal-lines journal) 0))))
 
 ;;; Writing
 
-(defun write-lines (journal)
-  "Writes the batch of JOURNAL, after a line end where the last line may be incomplete.  If that
-cannot begin, the batch is kept for the next try.  If some of it may have been written, it is lost,
-so that no line is written twice."
+(defun write-batch (journal)
+  "Writes what JOURNAL has gathered, after a line end where the last line may be incomplete.  If
+that cannot begin, the lines stay.  If some may have been written, all of them are lost, so that no
+line is written twice."
   (let* ((destination (journal-destination journal))
-         (octets (output-octets (journal-batch journal)))
-         (size (output-fill (journal-batch journal)))
-         (text (and (streamp destination) (utf-8-text octets 0 size)))
-         (stream (if text
+         (stream (if (streamp destination)
                      destination
                      (open destination :direction :output :element-type 'octet
                                        :if-exists :append :if-does-not-exist :create)))
-         (broken-p (shiftf (journal-broken-p journal) t)))
+         (broken-p (shiftf (journal-broken-p journal) t))
+         (lines (with-journal (journal)
+                  (rotatef (journal-gathered journal) (journal-batch journal))
+                  (shiftf (journal-lines journal) 0)))
+         (batch (journal-batch journal)))
     (unwind-protect
          (progn
-           (cond (text
+           (cond ((streamp destination)
                   (when broken-p
                     (write-char #\Newline stream))
-                  (write-string text stream))
+                  (write-string (utf-8-text (output-octets batch) 0 (output-fill batch)) stream)
+                  (finish-output stream))
                  (t
                   (when broken-p
                     (write-byte 10 stream))
-                  (write-sequence octets stream :end size)))
-           (finish-output stream)
-           (unless text
-             (close stream))
+                  (write-sequence (output-octets batch) stream :end (output-fill batch))
+                  (close stream)))
            (setf (journal-broken-p journal) nil))
       (when (journal-broken-p journal)
         (with-journal (journal)
-          (incf (journal-lost journal) (journal-batch-lines journal)))
-        (unless text
+          (incf (journal-lost journal) lines))
+        (unless (streamp destination)
           (close stream :abort t)))     ; or it would try to write the same octets again
-      (reset-output (journal-batch journal))
-      (setf (journal-batch-lines journal) 0))))
+      (reset-output batch))))
 
 (defun flush-journal (journal)
   "Writes all lines that JOURNAL has.  True when all could be written.  Waits for the destination.
@@ -181,24 +169,20 @@ of the log itself."
         (setf (journal-writer journal) (bt:current-thread))
         (unwind-protect
              (handler-case
-                 (loop repeat 2         ; a batch that was left, and the lines gathered since
-                       do (when (zerop (journal-batch-lines journal))
-                            (with-journal (journal)
-                              (rotatef (journal-gathered journal) (journal-batch journal))
-                              (rotatef (journal-lines journal) (journal-batch-lines journal))
-                              (setf (journal-urgent-p journal) nil)))
-                          (unless (zerop (journal-batch-lines journal))
-                            (write-lines journal)
-                            (when (with-journal (journal)
-                                    (shiftf (journal-trouble-p journal) nil))
-                              (complain :warning "~A is written again; lines lost so far: ~D."
-                                        (journal-destination journal) (journal-lost journal))))
-                       finally (return t))
+                 (unless (zerop (journal-lines journal))
+                   (write-batch journal)
+                   (when (with-journal (journal)
+                           (shiftf (journal-trouble-p journal) nil))
+                     (complain :warning "~A is written again; lines lost so far: ~D."
+                               (journal-destination journal) (journal-lost journal))))
                (serious-condition (condition)
                  (unless (with-journal (journal)
                            (shiftf (journal-trouble-p journal) t))
                    (complain :error "~A cannot be written: ~A"
-                             (journal-destination journal) condition))))
+                             (journal-destination journal) condition)))
+               (:no-error (&rest values)
+                 (declare (ignore values))
+                 t))
           (setf (journal-writer journal) nil))))))
 
 ;;; Its thread
@@ -206,34 +190,31 @@ of the log itself."
 (defun keep-journal (journal)
   "The main function of the thread of JOURNAL."
   (flet ((await (seconds predicate)
-           (wait-until predicate (journal-wanted journal) (journal-lock journal) seconds nil))
-         (ending-p ()
-           (eq :ending (journal-phase journal))))
+           (wait-until (lambda () (or (eq :ending (journal-phase journal)) (funcall predicate)))
+                       (journal-wanted journal) (journal-lock journal) seconds nil)))
     (unwind-protect
          (loop
-           ;; For a first line, and then for more of them
-           (await nil (lambda () (or (ending-p) (plusp (lines-kept journal)))))
-           (await *flush-seconds*
-                  (lambda ()
-                    (or (ending-p)
-                        (and (zerop (journal-batch-lines journal)) ; or the next try comes later
-                             (or (journal-urgent-p journal)
-                                 (> (output-fill (journal-gathered journal)) *batch-octets*))))))
+           (await nil (lambda () (plusp (journal-lines journal))))
            (let ((written-p (flush-journal journal)))
              (when (with-journal (journal)
                      ;; At the end, lines that could not be written wait for the next start.
-                     (when (and (ending-p) (or (not written-p) (zerop (journal-lines journal))))
+                     (when (and (eq :ending (journal-phase journal))
+                                (or (not written-p) (zerop (journal-lines journal))))
                        (setf (journal-phase journal) :off)))
-               (return))))
+               (return))
+             (await *flush-seconds*
+                    (lambda ()
+                      (and written-p    ; or the next try comes later
+                           (> (output-fill (journal-gathered journal)) *batch-octets*))))))
       (unless (eq :off (journal-phase journal)) ; destroyed, as all threads are when a Lisp exits
         (with-journal (journal)
           (setf (journal-phase journal) :off))
         ;; If it was destroyed during a write, the destination may be one that blocks.
         (unless (journal-broken-p journal)
           (flush-journal journal))))
-    (when (plusp (lines-kept journal))
+    (when (plusp (journal-lines journal))
       (funcall (journal-complain journal) :error "~A did not take the last ~D line~:P."
-               (journal-destination journal) (lines-kept journal)))))
+               (journal-destination journal) (journal-lines journal)))))
 
 (defun start-journal (journal)
   "Starts a thread that writes the lines of JOURNAL, unless there is one.  If no thread can be made,

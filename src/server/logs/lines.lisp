@@ -13,26 +13,6 @@
   "Appends the line feed to LINE."
   (encode-octets line (load-time-value (coerce '(10) 'octets))))
 
-(defmacro do-plain-runs ((text start end special-p) plain special)
-  "Evaluates PLAIN for each run, from START to END, of characters of TEXT, a text, for which
-SPECIAL-P is false, and SPECIAL for each other character, which is at END."
-  (let ((size (gensym "SIZE")) (index (gensym "INDEX")))
-    `(loop with ,size of-type index = (length ,text)
-           for ,start of-type index = 0 then (1+ ,end)
-           for ,end of-type index = (loop for ,index of-type index from ,start below ,size
-                                          when (,special-p (schar ,text ,index))
-                                            return ,index
-                                          finally (return ,size))
-           when (< ,start ,end) do ,plain
-           while (< ,end ,size) do ,special)))
-
-(defun encode-run (line text start end)
-  "Appends TEXT from START to END to LINE."
-  (encode-string line (if (and (zerop start) (= end (length text)))
-                          text
-                          (subseq text start end))
-                 :utf-8))
-
 ;;; Escaping
 ;;;
 ;;; One function, ENCODE-ESCAPED, writes all text that a client may have sent to either log.  A
@@ -41,48 +21,46 @@ SPECIAL-P is false, and SPECIAL for each other character, which is at END."
 ;;; bracket that would have a meaning in the format of the line.  Other characters beyond ASCII stay
 ;;; as they are: the logs are in UTF-8.
 
-(declaim (inline invisible-p quoted-special-p))
-(defun invisible-p (char)
-  "True of a control character (C0, DEL, C1), and of a character that separates lines or changes the
-direction of text."
-  (let ((code (char-code char)))
-    (or (< code 32)
-        (and (<= 127 code)
-             (or (< code 160)
-                 (<= #x2028 code #x202E)
-                 (<= #x2066 code #x2069))))))
-
-(defun quoted-special-p (char)
-  "True of a character that is escaped between quotation marks."
-  (or (invisible-p char) (char= char #\") (char= char #\\)))
-
 (defun encode-escaped (line string &optional (where :quoted))
   "Appends STRING to LINE, an OUTPUT, in UTF-8, with special characters escaped.  WHERE is :QUOTED,
 between quotation marks; :BRACKETED, a field without them, in or beside brackets; :ARGUMENT, within
-a sentence, perhaps between apostrophes; or :FREE, where a line has no structure but its end, and
-may have tabs."
+a sentence, perhaps between apostrophes; :FREE, where a line has no structure but its end, and may
+have tabs; or :JSON, in a string of that (RFC 8259, section 7)."
   (declare #.*plain-policy*)
   (let ((text (coerce string 'text)))
     (declare (type text text))
-    (flet ((bracketed-special-p (char)
-             (or (quoted-special-p char) (member char '(#\( #\) #\[ #\]))))
-           (argument-special-p (char)
-             (or (quoted-special-p char) (char= char #\')))
-           (free-special-p (char)
-             (and (invisible-p char) (char/= char #\Tab))))
-      (declare (inline bracketed-special-p argument-special-p free-special-p))
-      (macrolet ((encode (special-p)
-                   `(do-plain-runs (text start end ,special-p)
-                      (encode-run line text start end)
-                      (let ((code (char-code (schar text end))))
-                        (encode-string line
-                                       (format nil (if (< code 256) "\\x~2,'0X" "\\u~4,'0X") code)
-                                       :utf-8)))))
-        (ecase where
-          (:quoted (encode quoted-special-p))
-          (:bracketed (encode bracketed-special-p))
-          (:argument (encode argument-special-p))
-          (:free (encode free-special-p)))))))
+    (flet ((special-p (char)
+             (let ((code (char-code char)))
+               (cond ((< code 32) (not (and (= code 9) (eq :free where)))) ; C0
+                     ((< code 127)
+                      (case char
+                        ((#\" #\\) (not (eq :free where)))
+                        ((#\( #\) #\[ #\]) (eq :bracketed where))
+                        (#\' (eq :argument where))))
+                     (t (or (< code 160) ; DEL and C1
+                            ;; What separates lines, or changes the direction of text.
+                            (<= #x2028 code #x202E)
+                            (<= #x2066 code #x2069)))))))
+      (declare (inline special-p))
+      (loop with size of-type index = (length text)
+            for start of-type index = 0 then (1+ end)
+            for end of-type index = (loop for index of-type index from start below size
+                                          until (special-p (schar text index))
+                                          finally (return index))
+            do (cond ((and (zerop start) (= end size)) (encode-string line text :utf-8))
+                     ((< start end) (encode-string line (subseq text start end) :utf-8)))
+            while (< end size)
+            do (let ((char (schar text end)))
+                 (encode-string line
+                                (cond ((not (eq :json where))
+                                       (format nil (if (< (char-code char) 256)
+                                                       "\\x~2,'0X"
+                                                       "\\u~4,'0X")
+                                               (char-code char)))
+                                      ((find char "\"\\") (format nil "\\~C" char))
+                                      ((char= #\Newline char) "\\n")
+                                      (t (format nil "\\u~4,'0X" (char-code char))))
+                                :utf-8))))))
 
 ;;; Lines for people and their tools
 
@@ -114,20 +92,9 @@ So one line stays one line, and a field one field, in spite of anything that a c
 ;;; JSON (RFC 8259)
 
 (defun encode-json-string (line string)
-  (declare #.*plain-policy*)
-  (let ((text (coerce string 'text)))
-    (declare (type text text))
-    (encode-string line "\"" :utf-8)
-    ;; Section 7 requires it for quotation mark, reverse solidus, and the characters below 32.
-    (do-plain-runs (text start end quoted-special-p)
-      (encode-run line text start end)
-      (let ((code (char-code (schar text end))))
-        (encode-string line (case code
-                              (8 "\\b") (9 "\\t") (10 "\\n") (12 "\\f") (13 "\\r")
-                              (34 "\\\"") (92 "\\\\")
-                              (t (format nil "\\u~4,'0X" code)))
-                       :utf-8)))
-    (encode-string line "\"" :utf-8)))
+  (encode-string line "\"" :utf-8)
+  (encode-escaped line string :json)
+  (encode-string line "\"" :utf-8))
 
 (defun json-name (name)
   "The octets for NAME, a keyword, in a JSON object, with the colon: :USER-AGENT is user_agent.
@@ -184,13 +151,7 @@ vector that is no string as an array; and anything else as the string that PRINC
 (defun utc-now-with-milliseconds ()
   "The current time as UTC-NOW has it, with three digits behind the second."
   (multiple-value-bind (second milliseconds) (floor (universal-milliseconds) 1000)
-    (let ((text (concatenate 'string (utc-now second) "000Z")))
-      (setf (char text 19) #\.)
-      (loop for index from 22 downto 20
-            do (multiple-value-bind (rest digit) (floor milliseconds 10)
-                 (setf (char text index) (digit-char digit)
-                       milliseconds rest)))
-      text)))
+    (format nil "~A.~3,'0DZ" (string-right-trim "Z" (utc-now second)) milliseconds)))
 
 (defvar *local-time* '(nil) "For RENDERED-SECOND.")
 
