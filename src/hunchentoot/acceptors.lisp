@@ -29,8 +29,8 @@ ours, which may read connections first.")
               :documentation "A list of the address and port of our end of every connection, where
 all connections have the same; else NIL.")
    (engine :initform nil
-           :documentation "The engine of the last start; NIL if that was another taskmaster's.  The
-acceptor has it because its taskmaster may be replaced while the engine runs.")
+           :documentation "The engine of the last start, or NIL.  The acceptor has it because its
+taskmaster may be replaced, or serve another acceptor later.")
    ;; Logs
    (journals :initform '() :reader acceptor-journals
              :documentation "The current or last journals, at most one for each log.")
@@ -52,7 +52,8 @@ acceptor has it because its taskmaster may be replaced while the engine runs.")
    :session-cookie-attributes nil
    :taskmaster (make-instance 'recycling-taskmaster))
   (:documentation "HUNCHENTOOT:ACCEPTOR on recycled threads, with the same initargs and handlers.
-Its default :TASKMASTER is a RECYCLING-TASKMASTER, and it takes the :PARKING of that, too.
+Its :TASKMASTER is a RECYCLING-TASKMASTER, a new one by default or where Hunchentoot's own is given,
+with the same numbers.  It takes the :PARKING of that, too.
 
 The place to listen is :ADDRESS and :PORT, as with Hunchentoot, or, on SBCL under Linux:
 
@@ -130,8 +131,6 @@ the status in parentheses, and closes the connection:
   :MAX-HEADER-OCTETS           the whole head: request line and header lines; default 32 KiB
                                (431)
   :MAX-HEADER-COUNT            the number of header lines; default 128 (431)
-  :MAX-CHUNK-EXTENSION-OCTETS  chunk extensions of one body; default 16 KiB (413)
-  :MAX-TRAILER-OCTETS          trailer lines of one body; default 8 KiB (431)
   :MAX-RAW-OCTETS              content that HUNCHENTOOT:RAW-POST-DATA returns whole; default 64
                                MiB, NIL for no limit (413)
   :MAX-FORM-OCTETS             a form, without the files in it; default 2 MiB, NIL for no limit
@@ -145,7 +144,6 @@ Reception of content, which comes before the request is served; see CONTENT-RECE
   :MIN-CONTENT-RATE   how many octets a second a client has to send on average; default 1024, NIL
                       for no limit (408).  Where a thread waits for content, only its waiting time
                       counts.  Does not hold on other platforms than SBCL under Linux
-  :CONTENT-GRACE      after how many seconds that rate counts; default 10
   :CONTENT-TIMEOUT    how many seconds all content may take where no thread waits for it; default
                       NIL, for no limit (408)
 
@@ -174,14 +172,12 @@ Replies:
                    real; default NIL, for no limit.  See REQUEST-TIMED-OUT-P
   :MIN-REPLY-RATE  how many octets a second of a reply a client has to take on average while the
                    server waits for it; default 1024, NIL for no limit
-  :REPLY-GRACE     after how many seconds that rate counts; default 30
 
 On SBCL under Linux, the content of all requests together may take a quarter of the heap.  A request
 beyond that is answered 503, or 413 when it could never fit.
 
 These limits also hold over TLS, and where connections are not parked (:MAX-RAW-OCTETS only on SBCL
-under Linux), but not under another taskmaster than ours.  REINITIALIZE-INSTANCE can change them;
-requests that have begun keep the old ones.
+under Linux).  REINITIALIZE-INSTANCE can change them; requests that have begun keep the old ones.
 
 :LISTEN-BACKLOG, how many connections may wait in the kernel, is 1024 by default; the kernel reduces
 it to its own maximum, on Linux net.core.somaxconn.
@@ -205,7 +201,7 @@ RECYCLING-TASKMASTER."))
     (:listen-mode (or null (integer 0 #o777)) "an integer from 0 to #o777, such as #o660")
     (:listen-fd (or null inherited-designator)
      "the number of a descriptor, :SYSTEMD, or a list of :SYSTEMD and a name")
-    (:taskmaster hunchentoot:taskmaster "a taskmaster, such as an instance of RECYCLING-TASKMASTER")
+    (:taskmaster recycling-taskmaster "an instance of RECYCLING-TASKMASTER")
     ;; The function may be defined after the acceptor was made; START checks it.
     (:access-log-format (or (member :combined :json) function (and symbol (not (or null keyword))))
      ":COMBINED, :JSON or a function of one argument")
@@ -263,35 +259,31 @@ the limits.")
             (reuse-port
              (hunchentoot:parameter-error
               "REUSE-PORT needs a port, and ~A gives none." (first names)))
-            ((typep (acceptor-taskmaster acceptor) 'recycling-taskmaster)
-             (set-acceptor-name acceptor nil 0))
             (t
-             (hunchentoot:parameter-error "~A needs a RECYCLING-TASKMASTER, not ~A."
-                                          (first names) (acceptor-taskmaster acceptor)))))))
+             (set-acceptor-name acceptor nil 0))))))
+
+(defmethod initialize-instance :around
+    ((acceptor parallel-acceptor) &rest initargs &key taskmaster)
+  "Takes the place of one of Hunchentoot's own taskmasters by one of ours, since programs pass them
+for their numbers."
+  (apply #'call-next-method acceptor
+         :taskmaster (case (class-name (class-of taskmaster))
+                       (hunchentoot:one-thread-per-connection-taskmaster
+                        (make-instance
+                         'recycling-taskmaster
+                         :max-thread-count (hunchentoot:taskmaster-max-thread-count taskmaster)
+                         :max-accept-count (hunchentoot:taskmaster-max-accept-count taskmaster)))
+                       (hunchentoot:single-threaded-taskmaster
+                        (make-instance 'recycling-taskmaster :max-thread-count 1))
+                       (t taskmaster))
+         initargs))
 
 (defmethod initialize-instance :after
-    ((acceptor parallel-acceptor) &key taskmaster (parking nil parking-p))
-  "Takes :PARKING for the taskmaster, so that a program need not make one for that.  Warns of one of
-Hunchentoot's: ACCEPTOR works with that, too, but most programs pass one only for its numbers."
-  (let ((other (and (not (typep (acceptor-taskmaster acceptor) 'recycling-taskmaster))
-                    (acceptor-taskmaster acceptor))))
-    (when (member (class-name (class-of taskmaster))
-                  '(hunchentoot:one-thread-per-connection-taskmaster
-                    hunchentoot:single-threaded-taskmaster))
-      (warn "With ~A, which is Hunchentoot's own, ~A has no recycled threads, no parked ~
-             connections and no statistics.  For these, make it with :taskmaster (make-instance ~
-             'hunchentoot-recycling-taskmaster:recycling-taskmaster~(~{ ~S ~D~}~))."
-            taskmaster acceptor
-            (if (typep taskmaster 'hunchentoot:multi-threaded-taskmaster)
-                (list :max-thread-count (hunchentoot:taskmaster-max-thread-count taskmaster))
-                '(:max-thread-count 1))))
-    (check-listening acceptor)
-    (when (and other (acceptor-trusted-proxies acceptor))
-      (hunchentoot:parameter-error "TRUSTED-PROXIES needs a RECYCLING-TASKMASTER, not ~A." other))
-    (when parking-p
-      (when other
-        (hunchentoot:parameter-error "PARKING needs a RECYCLING-TASKMASTER, not ~A." other))
-      (setf (taskmaster-parking-p (acceptor-taskmaster acceptor)) parking))))
+    ((acceptor parallel-acceptor) &key (parking nil parking-p))
+  "Takes :PARKING for the taskmaster, so that a program need not make one for that."
+  (check-listening acceptor)
+  (when parking-p
+    (setf (taskmaster-parking-p (acceptor-taskmaster acceptor)) parking)))
 
 ;;; Listening
 
@@ -335,19 +327,10 @@ another thread has done so, and ACCEPTOR may have been started again."
     (close-listener listener)))
 
 (defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))
-  "Does the work of the current worker; in another thread, does what Hunchentoot's method does."
-  (if *work*
-      (funcall *work*)
-      (call-next-method)))
+  "Does the work of the current worker."
+  (funcall *work*))
 
 ;;; Start and stop
-
-(defmethod server-engine ((server hunchentoot:acceptor))
-  (let ((taskmaster (acceptor-taskmaster server)))
-    (and (typep taskmaster 'recycling-taskmaster)
-         (application-engine taskmaster)
-         (eq server (hunchentoot:taskmaster-acceptor taskmaster))
-         (application-engine taskmaster))))
 
 (defmethod server-engine ((server parallel-acceptor))
   (slot-value server 'engine))
@@ -377,6 +360,9 @@ and leaves it stopped."
           (format (access-log-format acceptor))
           (log (hunchentoot:acceptor-access-log-destination acceptor)))
       (unless was-listening
+        (with-parameter-errors          ; the class of ACCEPTOR may have changed
+          (check-argument-types (list :taskmaster (acceptor-taskmaster acceptor))
+                                *argument-types*))
         (unless (boundp 'hunchentoot:*session-secret*)
           (renew-secret))               ; Hunchentoot would do it later, and warn
         (when (and (symbolp format)
@@ -418,16 +404,11 @@ LIST-CONNECTIONS.  Does nothing when ACCEPTOR is not started.  Signals STOP-FROM
 handler of ACCEPTOR."
   (let ((engine (server-engine acceptor)) ; a later start may make another one
         (left '()))
-    (cond ((not (hunchentoot:started-p acceptor))
-           (values acceptor '()))
-          ((not engine)                 ; another taskmaster started it
-           (multiple-value-prog1 (call-next-method)
-             (settle-logs acceptor)))
-          (t
-           (setf left (stop-engine engine :soft soft :timeout timeout :delay delay))
-           (stop-listening acceptor (engine-listener engine))
-           (settle-logs acceptor)
-           (values acceptor left)))))
+    (when (hunchentoot:started-p acceptor)
+      (setf left (stop-engine engine :soft soft :timeout timeout :delay delay))
+      (stop-listening acceptor (engine-listener engine))
+      (settle-logs acceptor))
+    (values acceptor left)))
 
 ;;; What programs ask while a request is served
 
@@ -456,7 +437,7 @@ HUNCHENTOOT:SSL-P and HUNCHENTOOT:REDIRECT ask."
         (call-next-method))))
 
 (defun behind-proxies-p (acceptor)
-  "True when ACCEPTOR believes some proxies, and nobody else."
+  "True when ACCEPTOR, of any class, believes some proxies, and nobody else."
   (and (typep acceptor 'parallel-acceptor)
        (acceptor-trusted-proxies acceptor)
        t))

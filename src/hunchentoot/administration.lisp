@@ -14,32 +14,21 @@ plist of keys and counts as BY-KEY."
         collect count into counts
         finally (return (list all sum by-key counts))))
 
-(defmethod stats ((server hunchentoot:acceptor))
-  (let* ((engine (server-engine server))
-         (taskmaster (acceptor-taskmaster server))
-         (ours-p (typep taskmaster 'recycling-taskmaster)))
+(defmethod stats ((server parallel-acceptor))
+  (let ((taskmaster (acceptor-taskmaster server)))
     (append
-     (if (or engine ours-p)
-         (engine-stats engine)
-         (loop for name in (append *statistics* '(:errors :in-progress)) ; nobody knows them
-               append (list name nil)))
-     (if ours-p
-         (append (counted (taskmaster-rejections taskmaster) :rejected :rejected-by-status)
-                 (counted (taskmaster-failed-handshakes taskmaster)
-                          :handshakes-failed :handshakes-failed-by))
-         '(:rejected nil :rejected-by-status nil :handshakes-failed nil :handshakes-failed-by nil))
-     (list :log-dropped (and (typep server 'parallel-acceptor)
-                             (reduce #'+ (acceptor-journals server) :key #'journal-unwritten))))))
+     (engine-stats (server-engine server))
+     (counted (taskmaster-rejections taskmaster) :rejected :rejected-by-status)
+     (counted (taskmaster-failed-handshakes taskmaster) :handshakes-failed :handshakes-failed-by)
+     (list :log-dropped (reduce #'+ (acceptor-journals server) :key #'journal-unwritten)))))
 
-(defmethod list-connections ((server hunchentoot:acceptor))
-  (let ((engine (and (hunchentoot:started-p server) (server-engine server))))
-    (and engine (list-engine-connections engine))))
+(defmethod list-connections ((server parallel-acceptor))
+  (and (hunchentoot:started-p server)
+       (list-engine-connections (server-engine server))))
 
-(defmethod ready-p ((server hunchentoot:acceptor))
+(defmethod ready-p ((server parallel-acceptor))
   (let ((engine (server-engine server)))
-    (if engine
-        (engine-ready-p engine)
-        (hunchentoot:started-p server)))) ; another taskmaster than ours has no drain
+    (and engine (engine-ready-p engine))))
 
 (define-condition recycling-taskmaster-corrupted-error (recycling-error)
   ((acceptor :initarg :acceptor :reader corrupted-acceptor)
@@ -55,15 +44,8 @@ restart RETRY destroys the threads once more, and IGNORE goes on."))
 middle of its work, frees the port, and returns ACCEPTOR, which can be started again.
 
 Signals RECYCLING-TASKMASTER-CORRUPTED-ERROR, with restarts RETRY and IGNORE, when threads survive.
-Signals STOP-FROM-WORKER in a request handler of ACCEPTOR.  Signals HUNCHENTOOT:PARAMETER-ERROR when
-another taskmaster than a RECYCLING-TASKMASTER has started ACCEPTOR, since only that knows its
-threads."
+Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (let ((engine (server-engine acceptor)))
-    (when (and (null engine) (hunchentoot:started-p acceptor))
-      (hunchentoot:parameter-error
-       "ABANDON-ACCEPTOR cannot destroy the threads of ~A: only its taskmaster, ~A, which is no ~
-        RECYCLING-TASKMASTER, knows them.  HUNCHENTOOT:STOP it."
-       acceptor (acceptor-taskmaster acceptor)))
     (loop
       (when engine
         (abandon-engine engine))

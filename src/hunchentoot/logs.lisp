@@ -17,29 +17,28 @@
 
 (defun settle-logs (acceptor)
   "Gives ACCEPTOR a journal for each destination of its logs, starts these if it is started, and
-ends all others.  Other acceptors than ours have none."
-  (when (typep acceptor 'parallel-acceptor)
-    (with-slots (journals journal-lock) acceptor
-      (let ((destinations (remove-duplicates
-                           (remove nil (list (hunchentoot:acceptor-access-log-destination acceptor)
-                                             (hunchentoot:acceptor-message-log-destination
-                                              acceptor)))))
-            (started-p (hunchentoot:started-p acceptor))
-            (old '()) (new '()))
-        (with-lock-briefly (journal-lock)
-          (setf old journals
-                new (loop for destination in destinations
-                          collect (or (find destination old :key #'journal-destination)
-                                      (make-journal destination
-                                                    (format nil "log of ~A" (place-of acceptor))
-                                                    (lambda (&rest complaint)
-                                                      (apply #'complain acceptor complaint)))))
-                journals new))
-        (when started-p
-          (mapc #'start-journal new))
-        (dolist (journal (union old new))
-          (unless (and started-p (member journal new))
-            (end-journal journal)))))))
+ends all others."
+  (with-slots (journals journal-lock) acceptor
+    (let ((destinations (remove-duplicates
+                         (remove nil (list (hunchentoot:acceptor-access-log-destination acceptor)
+                                           (hunchentoot:acceptor-message-log-destination
+                                            acceptor)))))
+          (started-p (hunchentoot:started-p acceptor))
+          (old '()) (new '()))
+      (with-lock-briefly (journal-lock)
+        (setf old journals
+              new (loop for destination in destinations
+                        collect (or (find destination old :key #'journal-destination)
+                                    (make-journal destination
+                                                  (format nil "log of ~A" (place-of acceptor))
+                                                  (lambda (&rest complaint)
+                                                    (apply #'complain acceptor complaint)))))
+              journals new))
+      (when started-p
+        (mapc #'start-journal new))
+      (dolist (journal (union old new))
+        (unless (and started-p (member journal new))
+          (end-journal journal))))))
 
 (defun journal-for (acceptor destination)
   "The journal of ACCEPTOR for DESTINATION."
@@ -66,8 +65,7 @@ ends all others.  Other acceptors than ours have none."
 after a log file was renamed, as logrotate does: lines of later requests, and all lines after the
 return, go to the new file of that name.  Since log files are not kept open, lines go there without
 this call too, after about half a second.  Waits for the disk."
-  (when (typep acceptor 'parallel-acceptor) ; others open their log for each line
-    (mapc #'flush-journal (acceptor-journals acceptor)))
+  (mapc #'flush-journal (acceptor-journals acceptor))
   acceptor)
 
 ;;; A line of the access log: in Hunchentoot's format, as JSON, or made by a function of the program
@@ -172,8 +170,7 @@ NIL, to the access log of ACCEPTOR."
 (defun log-rejection (acceptor address status &optional method uri protocol headers)
   "Writes a line to the access log of ACCEPTOR about a request from ADDRESS that was rejected with
 STATUS.  METHOD, URI, PROTOCOL and HEADERS, an alist, are NIL where they are not known."
-  (when (and (typep acceptor 'parallel-acceptor)
-             (hunchentoot:acceptor-access-log-destination acceptor))
+  (when (hunchentoot:acceptor-access-log-destination acceptor)
     (write-access-line acceptor
                        (lambda (line)
                          (encode-combined line address nil nil method uri nil protocol status nil
@@ -303,9 +300,7 @@ can cause is limited; a later line tells how many were left out."
 
 (defun count-rejection (acceptor status)
   "Counts a request to ACCEPTOR that was rejected with STATUS."
-  (let ((taskmaster (acceptor-taskmaster acceptor)))
-    (when (typep taskmaster 'recycling-taskmaster)
-      (count-as status (taskmaster-rejections taskmaster)))))
+  (count-as status (taskmaster-rejections (acceptor-taskmaster acceptor))))
 
 (defmethod note-rejected ((taskmaster recycling-taskmaster) http refusal
                           &optional method uri protocol headers)

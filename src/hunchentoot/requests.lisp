@@ -32,8 +32,7 @@
                         (if (and (socket-asked-p socket) (lent-open-p io))
                             (leave-to-program connection io)
                             :close))
-                       ((or (not (typep acceptor 'parallel-acceptor))
-                            (and first-p (socket-open-p socket) (socket-asked-p socket)))
+                       ((and first-p (socket-open-p socket) (socket-asked-p socket))
                         ;; Also if what follows fails.
                         (setf (connection-outcome connection) :detached))
                        (t :close)))))
@@ -41,28 +40,25 @@
       (call-timed acceptor exchange #'call-it))))
 
 (defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
-  "Serves one request when our taskmaster calls it, or all requests where a method of the program
-reads the connection first.  When another taskmaster calls it, does what Hunchentoot's method does."
-  (let ((exchange *exchange*))
-    (if (null exchange)
-        (call-next-method)
-        (let ((connection (exchange-connection exchange)))
-          (flet ((serve-next (&optional (wait-p t))
-                   (or (next-request-missing exchange wait-p)
-                       (serve-request acceptor exchange))))
-            ;; In the connection, since methods of programs need not pass our value on.
-            (setf (connection-outcome connection) :close ; if this fails
-                  (connection-outcome connection)
-                  (cond ((exchange-head exchange)
-                         (serve-request acceptor exchange))
-                        ((socket-asked-p socket)
-                         (loop for outcome = (call-timed acceptor exchange #'serve-next)
-                               while (and (eq outcome :park)
-                                          (not (winding-down-p (exchange-engine exchange))))
-                               finally (return (if (eq outcome :park) :close outcome))))
-                        (t
-                         ;; If none has come, the connection is parked where that is possible.
-                         (serve-next (not (connection-parkable-p connection)))))))))))
+  "Serves one request, or all requests where a method of the program reads the connection first."
+  (let* ((exchange *exchange*)
+         (connection (exchange-connection exchange)))
+    (flet ((serve-next (&optional (wait-p t))
+             (or (next-request-missing exchange wait-p)
+                 (serve-request acceptor exchange))))
+      ;; In the connection, since methods of programs need not pass our value on.
+      (setf (connection-outcome connection) :close ; if this fails
+            (connection-outcome connection)
+            (cond ((exchange-head exchange)
+                   (serve-request acceptor exchange))
+                  ((socket-asked-p socket)
+                   (loop for outcome = (call-timed acceptor exchange #'serve-next)
+                         while (and (eq outcome :park)
+                                    (not (winding-down-p (exchange-engine exchange))))
+                         finally (return (if (eq outcome :park) :close outcome))))
+                  (t
+                   ;; If none has come, the connection is parked where that is possible.
+                   (serve-next (not (connection-parkable-p connection)))))))))
 
 ;;; Its dynamic context
 

@@ -210,8 +210,13 @@ RECYCLING-TASKMASTER.  Its one argument is a string with address, port and numbe
 
 (defmethod (setf hunchentoot:taskmaster-acceptor) :before
     (acceptor (taskmaster recycling-taskmaster))
-  "START of ACCEPTOR calls this first.  Signals an error while the threads of TASKMASTER serve
-another acceptor, since they would serve its connections as those of ACCEPTOR."
+  "START of ACCEPTOR calls this first.  Signals an error where ACCEPTOR is none of ours, and while
+the threads of TASKMASTER serve another, since they would serve its connections as those of
+ACCEPTOR."
+  (unless (typep acceptor 'parallel-acceptor)
+    (hunchentoot:parameter-error
+     "~A needs a taskmaster of Hunchentoot's: a RECYCLING-TASKMASTER is for a PARALLEL-ACCEPTOR."
+     acceptor))
   (let ((engine (application-engine taskmaster)))
     (when (and engine
                (not (engine-stopped-p engine))
@@ -237,9 +242,7 @@ another acceptor, since they would serve its connections as those of ACCEPTOR."
 
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-         (ours-p (typep acceptor 'parallel-acceptor)) ; which leaves the closing to the engine
-         (engine (funcall (if (and ours-p (taskmaster-parking-p taskmaster)
-                                   (readiness-supported-p))
+         (engine (funcall (if (and (taskmaster-parking-p taskmaster) (readiness-supported-p))
                               #'make-ready-engine
                               #'make-blocking-engine)
                           taskmaster (acceptor-listener acceptor)
@@ -250,9 +253,8 @@ another acceptor, since they would serve its connections as those of ACCEPTOR."
                           :idle-seconds (seconds-for taskmaster :idle))))
     (reset-counters taskmaster)
     ;; Before the first worker runs, since handlers use it, and so does STOP.
-    (setf (application-engine taskmaster) engine)
-    (when ours-p
-      (setf (slot-value acceptor 'engine) engine))
+    (setf (application-engine taskmaster) engine
+          (slot-value acceptor 'engine) engine)
     (start-engine engine)))
 
 (defmethod hunchentoot:shutdown ((taskmaster recycling-taskmaster))
@@ -275,19 +277,11 @@ another acceptor, since they would serve its connections as those of ACCEPTOR."
 
 ;;; Questions of the server
 
-(declaim (inline acceptor-fact))
-(defun acceptor-fact (taskmaster slot default)
-  "The value of SLOT of the acceptor of TASKMASTER; DEFAULT if that is of Hunchentoot's classes."
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
-    (if (typep acceptor 'parallel-acceptor)
-        (slot-value acceptor slot)
-        default)))
-
 (defmethod reads-first-p ((taskmaster recycling-taskmaster))
-  (acceptor-fact taskmaster 'reads-first-p t))
+  (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'reads-first-p))
 
 (defmethod application-limits ((taskmaster recycling-taskmaster))
-  (acceptor-fact taskmaster 'limits *default-limits*))
+  (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'limits))
 
 (defmethod read-seconds ((taskmaster recycling-taskmaster))
   (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
@@ -299,17 +293,17 @@ another acceptor, since they would serve its connections as those of ACCEPTOR."
   (hunchentoot:acceptor-ssl-p (hunchentoot:taskmaster-acceptor taskmaster)))
 
 (defmethod trusted-proxies ((taskmaster recycling-taskmaster))
-  (acceptor-fact taskmaster 'trusted-proxies '()))
+  (acceptor-trusted-proxies (hunchentoot:taskmaster-acceptor taskmaster)))
 
 (defmethod proxy-protocol-p ((taskmaster recycling-taskmaster))
-  (acceptor-fact taskmaster 'proxy-protocol nil))
+  (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'proxy-protocol))
 
 (defmethod program-stream ((taskmaster recycling-taskmaster) socket-stream)
   (let ((hunchentoot:*acceptor* (hunchentoot:taskmaster-acceptor taskmaster)))
     (hunchentoot:initialize-connection-stream hunchentoot:*acceptor* socket-stream)))
 
 (defmethod name-of-our-end ((taskmaster recycling-taskmaster) socket)
-  (or (acceptor-fact taskmaster 'sole-name nil)
+  (or (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'sole-name)
       (multiple-value-list (local-name socket))))
 
 (defmethod check-head ((taskmaster recycling-taskmaster) head)
@@ -358,10 +352,7 @@ calls it before there is a request object.")
   ;; Through ACCEPT-CONNECTIONS, so that a program's methods around it wrap each worker.
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
         (*work* thunk))
-    (call-with-worker-buffers
-     (if (typep acceptor 'parallel-acceptor)
-         (lambda () (hunchentoot:accept-connections acceptor))
-         thunk))))
+    (call-with-worker-buffers (lambda () (hunchentoot:accept-connections acceptor)))))
 
 (defmethod turn-away ((taskmaster recycling-taskmaster) connection reason)
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))

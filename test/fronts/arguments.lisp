@@ -217,39 +217,30 @@ of the last, values, and words that the error has beside the argument and the va
       (funcall function))
     warnings))
 
-(defclass taskmaster-of-somebody (hunchentoot:one-thread-per-connection-taskmaster) ()
-  (:documentation "A taskmaster that somebody has chosen."))
-
-(define-server-test stock-taskmasters-are-warned-of-and-have-nothing-of-ours
-  (flet ((warnings-of (class &rest initargs)
-           (warnings-in (lambda ()
+(test hunchentoots-taskmasters-become-ours-with-their-numbers
+  (loop for (threads accepted class . initargs)
+          in '((20 30 hunchentoot:one-thread-per-connection-taskmaster
+                :max-thread-count 20 :max-accept-count 30)
+               (20 nil hunchentoot:one-thread-per-connection-taskmaster :max-thread-count 20
+                :max-accept-count nil)
+               ;; NIL is a number, too: no limit.
+               (nil nil hunchentoot:one-thread-per-connection-taskmaster
+                :max-thread-count nil :max-accept-count nil)
+               (1 :unlimited hunchentoot:single-threaded-taskmaster))
+        for taskmaster = (hunchentoot::acceptor-taskmaster
                           (made :acceptor (list :taskmaster (apply #'make-instance class
-                                                                   initargs)))))))
-    (loop for (words class . initargs)
-            in '((":max-thread-count 20)"
-                  hunchentoot:one-thread-per-connection-taskmaster
-                  :max-thread-count 20 :max-accept-count 30)
-                 ;; NIL is a number, too: no limit.
-                 (":max-thread-count nil)"
-                  hunchentoot:one-thread-per-connection-taskmaster
-                  :max-thread-count nil :max-accept-count nil)
-                 (":max-thread-count 1)" hunchentoot:single-threaded-taskmaster))
-          for warnings = (apply #'warnings-of class initargs)
-          do (is (= 1 (length warnings)))
-             (is (search (format nil "recycling-taskmaster ~A" words) (first warnings))))
-    (is (null (warnings-of 'recycling:recycling-taskmaster)))
-    (is (null (warnings-of 'taskmaster-of-somebody))))
-  (handler-bind ((warning #'muffle-warning))
-    (loop for initargs in '((:parking t) (:trusted-proxies ("127.0.0.1")) (:listen-path "/tmp/x"))
-          do (is (report-p (error-of (lambda ()
-                                       (made :acceptor
-                                             (list* :taskmaster
-                                                    (make-instance
-                                                     'hunchentoot:single-threaded-taskmaster)
-                                                    initargs))))
-                           (string (first initargs)) (if (platform:special-listeners-supported-p)
-                                                         "RECYCLING-TASKMASTER"
-                                                         ""))))))
+                                                                   initargs))))
+        do (is (typep taskmaster 'recycling:recycling-taskmaster))
+           (is (eql threads (hunchentoot:taskmaster-max-thread-count taskmaster)))
+           (is (eql accepted (hunchentoot:taskmaster-max-accept-count taskmaster)))))
+
+(defclass taskmaster-of-somebody (hunchentoot:one-thread-per-connection-taskmaster) ())
+
+(test taskmasters-of-other-classes-are-refused
+  (is (report-p (error-of (lambda ()
+                            (made :acceptor (list :taskmaster
+                                                  (make-instance 'taskmaster-of-somebody)))))
+                "TASKMASTER" "RECYCLING-TASKMASTER")))
 
 (test what-is-refused-changes-no-taskmaster
   (let ((taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 10)))

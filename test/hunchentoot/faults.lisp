@@ -137,20 +137,3 @@ still serves."
         (send-request connection "/yo")
         (is (closed-by-server-p connection)))
       (is (equal "Hey!" (ask-text "/yo"))))))
-
-;;; Our taskmaster under a foreign acceptor
-
-(define-server-test hunchentoots-acceptor-runs-on-our-taskmaster
-  (let ((*acceptor-class* 'hunchentoot:easy-acceptor))
-    (with-growing-limit (seconds)
-      (serving (:taskmaster (taskmaster :standby-thread-count 2)
-                :read-timeout seconds :write-timeout seconds)
-          (("/" "body"))
-        (let ((*limit-began* (platform:microseconds)))
-          (with-connections (connections 3)
-            (destructuring-bind (silent half idle) connections
-              (declare (ignorable silent))
-              (is (string= "body" (promptly (send half "GET / HTTP/1.1")
-                                            (exchange-text idle "/"))))
-              (loop for connection in connections
-                    do (is (closed-by-server-p connection))))))))))
