@@ -11,7 +11,7 @@
 ;;;;
 ;;;; The handler of a signal may run at any moment, in any thread.  So it only leaves an errand to
 ;;;; the main thread.  That waits for no disk, client or handler, so that it always heeds a signal:
-;;;; at most two seconds late for each READY=1 or RELOADING=1 that a service manager does not take.
+;;;; at most two seconds late for each message that a service manager does not take.
 
 ;;; What differs between kinds of servers
 
@@ -39,90 +39,58 @@ LEVEL, a keyword, however many messages came before."))
 ;;;   READY=1                         the server accepts connections, and a reload is over
 ;;;   RELOADING=1 MONOTONIC_USEC=...  a reload begins
 ;;;   STOPPING=1                      a stop begins
-;;;   STATUS=...                      with READY=1, and in each period if it is another one
+;;;   STATUS=...                      in each period
 ;;;   WATCHDOG=1                      in each period, if the pool has served what it was asked to
 ;;;
 ;;; The main thread sends them all, so they come in order.  A worker only leaves it an errand.
-;;;
-;;; READY=1 and RELOADING=1 wait a while for a manager whose queue is full, since it would take the
-;;; start or the reload for failed without them.  The other messages never wait.  The manager can
-;;; do without STOPPING=1, and what a period has lost comes with the next one.
 
-(defstruct (manager (:include opaque)
-                    (:constructor make-manager (socket watchdog-seconds complaint)))
+(defstruct (manager (:include opaque) (:constructor make-manager (socket watchdog-seconds)))
   "A service manager."
   (socket nil :type string :read-only t)
   (watchdog-seconds nil :type (or null real) :read-only t) ; it restarts what is silent for longer
-  (complaint nil :type (or null string)) ; about its variables
   (due 0 :type integer)                 ; the moment of the next period
   (asked nil)                           ; the engine whose pool was asked to serve, and has not yet
-  (status nil)                          ; the last one
-  (served 0 :type integer)              ; requests, at that time
-  (served-at 0 :type integer)           ; the moment of that
   (unheard-p nil))                      ; that it hears nothing was told
 
 (defparameter *notification-seconds* 2
-  "How many seconds READY=1 and RELOADING=1 wait for room in the queue of the service manager.")
+  "How many seconds a message waits for room in the queue of the service manager.")
 
 (defun take-manager ()
   "The MANAGER that the environment names, or NIL.  Removes its variables: programs that this one
 starts must not speak in its name."
-  (let ((socket (take-variable "NOTIFY_SOCKET")))
-    (multiple-value-bind (microseconds unfit-microseconds) (take-number "WATCHDOG_USEC")
-      (multiple-value-bind (process unfit-process) (take-number "WATCHDOG_PID")
-        (when socket
-          (make-manager socket
-                        (and microseconds
-                             (not unfit-process)
-                             (member process (list nil (process-number)))
-                             (/ microseconds 1000000))
-                        (and (or unfit-microseconds unfit-process)
-                             (format nil "~A is ~S, not an integer above 0, so the watchdog is ~
-                                          not fed"
-                                     (if unfit-microseconds "WATCHDOG_USEC" "WATCHDOG_PID")
-                                     (or unfit-microseconds unfit-process)))))))))
+  (let ((socket (take-variable "NOTIFY_SOCKET"))
+        (microseconds (take-number "WATCHDOG_USEC"))
+        (process (take-number "WATCHDOG_PID")))
+    (when socket
+      (make-manager socket (and microseconds
+                                (member process (list nil (process-number)))
+                                (/ microseconds 1000000))))))
 
-(defun notify (manager server text &key (seconds 0))
-  "Sends MANAGER, or NIL for none, TEXT about SERVER.  Waits for room up to SECONDS.  True when TEXT
-was sent.  Tells the operator the first time that this fails."
+(defun notify (manager server control &rest arguments)
+  "Sends MANAGER, or NIL for none, the text of CONTROL and ARGUMENTS about SERVER.  Tells the
+operator the first time that this fails."
   (when manager
-    (let ((reason (send-notification (manager-socket manager) text seconds)))
+    (let ((reason (send-notification (manager-socket manager)
+                                     (apply #'format nil control arguments)
+                                     *notification-seconds*)))
       (when (and reason (not (shiftf (manager-unheard-p manager) t)))
         (tell-operator server :warning
                        (format nil "The service manager hears nothing: NOTIFY_SOCKET is ~S: ~A"
-                               (manager-socket manager) reason)))
-      (null reason))))
-
-(defun notify-status (manager server &key ready-p)
-  "Sends MANAGER the figures of SERVER, unless it has them already; if READY-P, that SERVER has
-started, too."
-  (destructuring-bind (&key open busy served &allow-other-keys) (stats server)
-    (let* ((now (milliseconds))
-           (passed (- now (shiftf (manager-served-at manager) now)))
-           (more (- served (shiftf (manager-served manager) served)))
-           (status (format nil "~D connection~:P, ~D busy thread~:P, ~D request~:P/s, ~
-                                ~D request~:P served"
-                           open busy
-                           (if (plusp passed) (max 0 (round (* 1000 more) passed)) 0)
-                           served)))
-      (unless (equal status (manager-status manager))
-        (setf (manager-status manager)
-              (and (notify manager server (format nil "~@[~A~%~]STATUS=~A"
-                                                  (and ready-p "READY=1") status)
-                           :seconds (if ready-p *notification-seconds* 0))
-                   status))))))
+                               (manager-socket manager) reason))))))
 
 (defun report-to-manager (manager server stopping-p on-answer)
-  "Tells MANAGER, or NIL for none, about SERVER when a period is over, and asks the pool of SERVER
-to serve, for the watchdog: ON-ANSWER, a function, is called in any thread when it has done so.  The
-watchdog ends when the server begins to stop: STOPPING-P."
-  (when (and manager (<= (manager-due manager) (milliseconds)))
+  "Tells MANAGER about SERVER when a period is over, and asks the pool of SERVER to serve, for the
+watchdog: ON-ANSWER, a function, is called in any thread when it has done so.  The watchdog ends
+when the server begins to stop: STOPPING-P."
+  (when (<= (manager-due manager) (milliseconds))
     (let ((seconds (manager-watchdog-seconds manager))
           (engine (server-engine server)))
       (setf (manager-due manager)
             ;; The watchdog wants to be fed within half of its time.
             (+ (milliseconds) (max 10 (min 10000 (if seconds (floor (* 1000 seconds) 3) 10000)))))
-      (notify-status manager server)
+      (destructuring-bind (&key open busy served &allow-other-keys) (stats server)
+        (notify manager server "STATUS=~D connection~:P, ~D busy thread~:P, ~D request~:P served"
+                open busy served))
       ;; One question at a time, or a pool that hangs would collect them.
       (unless (or (null seconds) stopping-p (null engine) (eq engine (manager-asked manager)))
         (setf (manager-asked manager) engine)
@@ -142,29 +110,6 @@ watchdog ends when the server begins to stop: STOPPING-P."
     (pushnew kind (errands-waiting errands))
     (bt:condition-notify (errands-changed errands))))
 
-(defun next-errand (errands seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, for an errand of ERRANDS, and returns its kind;
-NIL where none has come."
-  (wait-until (lambda () (pop (errands-waiting errands)))
-              (errands-changed errands) (errands-lock errands) seconds
-              ;; In case a signal comes just before the wait, in the thread that is to wait.
-              1))
-
-(defun errands-of-signals ()
-  "Errands that signals leave from now on."
-  (let ((errands (make-errands)))
-    (loop for (signal kind) in '((:terminate :stop) (:interrupt :stop)
-                                 (:hangup :renew) (:report :report))
-          do (let ((kind kind))
-               (call-on-signal signal (lambda () (leave-errand errands kind)))))
-    errands))
-
-;;; Doing them
-
-(defun tell-failure (server control condition)
-  "Tells the operator of SERVER about CONDITION, with CONTROL, for FORMAT."
-  (tell-operator server :error (string-right-trim "." (message-text control (list condition)))))
-
 (defun begin-aside (name function)
   "Has a new thread called NAME call FUNCTION, and returns it.  Where no thread can be made, the
 current one does that, and NIL is returned."
@@ -173,24 +118,14 @@ current one does that, and NIL is returned."
       (funcall function)
       nil)))
 
-(defun renew (manager server)
-  "Renews the files of SERVER, and tells the operator, and MANAGER, or NIL for none, that it does."
-  (notify manager server (format nil "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
-          :seconds *notification-seconds*)
-  (let ((thread (begin-aside
-                 "renew"
-                 (lambda ()
-                   (handler-case
-                       (progn (renew-files server)
-                              (tell-operator server :info
-                                             "SIGHUP: the logs and any certificates were renewed"))
-                     (error (condition)
-                       (tell-failure server "SIGHUP: the logs or certificates could not be ~
-                                             renewed: ~A"
-                                     condition)))))))
-    (when thread
-      (join-thread thread 5)))          ; a log whose reader has stopped takes no lines
-  (notify manager server "READY=1" :seconds *notification-seconds*))
+(defun call-telling (server control function)
+  "Calls FUNCTION and returns its value.  Tells the operator of SERVER about an error, with CONTROL,
+for FORMAT, and returns NIL then."
+  (handler-case (funcall function)
+    (error (condition)
+      (tell-operator server :error
+                     (string-right-trim "." (message-text control (list condition))))
+      nil)))
 
 (defun note-cut (exchange)
   "Notes the request of EXCHANGE, which gets no further, as answered by 503, if its server stops and
@@ -203,102 +138,106 @@ its reply has not begun."
 (defun end-and-tell (server soft-p seconds &optional (delay 0))
   "Stops SERVER like END-SERVING, whose value it returns, and tells the operator about an error.
 Notes the requests whose handlers still run, and get no further."
-  (handler-case
-      (prog1 (end-serving server soft-p seconds delay)
-        (dolist (worker (workers-of server))
-          (let ((exchange (getf worker :task)))
-            (when (being-served-p worker)
-              (ignore-errors            ; its thread may go on meanwhile
-                (note-cut exchange))))))
-    (error (condition)
-      (tell-failure server "The server could not stop in order: ~A" condition)
-      '())))
-
-(defun begin-to-drain (server errands seconds delay)
-  "Has a thread of BEGIN-ASIDE stop SERVER gently, after DELAY seconds, in up to SECONDS, and leave
-ERRANDS the one to exit.  Returns the thread."
-  (tell-operator server :info
-                 (format nil "Stopping~@[ in ~D second~:P~]: ~
-                              what runs has ~:[no limit of time~;~:*up to ~D second~:P~]"
-                         (and (plusp delay) delay) seconds))
-  (begin-aside "drain"
-               (lambda ()
-                 (let ((unfinished (end-and-tell server t seconds delay)))
-                   (leave-errand errands :leave)
-                   (when unfinished
-                     (tell-operator
-                      server :warning
-                      (format nil "~D request~:P or connection~:P did not finish in time"
-                              (length unfinished))))))))
+  (call-telling server "The server could not stop in order: ~A"
+                (lambda ()
+                  (prog1 (end-serving server soft-p seconds delay)
+                    (dolist (worker (workers-of server))
+                      (when (being-served-p worker)
+                        (ignore-errors  ; its thread may go on meanwhile
+                          (note-cut (getf worker :task)))))))))
 
 (defun do-errands (server errands drain-seconds drain-delay manager)
   "Does ERRANDS, and returns when SERVER was stopped, which may take DRAIN-SECONDS, or NIL for no
 limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
   (let ((drainer nil) (stopping-since nil))
-    (loop
-      (report-to-manager manager server stopping-since (lambda () (leave-errand errands :feed)))
-      (ecase (next-errand errands (and manager
-                                       (/ (milliseconds-left (manager-due manager)) 1000)))
-        ((nil))
-        (:feed (unless stopping-since
-                 (setf (manager-asked manager) nil)
-                 (notify manager server "WATCHDOG=1")))
-        (:renew (renew (if stopping-since nil manager) server))
-        (:report (tell-operator server :info
-                                (let ((*print-pretty* nil)) ; on one line
-                                  (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
-        (:leave (return))
-        (:stop (cond ((null stopping-since)
-                      (notify manager server "STOPPING=1")
-                      (setf stopping-since (milliseconds)
-                            drainer (begin-to-drain server errands drain-seconds drain-delay)))
-                     ;; Earlier, it is the same: a signal to the group of processes, as from a
-                     ;; terminal, may reach the server once more through its parent, such as make.
-                     ((< 500 (- (milliseconds) stopping-since))
-                      (end-and-tell server nil 0)
-                      (return))))))
+    (flet ((renew ()
+             (call-telling server "SIGHUP: the logs or certificates could not be renewed: ~A"
+                           (lambda ()
+                             (renew-files server)
+                             (tell-operator server :info
+                                            "SIGHUP: the logs and any certificates were renewed"))))
+           (drain ()
+             (let ((unfinished (end-and-tell server t drain-seconds drain-delay)))
+               (leave-errand errands :leave)
+               (when unfinished
+                 (tell-operator server :warning
+                                (format nil "~D request~:P or connection~:P did not finish in time"
+                                        (length unfinished)))))))
+      (loop
+        (when manager
+          (report-to-manager manager server stopping-since
+                             (lambda () (leave-errand errands :feed))))
+        (ecase (wait-until (lambda () (pop (errands-waiting errands)))
+                           (errands-changed errands) (errands-lock errands)
+                           (and manager (/ (milliseconds-left (manager-due manager)) 1000))
+                           ;; A signal may come just before the wait, in the thread that waits.
+                           1)
+          ((nil))
+          (:feed (unless stopping-since
+                   (setf (manager-asked manager) nil)
+                   (notify manager server "WATCHDOG=1")))
+          (:renew
+           (let ((manager (if stopping-since nil manager)))
+             (notify manager server "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
+             (let ((thread (begin-aside "renew" #'renew)))
+               (when thread
+                 (join-thread thread 5))) ; a log whose reader has stopped takes no lines
+             (notify manager server "READY=1")))
+          (:report (tell-operator server :info
+                                  (let ((*print-pretty* nil)) ; on one line
+                                    (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
+          (:leave (return))
+          (:stop
+           (cond ((null stopping-since)
+                  (notify manager server "STOPPING=1")
+                  (tell-operator server :info
+                                 (format nil "Stopping~@[ in ~D second~:P~]: what runs has ~
+                                              ~:[no limit of time~;~:*up to ~D second~:P~]"
+                                         (and (plusp drain-delay) drain-delay) drain-seconds))
+                  (setf stopping-since (milliseconds)
+                        drainer (begin-aside "drain" #'drain)))
+                 ;; Earlier, it is the same: a signal to the group of processes, as from a
+                 ;; terminal, may reach the server once more through its parent, such as make.
+                 ((< 500 (- (milliseconds) stopping-since))
+                  (end-and-tell server nil 0)
+                  (return)))))))
     (when drainer
       (join-thread drainer 1))))        ; until it has written the last message
 
 ;;; From the start to the exit
 
-(defun started-server (make on-start)
-  "The server that MAKE has made, started, after a call of ON-START, a function or NIL, with it.
-Prints an error, in one sentence, and returns NIL then."
-  (let ((server nil))
-    (handler-case (progn (setf server (funcall make))
-                         (begin-serving server)
-                         (when on-start
-                           (funcall on-start server))
-                         server)
-      (error (condition)
-        (format *error-output* "~&The server cannot start: ~A~%"
-                (substitute #\Space #\Newline (message-text "~A" (list condition))))
-        (finish-output *error-output*)
-        (when server
-          (ignore-errors (end-serving server nil 0)))
-        nil))))
-
 (defun serve-and-exit (make drain-timeout drain-delay on-start)
   "Serves with the server that MAKE, a function, returns, until signals end that, and exits: with 1
-when the start has failed, else with 0.  DRAIN-TIMEOUT, a real or NIL, DRAIN-DELAY, a real, and
-ON-START, a function or NIL, are as for HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.
-Never returns."
-  (let* ((errands (errands-of-signals)) ; first, or SIGTERM would still be the Lisp's
-         (manager (take-manager))
-         (server (started-server (lambda ()
-                                   (check-argument-types
-                                    (list :drain-timeout drain-timeout :drain-delay drain-delay)
-                                    '((:drain-timeout seconds
-                                       "a number of seconds, or NIL for no limit")
-                                      (:drain-delay (real 0 3600)
-                                       "a number of seconds up to 3600")))
-                                   (funcall make))
-                                 on-start)))
-    (when server
-      (when manager
-        (when (manager-complaint manager)
-          (tell-operator server :warning (manager-complaint manager)))
-        (notify-status manager server :ready-p t))
-      (do-errands server errands drain-timeout drain-delay manager))
-    (exit-process (if server 0 1) 1)))
+when the start has failed, which is printed in one sentence, else with 0.  DRAIN-TIMEOUT, a real or
+NIL, DRAIN-DELAY, a real, and ON-START, a function or NIL, are as for
+HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never returns."
+  (let ((errands (make-errands))
+        (server nil)
+        (started-p nil))
+    ;; First, or SIGTERM would still be the Lisp's.
+    (loop for (signal kind) in '((:terminate :stop) (:interrupt :stop)
+                                 (:hangup :renew) (:report :report))
+          do (let ((kind kind))
+               (call-on-signal signal (lambda () (leave-errand errands kind)))))
+    (let ((manager (take-manager)))
+      (handler-case
+          (progn
+            (check-argument-types
+             (list :drain-timeout drain-timeout :drain-delay drain-delay)
+             '((:drain-timeout seconds "a number of seconds, or NIL for no limit")
+               (:drain-delay (real 0 3600) "a number of seconds up to 3600")))
+            (setf server (funcall make))
+            (begin-serving server)
+            (when on-start
+              (funcall on-start server))
+            (setf started-p t))
+        (error (condition)
+          (format *error-output* "~&The server cannot start: ~A~%"
+                  (substitute #\Space #\Newline (message-text "~A" (list condition))))
+          (finish-output *error-output*)
+          (when server
+            (ignore-errors (end-serving server nil 0)))))
+      (when started-p
+        (notify manager server "READY=1")
+        (do-errands server errands drain-timeout drain-delay manager)))
+    (exit-process (if started-p 0 1) 1)))

@@ -16,13 +16,9 @@ not inherit it.  Returns its value, a string; NIL if it was not set, or empty."
     (and (plusp (length value)) value)))
 
 (defun take-number (name)
-  "Removes the environment variable NAME, and returns its value, an integer above 0; NIL if it was
-not set.  The second value is its text if that is no such integer, else NIL."
-  (let* ((text (take-variable name))
-         (number (and (every #'digit-char-p text) (plusp (length text)) (parse-integer text))))
-    (if (and number (plusp number))
-        number
-        (values nil text))))
+  "Removes the environment variable NAME, and returns its value, an integer; NIL if it has none."
+  (let ((text (take-variable name)))
+    (and (every #'digit-char-p text) (plusp (length text)) (parse-integer text))))
 
 ;;; Sockets
 
