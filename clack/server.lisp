@@ -427,7 +427,6 @@ failure; else NIL.")
 (defmethod make-engine-thread ((server clack-server) role thunk)
   (bt:make-thread thunk :name (case role
                                 (:sentinel (format nil "clack-listener-~A" (place-of server)))
-                                (:timers (format nil "clack-timers-~A" (place-of server)))
                                 (t (format nil "clack-worker-~A-~D" (place-of server) role)))))
 
 (defmethod call-as-worker ((server clack-server) thunk)

@@ -7,12 +7,17 @@
 ;;;;   accepted a connection       as many serve as may                  queues or refuses it
 ;;;;   is done with a connection   a connection is queued, and fewer     takes it
 ;;;;                               serve than may
+;;;;   is done with a connection   a timer is due, and no worker sees    calls the functions of due
+;;;;                               to those                              timers
 ;;;;   is done with a connection   enough siblings wait                  ends
 ;;;;   is done with a connection   otherwise                             accepts again
 ;;;;
 ;;;; A connection keeps its worker between two requests.  If all workers are kept and a connection
 ;;;; waits in the queue or in the kernel, the engine is overloaded: connections end with their
 ;;;; current request, and the sentinel ends idle ones.
+;;;;
+;;;; Workers that wait in ACCEPT cannot hear an alarm.  So when a timer is due, the sentinel makes
+;;;; a worker for it, beyond the limit if need be.
 ;;;;
 ;;;; No other thread can close or count a connection that a worker accepted or took off the queue.
 ;;;; So a thread that is to be destroyed dies only where it says INTERRUPTIBLY: while it has no
@@ -27,17 +32,16 @@
                                 (service listener &key standby thread-limit accept-limit
                                                     (waiting-limit :half) idle-seconds))
                             (:conc-name engine-) (:copier nil))
-  "The engine for every platform: blocking accepts and blocking reads.")
+  "The engine for every platform: blocking accepts and blocking reads."
+  (timer-worker nil :type (or null worker))) ; it calls the functions of due timers, or soon will
 
 (defmethod acquire-resources ((engine blocking-engine))
   (prepare-listener (engine-listener engine))
   (setf (timers-set-clock (engine-timers engine))
         (lambda (moment)
-          (declare (ignore moment))     ; its thread reads it from the timers
-          (bt:condition-notify (timers-changed (engine-timers engine)))
-          (when (timer-thread-missing-p engine)
-            (with-engine (engine)
-              (notify-sentinel engine))))))
+          (declare (ignore moment))     ; the sentinel reads it from the timers
+          (with-engine (engine)
+            (notify-sentinel engine)))))
 
 (defmethod leave-listener ((engine blocking-engine))
   (wake-listener (engine-listener engine)
@@ -49,21 +53,27 @@
   (loop
     (interruptibly)
     (let ((step (next-step engine worker)))
-      (when (eq :end step)
-        (return))
-      (let ((connection (if (eq :accept step) (accept-one engine worker) step)))
-        (when connection
-          (handle-connection engine worker connection))))
+      (case step
+        (:end (return))
+        (:timers (run-timers-in-turn engine))
+        (t
+         (let ((connection (if (eq :accept step) (accept-one engine worker) step)))
+           (when connection
+             (handle-connection engine worker connection))))))
     (clear-stack)))                     ; a worker that waits must not keep the last one alive
 
 (defun next-step (engine worker)
-  "The next step of WORKER, which has no connection: :ACCEPT, :END, or a queued connection to
-serve."
+  "The next step of WORKER, which has no connection: :ACCEPT, :END, :TIMERS to call the functions of
+those that are due, or a queued connection to serve."
   (with-engine (engine)
     (let ((limit (engine-thread-limit engine))
           (waits-p (member (worker-state worker) '(:starting :waiting)))
           (serves-p (eq (worker-state worker) :serving)))
-      (cond ((and (engine-queue engine)
+      (cond ((or (eq worker (engine-timer-worker engine)) (due-timers-wait-p engine))
+             (setf (engine-timer-worker engine) worker)
+             (set-worker-state worker :serving)
+             :timers)
+            ((and (engine-queue engine)
                   (not (eq (engine-phase engine) :stopping))
                   ;; It gives up its own place; but the limit may be lower by now.
                   (or (null limit) (< (- (busy-count engine) (if serves-p 1 0)) limit)))
@@ -74,6 +84,7 @@ serve."
                  (notify-sentinel engine))
                (assign-connection worker connection)))
             ((or (not (engine-accepting-p engine))
+                 (minusp (or (spare-room engine) 0))
                  (>= (- (standby-count engine) (if waits-p 1 0)) (engine-standby engine)))
              (retire worker)
              :end)
@@ -82,6 +93,25 @@ serve."
                (set-worker-state worker :waiting)
                (bt:condition-notify (engine-changed engine)))
              :accept)))))
+
+;;; Timers
+
+(defun due-timers-wait-p (engine)
+  "True if a timer of ENGINE is due, and no worker sees to that.  Under the lock."
+  (let ((timers (engine-timers engine))
+        (worker (engine-timer-worker engine)))
+    (and (plusp (timers-count timers))
+         (<= (timers-alarm timers) (microseconds))
+         (or (null worker) (eq :ended (worker-state worker))))))
+
+(defun run-timers-in-turn (engine)
+  "Calls the functions of the due timers of ENGINE."
+  (loop for function = (take-due-timer (engine-timers engine) (microseconds))
+        while function
+        do (run-timer engine function))
+  (with-engine (engine)
+    (setf (engine-timer-worker engine) nil)
+    (notify-sentinel engine)))          ; it has disregarded the alarm meanwhile
 
 (defun assign-connection (worker connection)
   "Makes WORKER the one that serves CONNECTION, and returns it.  Under the lock."
@@ -244,17 +274,19 @@ orderly end, unless it was given away."
 
 (defmethod sentinel-loop ((engine blocking-engine))
   (flet ((period ()                     ; long while nothing that it looks after is under way
-           (if (or (plusp (worker-count engine :starting :serving))
-                   (full-p engine)
-                   (engine-queue engine)
-                   (engine-overloaded-p engine)
-                   (trouble engine :threads)
-                   (not (running-p engine)))
-               *tick*
-               *idle-tick*))
+           (let ((period (if (or (plusp (worker-count engine :starting :serving))
+                                 (full-p engine)
+                                 (engine-queue engine)
+                                 (engine-overloaded-p engine)
+                                 (trouble engine :threads)
+                                 (not (running-p engine)))
+                             *tick*
+                             *idle-tick*))
+                 (alarm (/ (- (timers-alarm (engine-timers engine)) (microseconds)) 1000000)))
+             (if (plusp alarm) (min alarm period) period)))
          (needed-p ()
            (or (worker-missing-p engine)
-               (timer-thread-needed-p engine))))
+               (timer-worker-missing-p engine))))
     (loop until (engine-stopped-p engine)
           do (if (call-surviving engine :housekeeping (lambda () (housekeep engine)))
                  (progn (clear-stack)
@@ -293,8 +325,16 @@ others wait for a worker; and does what else is due at a tick."
     (dolist (connection late)
       (time-out-handler (engine-service engine) connection)))
   (maintain-pool engine)
-  (when (timer-thread-needed-p engine)
-    (start-timer-thread engine)))
+  (let ((worker (with-engine (engine)
+                  (when (timer-worker-missing-p engine)
+                    (setf (engine-timer-worker engine) (reserve-worker engine))))))
+    (when worker
+      (launch worker))))
+
+(defun timer-worker-missing-p (engine)
+  "True if the sentinel of ENGINE is to make a worker for due timers now.  Under the lock."
+  (and (due-timers-wait-p engine)
+       (may-launch-p engine)))
 
 (defun end-awaited (engine worker kind)
   "Ends the reads of the connection of WORKER because of KIND; its writes too, unless WORKER only
@@ -319,12 +359,12 @@ waits for input, so that it can still tell its peer why.  Under the lock."
     (when (find connection (engine-workers engine) :key #'worker-connection)
       (shut-down (connection-handle connection) (if (eq :input direction) :input :io)))))
 
-;;; The pool's proof that it serves.  Workers take nothing but connections, so the timer thread
-;;; looks at what they do: whether one has served, or waits for connections that it may serve, or
-;;; for a client that is given up once others wait.
+;;; The pool's proof that it serves.  A worker beyond the limit calls the functions of timers, so
+;;; this one looks at what the others do: whether one has served, or waits for connections that it
+;;; may serve, or for a client that is given up once others wait.
 
 (defparameter *proof-seconds* 1/10
-  "How often the timer thread looks whether the pool serves, until it does.")
+  "How often a timer looks whether the pool serves, until it does.")
 
 (defmethod call-when-pool-serves ((engine blocking-engine) function)
   (let ((served (durations-counted (durations-of-requests engine))))

@@ -344,7 +344,6 @@ calls it before there is a request object.")
          thunk)
      :name (case role
              (:sentinel (format nil "hunchentoot-listener-~A" place))
-             (:timers (format nil "http-timers-~A" place))
              (t (format nil (taskmaster-worker-thread-name-format taskmaster)
                         (format nil "~A-~D" place role)))))))
 

@@ -9,8 +9,8 @@
 
 (defun add-at (timers deadline &optional (function 'list))
   "Adds a timer, due at DEADLINE, to TIMERS, and returns it."
-  (let ((timer (make-timer timers function)))
-    (add-timer timers timer deadline)
+  (let ((timer (make-timer timers deadline function)))
+    (add-timer timers timer)
     timer))
 
 (defun take-all-due (timers now)

@@ -82,7 +82,7 @@ wakes it.")
   (accept-again-p nil)                  ; connections may wait that could not be accepted
   (troubles '() :type list)             ; a plist of those that last; see NOTE-TROUBLE
   (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
-  (exited '() :type list)               ; threads of workers and timers that ended, to be joined
+  (exited '() :type list)               ; threads of workers that ended, to be joined
   (workers '() :type list)              ; every one that has not ended
   (suspended '() :type list)            ; workers, the one suspended last first
   ;; How many workers are in each state.
@@ -137,9 +137,6 @@ wakes it.")
 (defvar *worker* nil
   "The worker whose thread this is, or NIL.")
 
-(defvar *timed-engine* nil
-  "In a timer thread, the engine that it belongs to; else NIL.")
-
 (declaim (inline note-task))
 (defun note-task (task)
   "Notes that the current thread is at TASK, any object, or NIL for nothing, if it is a worker's."
@@ -151,11 +148,11 @@ wakes it.")
   (- (milliseconds) (worker-since worker)))
 
 (defun current-engine ()
-  "The engine that the current thread, a worker or a timer thread, belongs to; else NIL."
-  (if *worker* (worker-engine *worker*) *timed-engine*))
+  "The engine that the current thread, a worker, belongs to; else NIL."
+  (and *worker* (worker-engine *worker*)))
 
 (defun inside-worker-p (engine)
-  "True in the threads of the workers of ENGINE, and in that of its timers."
+  "True in the threads of the workers of ENGINE."
   (and engine (eq engine (current-engine))))
 
 (defmacro with-engine ((engine) &body body)

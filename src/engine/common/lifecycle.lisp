@@ -30,8 +30,7 @@ The end of the process has to end them.")
   (let ((sentinel (engine-sentinel engine)))
     (when (and (engine-stopped-p engine)
                (null (engine-workers engine))
-               (not (and sentinel (bt:thread-alive-p sentinel)))
-               (timer-thread-missing-p engine))
+               (not (and sentinel (bt:thread-alive-p sentinel))))
       (list-engine engine #'remove)     ; also for a sentinel that has begun too late
       (when (with-engine (engine)
               (shiftf (engine-resources-held-p engine) nil))
@@ -215,10 +214,6 @@ end, in the words of LIST-ENGINE-CONNECTIONS."
     (end-input engine :keep-alive :writing)
     (when (and sentinel (not (eq sentinel (bt:current-thread))))
       (join-thread sentinel (funcall left)))
-    (wait-for-change engine (funcall left) (lambda ()
-                                             (or (timer-thread-missing-p engine)
-                                                 (eq (timers-thread (engine-timers engine))
-                                                     (bt:current-thread)))))
     (release-resources-when-empty engine)
     (join-exited-threads engine (funcall left)))
   (with-engine (engine)
@@ -272,12 +267,8 @@ that it has destroyed.")
 
 (defun threads-left (engine)
   "A list of sentences about threads of ENGINE that did not end."
-  (with-engine (engine)
-    (append
-     (loop for worker in (engine-workers engine)
-           collect (format nil "~A did not end." worker))
-     (unless (timer-thread-missing-p engine)
-       (list "The thread of the timers did not end.")))))
+  (loop for worker in (with-engine (engine) (copy-list (engine-workers engine)))
+        collect (format nil "~A did not end." worker)))
 
 (defun destroy-threads (threads)
   "Destroys those of THREADS that are any, but not the current one."
@@ -296,8 +287,7 @@ end.  Signals STOP-FROM-WORKER in a worker of ENGINE."
   ;; take a lock with it.
   (end-work engine *abandon-seconds*)
   (destroy-threads (with-engine (engine)
-                     (cons (timers-thread (engine-timers engine))
-                           (mapcar #'worker-thread (engine-workers engine)))))
+                     (mapcar #'worker-thread (engine-workers engine))))
   (drop-queue engine)
   (end-input engine :keep-alive :writing)
   (await-empty-pool engine *abandon-seconds*)

@@ -82,8 +82,7 @@ moment.")
   (:documentation "Makes the thread of ROLE of the engine of SERVICE, which calls THUNK, a
 function without arguments.  Returns the thread, or anything else if it is not known.  ROLE is
   an integer  the number of a worker;
-  :SENTINEL   the thread that lives as long as the engine runs; it is replaced if it dies;
-  :TIMERS     the thread that calls the timers of an engine whose workers cannot.
+  :SENTINEL   the thread that lives as long as the engine runs; it is replaced if it dies.
 Signals an error if no thread can be made; the engine tries again later.")
   (:method ((service service) role thunk)
     (bt:make-thread thunk :name (format nil "~:[~(~A~)~;worker-~D~]" (integerp role) role))))

@@ -13,14 +13,14 @@
 ;;;; They are a binary heap, and not a wheel of slots.  The alarm rings once, for the first
 ;;;; deadline, which is at hand here; a wheel would have to search for it, or tick although nothing
 ;;;; is due.  A new deadline is later than most others, so it stays near the bottom.  To take the
-;;;; first one moves as many entries as the heap has levels, 17 for 100,000, in two vectors.  No
-;;;; timer moves because of its distance in time, as from wheel to wheel, and a cancelled one is not
-;;;; kept.
+;;;; first one moves as many entries as the heap has levels, 17 for 100,000.  No timer moves because
+;;;; of its distance in time, as from wheel to wheel, and a cancelled one is not kept.
 ;;;;
 ;;;;   engine    the alarm is                       its event comes to    functions are called by
 ;;;;   ready     a timer descriptor in the poller   a worker that waits   that worker, and others
 ;;;;                                                                      where one blocks
-;;;;   blocking  the timer thread                   that thread           that thread, in turn
+;;;;   blocking  a rest of the sentinel             the sentinel          a worker that it makes
+;;;;                                                                      for it, in turn
 ;;;;
 ;;;;   Invariant: while a timer is pending, the alarm is set to a moment no later than the quantum
 ;;;;   after its deadline, or a thread that got the alarm or was called for it has yet to look.
@@ -41,11 +41,8 @@ between: an alarm interrupts a processor, which in a virtual machine costs as mu
 request.  They are late by that much at most.")
 
 (defstruct (timers (:include opaque) (:constructor make-timers ()) (:copier nil))
-  "The timers of an engine.  Those that are pending stand in DEADLINES and ENTRIES, at the same
-places."
+  "The timers of an engine.  Those that are pending are the first COUNT of ENTRIES."
   (lock (bt:make-lock "timers") :read-only t)
-  (deadlines (make-array 64 :element-type 'moment :initial-element 0)
-   :type (simple-array moment (*)))
   (entries (make-array 64 :initial-element nil) :type simple-vector)
   (count 0 :type fixnum)
   (closed-p nil)                        ; new timers are dropped
@@ -53,10 +50,6 @@ places."
   ;; Makes the alarm ring at a moment; a function of that, called under the lock, and never once the
   ;; timers are closed.  NIL before the start.
   (set-clock nil :type (or null function))
-  ;; In the blocking engine, the timer thread, or the sentinel, which has made it while it is to
-  ;; begin; NIL where there is none.  It waits for CHANGED.
-  (thread nil)
-  (changed (bt:make-condition-variable) :read-only t)
   ;; Statistics, since the start:
   (made 0 :type fixnum)
   (run 0 :type fixnum)
@@ -64,9 +57,11 @@ places."
   (cancelled 0 :type fixnum)
   (dropped 0 :type fixnum))
 
-(defstruct (timer (:include opaque) (:constructor make-timer (timers function)) (:copier nil))
+(defstruct (timer (:include opaque) (:constructor make-timer (timers deadline function))
+                  (:copier nil))
   "A function to be called once, at a moment.  SCHEDULE returns it."
   (timers nil :type timers :read-only t)
+  (deadline 0 :type moment :read-only t)
   (function nil)
   (place -1 :type fixnum)
   (number 0 :type fixnum))              ; of two that are due at once the lower one is first
@@ -79,40 +74,34 @@ places."
 ;;; The heap, under the lock
 
 (declaim (inline due-before-p put-timer))
-(defun due-before-p (deadline timer other-deadline other)
-  "True when TIMER, due at DEADLINE, comes before OTHER, due at OTHER-DEADLINE."
-  (declare (type moment deadline other-deadline))
-  (or (< deadline other-deadline)
-      (and (= deadline other-deadline)
+(defun due-before-p (timer other)
+  "True when TIMER comes before OTHER."
+  (or (< (timer-deadline timer) (timer-deadline other))
+      (and (= (timer-deadline timer) (timer-deadline other))
            (< (timer-number timer) (timer-number other)))))
 
-(defun put-timer (timers place deadline timer)
-  (setf (aref (timers-deadlines timers) place) deadline
-        (svref (timers-entries timers) place) timer
+(defun put-timer (timers place timer)
+  (setf (svref (timers-entries timers) place) timer
         (timer-place timer) place))
 
-(defun rise (timers place deadline timer)
-  "Puts TIMER, due at DEADLINE, at the free PLACE, or above that as long as it comes before the
-timer there."
+(defun rise (timers place timer)
+  "Puts TIMER at the free PLACE, or above that as long as it comes before the timer there."
   (declare (type fixnum place))
   (loop while (plusp place)
         do (let* ((parent (ash (1- place) -1))
-                  (other (svref (timers-entries timers) parent))
-                  (other-deadline (aref (timers-deadlines timers) parent)))
-             (unless (due-before-p deadline timer other-deadline other)
+                  (other (svref (timers-entries timers) parent)))
+             (unless (due-before-p timer other)
                (return))
-             (put-timer timers place other-deadline other)
+             (put-timer timers place other)
              (setf place parent)))
-  (put-timer timers place deadline timer))
+  (put-timer timers place timer))
 
 (defun remove-timer (timers place)
   "Takes the timer at PLACE out of TIMERS, and returns its function, which the timer no longer
 holds."
   (declare (type fixnum place))
   (let* ((last (decf (timers-count timers)))
-         (deadlines (timers-deadlines timers))
          (entries (timers-entries timers))
-         (deadline (aref deadlines last))
          (moved (svref entries last))
          (removed (svref entries place)))
     (setf (svref entries last) nil
@@ -124,25 +113,22 @@ holds."
             for right of-type fixnum = (1+ left)
             while (< left last)
             do (let ((child (if (and (< right last)
-                                     (due-before-p (aref deadlines right) (svref entries right)
-                                                   (aref deadlines left) (svref entries left)))
+                                     (due-before-p (svref entries right) (svref entries left)))
                                 right
                                 left)))
-                 (put-timer timers place (aref deadlines child) (svref entries child))
+                 (put-timer timers place (svref entries child))
                  (setf place child)))
-      (rise timers place deadline moved))
+      (rise timers place moved))
     (shiftf (timer-function removed) nil)))
 
 (defun grow-heap (timers)
   "Makes room for twice as many in TIMERS.  Call it without the lock and with interrupts enabled;
 otherwise a lack of memory would end the process."
   (let* ((size (* 2 (length (timers-entries timers))))
-         (deadlines (make-array size :element-type 'moment :initial-element 0))
          (entries (make-array size :initial-element nil)))
     (with-timers (timers)
       (when (< (length (timers-entries timers)) size) ; another thread may have made it
-        (setf (timers-deadlines timers) (replace deadlines (timers-deadlines timers))
-              (timers-entries timers) (replace entries (timers-entries timers)))))))
+        (setf (timers-entries timers) (replace entries (timers-entries timers)))))))
 
 ;;; The alarm, under the lock too
 
@@ -157,23 +143,23 @@ otherwise a lack of memory would end the process."
   "Sets the alarm of TIMERS for the first of them."
   (let ((moment (if (zerop (timers-count timers))
                     +never+
-                    (alarm-moment (aref (timers-deadlines timers) 0)))))
+                    (alarm-moment (timer-deadline (svref (timers-entries timers) 0))))))
     (setf (timers-alarm timers) moment)
     (when (and (timers-set-clock timers) (< moment +never+))
       (funcall (timers-set-clock timers) moment))))
 
 ;;; From any thread
 
-(defun add-timer (timers timer deadline)
-  "Makes TIMER one of TIMERS, due at DEADLINE; drops it if TIMERS are closed."
+(defun add-timer (timers timer)
+  "Makes TIMER one of TIMERS; drops it if TIMERS are closed."
   (loop until (with-timers (timers)
                 (cond ((timers-closed-p timers)
                        (setf (timer-function timer) nil)
                        (incf (timers-dropped timers)))
                       ((< (timers-count timers) (length (timers-entries timers)))
                        (setf (timer-number timer) (incf (timers-made timers)))
-                       (rise timers (1- (incf (timers-count timers))) deadline timer)
-                       (when (< (alarm-moment deadline) (timers-alarm timers))
+                       (rise timers (1- (incf (timers-count timers))) timer)
+                       (when (< (alarm-moment (timer-deadline timer)) (timers-alarm timers))
                          (set-alarm timers))
                        t)))
         do (grow-heap timers)))
@@ -186,7 +172,7 @@ alarm is set for the next."
   (with-timers (timers)
     (flet ((due-p ()
              (and (plusp (timers-count timers))
-                  (<= (aref (timers-deadlines timers) 0) now))))
+                  (<= (timer-deadline (svref (timers-entries timers) 0)) now))))
       (values (when (due-p)
                 (incf (timers-run timers))
                 (remove-timer timers 0))
@@ -210,12 +196,12 @@ alarm is set for the next."
   "Has FUNCTION, a function without arguments or the name of one, called once, in a thread of
 ENGINE, after SECONDS, a real.  The call comes no earlier, and about a quarter of a millisecond
 later, so that timers that are due at about the same time share an alarm.  Returns a TIMER.  In the
-ready engine a worker calls FUNCTION, so it may block; in the blocking engine a thread that all
-timers of ENGINE share.  Errors in FUNCTION are logged and counted.  When ENGINE stops, pending
+ready engine a worker calls FUNCTION, so it may block; in the blocking engine one worker at a time
+calls all that are due.  Errors in FUNCTION are logged and counted.  When ENGINE stops, pending
 timers are dropped and counted, and so are later ones.  Any thread may call this."
   (let* ((timers (engine-timers engine))
-         (timer (make-timer timers function)))
-    (add-timer timers timer (+ (microseconds) (delay-microseconds seconds)))
+         (timer (make-timer timers (+ (microseconds) (delay-microseconds seconds)) function)))
+    (add-timer timers timer)
     timer))
 
 (defun cancel (timer)
@@ -236,8 +222,7 @@ call this."
     (incf (timers-dropped timers) (timers-count timers))
     ;; Longer than a lock is held otherwise, once in the life of an engine that ends.
     (loop until (zerop (timers-count timers))
-          do (remove-timer timers (1- (timers-count timers))))
-    (bt:condition-notify (timers-changed timers))))
+          do (remove-timer timers (1- (timers-count timers))))))
 
 (defun run-timer (engine function)
   "Calls FUNCTION, of a timer of ENGINE.  An error is logged."
@@ -268,55 +253,3 @@ which some failed; were cancelled; were dropped.  Zeros where there are no TIMER
   (:documentation "Has FUNCTION, a function without arguments, called once, in a thread of ENGINE,
 when the pool of ENGINE has shown since this call that it can serve a request; never if it does not,
 or if ENGINE stops before.  Returns at once.  Any thread may call this."))
-
-;;; The timer thread of the blocking engine, whose workers wait in ACCEPT.  The sentinel makes it
-;;; once a timer is pending, and replaces it if it dies.
-
-(defparameter *longest-alarm-wait* 60
-  "The timer thread waits for at most this number of seconds at a time.")
-
-(defun timer-thread-missing-p (engine)
-  "True if ENGINE has no timer thread."
-  (let ((thread (timers-thread (engine-timers engine))))
-    (not (and thread (bt:thread-alive-p thread)))))
-
-(defun timer-thread-needed-p (engine)
-  "True if the sentinel is to make the timer thread of ENGINE now."
-  (and (plusp (timers-count (engine-timers engine)))
-       (timer-thread-missing-p engine)
-       (may-launch-p engine)))
-
-(defun start-timer-thread (engine)
-  "Makes the timer thread of ENGINE.  If that fails, the sentinel tries again later."
-  (setf (timers-thread (engine-timers engine)) (bt:current-thread))
-  (unless (thread-made-p engine
-                         (lambda ()
-                           (make-engine-thread (engine-service engine) :timers
-                                               (lambda () (run-timer-thread engine)))))
-    (setf (timers-thread (engine-timers engine)) nil)))
-
-(defun run-timer-thread (engine)
-  "The life of the timer thread of ENGINE, until the timers are closed."
-  (let ((timers (engine-timers engine))
-        (*timed-engine* engine))
-    (flet ((period ()
-             (max 0 (min *longest-alarm-wait*
-                         (/ (- (timers-alarm timers) (microseconds)) 1000000))))
-           (rings-p ()
-             (or (timers-closed-p timers)
-                 (<= (timers-alarm timers) (microseconds)))))
-      (unwind-protect-whole
-          (noting-end (engine)
-            (setf (timers-thread timers) (bt:current-thread))
-            (loop until (timers-closed-p timers)
-                  do (interruptibly (wait-until #'rings-p (timers-changed timers)
-                                                (timers-lock timers) nil #'period))
-                     (loop for function = (take-due-timer timers (microseconds))
-                           while function
-                           do (run-timer engine function))))
-        (with-engine (engine)           ; the sentinel joins it, and makes another one if needed
-          (setf (timers-thread timers) nil)
-          (push (bt:current-thread) (engine-exited engine))
-          (bt:condition-notify (engine-changed engine))
-          (notify-sentinel engine))
-        (release-resources-when-empty engine)))))

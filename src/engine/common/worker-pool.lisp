@@ -19,11 +19,16 @@ the kernel would be reset with the listener.")
          (not (and (eq (engine-accept-limit engine) :unlimited)
                    (running-p engine))))))
 
+(defun spare-room (engine)
+  "How many more workers ENGINE may have: below 0 where it has too many, NIL for no limit."
+  (let ((limit (engine-thread-limit engine)))
+    (and limit
+         (- (if (overflow-acceptor-needed-p engine) (1+ limit) limit)
+            (pool-size engine)))))
+
 (defun room-p (engine)
   "True when the pool of ENGINE may grow."
-  (let ((limit (engine-thread-limit engine)))
-    (or (null limit)
-        (< (pool-size engine) (if (overflow-acceptor-needed-p engine) (1+ limit) limit)))))
+  (plusp (or (spare-room engine) 1)))
 
 (defun full-p (engine)
   "True when as many connections of ENGINE are attended as may be."
