@@ -16,7 +16,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:enter-address #:refuse-with-notice #:connection-parkable-p #:connection-deadline
    #:connection-deadline-kind #:connection-outcome #:connection-input #:peer-ended-p
    #:resume-connection #:limit-handler-at #:milliseconds-queued #:wake-from-client
-   #:call-for-all #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late
+   #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late
    #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
    #:connection-queue #:connection-output #:send-queue #:make-send-queue #:with-send-queue
@@ -27,8 +27,8 @@ subclasses SERVICE and is called through its generic functions.")
    #:hold-octets #:release-held #:flush-queue #:end-queue #:make-room-for-output #:peer-progress
    #:note-worker-wait #:limit-taking #:send-queue-milliseconds #:next-look-at-taker
    #:taker-given-up-p #:reset-taking #:earlier #:drop-parts #:part #:part-position #:part-end
-   #:make-octets-part #:octets-part #:octets-part-p #:octets-part-octets #:make-step-part
-   #:step-part-p #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p
+   #:make-octets-part #:octets-part #:octets-part-p #:octets-part-octets #:arm-for-output
+   #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p
    ;; engines
    #:engine #:make-blocking-engine #:make-ready-engine #:engine-listener #:engine-accept-limit
    #:engine-waiting-limit #:wait-for-client #:resize-pool #:engine-statistics #:*statistics*

@@ -245,11 +245,10 @@ WANTED-P is true, a function that must not wait.  Returns how many got it."
           (incf (channel-dropped channel)))
         (drop-shared-queue (subscriber-shared-queue subscriber))
         (resume-subscriber subscriber)))
-    (call-for-all (lambda (subscriber)
-                    ;; Unless it was sent at once, or the poller sees to it.
-                    (when (owner-wanted-p (subscriber-shared-queue subscriber))
-                      (resume-subscriber subscriber)))
-                  reached)
+    (dolist (subscriber reached)
+      ;; Unless it was sent at once, or the poller sees to it.
+      (when (owner-wanted-p (subscriber-shared-queue subscriber))
+        (resume-subscriber subscriber)))
     (length reached)))
 
 (defun deliver-message (broker name octets)

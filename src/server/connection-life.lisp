@@ -380,12 +380,8 @@ served, since the poller will not report them."
                     ;; TLS may have octets to send before it can read on: when the peer takes them,
                     ;; the engine continues.
                     (when (and parkable-p (io-tls io) (io-awaits-output-p io))
-                      (let ((descriptor (connection-descriptor connection)))
-                        (write-parts (connection-queue connection)
-                                     (list (make-step-part
-                                            (lambda ()
-                                              (await-descriptor descriptor :output
-                                                                :until (milliseconds)))))))))))
+                      (with-send-queue ((connection-queue connection))
+                        (arm-for-output (connection-queue connection)))))))
            (when (and (http-io http)
                       (io-drained-p io)
                       ;; An unfinished head stays in the buffered connection.

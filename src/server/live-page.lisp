@@ -336,4 +336,5 @@ its engine in FEEDS.  Ends when the client leaves or the server stops.  The resu
     (setf (live-feed-history feed) (subseq kept 0 (min *snapshots-kept* (length kept))))
     (when viewers
       (let ((event (snapshots-event (list (snapshot-octets (live-feed-servers feed) t)))))
-        (call-for-all (lambda (viewer) (send-to-viewer viewer event)) viewers)))))
+        (dolist (viewer viewers)
+          (send-to-viewer viewer event))))))

@@ -488,21 +488,3 @@ close the listener, whose number may soon be another's.  So none returns while F
       (with-engine (engine)
         (decf (engine-listener-users engine))
         (bt:condition-notify (engine-changed engine))))))
-
-;;; Doing something for each of several connections, even if one fails
-
-(defun call-for-all (function list)
-  "Calls FUNCTION with each element of LIST.  If one call exits non-locally, the others still
-happen, and the first of these exits then goes on."
-  (flet ((call-for-next ()
-           (when list
-             (funcall function (pop list))
-             t)))
-    (declare (dynamic-extent #'call-for-next))
-    (unwind-protect (loop while (call-for-next))
-      ;; It was left.  Thousands of nested exits would need more stack than there is.
-      (loop with more-p = t
-            while more-p
-            do (block nil
-                 (unwind-protect (setf more-p (call-for-next))
-                   (return)))))))

@@ -39,25 +39,11 @@
   ;; A queue has taken FILE-PART over, and closes it.
   (queued-p nil))
 
-(defstruct (step-part (:include part (end 1)) (:constructor make-step-part (function)))
-  "Something that has to be done when a descriptor takes octets: FUNCTION, without arguments,
-returns true when it is, and NIL when the descriptor takes no more now."
-  (function nil :type function :read-only t))
-
 (defun drop-parts (parts)
   "Lets go of PARTS, a list, which are not to be sent."
   (dolist (part parts)
     (when (and (file-part-p part) (file-part-file part))
       (close-descriptor (shiftf (file-part-file part) nil)))))
-
-(defstruct (peer-watch (:include opaque) (:constructor make-peer-watch ()) (:copier nil))
-  "How a peer takes its time, see TAKER-GIVEN-UP-P."
-  (looked nil :type (or null fixnum))   ; when it was looked at last; NIL while nothing waits
-  (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known
-  (end nil :type (or null fixnum))      ; by when it is to take some of them, in MILLISECONDS
-  (waited 0 :type fixnum)               ; for how many milliseconds it was waited for
-  (taken 0 :type fixnum)                ; how many octets it took meanwhile
-  (worker-waited 0 :type fixnum))       ; of workers for output and input, in milliseconds
 
 (defstruct (send-queue (:include opaque) (:constructor make-send-queue (&optional descriptor))
                        (:copier nil))
@@ -75,13 +61,19 @@ returns true when it is, and NIL when the descriptor takes no more now."
   (sender nil :type (or null function))
   (waits-p nil)                         ; SENDER waits
   (sending-p nil)                       ; a thread is in it
-  (connection nil)                      ; and what arms its poller, a function of that; or NIL
-  (arm nil :type (or null function))
+  (connection nil)                      ; and what arms its poller for output, a function of that;
+  (arm nil :type (or null function))    ; or NIL
   ;; The demands on the peer, see LIMIT-TAKING.
   (milliseconds nil :type (or null fixnum))
   (rate nil :type (or null (integer 1)))
   (grace 0 :type fixnum)                ; in milliseconds
-  (watch nil :type (or null peer-watch)) ; NIL until the peer is waited for
+  ;; How the peer takes its time, see TAKER-GIVEN-UP-P.
+  (looked nil :type (or null fixnum))   ; when it was looked at last; NIL while nothing waits
+  (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known
+  (moved 0 :type fixnum)                ; when it took some last, or the wait began
+  (waited 0 :type fixnum)               ; for how many milliseconds it was waited for
+  (taken 0 :type fixnum)                ; how many octets it took meanwhile
+  (worker-waited 0 :type fixnum)        ; of workers for output and input, in milliseconds
   ;; How many octets of SEND-QUEUE were sent since they were counted last; see COUNT-REQUEST.
   (sent 0 :type fixnum)
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
@@ -123,15 +115,15 @@ returns true when it is, and NIL when the descriptor takes no more now."
 
 (defun put-parts (queue parts)
   "Queues PARTS, a list."
-  (let ((memory 0) (size 0) (watch (send-queue-watch queue)))
+  (let ((memory 0) (size 0))
     (declare (type index memory size))
     (dolist (part parts)
       (when (file-part-p part)
         (setf (file-part-queued-p part) t))
       (incf memory (part-memory part))
       (incf size (- (part-end part) (part-position part))))
-    (when (and watch (peer-watch-owed watch))
-      (incf (peer-watch-owed watch) size))
+    (when (send-queue-owed queue)
+      (incf (send-queue-owed queue) size))
     (incf (send-queue-size queue) size)
     (hold-memory queue memory))
   (if (send-queue-parts queue)
@@ -141,15 +133,13 @@ returns true when it is, and NIL when the descriptor takes no more now."
 
 (defun drop-first (queue)
   "Drops the first part of QUEUE.  With the last one, the wait for the peer ends."
-  (let ((part (pop (send-queue-parts queue)))
-        (watch (send-queue-watch queue)))
+  (let ((part (pop (send-queue-parts queue))))
     (drop-parts (list part))
     (hold-memory queue (- (part-memory part)))
     (unless (send-queue-parts queue)
-      (setf (send-queue-last queue) '()) ; or it would keep what was sent alive
-      (when watch
-        (setf (peer-watch-looked watch) nil
-              (peer-watch-owed watch) nil)))))
+      (setf (send-queue-last queue) '() ; or it would keep what was sent alive
+            (send-queue-looked queue) nil
+            (send-queue-owed queue) nil))))
 
 (defun note-sent (queue parts count)
   "Notes that COUNT octets of PARTS, the first ones of QUEUE, were sent."
@@ -160,6 +150,11 @@ returns true when it is, and NIL when the descriptor takes no more now."
         while (plusp count)
         do (incf (part-position part) sent)
            (decf count sent)))
+
+(defun arm-for-output (queue)
+  "Makes an event when the socket of QUEUE takes octets again, if a poller watches it."
+  (when (send-queue-arm queue)
+    (funcall (send-queue-arm queue) (send-queue-connection queue))))
 
 (defun send-parts (queue)
   "Sends what waits in QUEUE, as far as the socket takes it now.  Returns an error number, after
@@ -172,8 +167,6 @@ which QUEUE is dead, or NIL."
                   (end (part-end part))
                   ;; Perhaps of the next parts, too; 0 if a file ends too early.
                   (count (cond ((= position end) nil)
-                               ((step-part-p part)
-                                (if (funcall (step-part-function part)) 1 +would-block+))
                                ((send-queue-sender queue)
                                 (funcall (send-queue-sender queue) parts))
                                ((file-part-p part)
@@ -187,8 +180,7 @@ which QUEUE is dead, or NIL."
              (cond ((null count) (drop-first queue))
                    ((plusp count) (note-sent queue parts count))
                    ((would-block-p count)
-                    (when (send-queue-arm queue)
-                      (funcall (send-queue-arm queue) (send-queue-connection queue)))
+                    (arm-for-output queue)
                     (return nil))
                    (t
                     (end-under-lock queue)
@@ -232,7 +224,7 @@ which QUEUE is dead, or NIL."
         (send-queue-last queue) '()
         (send-queue-held queue) '()
         (send-queue-size queue) 0
-        (send-queue-watch queue) nil)
+        (send-queue-looked queue) nil)
   (change-reservation (send-queue-reserved queue) 0))
 
 (defun take-takers (queue)
@@ -345,11 +337,6 @@ second, an integer.  Either is NIL for no limit."
         (send-queue-rate queue) rate
         (send-queue-grace queue) (* 1000 grace)))
 
-(defun ensure-watch (queue)
-  "The PEER-WATCH of QUEUE, a SEND-QUEUE, perhaps a new one."
-  (or (send-queue-watch queue)
-      (setf (send-queue-watch queue) (make-peer-watch))))
-
 (defun earlier (moment other)
   "The earlier one of MOMENT and OTHER, integers or NIL, for never."
   (if (and moment other) (min moment other) (or moment other)))
@@ -359,50 +346,41 @@ second, an integer.  Either is NIL for no limit."
 wait, has taken.  The first look begins a wait.  True if it has taken too few by then."
   (with-send-queue (queue)
     (when (and (send-queue-parts queue) (not (dead-p queue)))
-      (let* ((watch (ensure-watch queue))
-             (unsent (unsent-octets (send-queue-descriptor queue))) ; by the kernel, if it says
+      (let* ((unsent (unsent-octets (send-queue-descriptor queue))) ; by the kernel, if it says
              (owed (if (minusp unsent) nil (+ unsent (send-queue-size queue))))
-             (before (peer-watch-owed watch))
+             (before (shiftf (send-queue-owed queue) owed))
              (taken (if (and owed before) (max 0 (- before owed)) 0))
-             (looked (peer-watch-looked watch))
+             (looked (shiftf (send-queue-looked queue) now))
              (milliseconds (send-queue-milliseconds queue))
              (rate (send-queue-rate queue)))
-        (incf (peer-watch-waited watch) (if looked (max 0 (- now looked)) 0))
-        (incf (peer-watch-taken watch) taken)
-        (setf (peer-watch-looked watch) now
-              (peer-watch-owed watch) owed)
         (when (or (null looked) (plusp taken))
-          (setf (peer-watch-end watch)
-                (earlier (and milliseconds (+ now milliseconds))
-                         (and rate owed
-                              (+ now (send-queue-grace queue)
-                                 (floor (* 1000 (peer-watch-taken watch)) rate)
-                                 (- (peer-watch-waited watch)))))))
-        (let ((end (peer-watch-end watch)))
-          (and end (<= end now)))))))
+          (setf (send-queue-moved queue) now))
+        (incf (send-queue-waited queue) (max 0 (- now (or looked now))))
+        (incf (send-queue-taken queue) taken)
+        (or (and milliseconds
+                 (<= (+ (send-queue-moved queue) milliseconds) now))
+            (and rate owed
+                 (<= (+ (send-queue-grace queue) (floor (* 1000 (send-queue-taken queue)) rate))
+                     (send-queue-waited queue))))))))
 
 (defun next-look-at-taker (queue now)
-  "The moment of the next look at the peer of QUEUE, a SEND-QUEUE, after NOW, in MILLISECONDS;
-NIL for never."
-  (let* ((watch (send-queue-watch queue))
-         (end (and watch (peer-watch-end watch)))
-         (milliseconds (send-queue-milliseconds queue)))
-    (and end
-         (min end (+ now (if milliseconds (ceiling milliseconds +looks+) 1000))))))
+  "The moment of the next look at the peer of QUEUE, a SEND-QUEUE, after NOW, in MILLISECONDS."
+  (+ now (min 1000 (ceiling (or (send-queue-milliseconds queue) 16000) +looks+))))
 
 (defun peer-progress (queue)
   "Returns two values: the number of octets that the peer of QUEUE, a SEND-QUEUE, has taken while it
 was waited for, and for how many milliseconds workers have waited for it, for input as well."
-  (let ((watch (send-queue-watch queue)))
-    (if watch
-        (values (peer-watch-taken watch) (peer-watch-worker-waited watch))
-        (values 0 0))))
+  (values (send-queue-taken queue) (send-queue-worker-waited queue)))
 
 (defun note-worker-wait (queue milliseconds)
   "Notes that a worker has waited for the peer of QUEUE, a SEND-QUEUE, for MILLISECONDS more, an
 integer."
-  (incf (peer-watch-worker-waited (ensure-watch queue)) milliseconds))
+  (incf (send-queue-worker-waited queue) milliseconds))
 
 (defun reset-taking (queue)
   "Gives the peer of QUEUE, a SEND-QUEUE, all its time again: a new request begins."
-  (setf (send-queue-watch queue) nil))
+  (setf (send-queue-looked queue) nil
+        (send-queue-owed queue) nil
+        (send-queue-waited queue) 0
+        (send-queue-taken queue) 0
+        (send-queue-worker-waited queue) 0))

@@ -381,7 +381,8 @@ cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited tim
   (setf (connection-untouched-p connection) t)
   (cond ((not (or (connection-watched connection)
                   (let ((result (with-send-queue ((connection-queue connection))
-                                  (watch-under-lock engine connection))))
+                                  (watch-under-lock engine connection
+                                                    (and (connection-output connection) t)))))
                     (if (zerop result)
                         (forget-trouble engine :watch)
                         (note-trouble engine :watch (error-text (- result))
@@ -417,11 +418,10 @@ if it finds a request in a buffer."
   (as-owner (claim-parked connection)
     (drop-connection engine connection)))
 
-(defun watch-under-lock (engine connection)
-  "Has the poller of ENGINE watch CONNECTION for input; for output too if some waits, from then on
-for good.  An event comes if it takes more by now.  Returns 0 or minus an error number."
-  (let* ((both-p (and (connection-output connection) t))
-         (wanted (if both-p :both :input))
+(defun watch-under-lock (engine connection both-p)
+  "Has the poller of ENGINE watch CONNECTION for input; if BOTH-P, for output too, from then on for
+good.  An event comes if it takes more by now.  Returns 0 or minus an error number."
+  (let* ((wanted (if both-p :both :input))
          (before (connection-watched connection)))
     (if (or (eq before wanted) (eq before :both))
         0

@@ -181,7 +181,7 @@ in MILLISECONDS, or a little later.  Its value does not matter."
         (listener (engine-listener-descriptor engine))
         (poller (make-poller)))
     (setf (engine-poller engine) poller
-          (engine-arm engine) (lambda (connection) (watch-under-lock engine connection))
+          (engine-arm engine) (lambda (connection) (watch-under-lock engine connection t))
           (pool-state-clock pool) (milliseconds)
           (pool-state-floor pool) (min (usable-processors) (engine-standby engine))
           (pool-state-target pool) (pool-state-floor pool))

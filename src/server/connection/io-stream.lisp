@@ -134,7 +134,7 @@ otherwise each would be a TLS record and a system call.  Returns what SEND-OCTET
         (let ((buffer (take-buffer :output))
               (fill 0))
           (loop for part in parts
-                while (and (< fill +gathered-octets+) (not (step-part-p part)))
+                while (< fill +gathered-octets+)
                 do (let* ((position (part-position part))
                           (next (min +gathered-octets+ (+ fill (- (part-end part) position)))))
                      (etypecase part
