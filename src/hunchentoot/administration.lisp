@@ -34,7 +34,7 @@ plist of keys and counts as BY-KEY."
   ((acceptor :initarg :acceptor :reader corrupted-acceptor)
    (problems :initarg :problems :reader corruption-problems))
   (:report (lambda (condition stream)
-             (format stream "~A has threads that were destroyed and live:~{~%  ~A~}"
+             (format stream "~A has threads that were destroyed, and did not end:~{~%  ~S~}"
                      (corrupted-acceptor condition) (corruption-problems condition))))
   (:documentation "Signalled by ABANDON-ACCEPTOR when threads have survived their destruction.  The
 restart RETRY destroys the threads once more, and IGNORE goes on."))
@@ -47,20 +47,18 @@ Signals RECYCLING-TASKMASTER-CORRUPTED-ERROR, with restarts RETRY and IGNORE, wh
 Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (let ((engine (server-engine acceptor)))
     (loop
-      (when engine
-        (abandon-engine engine))
-      (stop-listening acceptor (and engine (engine-listener engine)))
-      (settle-logs acceptor)
-      (restart-case (let ((survivors (and engine (threads-left engine))))
-                      (when survivors
-                        (error 'recycling-taskmaster-corrupted-error
-                               :acceptor acceptor :problems survivors))
-                      (return acceptor))
-        (retry ()
-          :report "Destroy the threads once more.")
-        (ignore ()
-          :report "Go on without them."
-          (return acceptor))))))
+      (let ((survivors (and engine (abandon-engine engine))))
+        (stop-listening acceptor (and engine (engine-listener engine)))
+        (settle-logs acceptor)
+        (unless survivors
+          (return acceptor))
+        (restart-case (error 'recycling-taskmaster-corrupted-error
+                             :acceptor acceptor :problems survivors)
+          (retry ()
+            :report "Destroy the threads once more.")
+          (ignore ()
+            :report "Go on without them."
+            (return acceptor)))))))
 
 ;;; The main function of a program, which serves until signals end it
 

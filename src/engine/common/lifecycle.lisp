@@ -112,13 +112,6 @@ arrive, and holds no more.")
 learns nothing about the kernel's queue of connections, nor about its descriptors."
   (wait-for-change engine 1/100 (lambda () (not (engine-accepting-p engine)))))
 
-(defun admit-held-connections (engine)
-  "Has the system hold no connection any more for ENGINE.  Returns within how many seconds those
-that it has held can be accepted."
-  (if (call-while-accepting engine (lambda () (admit-held (engine-listener engine))))
-      *held-seconds*
-      0))
-
 (defun work-finished-p (engine)
   "True when ENGINE has no connection, and no worker that serves."
   (and (zerop (open-count engine))
@@ -127,71 +120,47 @@ that it has held can be accepted."
        (zerop (worker-count engine :starting :waiting))
        (null (engine-queue engine))))
 
-(defun drain (engine seconds)
-  "Has every request that has come to ENGINE answered, in up to SECONDS, a real or NIL for no
-limit.  True if that succeeded."
-  (let ((left (countdown seconds)))
-    (flet ((at-most (seconds)
-             (min seconds (or (funcall left) seconds))))
-      (advance-phase engine :draining)
+(defun drain (engine left)
+  "Has every request that has come to ENGINE answered, as long as LEFT, a function, returns a number
+of seconds above 0, or NIL for no limit.  True if that succeeded."
+  (flet ((at-most (seconds)
+           (min seconds (or (funcall left) seconds))))
+    (when (advance-phase engine :draining)
       (resume-all-deferred engine)
-      (let ((held (admit-held-connections engine)))
-        (with-engine (engine)
-          (unless (engine-drain-end engine)
-            (setf (engine-drain-end engine)
-                  (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*)))))
-          (notify-sentinel engine)))
-      ;; A second caller does this as well: the first may give up before it is done.
       (call-while-accepting
        engine
        (lambda ()
-         ;; Until then it gets connections that the system has held.
-         (await-other-phase engine :draining
-                            (at-most (max 0 (- (/ (milliseconds-left (engine-drain-end engine))
-                                                  1000)
-                                               *drain-seconds*))))
-         (when (stop-arrivals (engine-listener engine))
-           (await-other-phase engine :draining (at-most *arrival-seconds*))
-           (accept-rest engine (at-most *drain-seconds*)))
-         (end-accepting engine)))
-      (wait-for-change engine (funcall left)
-                       (lambda ()
-                         (or (work-finished-p engine)
-                             (not (draining-p engine)))))
-      (with-engine (engine)
-        (work-finished-p engine)))))
-
-(defun begin-nothing-more (engine)
-  "Makes ENGINE begin nothing more, and has the workers end that have nothing to finish.  True for
-the first caller."
-  (prog1 (when (advance-phase engine :stopping)
-           (wake-workers engine)        ; or suspended ones would never learn of it
-           t)
-    ;; Also by a thread that comes second: else the listener might be closed before the first one
-    ;; has done it.
-    (call-while-accepting engine (lambda () (end-accepting engine)))))
+         (let ((held (if (admit-held (engine-listener engine)) *held-seconds* 0)))
+           (with-engine (engine)
+             (setf (engine-drain-end engine)
+                   (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*))))
+             (notify-sentinel engine))
+           ;; Until then it gets connections that the system has held.
+           (await-other-phase engine :draining (at-most held))
+           (when (stop-arrivals (engine-listener engine))
+             (await-other-phase engine :draining (at-most *arrival-seconds*))
+             (accept-rest engine (at-most *drain-seconds*)))
+           (end-accepting engine)))))
+    (wait-for-change engine (funcall left)
+                     (lambda ()
+                       (or (work-finished-p engine)
+                           (not (draining-p engine)))))
+    (with-engine (engine)
+      (work-finished-p engine))))
 
 (defun end-work (engine seconds)
   "Makes ENGINE begin nothing more, and the workers end that have nothing to finish: waits for them
-up to SECONDS, a real or NIL for no limit."
-  (let ((first-p (begin-nothing-more engine)))
-    (close-timers (engine-timers engine))
-    (when first-p
-      (end-input engine :keep-alive)))
+up to SECONDS, a real or NIL for no limit.  Not only the first thread that stops ENGINE does so:
+else another one might close the listener before."
+  (advance-phase engine :stopping)
+  (wake-workers engine)                 ; or suspended ones would never learn of it
+  (call-while-accepting engine (lambda () (end-accepting engine)))
+  (close-timers (engine-timers engine))
+  (unless (process-exits-p)             ; programs are told of the end of each connection
+    (end-input engine :keep-alive))
   ;; Workers without a connection have nothing to finish, so five seconds are plenty.
   (wait-for-change engine (min 5 (max *least-stop-seconds* (or seconds 5)))
                    (lambda () (<= (pool-size engine) (busy-count engine)))))
-
-(defun drop-queue (engine)
-  "Closes the connections that no worker will take."
-  (dolist (connection (with-engine (engine)
-                        (dolist (connection (engine-queue engine))
-                          (note-closed engine connection))
-                        (shiftf (engine-queue engine) '())))
-    (close-socket (connection-handle connection))))
-
-(defun await-empty-pool (engine seconds)
-  (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))
 
 (defgeneric resting-p (worker)
   (:documentation "True if WORKER has nothing to finish, and will end by itself when asked.
@@ -199,13 +168,27 @@ Called with the lock held.")
   (:method ((worker worker))
     (eq (worker-state worker) :waiting)))
 
-(defun finish-stop (engine seconds)
-  "The last step of a stop.  Ends the sentinel, joins the threads that have ended, waiting up to
-SECONDS, a real or NIL for no limit, and returns a list of plists about the workers that did not
-end, in the words of LIST-ENGINE-CONNECTIONS."
+(defun await-empty-pool (engine seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE has no worker, save the caller."
+  (wait-for-change engine seconds
+                   (lambda () (<= (pool-size engine) (if (inside-worker-p engine) 1 0)))))
+
+(defun finish-stop (engine left drained-p)
+  "The last step of a stop.  Unless DRAINED-P, lets connections read nothing more.  Waits for the
+workers as long as LEFT says, as for DRAIN, then ends the sentinel, and joins the threads that have
+ended.  Returns a list of plists about the workers that did not end, in the words of
+LIST-ENGINE-CONNECTIONS."
+  (unless drained-p
+    (end-input engine :keep-alive :serving :writing)
+    (dolist (connection (with-engine (engine)
+                          (shiftf (engine-queue engine) '())))
+      (note-closed engine connection)
+      (close-socket (connection-handle connection))))
+  (await-empty-pool engine (funcall left))
   (wait-for-change engine 5 (lambda () (zerop (engine-listener-users engine))))
-  (let ((left (countdown (and seconds (max *least-stop-seconds* seconds))))
-        (sentinel (engine-sentinel engine)))
+  (let* ((seconds (funcall left))
+         (left (countdown (and seconds (max *least-stop-seconds* seconds))))
+         (sentinel (engine-sentinel engine)))
     (when (advance-phase engine :stopped)
       (with-engine (engine)
         (setf (engine-stopped engine) (milliseconds))
@@ -238,16 +221,14 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
     (error 'stop-from-worker))
   (when (and soft (plusp delay))
     (advance-phase engine :leaving)
-    (await-other-phase engine :leaving (max (admit-held-connections engine) delay)))
+    (await-other-phase engine :leaving delay))
   (let* ((left (countdown timeout))
-         (drained-p (and soft (drain engine (funcall left))))
+         (drained-p (and soft (drain engine left)))
          (unanswered (and soft (not drained-p) (unanswered-connections engine))))
     (end-work engine (funcall left))
-    (unless drained-p
-      (end-input engine :keep-alive :serving :writing)
-      (drop-queue engine))
-    (await-empty-pool engine (if (and soft (not drained-p)) 0 (funcall left)))
-    (append (finish-stop engine (funcall left)) unanswered)))
+    ;; A soft stop that another thread has cut short waits for nobody.
+    (append (finish-stop engine (if (and soft (not drained-p)) (constantly 0) left) drained-p)
+            unanswered)))
 
 (defgeneric unanswered-connections (engine)
   (:documentation "Plists of the connections of ENGINE that have no worker, and lack an answer or a
@@ -265,33 +246,24 @@ worker.")
   "How many seconds ABANDON-ENGINE waits for threads that only wait, and then for the end of those
 that it has destroyed.")
 
-(defun threads-left (engine)
-  "A list of sentences about threads of ENGINE that did not end."
-  (loop for worker in (with-engine (engine) (copy-list (engine-workers engine)))
-        collect (format nil "~A did not end." worker)))
-
-(defun destroy-threads (threads)
-  "Destroys those of THREADS that are any, but not the current one."
-  (dolist (thread threads)
-    (when (and (bt:threadp thread)
-               (not (eq thread (bt:current-thread))))
-      (handler-case (destroy-thread thread)
-        (error () nil)))))              ; it ended by itself
+(defun destroy-workers (engine)
+  "Destroys the threads of the workers of ENGINE, but not the current one."
+  (dolist (worker (with-engine (engine) (copy-list (engine-workers engine))))
+    (let ((thread (worker-thread worker)))
+      (unless (member thread (list nil (bt:current-thread)))
+        (handler-case (destroy-thread thread)
+          (error () nil))))))           ; it ended by itself
 
 (defun abandon-engine (engine)
   "Destroys the threads of ENGINE, whatever they do, and waits up to *ABANDON-SECONDS* for their
-end.  Signals STOP-FROM-WORKER in a worker of ENGINE."
+end.  Returns what STOP-ENGINE does.  Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
   ;; Threads that only wait leave by themselves: one that is destroyed while it comes or goes might
   ;; take a lock with it.
   (end-work engine *abandon-seconds*)
-  (destroy-threads (with-engine (engine)
-                     (mapcar #'worker-thread (engine-workers engine))))
-  (drop-queue engine)
-  (end-input engine :keep-alive :writing)
-  (await-empty-pool engine *abandon-seconds*)
-  (finish-stop engine *abandon-seconds*))
+  (destroy-workers engine)
+  (finish-stop engine (countdown *abandon-seconds*) nil))
 
 ;;; The end of the process
 
@@ -305,20 +277,10 @@ not cut that wait short, and a worker that was woken and does not end would not 
 ask the system again and again.  The others are destroyed now, as the Lisp would do later: then it
 has the lock that a handler needs to make a thread, and that handler would never end."
   (let ((left (countdown *exit-seconds*)))
-    (flet ((for-all-engines (function)
-             (dolist (engine *engines*)
-               (handler-case (funcall function engine)
-                 (error () (count-failure engine))))))
-      (for-all-engines #'begin-nothing-more)
-      (for-all-engines (lambda (engine)
-                         (destroy-threads
-                          (with-engine (engine)
-                            (mapcar #'worker-thread
-                                    (remove-if #'resting-p (engine-workers engine)))))))
-      (for-all-engines (lambda (engine)
-                         (wait-for-change engine (funcall left)
-                                          (lambda ()
-                                            (<= (pool-size engine)
-                                                (if (inside-worker-p engine) 1 0)))))))))
+    (dolist (engine *engines*)
+      (handler-case (progn (end-work engine (funcall left))
+                           (destroy-workers engine)
+                           (await-empty-pool engine (funcall left)))
+        (error () (count-failure engine))))))
 
 (call-at-exit 'stop-for-exit)
