@@ -86,13 +86,11 @@ thread serves.  Host may be any name.  Signals UNFIT-ARGUMENT."
 (defun live-events-response (feeds servers exchange)
   "The response to EXCHANGE with snapshots of SERVERS, a list, by one of FEEDS."
   (lambda (responder)
-    (let* ((deferred-response (exchange-deferred-response exchange))
-           (delayed (deferred-response-context deferred-response)))
-      (setf (deferred-response-endless-p deferred-response) t
-            (delayed-elsewhere-p delayed) t) ; a timer will write it
+    (let ((deferred-response (exchange-deferred-response exchange)))
+      (setf (deferred-response-endless-p deferred-response) t)
       (funcall responder (list 200 (list :content-type "text/event-stream"
                                          :cache-control "no-cache" :x-accel-buffering "no")))
-      (let ((written (delayed-written delayed)))
+      (let ((written (deferred-response-context deferred-response)))
         (when written                   ; or the client has left
           (add-viewer feeds servers written (written-framing written)))))))
 

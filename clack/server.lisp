@@ -261,8 +261,7 @@ the log.
   :READ-TIMEOUT       how many seconds a client may send nothing, a real, or NIL; default 20
   :WRITE-TIMEOUT      how many seconds a client may take nothing, a real, or NIL; default 20
   :REPLY-TIMEOUT      how many seconds after APP has returned its responder may be called, a real;
-                      then the server sends 504.  A writer that only APP's function has used stays
-                      open as long.  Default 60; NIL for no limit
+                      then the server sends 504.  Default 60; NIL for no limit
   :WEBSOCKET-MESSAGE-OCTETS
                       how many octets a message of a WebSocket may have, an integer; default 1 MiB.
                       A larger one ends its WebSocket with code 1009 (RFC 6455, section 7.4.1)

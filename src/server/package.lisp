@@ -87,7 +87,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:deferred-response-left-p
    #:deferred-response-unsent-p #:deferred-response-over-p #:deferred-response-answer
    #:deferred-response-owner #:answer-deferred-response #:call-to-answer
-   #:withdraw-deferred-response #:take-answer #:reopen-deferred-response
+   #:withdraw-deferred-response #:take-answer
    #:streamed-answer #:refuse-write
    #:queue-of-exchange #:have-owner-send
    #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep

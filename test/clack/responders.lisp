@@ -26,13 +26,6 @@ bound in a function that the application returns; values of FORM are recorded in
       (is (= 500 (response-status (read-response connection))))
       (is-true (await-log "42")))))
 
-(define-server-test a-function-whose-response-cannot-be-sent-may-give-another-one
-  (with-responder (given) (let ((value (format nil "a~Cb" (code-char 0))))
-                            (ignore-errors
-                             (funcall responder (list 200 (list :x-own value) '("text"))))
-                            (funcall responder (text-response "another")))
-    (is (equal "another" (ask-text "/")))))
-
 (define-server-test a-response-that-was-begun-in-the-function-is-not-given-again
   (with-responder (given) (let ((writer (funcall responder '(200 (:content-length "6")))))
                             (prog1 (list (handler-case (funcall responder (text-response "again"))
@@ -69,23 +62,6 @@ bound in a function that the application returns; values of FORM are recorded in
                             (error "Amid the response."))
     (ask-raw (request-octets "/"))
     (signals handler:client-left (funcall (await-answer given) "more"))))
-
-;;; Writers that are left open
-
-(define-server-test a-writer-that-only-the-function-has-used-is-closed-in-time
-  (dolist (seconds '(1/10 nil))
-    (with-responder (given :reply-timeout seconds) (let ((writer (funcall responder '(200 ()))))
-                                                     (funcall writer "one")
-                                                     writer)
-      (with-connection (connection)
-        (loop repeat 2
-              do (send-request connection "/")
-                 (read-head connection)
-                 (is (equal "one" (chunk-text connection)))
-                 (unless seconds
-                   (is (not (readable-p connection 1/2)))
-                   (funcall (await-answer given) nil :close t))
-                 (is (null (chunk-text connection))))))))
 
 (define-server-test the-example-answers-later
   (load (merge-pathnames "examples/clack-delayed.lisp" (source-root)))

@@ -146,7 +146,6 @@ stops before."
 ;;;   these two    the deadline has passed (owner)         :EXPIRED     the owner answers: too late
 ;;;                the handler has failed                  :EXPIRED     the handler's worker answers
 ;;;   :ANSWERED    an owner comes                          :DONE        the owner sends the answer
-;;;   :DONE        the answer could not be sent (handler)  :PENDING     it may be answered again
 ;;;   all before   the connection is closed                :GONE        the client counts as gone
 ;;;   :EXPIRED,    a thread begins to answer               :MISSED      the answer is dropped
 ;;;   :GONE
@@ -351,12 +350,6 @@ destroyed before."
           ((withdraw-deferred-response deferred-response) (values :expired t))
           ((eq :answered (deferred-response-state deferred-response)) ; just now
            (take-answer deferred-response)))))
-
-(defun reopen-deferred-response (deferred-response)
-  "Allows another answer to DEFERRED-RESPONSE, whose answer the current thread has taken and could
-not send.  The result has no meaning."
-  (setf (deferred-response-answer deferred-response) nil)
-  (change-state (deferred-response-state deferred-response) :done :pending))
 
 (defmethod continue-over ((deferred-response deferred-response) http)
   (let ((connection (suspended-exchange-connection deferred-response))
