@@ -75,12 +75,40 @@
 
 (defun suites-in-mode (suite mode)
   "What of SUITE is to run in MODE."
-  (cond ((eq mode (first (modes))) (list suite))
+  (cond ((and (eq suite 'all) (eq mode (first (modes))))
+         (if (fronts-beside-p suite)
+             (remove 'fronts (names-in (get-test 'all)))
+             '(all)))
+        ((eq mode (first (modes))) (list suite))
         ((eq suite 'all) (suites-of-acceptors))
         ((or (member suite *suites-of-one-mode*)
              (member suite (names-below 'fronts))) ; its tests say in which modes they run
          '())
         (t (list suite))))
+
+(defun fronts-beside-p (suite)
+  "True if the tests of both fronts are to run in a process of their own beside the rest of SUITE:
+most tests wait for limits of time, and leave the processors to others."
+  (and (eq suite 'all) (rest (modes))))
+
+(defun start-fronts ()
+  "Starts the tests of both fronts in a process of their own.  Returns a function that waits for
+them, prints what they did, and returns how many passed, failed and were skipped."
+  (let* ((log (merge-pathnames "fronts.log" (fresh-directory)))
+         (process (uiop:launch-program
+                   (list "env" "SUITE=fronts" (project-file "scripts/run-tests"))
+                   :output log :error-output :output)))
+    (lambda ()
+      (uiop:wait-process process)
+      (let ((lines (uiop:read-file-lines log)))
+        (delete-tree (uiop:pathname-directory-pathname log))
+        (format t "~&~%In another process:~%~{~A~%~}" lines)
+        (multiple-value-bind (match groups)
+            (cl-ppcre:scan-to-strings "^(\\d+) passed, (\\d+) failed(?:, (\\d+) skipped)?$"
+                                      (or (first (last lines)) ""))
+          (if match
+              (values-list (map 'list (lambda (group) (parse-integer (or group "0"))) groups))
+              (values 0 1 0)))))))      ; it has not come to an end
 
 (defun set-up-engine (&optional processors)
   "Has the engine count on so many PROCESSORS, or on those that there are, and hold nothing when it
@@ -107,12 +135,17 @@ prints the counts in the last line.  True when something passed and nothing fail
 PROCESSORS is an integer, the engine counts on so many processors in all of it."
   (set-up-engine processors)
   (let* ((suite (find-suite suite))
+         (fronts (if (fronts-beside-p suite)
+                     (start-fronts)
+                     (lambda () (values 0 0 0))))
          (results (unwind-protect
                        (loop for mode in (modes)
                              append (run-in-mode (suites-in-mode suite mode) mode))
-                    (delete-core))))
+                    (delete-core)))
+         (counts (mapcar #'+ (multiple-value-list (funcall fronts))
+                         (multiple-value-list (result-counts results)))))
     (explain-results results)
-    (multiple-value-bind (passed failed skipped) (result-counts results)
+    (destructuring-bind (passed failed skipped) counts
       (format t "~&~D passed, ~D failed~@[, ~D skipped~]~%" passed failed
               (and (plusp skipped) skipped))
       (finish-output)
