@@ -5,8 +5,7 @@
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster" "clack-handler-recycling"
                "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
-               (:feature :sbcl "hunchentoot-recycling-taskmaster/postgresql")
-               (:feature :sbcl "sb-introspect"))
+               (:feature :sbcl "hunchentoot-recycling-taskmaster/postgresql"))
   :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "test/"
   :serial t

@@ -85,66 +85,6 @@
                                                 (hot-files))))
         "~A" text)))
 
-;;; What a client sends is not interned, meets no regular expression, and no parser without a limit
-
-(defparameter *risky-operators*
-  '("intern" "find-symbol" "make-symbol" "read-from-string" "parse-integer" "parse-number"
-    "as-keyword"
-    "make-keyword" "string-to-symbol" "cl-ppcre:" "ppcre:" "rfc2388:" "parse-content-type"
-    "read-token"
-    "read-name-value-pair" "eval" "split-sequence")
-  "What is not to be given what a client has sent: names of operators, or with a colon, of
-packages.")
-
-(defparameter *allowed-risks*
-  '(("src/http/scan.lisp" "(intern"
-     "names of methods and fields that this library knows, when it is loaded")
-    ("src/http/encoder.lisp" "(intern" "the same")
-    ("src/http/parser.lisp" "(find-symbol" "makes no symbol")
-    ("src/platform/linux/systemd.lisp" "(parse-integer"
-     "what systemd says in the environment")
-    ("src/platform/linux/process.lisp" "(parse-integer" "what the kernel says of us")
-    ("src/hunchentoot/internals.lisp" "(find-symbol"
-     "a constant of Hunchentoot's, when the library is loaded")
-    ("src/hunchentoot/channels.lisp" "(parse-integer"
-     "what a process of this program has published")
-    ("src/hunchentoot/tls.lisp" "(find-symbol" "names of slots, from names in this library")
-    ("src/hunchentoot/parameters.lisp" "(find-symbol" "makes no symbol")
-    ("src/hunchentoot/reply.lisp" "(cl-ppcre:" "values of headers that a program sends; linear")
-    ("clack/responses.lisp" "(find-symbol" "makes no symbol")
-    ("clack/responses.lisp" "(parse-integer" "what an application sends")
-    ("src/platform/abcl.lisp" "(eval" "NIL")
-    ("clack/socket.lisp" "(eval" "definitions of this library, when it is loaded")
-    ("clack/socket.lisp" "(find-symbol" "names of operators of clack.socket"))
-  "Files, what they say, and why that is given nothing that a client has sent, or does no harm to
-it.")
-
-(defun risks-of (file)
-  "Which of *RISKY-OPERATORS* FILE calls, or names as functions."
-  (let ((text (source-text file)))
-    (loop for operator in *risky-operators*
-          for package-p = (char= #\: (char operator (1- (length operator))))
-          when (loop for before in '("(" "#'")
-                       thereis (loop for after in (if package-p '("") '(" " ")" (#\Newline)))
-                                     thereis (search (format nil "~A~A~A" before operator
-                                                             (if (consp after)
-                                                                 (coerce after 'string) after))
-                                                     text :test #'char-equal)))
-            collect (format nil "(~A" operator))))
-
-(define-source-test what-clients-send-is-read-by-no-risky-operator
-  (let ((found (loop for file in (source-files)
-                     append (loop for risk in (risks-of file)
-                                  collect (list (source-name file) risk)))))
-    (flet ((allowed-p (risk)
-             (find risk *allowed-risks* :test #'equal
-                   :key (lambda (allowed) (subseq allowed 0 2)))))
-      (dolist (risk found)
-        (is-true (allowed-p risk) "~{~A has ~A~}: may a client's characters reach it?" risk)))
-    (dolist (allowed *allowed-risks*)
-      (is-true (find (subseq allowed 0 2) found :test #'equal)
-               "~A has no ~A any more." (first allowed) (second allowed)))))
-
 ;;; The tests
 
 (defun imported-names ()
@@ -253,14 +193,6 @@ it.")
     (dolist (name '("hunchentoot" "chunga" "rfc2388" "cl-ppcre" "hunchentoot-recycling-taskmaster"))
       (is (not (member name needed :test #'string=)) "~A" name))))
 
-;;; The command line
-
-(test a-user-that-asks-for-an-unknown-suite-is-told-the-known-ones
-  (handler-case (progn (find-suite "nonsense") (fail "It was found."))
-    (unknown-suite (condition)
-      (dolist (name '("nonsense" "architecture" "conformance/uploads"))
-        (is (search name (princ-to-string condition)))))))
-
 ;;; Names
 
 (defparameter *file-names-in-use-twice* '("package")
@@ -282,53 +214,24 @@ it.")
                                                  :keep-component 'asdf:cl-source-file
                                                  :goal-operation 'asdf:load-op))))
 
-(defun top-level-forms (file)
-  "The forms of FILE, read in their packages; those in PROGN and EVAL-WHEN for themselves."
-  (let ((*package* *package*))
-    (labels ((flattened (form)
-               (case (and (consp form) (first form))
-                 (in-package (setf *package* (find-package (second form))) '())
-                 (progn (mapcan #'flattened (rest form)))
-                 (eval-when (mapcan #'flattened (cddr form)))
-                 (t (list form)))))
-      (with-open-file (stream file :external-format :utf-8)
-        (loop for form = (read stream nil stream)
-              until (eq form stream)
-              append (flattened form))))))
-
-(defun accessor-names (name-and-options slots)
-  "The names of the accessors that a DEFSTRUCT of NAME-AND-OPTIONS makes for SLOTS."
-  (destructuring-bind (name &rest options) (uiop:ensure-list name-and-options)
-    (let ((conc-name (find :conc-name options
-                           :key (lambda (option) (first (uiop:ensure-list option))))))
-      (loop for slot in (remove-if #'stringp slots)
-            collect (intern (format nil "~A~A"
-                                    (if conc-name
-                                        (or (second (uiop:ensure-list conc-name)) "")
-                                        (format nil "~A-" name))
-                                    (first (uiop:ensure-list slot)))
-                            (symbol-package name))))))
-
-(defun defined-functions (form)
-  "The names of the functions and macros that FORM, at top level, defines, and (:TYPE NAME) for a
-type, and (:TEST NAME) for a test; those of methods are not."
-  (when (consp form)
-    (case (first form)
-      ((defun defmacro defgeneric) (list (second form)))
-      ((test define-source-test define-server-test define-front-test)
-       (list (list :test (first (uiop:ensure-list (second form))))))
-      ((deftype) (list (list :type (second form))))
-      (defstruct (accessor-names (second form) (cddr form))))))
+(defun definitions-in (file)
+  "What FILE defines at top level: texts, those of tests without the operator."
+  (let ((found '()))
+    (cl-ppcre:do-register-groups (operator name)
+       ;; What is read on some Lisps only has a line like "#-linux" above it.
+       ("(?m)(?<![a-z]\\n)^\\((def(?:un|macro)|test|define-\\w*-test) \\(?(setf \\S+|[^\\s()]+)"
+        (source-text file) found)
+      (push (format nil "~:[~A ~;~*~]~A" (search "test" operator) operator name) found))))
 
 (defun check-defined-once (&rest systems)
-  "Checks that no definition of SYSTEMS replaces another one of the same name."
+  "Checks that no file of SYSTEMS defines what another one of its folder, or package, defines."
   (let ((places (make-hash-table :test 'equal)))
     (dolist (file (loaded-files systems))
-      (dolist (name (mapcan #'defined-functions (top-level-forms file)))
-        (push (source-name (truename file)) (gethash name places))))
+      (dolist (name (definitions-in file))
+        (push (source-name (truename file)) (gethash (cons (layer-of file) name) places))))
     (is (< 1000 (hash-table-count places)))
-    (maphash (lambda (name files)
-               (is (null (rest files)) "~S is defined in ~{~A~^ and in ~}." name files))
+    (maphash (lambda (key files)
+               (is (null (rest files)) "~A is defined in ~{~A~^ and in ~}." (rest key) files))
              places)))
 
 (test no-function-and-no-type-is-defined-twice
@@ -368,18 +271,6 @@ type, and (:TEST NAME) for a test; those of methods are not."
                     (list (documentation symbol 'type))))))
     (every #'stringp strings)))
 
-(defun own-symbols (lambda-list package)
-  "The symbols of PACKAGE in LAMBDA-LIST that are parameters, whatever they are destructured from.
-What a DEFSTRUCT calls the argument of an accessor is none."
-  (loop for parameter in lambda-list
-        append (cond ((symbolp parameter)
-                      (and parameter
-                           (eq (symbol-package parameter) package)
-                           (list parameter)))
-                     ((consp (first parameter))
-                      (own-symbols (list (first (last (first parameter)))) package))
-                     (t (own-symbols (list (first parameter)) package)))))
-
 (defparameter *known-restarts* '("RETRY")
   "Exported symbols that name restarts, and so nothing that has a docstring.")
 
@@ -388,12 +279,3 @@ What a DEFSTRUCT calls the argument of an accessor is none."
     (dolist (symbol (exported-symbols package))
       (unless (member (symbol-name symbol) *known-restarts* :test #'string=)
         (is (documented-p symbol) "~S has no docstring." symbol)))))
-
-(test docstrings-of-functions-name-their-arguments
-  (dolist (package (interface-packages))
-    (dolist (symbol (exported-symbols package))
-      (let ((text (and (fboundp symbol) (documentation symbol 'function))))
-        (when text
-          (dolist (parameter (own-symbols (function-parameters symbol) package))
-            (is (search (string parameter) text)
-                "The docstring of ~S does not speak of ~A." symbol parameter)))))))

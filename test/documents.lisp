@@ -6,23 +6,6 @@
 
 ;;; Tables
 
-(defun rows-of-list (&rest lines)
-  "What LIST-ROWS finds in a page of a list with the header \"thing\", and LINES, in each of which '
-stands for a back quote."
-  (with-directory (directory)
-    (list-rows (write-file directory "page.md"
-                           (substitute #\` #\'
-                                       (format nil "<!-- list: thing -->~%~{~A~%~}" lines)))
-               "thing")))
-
-(test a-list-says-what-a-table-would
-  (is (equal '(("`:a`" "8 (`*a*`)" "first of two.") ("`b`, `c` and `d`" nil "two: three."))
-             (rows-of-list "- ':a' (8 ('*a*')): first" "  of two." "- 'b', 'c' and 'd': two: three."
-                           "" "Words end the list." "- 'e': is not in it.")))
-  (is (null (rows-of-list "" "Words." "- 'a': one.")))
-  (signals error (rows-of-list "- a: without quotes."))
-  (signals error (rows-of-list "- 'a' without a colon.")))
-
 (defun keyword-names (keywords)
   (mapcar (lambda (keyword) (format nil ":~(~A~)" keyword)) keywords))
 

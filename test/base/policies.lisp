@@ -47,41 +47,6 @@
               "~A is compiled at safety ~D" file safety)
           (is (<= 1 debug) "~A is compiled at debug ~D" file debug))))))
 
-(test our-policy-ends-with-our-files
-  (with-leaked-policy
-    (let ((before (uiop:get-optimization-settings)))
-      (call-as-compiled (first (own-files)) (constantly nil))
-      (is (equal before (uiop:get-optimization-settings)))
-      (ignore-errors
-       (call-as-compiled (first (own-files)) (lambda () (error "Not compiled."))))
-      (is (equal before (uiop:get-optimization-settings))))))
-
 (test a-policy-that-is-asked-for-takes-precedence
   (let ((uiop:*optimization-settings* '((safety 3))))
     (is (= 3 (call-as-compiled (first (own-files)) (lambda () (quality 'safety)))))))
-
-(defun compiled-third (declaration)
-  "A function of a vector that gives its third element, from a file with DECLARATION in the
-function, compiled and loaded as a file of ours."
-  (with-directory (directory)
-    (let ((source (merge-pathnames "third.lisp" directory)))
-      (with-open-file (out source :direction :output)
-        (format out "(in-package #:hunchentoot-recycling-taskmaster-test)~%~
-                     (setf (symbol-function 'third-in-a-file)~@
-                           (lambda (vector) (declare (simple-vector vector) ~S)~@
-                             (svref vector 2)))~%"
-                declaration))
-      (load (call-as-compiled (first (own-files))
-                              (lambda ()
-                                (let ((*standard-output* (make-broadcast-stream))
-                                      (*error-output* (make-broadcast-stream)))
-                                  (compile-file source))))))
-    (symbol-function 'third-in-a-file)))
-
-(test what-is-compiled-after-a-careless-library-still-looks-where-vectors-end
-  (with-leaked-policy
-    (dolist (declaration `((optimize) ,base:*plain-policy*))
-      (let ((third (compiled-third declaration)))
-        (is (eql 3 (funcall third (vector 1 2 3))))
-        (signals error (funcall third (vector 1 2)))
-        (signals error (funcall third 'nothing))))))

@@ -41,18 +41,6 @@
     (is (equal "x" (ask-text "/")))
     (is-true (await-log "Told."))))
 
-(define-server-test a-server-lists-its-connections-until-it-stops
-  (let ((server nil))
-    (with-clack (environment (text-response "x"))
-      (setf server *server*)
-      (with-connection (connection)
-        (is (equal "x" (exchange-text connection "/")))
-        (is-true (eventually ("the connection in the list")
-                   (equal '(1)
-                          (mapcar (lambda (plist) (getf plist :served))
-                                  (handler:list-connections *server*)))))))
-    (is (null (handler:list-connections server)))))
-
 (define-server-test a-server-listens-on-a-path
   (if (platform:special-listeners-supported-p)
       (with-directory (directory)

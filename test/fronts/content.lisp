@@ -105,11 +105,13 @@
           (funcall answer 200 '() (handler-case (counted (content request))
                                     (error (condition) (princ-to-string condition))))))
     (with-connection (connection)
-      (loop repeat 20
-            do (dolist (octets (list (octets "hello") (test-octets 100000)))
-                 (dolist (keys (framings-of octets))
-                   (is (equal (counted octets) (apply #'exchange-text connection "/" :method :post
-                                                      keys)))))))))
+      (dolist (octets (list* (test-octets 1000000)
+                             (loop repeat 20
+                                   collect (octets "hello")
+                                   collect (test-octets 100000))))
+        (dolist (keys (framings-of octets))
+          (is (equal (counted octets)
+                     (apply #'exchange-text connection "/" :method :post keys))))))))
 
 (define-front-test (content-is-gone-with-its-request :needs :our-content)
   (let ((streams (make-recorder)) (octets (make-array 300000 :element-type '(unsigned-byte 8))))

@@ -288,23 +288,6 @@
           (await-forgotten cookies)
           (is (= 30 (recorded-count answers)) "The program has kept them."))))))
 
-;;; The content of the request
-
-(define-front-test content-is-read-later-by-any-thread-and-again
-  (let ((given (make-recorder)))
-    (with-front (request) (later (answer) (record given (list answer request (content request))))
-      (with-connection (connection)
-        (dolist (count '(5 100000 1000000))
-          (let ((content (test-octets count)))
-            (send-in-pieces connection 300000 (request-octets "/" :method :post :content content))
-            (destructuring-bind (answer request seen) (await-answer given)
-              (is (null (octet-difference content seen)))
-              (when (listp request)     ; Hunchentoot's needs the context of the reply
-                (is (null (octet-difference content (outcome #'content request)))))
-              (funcall answer 200 '() seen)
-              (is (null (octet-difference content (response-body (read-response connection)))))
-              (is (equal "word" (exchange-text connection "/word"))))))))))
-
 ;;; Stops
 
 (define-front-test (a-soft-stop-waits-for-replies :modes (:plain :unparked :tls))

@@ -68,13 +68,6 @@
       (is (not (search "RFC" (http:protocol-error-reason refusal))) "The client gets a sentence.")
       (is (search (http:protocol-error-reason refusal) (princ-to-string refusal))))))
 
-(test refusals-by-layers-above-have-the-status-of-their-rule
-  (loop for (refusal status) in '((:request-timeout 408) (:form-too-large 413)
-                                  (:too-many-fields 413) (:no-memory 503)
-                                  (:connect-not-served 501))
-        do (is (= status (http:protocol-error-status (http:make-refusal refusal))) "~S" refusal))
-  (signals error (http:make-refusal :no-such-refusal)))
-
 (defun request-octets-of (&rest lines)
   "The octets of LINES, each with its line end."
   (as-octets (input-octets lines)))
@@ -83,11 +76,6 @@
   "The head in LINES."
   (let ((octets (apply #'request-octets-of lines)))
     (values (http:parse-head (http:make-parser) octets 0 (length octets)))))
-
-(test a-client-makes-no-keywords
-  (let ((name "X-NOBODY-HAS-EVER-MENTIONED-THIS"))
-    (head-of (format nil "~A / HTTP/1.1" name) "Host: a" (format nil "~A: 1" name) "")
-    (is (null (find-symbol name '#:keyword)))))
 
 (test names-that-the-program-mentions-are-keywords
   (let ((head (head-of "GET / HTTP/1.1" "Host: a" "x-mentioned-In-A-Test: yes" "")))

@@ -137,10 +137,6 @@
   (signals error (http:encode-status-line (http:make-output) 1000))
   (signals error (http:encode-status-line (http:make-output) "200")))
 
-(test refusals-have-reason-phrases
-  (dolist (refusal http::*refusals*)
-    (is (stringp (http:reason-phrase (second refusal))))))
-
 ;;; Growth
 
 (test an-output-grows-and-keeps-what-it-has
@@ -233,15 +229,6 @@
   "A string of the characters with CODES."
   (map '(simple-array character (*)) #'code-char codes))
 
-(test strings-are-encoded-in-utf-8
-  (dolist (codes `(() (65) (0 127) (128 2047) (2048 55295) (57344 65535) (65 233 8364 66)
-                   ,@(when (< 65536 char-code-limit) '((65536 1114111)))))
-    (let* ((string (sample-string codes))
-           (output (http:make-output)))
-      (is (http:encode-string output string :utf-8))
-      (is (equalp (utf-8-octets string) (encoded-octets output)))
-      (is (= (length (utf-8-octets string)) (http:encoded-length string :utf-8))))))
-
 (test characters-beyond-the-first-plane-are-four-octets
   ;; U+1F600, as one character or, where characters are 16 bits, as a surrogate pair.
   (let ((string (if (< 65536 char-code-limit)
@@ -259,11 +246,6 @@
         (is (equal (octet-text (utf-8-octets (sample-string expected)))
                    (encoding (output)
                      (http:encode-string output (sample-string codes) :utf-8))))))))
-
-(test strings-are-encoded-in-latin-1
-  (let ((all (sample-string (loop for code below 256 collect code))))
-    (is (= 256 (http:encoded-length all :latin-1)))
-    (is (equal all (encoding (output) (http:encode-string output all :latin-1))))))
 
 (test what-latin-1-lacks-is-not-encoded
   (let ((output (http:make-output))
@@ -339,12 +321,6 @@
            (is (every (lambda (octet) (= 255 octet)) (subseq target room)) "~S" codes)))
 
 ;;; Chunks
-
-(test chunks-have-their-size-in-front
-  (is (equal (lines-text '("1a2b3c"))
-             (encoding (output) (http:encode-chunk-start output #x1A2B3C))))
-  (is (equal (lines-text '("")) (encoding (output) (http:encode-chunk-end output))))
-  (is (equal (lines-text '("0" "")) (encoding (output) (http:encode-last-chunk output)))))
 
 (test sizes-of-chunks-are-hexadecimal
   (dolist (size (remove 0 (numbers-around-powers 16)))

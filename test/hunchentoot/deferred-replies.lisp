@@ -65,16 +65,6 @@ the function that is told of a client's leaving.  The rest is in fronts/later.")
             (is-true (recycling:reply-abandoned-p reply))
             (is (null (recycling:complete-reply reply "too late")))))))))
 
-(define-server-test (a-completion-that-fails-is-500 :needs :our-engine)
-  (serving-deferred (replies) ()
-    (with-connection (connection)
-      (send-request connection "/")
-      (await-pending 1)
-      (complete replies (lambda () (error "It fails.")))
-      (is (= 500 (response-status (read-response connection)))))
-    (eventually ("the connection to end") (zerop (figure :open)))
-    (is (string= "word" (ask-text "/word")))))
-
 ;;; The client leaves, or the server stops
 
 (define-server-test

@@ -40,57 +40,16 @@
              (is (search "before" output))
              (is (search (or words "") errors)))))
 
-;;; The Lisps themselves
-
-(defparameter *failing-thread*
-  "(flet ((fail-here () (error \"In a thread.\")))
-     #+sbcl (sb-thread:make-thread #'fail-here)
-     #+ecl (mp:process-run-function \"failing\" #'fail-here)
-     #+abcl (threads:make-thread #'fail-here))
-   (sleep 60)"
-  "A script that leaves it to a thread to end the process, before any library is loaded.")
-
-(defun run-script (script &rest settings)
-  "The status of SCRIPT, a pathname, run by this Lisp with SETTINGS, strings such as \"PORT=1\", and
-all that it says."
-  (multiple-value-bind (output errors status)
-      (uiop:run-program `("env" ,@settings
-                                ,(uiop:native-namestring (merge-pathnames "scripts/lisp"
-                                                                          (source-root)))
-                                ,(uiop:native-namestring script))
-                        :output :string :error-output :string :ignore-error-status t)
-    ;; ABCL has one stream.
-    (values status (concatenate 'string output errors))))
-
-(defmacro with-script-run ((script &rest settings) &body body)
-  "Evaluates BODY with what RUN-SCRIPT gives as STATUS and OUTPUT, where the command is known."
-  `(if (uiop:getenvp "LISP")
-       (multiple-value-bind (status output) (run-script ,script ,@settings)
-         ,@body)
-       (skip "Nobody says which command this Lisp is.")))
-
-(test an-error-in-any-thread-ends-a-script-with-failure
-  (with-directory (directory)
-    (let ((script (merge-pathnames "failing.lisp" directory)))
-      (with-open-file (out script :direction :output)
-        (write-string *failing-thread* out))
-      (with-script-run (script)
-        (is (eql 1 status) "The status is ~A after ~A" status output)
-        (is (search "In a thread." output))))))
-
-(test a-script-that-gives-up-says-why-in-one-sentence
-  (if (slow-lisp-p)
-      (skip "It takes a minute to load the demo.")
-      (with-script-run ((merge-pathnames "scripts/serve.lisp" (source-root)) "PORT=nonsense")
-        (is (eql 1 status) "The status is ~A after ~A" status output)
-        (is (search "PORT is \"nonsense\"; it must be a number" output))
-        (is (not (search "Unhandled" output)) "~A" output))))
-
 ;;; What `make check-distribution` finds without loading anything
 
 (test the-system-definitions-and-the-documents-agree-on-what-distributions-ask-for
   (if (slow-lisp-p)
       (skip "It needs SBCL.")
-      (with-script-run ((merge-pathnames "scripts/check-distribution.lisp" (source-root)))
-        (is (eql 0 status) "~A" output)
+      (multiple-value-bind (output errors status)
+          (uiop:run-program (loop for name in '("lisp" "check-distribution.lisp")
+                                  collect (uiop:native-namestring
+                                           (merge-pathnames (format nil "scripts/~A" name)
+                                                            (source-root))))
+                            :output :string :error-output :output :ignore-error-status t)
+        (is (eql 0 status) "~A~A" output errors)
         (is (search (format nil "~%hunchentoot-recycling-taskmaster/server~%") output)))))

@@ -217,11 +217,6 @@ where the Lisp would enter its debugger."
   #+abcl "ABCL can end a thread that waits in accept only by closing the listener for all."
   #-abcl nil)
 
-(defun function-parameters (symbol)
-  "The lambda list of the function that SYMBOL names; NIL where the Lisp doesn't tell."
-  #+sbcl (uiop:symbol-call '#:sb-introspect '#:function-lambda-list symbol)
-  #-sbcl (progn symbol nil))
-
 (defun fresh-seed ()
   "A seed for a random test, which prints it: another one every second."
   (mod (get-universal-time) (expt 2 32)))

@@ -3,33 +3,6 @@
 (def-suite* conformance/defects :in conformance
   :description "Defects of Hunchentoot that we do not inherit.")
 
-(defun stays-false-p (predicate)
-  "Whether PREDICATE remains false for a tenth of a second, the time that we give a
-server to do what it must not do."
-  (not (poll predicate 1/10)))
-
-;;; Of the engine
-
-(define-server-test (soft-stop-does-not-return-after-the-first-request :needs :our-engine)
-  (let ((running (make-latch 3 "three requests to run"))
-        (gates (vector (make-gate) (make-gate) (make-gate))))
-    (serving () (("/" (count-down running)
-                      (await (aref gates (parse-integer (hunchentoot:query-string*))))
-                      "done"))
-      (let ((clients (loop for number below 3
-                           collect (let ((target (format nil "/?~D" number)))
-                                     (in-background ("a client") (ask-text target))))))
-        (await running)
-        (let ((stop (in-background ("soft stop") (hunchentoot:stop *server* :soft t))))
-          (loop for client in clients
-                for gate across gates
-                do (is (stays-false-p (lambda () (task-done-p stop))))
-                   (open-gate gate)
-                   (is (string= "done" (task-result client))))
-          (is (eq *server* (task-result stop))))))))
-
-;;; Of heads without bound
-
 (define-server-test (a-head-that-drips-in-is-given-up :needs :our-reader)
   (with-growing-limit (seconds)
     (serving (:read-timeout seconds :write-timeout seconds) (("/" "served"))
