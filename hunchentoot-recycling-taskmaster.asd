@@ -105,8 +105,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :components ((:file "ready-engine") ; who does what
                    (:file "loop")       ; wait, own, serve, settle, park
                    (:file "accepting-connections")
-                   (:file "pool-sizing") ; how many workers are awake: all decisions
-                   (:file "ready-sentinel"))))) ; deadlines, evictions
+                   (:file "ready-sentinel"))))) ; how many workers are awake, deadlines, evictions
    (:module "server"                    ; a connection's life
     :serial t
     :components

@@ -149,7 +149,6 @@ those that are due, or a queued connection to serve."
            (with-engine (engine)
              (counter-add (engine-accepted engine) 1)
              (remf (engine-troubles engine) :accept)
-             (setf (engine-accept-again-p engine) nil)
              (cond ((not (serving-p engine)) :late)
                    (crowded-p :refused)
                    ((not (full-p engine))
@@ -260,14 +259,14 @@ orderly end, unless it was given away."
       (setf (worker-connection *worker*) nil)
       (note-closed engine connection))))
 
-(defmethod list-engine-connections ((engine blocking-engine))
-  (append
-   (loop for (connection . worker) in (worker-connections engine)
-         collect (describe-connection connection
-                                      (if (eq (worker-state worker) :keep-alive) :idle :active)
-                                      worker))
-   (loop for connection in (with-engine (engine) (copy-list (engine-queue engine)))
-         collect (describe-connection connection :queued))))
+(defmethod map-open-connections (function (engine blocking-engine))
+  (dolist (worker (engine-workers engine))
+    (let ((connection (worker-connection worker)))
+      (when connection
+        (funcall function connection
+                 (if (eq (worker-state worker) :keep-alive) :idle :active)))))
+  (dolist (connection (with-engine (engine) (copy-list (engine-queue engine))))
+    (funcall function connection :queued)))
 
 ;;; The sentinel.  Under the lock no socket can be closed, nor its descriptor reused: a worker that
 ;;; learns of the end releases its connection itself.

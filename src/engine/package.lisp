@@ -15,7 +15,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:detach #:connection-descriptor #:connection-handle #:connection-peer #:connection-peer-name
    #:enter-address #:refuse-with-notice #:connection-parkable-p #:connection-deadline
    #:connection-deadline-kind #:connection-outcome #:connection-input #:peer-ended-p
-   #:resume-connection #:limit-handler-at #:milliseconds-queued #:wake-from-client
+   #:resume-connection #:milliseconds-queued #:wake-from-client
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late
    #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
@@ -31,8 +31,8 @@ subclasses SERVICE and is called through its generic functions.")
    #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p
    ;; engines
    #:engine #:make-blocking-engine #:make-ready-engine #:engine-listener #:engine-accept-limit
-   #:engine-waiting-limit #:wait-for-client #:resize-pool #:engine-statistics #:*statistics*
-   #:no-statistics #:list-engine-connections #:list-workers #:note-task #:start-engine
+   #:engine-waiting-limit #:wait-for-client #:resize-pool #:engine-statistics
+   #:list-engine-connections #:list-workers #:note-task #:start-engine
    #:stop-engine #:abandon-engine #:winding-down-p #:keeps-connections-p
    #:welcoming-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:stop-from-worker
    #:log-message #:*worker* #:worker-engine #:current-engine

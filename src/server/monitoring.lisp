@@ -34,7 +34,7 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
 
 (defun engine-stats (engine)
   "The part of STATS that ENGINE, or NIL for none that runs, tells."
-  (let* ((known (if engine (engine-statistics engine) (no-statistics)))
+  (let* ((known (engine-statistics engine))
          (replies (replies-by-kind (getf known :replies))))
     (setf (getf known :replies) replies)
     (append known
@@ -58,7 +58,6 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
     (:rejected-by-status :counter "requests_rejected_total"
      "Requests that the server itself answered with an error." "status")
     (:failed :counter "failures_total" "Errors outside of request handlers.")
-    (:stalls :counter "stalls_total" "Connections parked because serving made no progress.")
     (:ready-waits :histogram "thread_wait_seconds"
      "Samples of how long a ready connection waits for a thread.")
     (:ready-wait :gauge "thread_wait_latest_seconds"
@@ -71,10 +70,6 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
      "Busy threads that wait for the next request of their connection.")
     (:made :counter "threads_made_total" "Threads made.")
     (:ended :counter "threads_ended_total" "Threads ended.")
-    (:suspends :counter "thread_suspends_total" "How often a thread was suspended.")
-    (:resumes :counter "thread_resumes_total" "How often a thread was resumed.")
-    (:decisions :counter "thread_decisions_total" "Decisions about the number of threads."
-     "decision")
     (:accepted :counter "connections_accepted_total" "Connections accepted.")
     (:open :gauge "connections_open" "Open connections.")
     (:parked :gauge "connections_parked" "Connections that wait for a request without a thread.")

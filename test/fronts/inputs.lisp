@@ -241,7 +241,7 @@ NEXT."
                           (is (equal "word" (exchange-text connection "/word"))))
                         (send connection octets))
                (eventually ("the connections to be parked, and no worker to turn in circles")
-                 (and (= 10 (figure :parked)) (zerop (figure :busy)) (zerop (figure :stalls))))
+                 (and (= 10 (figure :parked)) (zerop (figure :busy)) (zerop (figure :failed))))
                (is (equal "word" (ask-text "/word")))
                (dolist (connection connections)
                  (send connection rest)

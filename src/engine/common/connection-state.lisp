@@ -49,7 +49,6 @@ different moments."
   ;; is queued for a worker, with requests that may have come; else NIL.
   (awaiting nil :type (member nil :answer :turn))
   (untouched-p nil)                     ; since it was parked, no worker began to look at its input
-  (served-when-left nil :type (or null fixnum)) ; requests, when the sentinel last queued it
   ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
   ;; come, and are dropped.
   (linger-octets nil :type (or null fixnum)))
@@ -96,9 +95,9 @@ end after the last reply.  Or a request waited too long for a worker, or its pee
 meanwhile; or the connection waited while others needed its descriptor or memory.  The layer above
 may use other kinds.")
 
-(defparameter *refusal-reasons* '(:threads :address :descriptors)
+(defparameter *refusal-reasons* '(:threads :address)
   "The reasons for which an engine refuses a connection that it has just accepted: all threads
-serve; the address of its peer has as many as it may; or its descriptor is too large a number.")
+serve; or the address of its peer has as many as it may.")
 
 (defun zeros (names)
   "A plist of NAMES and zeros."
@@ -276,9 +275,6 @@ worker that handles an event defers interrupts already, and needs no AS-OWNER."
 ;;; descriptor and the generation of its connection, a number that tells this connection from
 ;;; earlier ones with the same descriptor, for which a late event may still be under way.  All
 ;;; changes are under the lock; a reader may find the vector from before.
-
-(defconstant +most-descriptors+ (ash 1 21)
-  "The table has room for smaller descriptors only.")
 
 (defstruct (table (:include opaque) (:constructor make-table ()))
   "Connections by descriptor."

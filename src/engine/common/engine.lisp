@@ -79,7 +79,6 @@ wakes it.")
   (resources-held-p nil)                ; RELEASE-RESOURCES may have something to give back
   (accepting-p nil)                     ; it accepts connections from its listener
   (listener-users 0 :type fixnum)       ; threads that stop it, and use the listener meanwhile
-  (accept-again-p nil)                  ; connections may wait that could not be accepted
   (troubles '() :type list)             ; a plist of those that last; see NOTE-TROUBLE
   (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
   (exited '() :type list)               ; threads of workers that ended, to be joined
@@ -99,15 +98,12 @@ wakes it.")
   (stopped nil)                         ; likewise
   (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, likewise
   (made 0 :type fixnum)                 ; workers
-  (resumes 0 :type fixnum)              ; workers that were suspended
-  (suspends 0 :type fixnum)             ; workers
   (accepted (make-counter) :read-only t) ; connections, since the start
   (open (make-counter) :read-only t)    ; connections, now
   (sent (make-counter) :read-only t)    ; octets, after the last request of a connection was counted
   (refused-by (zeros *refusal-reasons*) :type list) ; connections, by why
   (expired-by (zeros *deadline-kinds*) :type list) ; connections, by why
   (failed 0 :type fixnum)               ; errors of the service, of making a thread
-  (stalls 0 :type fixnum)               ; calls of SERVE that claimed input and served none
   ;; How long requests took that were served by workers that have ended.
   (served-before (make-tally-sheet) :read-only t))
 
@@ -457,7 +453,6 @@ counted then, and the caller is to refuse it.  True also where the service tells
 (defun note-accept-trouble (engine condition)
   "Notes CONDITION, which kept ENGINE from accepting a connection.  True if it lasts."
   (with-engine (engine)
-    (setf (engine-accept-again-p engine) (not (typep condition 'listener-closed)))
     (when (typep condition 'descriptors-exhausted)
       (setf (engine-overloaded-p engine) t))) ; let descriptors go
   (note-trouble engine :accept condition))
@@ -467,8 +462,7 @@ counted then, and the caller is to refuse it.  True also where the service tells
   (with-engine (engine)
     (when (typep (trouble engine :accept) 'descriptors-exhausted)
       (setf (engine-overloaded-p engine) nil))
-    (remf (engine-troubles engine) :accept)
-    (setf (engine-accept-again-p engine) nil)))
+    (remf (engine-troubles engine) :accept)))
 
 (defun end-accepting (engine)
   "Makes ENGINE accept nothing more.  The system refuses later clients, or they wait for other

@@ -230,15 +230,12 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
     (append (finish-stop engine (if (and soft (not drained-p)) (constantly 0) left) drained-p)
             unanswered)))
 
-(defgeneric unanswered-connections (engine)
-  (:documentation "Plists of the connections of ENGINE that have no worker, and lack an answer or a
-part of one: it was to come later, their peers have not taken all of it, or they wait for a
-worker.")
-  (:method ((engine engine))
-    (remove-if-not (lambda (connection)
-                     (and (null (getf connection :worker))
-                          (member (getf connection :state) '(:deferred :writing :queued))))
-                   (list-engine-connections engine))))
+(defun unanswered-connections (engine)
+  "Plists of the connections of ENGINE that have no worker, and lack an answer or a part of one: it
+was to come later, their peers have not taken all of it, or they wait for a worker."
+  (remove-if-not (lambda (connection)
+                   (member (getf connection :state) '(:deferred :writing :queued)))
+                 (list-engine-connections engine)))
 
 ;;; The last resort
 

@@ -56,23 +56,15 @@ above."
         (incf (aref sheet (1+ +buckets+)) octets)
         (note-duration sheet duration)))))
 
-(defun add-sheet (sheet other)
-  "Adds the counts of the sheet OTHER to SHEET, and returns SHEET."
-  (map-into sheet #'+ sheet other))
-
 (defun durations-of-requests (engine)
   "How long the requests of ENGINE took: a fresh tally sheet."
   (let ((sheet (copy-seq (engine-served-before engine))))
     (dolist (worker (engine-workers engine) sheet)
-      (add-sheet sheet (worker-durations worker)))))
+      (map-into sheet #'+ sheet (worker-durations worker)))))
 
 (defun durations-counted (sheet)
   "How many durations SHEET has counted."
   (loop for index below +buckets+ sum (aref sheet index)))
-
-(defun kinds-counted (sheet)
-  "How many requests of each kind SHEET has counted, a vector."
-  (subseq sheet (+ +buckets+ 2) +sheet-places+))
 
 (defun histogram (sheet)
   "A plist for people of SHEET, which nobody writes any more: the :COUNT of durations, their :SUM in
@@ -85,138 +77,117 @@ seconds, and in :BUCKETS, a list, each bound in seconds and how many durations w
                        collect (/ bound 1000000.0)
                        collect count)))
 
-;;; The statistics
+;;; The connections and the statistics
 
-(defparameter *statistics*
-  '(:threads :standby :busy :keep-alive-waiting :suspended :made :ended :resumes :suspends
-    :accepted :open :parked :deferred :writing :queued :refused :refused-by :expired :expired-by
-    :failed :stalls :served :durations :replies :octets-sent
-    :ready-wait :ready-waits :decisions :timers :memory :memory-limit :uptime)
-  "The names of the statistics of ENGINE-STATISTICS, in order.")
+(defgeneric map-open-connections (function engine)
+  (:documentation "Calls FUNCTION with each open connection of ENGINE and its state, a keyword as
+LIST-ENGINE-CONNECTIONS has them.  It may miss some that come or go meanwhile."))
 
-(defun no-statistics ()
-  "The statistics of an engine that has done nothing."
-  (loop for name in *statistics*
-        collect name
-        collect (case name
-                  (:refused-by (zeros *refusal-reasons*))
-                  (:expired-by (zeros *deadline-kinds*))
-                  (:timers (timer-statistics))
-                  (:durations (histogram (make-tally-sheet)))
-                  (:replies (kinds-counted (make-tally-sheet)))
-                  ((:ready-wait :ready-waits :decisions :memory-limit) nil)
-                  (t 0))))
+(defun list-engine-connections (engine)
+  "A list of plists, one for each open connection of ENGINE: :PEER, a string; :STATE, :NEW before
+its first request, :ACTIVE while it is served, :IDLE or :PARKED between two requests, with its
+worker or without, :DEFERRED while its answer is to come later, :WRITING while its peer takes its
+time to take the answer, :QUEUED for a worker, :DRAINING after its last answer; :AGE in seconds;
+requests :SERVED; the number of its :WORKER, and for how many :SECONDS that has been at the request,
+or NIL.  Connections that come or go meanwhile may be missed."
+  (let ((plists '()))
+    (flet ((describe-connection (connection state)
+             (let ((worker (find connection (engine-workers engine) :key #'worker-connection))
+                   (peer (handler-case
+                             (multiple-value-bind (address port) (connection-peer-name connection)
+                               (cond ((zerop port) address) ; of a Unix-domain socket
+                                     ((find #\: address) (format nil "[~A]:~D" address port))
+                                     (t (format nil "~A:~D" address port))))
+                           (error () nil)))) ; it is gone
+               ;; Its owner may close it meanwhile: then the name may be that of another peer.
+               (push (list :peer (if (gone-p connection) nil peer)
+                           :state state
+                           :age (/ (- (milliseconds) (connection-opened connection)) 1000.0)
+                           :served (connection-served connection)
+                           :worker (and worker (worker-number worker))
+                           :seconds (and worker (nth-value 1 (worker-activity worker))))
+                     plists))))
+      (map-open-connections #'describe-connection engine))
+    plists))
 
-(defgeneric parking-statistics (engine)
-  (:documentation "A plist of those statistics of ENGINE that have to do with parked connections.
-Not under the lock.")
+(defgeneric waits-for-worker (engine)
+  (:documentation "How many seconds connections of ENGINE wait for a worker now, and a histogram of
+that, as in ENGINE-STATISTICS; NIL if that is not known.")
   (:method ((engine engine))
-    '()))
-
-(defun counted-statistics (engine)
-  "A plist of the counts under the lock of ENGINE, all of one moment."
-  (flet ((sum (counts)
-           (loop for (nil count) on counts by #'cddr sum count)))
-    (with-engine (engine)
-      (let ((durations (durations-of-requests engine)))
-        (list :threads (pool-size engine)
-              :standby (standby-count engine)
-              :busy (busy-count engine)
-              :keep-alive-waiting (worker-count engine :keep-alive)
-              :suspended (worker-count engine :suspended)
-              :made (engine-made engine)
-              :ended (worker-count engine :ended)
-              :accepted (counter-count (engine-accepted engine))
-              :open (open-count engine)
-              :queued (length (engine-queue engine))
-              :refused (sum (engine-refused-by engine))
-              :refused-by (copy-list (engine-refused-by engine))
-              :expired (sum (engine-expired-by engine))
-              :expired-by (copy-list (engine-expired-by engine))
-              :failed (engine-failed engine)
-              :stalls (engine-stalls engine)
-              :served (durations-counted durations)
-              :durations (histogram durations)
-              :replies (kinds-counted durations)
-              :octets-sent (+ (aref durations (1+ +buckets+))
-                              (counter-count (engine-sent engine)))
-              :uptime (if (engine-started engine)
-                          (/ (- (or (engine-stopped engine) (milliseconds))
-                                (engine-started engine))
-                             1000.0)
-                          0))))))
+    nil))
 
 (defun engine-statistics (engine)
-  "A plist of the statistics of ENGINE; *STATISTICS* lists their names.  :REPLIES is a vector of the
-numbers of requests of each kind."
-  (let ((known (append (counted-statistics engine) (parking-statistics engine)
-                       (list :timers (timer-statistics (engine-timers engine))
-                             :memory (client-memory-reserved)
-                             :memory-limit (client-memory-budget))
-                       (no-statistics))))
-    (loop for name in *statistics* collect name collect (getf known name))))
-
-;;; The list of its connections
-
-(defun describe-connection (connection state &optional worker)
-  "A plist about CONNECTION, which is in STATE, with WORKER where it has one."
-  (let ((peer (handler-case
-                  (multiple-value-bind (address port) (connection-peer-name connection)
-                    (cond ((zerop port) address) ; of a Unix-domain socket
-                          ((find #\: address) (format nil "[~A]:~D" address port))
-                          (t (format nil "~A:~D" address port))))
-                (error () nil))))       ; it is gone
-    ;; Its owner may close it meanwhile: then the name may be that of another connection's peer.
-    (list :peer (if (gone-p connection) nil peer)
-          :state state
-          :age (/ (- (milliseconds) (connection-opened connection)) 1000.0)
-          :served (connection-served connection)
-          :worker (and worker (worker-number worker))
-          :seconds (and worker (busy-seconds worker)))))
-
-(defgeneric list-engine-connections (engine)
-  (:documentation "A list of plists, one for each open connection of ENGINE: :PEER, a string;
-:STATE, :NEW before its first request, :ACTIVE while it is served, :IDLE or :PARKED between two
-requests, with its worker or without, :DEFERRED while its answer is to come later, :WRITING while
-its peer takes its time to take the answer, :QUEUED for a worker, :DRAINING after its last answer;
-:AGE in seconds; requests :SERVED; the number of its :WORKER, and for how many :SECONDS that has
-been at the request, or NIL.  Connections that come or go meanwhile may be missed."))
-
-(defun worker-connections (engine)
-  "An alist of the connections of ENGINE that have a worker, and these."
-  (with-engine (engine)
-    (loop for worker in (engine-workers engine)
-          for connection = (worker-connection worker)
-          when connection collect (cons connection worker))))
+  "A plist of the statistics of ENGINE, or of none for NIL.  :REPLIES is a vector of the numbers of
+requests of each kind; docs/guide/operating.md explains the others."
+  (let* ((engine (or engine (make-blocking-engine nil nil)))
+         (timers (timer-statistics (engine-timers engine)))
+         (states '()))
+    (flet ((count-state (connection state)
+             (declare (ignore connection))
+             (incf (getf states state 0)))
+           (in-state (&rest names)
+             (loop for name in names sum (getf states name 0)))
+           (sum (counts)
+             (loop for (nil count) on counts by #'cddr sum count)))
+      (map-open-connections #'count-state engine)
+      (multiple-value-bind (ready-wait ready-waits) (waits-for-worker engine)
+        (with-engine (engine)           ; so these counts are all of one moment
+          (let ((durations (durations-of-requests engine)))
+            (list :threads (pool-size engine)
+                  :standby (standby-count engine)
+                  :busy (busy-count engine)
+                  :keep-alive-waiting (worker-count engine :keep-alive)
+                  :suspended (worker-count engine :suspended)
+                  :made (engine-made engine)
+                  :ended (worker-count engine :ended)
+                  :accepted (counter-count (engine-accepted engine))
+                  :open (open-count engine)
+                  :parked (in-state :new :parked)
+                  :deferred (in-state :deferred)
+                  :writing (in-state :writing)
+                  :queued (in-state :queued)
+                  :refused (sum (engine-refused-by engine))
+                  :refused-by (copy-list (engine-refused-by engine))
+                  :expired (sum (engine-expired-by engine))
+                  :expired-by (copy-list (engine-expired-by engine))
+                  :failed (engine-failed engine)
+                  :served (durations-counted durations)
+                  :durations (histogram durations)
+                  :replies (subseq durations (+ +buckets+ 2) +sheet-places+)
+                  :octets-sent (+ (aref durations (1+ +buckets+))
+                                  (counter-count (engine-sent engine)))
+                  :ready-wait ready-wait
+                  :ready-waits ready-waits
+                  :timers timers
+                  :memory (client-memory-reserved)
+                  :memory-limit (client-memory-budget)
+                  :uptime (if (engine-started engine)
+                              (/ (- (or (engine-stopped engine) (milliseconds))
+                                    (engine-started engine))
+                                 1000.0)
+                              0))))))))
 
 ;;; The list of its workers
-
-(defgeneric busy-seconds (worker)
-  (:documentation "For how many seconds WORKER has been at its request.")
-  (:method ((worker worker))
-    (/ (worker-milliseconds worker) 1000.0)))
 
 (defgeneric worker-activity (worker)
   (:documentation "What WORKER does, a keyword: :WAITING for something to do; :SERVING a request, or
 calling the function of a timer; :BLOCKED, the same where the pool has found that its thread sleeps
 or has computed for long; :KEEP-ALIVE, waiting for the next request of its connection; :SUSPENDED;
-or :STARTING.")
+or :STARTING.  The second value is for how many seconds.")
   (:method ((worker worker))
-    (worker-state worker)))
+    (values (worker-state worker) (/ (worker-milliseconds worker) 1000.0))))
 
 (defun list-workers (engine)
   "A list of plists, one for each worker of ENGINE, by number: its :NUMBER; its :ACTIVITY, a keyword
 as WORKER-ACTIVITY returns it; for how many :SECONDS it has been at its request, or NIL; its :TASK,
 as NOTE-TASK was told, or NIL; :CURRENT-P, true for the worker whose thread this is; and its
 :THREAD.  The facts about one worker may be of different moments."
-  (loop for worker in (sort (with-engine (engine) (copy-list (engine-workers engine)))
-                            #'< :key #'worker-number)
-        for activity = (worker-activity worker)
-        for busy-p = (member activity '(:serving :blocked))
-        unless (eq :ended activity)
-          collect (list :number (worker-number worker)
-                        :activity activity
-                        :seconds (and busy-p (busy-seconds worker))
-                        :task (and busy-p (worker-task worker))
-                        :current-p (eq worker *worker*)
-                        :thread (worker-thread worker))))
+  (loop for worker in (sort (copy-list (engine-workers engine)) #'< :key #'worker-number)
+        collect (multiple-value-bind (activity seconds) (worker-activity worker)
+                  (let ((busy-p (member activity '(:serving :blocked))))
+                    (list :number (worker-number worker)
+                          :activity activity
+                          :seconds (and busy-p seconds)
+                          :task (and busy-p (worker-task worker))
+                          :current-p (eq worker *worker*)
+                          :thread (worker-thread worker))))))

@@ -70,7 +70,8 @@ was raised.  Under the lock."
   (unless (eq (worker-state worker) :ended)
     (let ((engine (worker-engine worker)))
       (set-worker-state worker :ended)
-      (add-sheet (engine-served-before engine) (worker-durations worker))
+      (map-into (engine-served-before engine) #'+
+                (engine-served-before engine) (worker-durations worker))
       ;; Other threads read the list without the lock, so the list itself never changes.
       (setf (engine-workers engine) (remove worker (engine-workers engine))
             ;; Else it would be resumed although it has ended.

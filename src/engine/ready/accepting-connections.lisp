@@ -5,42 +5,95 @@
 ;;;; The poller is edge-triggered: the listener makes one event when connections come.  So the
 ;;;; worker that gets the event makes sure that all of them are accepted:
 ;;;;
-;;;;   after one connection, it finds                    and before it serves that, it
-;;;;   no worker waits                                   queues the listener, first
-;;;;   a worker waits, and a second connection           parks that one, queues the listener, first
-;;;;   a worker waits, and no second connection          does nothing: the next one makes an event
-;;;;   it has accepted many since it asked the poller    arms the listener anew: that event comes
-;;;;                                                     after all that is ready now
+;;;;   after it accepted one, it finds          and before it serves that, it
+;;;;   a worker waits                           arms the listener anew: if a second connection is
+;;;;                                            there, that worker gets an event
+;;;;   no worker waits                          queues the listener, first: behind connections that
+;;;;                                            never pause, one would be accepted in each round
+;;;;   it has taken many events off the queue   arms the listener anew: that event comes after all
+;;;;   since it asked the poller                that is ready now
 ;;;;
 ;;;; To accept all connections first, and park them, would cost two system calls more for each, and
 ;;;; most often another processor than the one that has the connection in its cache.
 
-(defconstant +accept-batch+ 16
-  "The number of connections that one worker accepts before other events have their turn.")
-
 (defun accept-connections (engine worker)
   "Accepts a connection and serves it in WORKER, since its request has most often come already.
 The table above says what happens to the connections that came with it."
-  (multiple-value-bind (connection more-p) (take-connection engine worker)
+  (multiple-value-bind (connection more-p) (take-connection engine t)
     (when more-p
-      (handler-case
-          (when (or (not (somebody-waits-p engine))
-                    (accept-and-park engine worker))
-            (if (< (incf (ready-worker-accepted worker)) +accept-batch+)
-                ;; Behind connections that never pause, one would be accepted in each round.
-                (queue-events engine (list (engine-listener-descriptor engine)) t)
-                (rearm-listener engine)))
-        (error (condition)
-          (count-failure engine)
-          (log-message engine :error "Accepting a connection failed: ~A" condition))))
+      (if (or (somebody-waits-p engine) (>= (ready-worker-taken worker) +turn+))
+          (rearm-listener engine)
+          (queue-events engine (list (engine-listener-descriptor engine)) t)))
     (when connection
       (serve-connection engine worker connection))))
 
-(defun accept-and-park (engine worker)
+(defun rearm-listener (engine)
+  "Makes another event of the listener of ENGINE if connections wait there.  The sentinel does so at
+each look, whatever kept connections from being accepted."
+  (let ((listener (engine-listener-descriptor engine)))
+    (rearm (engine-poller engine) listener listener)))
+
+(defun take-connection (engine worker-p)
+  "Accepts a connection, which the caller owns; returns NIL if there is none, or it was refused.
+WORKER-P is true if a worker may serve it.  The second value is true if there may be more
+connections, which the poller will not report."
+  (multiple-value-bind (descriptor peer) (accept-descriptor (engine-listener-descriptor engine))
+    (when (minusp descriptor)
+      (let ((kind (accept-failure-kind (- descriptor))))
+        (case kind
+          ((:gone :again) (return-from take-connection (values nil t)))
+          (:none (when (trouble engine :accept)
+                   (forget-accept-trouble engine)))
+          (t (when (engine-accepting-p engine)
+               (note-accept-trouble engine (make-accept-failure kind (error-text (- descriptor)))))
+             (when (and (eq :exhausted kind) (evict-idle-connections engine))
+               (rearm-listener engine)))) ; behind the ends that are left to workers
+        (return-from take-connection nil)))
+    (let* ((table (engine-table engine))
+           (connection (unless-returned
+                           (make-connection nil :descriptor descriptor
+                                                :generation (next-generation table)
+                                                :opened (milliseconds)
+                                                :peer peer
+                                                :parkable-p t)
+                         (close-descriptor descriptor)))
+           (queue (connection-queue connection))
+           (reason nil))
+      (setf (send-queue-connection queue) connection
+            (send-queue-arm queue) (engine-arm engine))
+      (enter-connection table connection)
+      (counter-add (engine-accepted engine) 1)
+      (counter-add (engine-open engine) 1)
+      (setf reason (cond ((not (enter-address engine connection)) :address)
+                         ((not (or worker-p (room-for-waiting-p engine))) :threads)))
+      (when reason
+        (unless-returned (refuse-with-notice engine connection reason)
+          (drop-connection engine connection))
+        (finish-connection engine connection :close))
+      (values (if reason nil connection) t))))
+
+(defun room-for-waiting-p (engine)
+  "True if ENGINE, all of whose workers serve, lets the connection wait that was just opened: up to
+its limit, connections may be served, or wait for their first worker."
+  (let ((limit (engine-accept-limit engine))
+        (count 0))
+    (case limit
+      (:unlimited t)
+      ((nil) nil)
+      (t (when (> (open-count engine) limit) ; seldom
+           (map-connections (lambda (connection)
+                              (when (or (owned-p connection) (unseen-p connection))
+                                (incf count)))
+                            (engine-table engine)))
+         (<= count limit)))))
+
+;;; When no worker may
+
+(defun accept-and-park (engine worker-p)
   "Accepts a connection and parks it for the worker that gets the event of its request.  True if
 there may be more connections, for which no event will come."
   (uninterruptibly                      ; what was accepted is nobody else's to close
-    (multiple-value-bind (connection more-p) (take-connection engine worker)
+    (multiple-value-bind (connection more-p) (take-connection engine worker-p)
       (when connection
         (ecase (park engine connection)
           (:parked)
@@ -48,131 +101,22 @@ there may be more connections, for which no event will come."
           (:broken (drop-connection engine connection))))
       more-p)))
 
-(defun rearm-listener (engine)
-  "Makes another event of the listener of ENGINE if connections wait there.  If the system
-refuses that, the sentinel tries again."
-  (let* ((listener (engine-listener-descriptor engine))
-         (result (rearm (engine-poller engine) listener listener)))
-    (when (and (minusp result) (engine-accepting-p engine))
-      (note-accept-trouble engine (make-accept-failure :other (error-text (- result)))))))
-
-(defun take-connection (engine worker)
-  "Accepts a connection, which the caller owns; returns NIL if there is none, or it was refused.
-WORKER is the worker that may serve it, T if another worker may, or NIL if all workers serve.  The
-second value is true if there may be more connections, which the poller will not report."
-  (multiple-value-bind (descriptor peer) (accept-descriptor (engine-listener-descriptor engine))
-    (when (minusp descriptor)
-      (return-from take-connection (values nil (note-failed-accept engine (- descriptor)))))
-    ;; A lack of descriptors is not over when one comes free.
-    (unless (typep (trouble engine :accept) '(or null descriptors-exhausted))
-      (forget-accept-trouble engine))
-    (when (>= descriptor +most-descriptors+)
-      (close-descriptor descriptor)
-      (with-engine (engine)
-        (incf (getf (engine-refused-by engine) :descriptors)))
-      (return-from take-connection (values nil t)))
-    (let* ((connection (open-connection engine descriptor peer))
-           (reason (cond ((not (enter-address engine connection)) :address)
-                         ((and (null worker) (crowded-p engine)) :threads))))
-      (when reason
-        (unless-returned (refuse-with-notice engine connection reason)
-          (drop-connection engine connection))
-        (finish-connection engine connection :close))
-      (values (if reason nil connection) t))))
-
-(defun open-connection (engine descriptor peer)
-  "Makes a connection on DESCRIPTOR to PEER, which the caller owns.  If that fails, closes
-DESCRIPTOR."
-  (unless-returned
-      (let* ((table (engine-table engine))
-             (connection (make-connection nil :descriptor descriptor
-                                              :generation (next-generation table)
-                                              :opened (coarse-now (engine-pool-state engine))
-                                              :peer peer
-                                              :parkable-p t))
-             (queue (connection-queue connection)))
-        (setf (send-queue-connection queue) connection
-              (send-queue-arm queue) (engine-arm engine))
-        (enter-connection table connection)
-        (counter-add (engine-accepted engine) 1)
-        (counter-add (engine-open engine) 1)
-        connection)
-    (close-descriptor descriptor)))
-
-(defun crowded-p (engine)
-  "True if ENGINE, all of whose workers serve, has no room for the connection that was just
-opened: as many as its limit are served, or have input and no worker."
-  (let ((limit (engine-accept-limit engine)))
-    (case limit
-      (:unlimited nil)
-      ((nil) t)
-      ;; Most often few are open, and none has to be asked.  The new one is one of them.
-      (t (and (> (open-count engine) limit)
-              (let ((count (with-engine (engine) (busy-count engine))))
-                (block counting
-                  (map-connections (lambda (connection)
-                                     (when (>= count limit)
-                                       (return-from counting))
-                                     (when (octets-unseen-p engine connection)
-                                       (incf count)))
-                                   (engine-table engine)))
-                (>= count limit)))))))
-
-;;; When that fails
-
-(defun note-failed-accept (engine number)
-  "Records that accepting failed with the error NUMBER.  True if it may succeed at once."
-  (let ((kind (accept-failure-kind number)))
-    (case kind
-      (:gone t)
-      (:none
-       ;; Another thread may have got the event of a later connection, failed to accept it, and
-       ;; recorded that before this one forgets it.  So there may be one all the same.
-       (when (engine-accept-again-p engine)
-         (note-backlog-empty engine)
-         t))
-      (t
-       (when (engine-accepting-p engine) ; the sentinel will try again
-         (note-accept-trouble engine (make-accept-failure kind (error-text number))))
-       (when (and (eq :exhausted kind) (evict-idle-connections engine))
-         (rearm-listener engine))       ; behind the ends that are left to workers
-       nil))))
-
-(defun note-backlog-empty (engine)
-  "Records that no connection waited to be accepted by ENGINE.  A lack of descriptors is over
-then; for other trouble only the next connection shows whether it lasts."
-  (if (typep (trouble engine :accept) 'descriptors-exhausted)
-      (forget-accept-trouble engine)
-      (setf (engine-accept-again-p engine) nil)))
-
-(defun accept-again (engine)
-  "Tries again to accept connections of ENGINE that could not be accepted.  The sentinel calls
-this."
-  (unless (await-descriptor (engine-listener-descriptor engine) :input :until (milliseconds))
-    ;; The clients are gone, or another process with the same listener accepted them.
-    (note-backlog-empty engine))
-  (rearm-listener engine))
-
-;;; When no worker may
-
 (defmethod accept-rest ((engine ready-engine) seconds)
   (let ((left (countdown seconds)))
     ;; Another thread that stops ENGINE waits for the end of this before it closes the listener.
     (loop while (and (engine-accepting-p engine) (plusp (funcall left)))
           do (unless (accept-and-park engine (not (all-serve-p engine)))
                ;; Else a connection could not be accepted.
-               (unless (engine-accept-again-p engine)
+               (unless (trouble engine :accept)
                  (return))
                (await-kernel engine)))))
 
-(defun accept-overflow (engine controller)
+(defun accept-overflow (engine)
   "Accepts connections when no worker may, only to refuse or park them, if connections are
 limited.  The sentinel calls this."
   (unless (or (eq (engine-accept-limit engine) :unlimited)
               (not (engine-accepting-p engine))
               (not (all-serve-p engine)))
-    (count-decision controller :accept-overflow)
-    (loop repeat +accept-batch+
-          unless (accept-and-park engine nil)
-            return nil
+    (loop repeat +turn+
+          while (accept-and-park engine nil)
           finally (rearm-listener engine))))

@@ -22,25 +22,26 @@
   (with-engine (engine)
     (set-worker-state worker :active)
     (bt:condition-notify (engine-changed engine)))
-  (loop with pool = (engine-pool-state engine)
-        with listener = (engine-listener-descriptor engine)
-        for excess = (pool-state-excess pool)
+  (loop with listener = (engine-listener-descriptor engine)
+        for excess = (engine-excess engine)
         do (cond ((not (serving-p engine))
                   (with-engine (engine)
                     (retire worker))
                   (return))
                  ;; Enough others wait, or too many run.
-                 ((and (or (>= (counter-count (pool-state-waiting pool)) (pool-state-target pool))
+                 ((and (or (>= (counter-count (engine-waiting engine)) (engine-target engine))
                            (and (plusp excess)
-                                (compare-and-set (pool-state-excess pool) excess (1- excess))))
+                                (compare-and-set (engine-excess engine) excess (1- excess))))
                        (not (suspend-worker engine worker)))
                   (return)))
            (let ((token (next-event engine worker)))
              (cond ((integerp token)
-                    (stamp-worker worker)
-                    ;; This worker no longer counts as waiting; see IDLE-WAIT.
-                    (when (and (pool-state-sentinel-idle-p pool) (not (somebody-waits-p engine)))
-                      (wake-sentinel engine))
+                    (setf (ready-worker-stamp worker) (microseconds))
+                    ;; This worker no longer counts as waiting; see REST-AFTER-LOOK.
+                    (when (and (engine-sentinel-idle-p engine) (not (somebody-waits-p engine)))
+                      (with-engine (engine)
+                        (setf (engine-sentinel-idle-p engine) nil)
+                        (notify-sentinel engine)))
                     (unwind-protect
                          (cond ((= token listener)
                                 ;; Connections of an inherited listener may be for others.
@@ -69,6 +70,11 @@
           (t
            (serve-connection engine worker connection)))))
 
+(defconstant +turn+ 16
+  "How many events a worker takes at a time, if it waits alone, and from the queue before it asks
+the poller; and how many requests of one connection it serves, timers it runs, and parts of input it
+drops, before other events have their turn.")
+
 ;;; Timers.  The poller watches a timer descriptor, which makes one event each time the alarm rings.
 ;;; The worker that gets the event takes the due functions, one at a time.
 ;;;
@@ -77,36 +83,34 @@
 ;;;   another one due, not the first time     does nothing: the worker that it called sees to them
 ;;;   nothing more due                        sets the alarm for the next timer
 ;;;
-;;;   before it takes a function, it finds    and
-;;;   it has called many since it asked       sets the alarm to now: its event comes after all
-;;;   the poller                              that is ready now
+;;;   it has called many                      sets the alarm to now: its event comes after all
+;;;                                           that is ready now
 ;;;
 ;;; So instant functions run in one worker, one after the other, and one that blocks holds up no
 ;;; other: while it runs, the alarm is set, or another worker was called for those that are due.
-
-(defconstant +timer-batch+ 32
-  "The number of timers that one worker runs before other events have their turn.")
 
 (defun run-due-timers (engine worker)
   "Calls the functions of the due timers of ENGINE in WORKER, the current thread's, and in others
 if one takes long."
   (loop with timers = (engine-timers engine)
         with called-p = nil
-        do (when (>= (ready-worker-timers-run worker) +timer-batch+)
-             (with-timers (timers)
-               (set-alarm timers))
-             (return))
-           (multiple-value-bind (function more-p) (take-due-timer timers (microseconds))
+        repeat +turn+
+        do (multiple-value-bind (function more-p) (take-due-timer timers (microseconds))
              (unless function
                (return))
-             (incf (ready-worker-timers-run worker))
              (when (and more-p (not called-p))
                (setf called-p t)
                (queue-events engine (list +timer-token+)))
-             (stamp-worker worker)
-             (run-timer engine function))))
+             (setf (ready-worker-stamp worker) (microseconds))
+             (run-timer engine function))
+        finally (with-timers (timers)
+                  (set-alarm timers))))
 
 ;;; Suspended workers, which are not needed now, and may be soon
+
+(defparameter *poll-milliseconds* 1000
+  "A worker that had nothing to do for this long looks whether it is needed.  The poller wakes
+the worker that came last first, so the others reach this time.")
 
 (defparameter *suspension-seconds* 4
   "A worker that is suspended for longer ends if the pool is larger than its floor.")
@@ -116,7 +120,6 @@ if one takes long."
 worker is suspended, and a thread that lowers the floor calls RECHECK-WORKERS."
   (clear-stack)                         ; else it may keep the last connection alive for long
   (with-engine (engine)
-    (incf (engine-suspends engine))
     (set-worker-state worker :suspended)
     (push worker (engine-suspended engine)))
   (flet ((outcome ()
@@ -143,7 +146,6 @@ worker is suspended, and a thread that lowers the floor calls RECHECK-WORKERS."
           for worker = (pop (engine-suspended engine))
           while worker
           do (set-worker-state worker :active)
-             (incf (engine-resumes engine))
              (bt:condition-notify (ready-worker-resumed worker))
           count t)))
 
@@ -164,15 +166,6 @@ worker is suspended, and a thread that lowers the floor calls RECHECK-WORKERS."
 ;;; The queue is NIL if it is empty.  Otherwise it is a cell that never changes and is replaced by
 ;;; compare-and-set.  Its CAR lists the tokens that are taken first, in order.  Its CDR lists those
 ;;; queued behind them, the last first.  So queueing and taking cost the same with thousands there.
-
-(defconstant +event-batch+ 16
-  "The number of events that a worker which waits alone takes at a time, while no worker was blocked
-lately; and that one takes from the queue before it asks the poller, so that events that wait in the
-kernel have their turn.")
-
-(defconstant +small-event-batch+ 4
-  "The number that it takes otherwise.  If it has to wait for a processor before it has queued the
-other events, it holds them up.")
 
 (defun take-event (engine)
   "Takes the oldest token off the queue of ENGINE; NIL if there is none."
@@ -213,30 +206,25 @@ it looks at the queue."
 (defun next-event (engine worker)
   "The next token for WORKER, from the queue or the poller.  Any other value than an integer means
 that it is time to look around."
-  (loop with pool = (engine-pool-state engine)
-        with waiting = (pool-state-waiting pool)
-        for poll-p = (>= (ready-worker-taken worker) +event-batch+)
+  (loop with waiting = (engine-waiting engine)
+        for poll-p = (>= (ready-worker-taken worker) +turn+)
         for queued = (and (engine-event-queue engine) (not poll-p) (take-event engine))
         do (when queued
              (incf (ready-worker-taken worker))
              (return queued))
-           (setf (ready-worker-accepted worker) 0
-                 (ready-worker-timers-run worker) 0
-                 (ready-worker-taken worker) 0)
+           (setf (ready-worker-taken worker) 0)
            (multiple-value-bind (token others)
                (if poll-p
-                   (await-ready (engine-poller engine) 0 +event-batch+)
+                   (await-ready (engine-poller engine) 0 +turn+)
                    (let ((most (cond ((somebody-waits-p engine) 1)
-                                     ((pool-state-calm-p pool) +event-batch+)
-                                     (t +small-event-batch+)))
-                         ;; At rest nobody can be too many.
-                         (milliseconds (if (> (pool-state-target pool) (pool-state-floor pool))
-                                           *poll-milliseconds*
-                                           (* 8 *poll-milliseconds*))))
+                                     ((engine-calm-p engine) +turn+)
+                                     ;; One that has to wait for a processor before it has queued
+                                     ;; the other events holds them up.
+                                     (t (floor +turn+ 4)))))
                      (counter-add waiting 1)
                      (multiple-value-prog1
                          (or (and (engine-event-queue engine) (take-event engine))
-                             (await-ready (engine-poller engine) milliseconds most))
+                             (await-ready (engine-poller engine) *poll-milliseconds* most))
                        (counter-add waiting -1))))
              (when (member :wakeup others) ; seldom; no other worker was woken by it
                (clear-wakeup engine)
@@ -250,11 +238,6 @@ that it is time to look around."
              (clear-wakeup engine))))
 
 ;;; Serving
-
-(defconstant +turn+ 16
-  "The number of requests of one connection that a worker serves before other events have their
-turn.  So a client that never pauses does not keep its worker, nor timers and other clients
-waiting.")
 
 (defun serve-connection (engine worker connection)
   "Serves CONNECTION, which the caller owns, until it is parked, closed or given away, or its turn
@@ -273,7 +256,7 @@ is over.  WORKER is that of the current thread."
       (case end
         (:parked)
         (:later
-         (setf (ready-worker-taken worker) +event-batch+) ; it asks the poller first
+         (setf (ready-worker-taken worker) +turn+) ; it asks the poller first
          (cond ((unread-input-kept-p engine connection)
                 (setf (connection-awaiting connection) :turn)
                 (requeue-connection engine connection))
@@ -324,15 +307,13 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
            (t
             (when (and (eq :next outcome) (eql served (connection-served connection)))
               ;; To call it again would change nothing, so it is parked, and has a deadline.
-              (with-engine (engine)
-                (incf (engine-stalls engine)))
+              (count-failure engine)
               (setf outcome :park))
             (ecase outcome
               (:next :again)
               (:again :later)
               (:deferred
                (setf (connection-awaiting connection) :answer)
-               (heed-deadline engine connection)
                (park engine connection t))
               (:park
                ;; Read once: an event that is reported afterwards leaves :ARRIVED.
@@ -371,11 +352,10 @@ is still sent."
 :PARKED; or :AGAIN if more has come already, or :BROKEN if it cannot be watched.  In these two
 cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited time."
   (unless (or endless-p (connection-deadline connection))
-    (let* ((pool (engine-pool-state engine))
-           (idle (pool-state-idle pool)))
-      (setf (connection-deadline-kind connection)
-            (if (zerop (connection-served connection)) :first-byte :idle)
-            (connection-deadline connection) (and idle (+ (coarse-now pool) idle)))))
+    (setf (connection-deadline-kind connection)
+          (if (zerop (connection-served connection)) :first-byte :idle)
+          (connection-deadline connection) (and (engine-idle engine)
+                                                (+ (milliseconds) (engine-idle engine)))))
   ;; Watch it before another thread can own it: that owner could close the descriptor, and the
   ;; next connection might have the same number.
   (setf (connection-untouched-p connection) t)
@@ -444,9 +424,6 @@ good.  An event comes if it takes more by now.  Returns 0 or minus an error numb
 (defconstant +linger-octets+ (* 64 1024 1024)
   "At most this number of octets is dropped after the last answer.")
 
-(defconstant +linger-turn+ 16
-  "A worker drops +MOST-DROPPED+ octets this often before it turns to other connections.")
-
 (defun finish-connection (engine connection end)
   "Ends CONNECTION, which the caller owns, as END says; NIL stands for a non-local exit."
   (let ((descriptor (connection-descriptor connection)))
@@ -465,7 +442,7 @@ good.  An event comes if it takes more by now.  Returns 0 or minus an error numb
                              (not (ownership-test (connection-ownership connection) :arrived))
                              (eq :read (connection-input connection)))
                         (<= (drop-octets descriptor 1) 0))))
-           (begin-to-linger connection (coarse-now (engine-pool-state engine)))
+           (begin-to-linger connection (milliseconds))
            (linger engine connection))
           (t
            (close-owned engine connection)))))
@@ -479,7 +456,7 @@ good.  An event comes if it takes more by now.  Returns 0 or minus an error numb
 (defun linger (engine connection)
   "Drops the input of CONNECTION, which the caller owns.  Closes it at its end, else parks it."
   (loop
-    (let ((arrivals (loop repeat +linger-turn+
+    (let ((arrivals (loop repeat +turn+
                           for count = (drop-octets (connection-descriptor connection)
                                                    +most-dropped+)
                           do (cond ((would-block-p count) (return :none))

@@ -21,103 +21,62 @@
 ;;;;                              larger than its floor
 ;;;;
 ;;;; The sentinel decides how many workers are enough, and how many are too many: see
-;;;; pool-sizing.lisp.
+;;;; ready-sentinel.lisp.
 
 (defparameter *processors* nil
   "The number of processors to count on, an integer above 0; NIL for all that this process may
 use.")
 
-(defun usable-processors ()
-  (or *processors* (processor-count)))
-
-(defparameter *decisions*
-  '(:resume :launch :suspend :limit :accept-overflow :short-nap :long-nap :idle-wait)
-  "The decisions of the sentinel at a look: to resume or to make workers; to have one suspended
-because too many run, or because the limit was lowered; to accept connections itself, only to
-refuse or park them; and how to rest.")
-
-(defstruct (pool-state (:include opaque))
-  "The data that the workers of a ready engine read between two requests.  The sentinel alone
-writes it, except EXCESS, SENTINEL-IDLE-P and WAITING."
-  (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0
-  (clock 0 :type fixnum)                ; MILLISECONDS at that tick
-  ;; No tick comes: the sentinel is idle, or has just failed.
-  (clock-stopped-p nil)
-  ;; How many milliseconds a connection may wait for its next request; NIL for no limit.
-  (idle nil :type (or null fixnum))
-  (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
-  (target 1 :type fixnum)               ; how many workers may wait
-  (excess 0 :type fixnum)               ; how many should be suspended; each one counts it down
-  (calm-p nil)                          ; no worker was blocked or missing lately
-  (sentinel-idle-p nil)                 ; wake the sentinel when no worker waits
-  (waiting (make-counter) :read-only t)) ; how many workers wait
-
-(declaim (inline coarse-now))
-(defun coarse-now (pool)
-  "MILLISECONDS, a tick or so ago.  Asks the system for the time only while the clock of the
-sentinel stands."
-  (if (pool-state-clock-stopped-p pool)
-      (milliseconds)
-      (pool-state-clock pool)))
-
 (defstruct (ready-engine (:include engine)
                          (:constructor make-ready-engine
                              (service listener &key standby thread-limit accept-limit
                                                  (waiting-limit :half) idle-seconds
-                              &aux (pool-state (make-pool-state
-                                                :idle (as-milliseconds idle-seconds)))
+                              &aux (idle (as-milliseconds idle-seconds))
                                 (listener-descriptor (listener-descriptor listener))))
                          (:conc-name engine-) (:copier nil))
   "The engine for platforms with pollers.  A parked connection has no thread."
   (poller nil)                          ; NIL before the start
   (arm nil)                             ; see WATCH-UNDER-LOCK; a function of a connection
   (table (make-table) :type table :read-only t)
-  (pool-state nil :type pool-state :read-only t)
-  ;; Samples of how long a ready connection waits for a worker: see SAMPLE-WAIT.
-  (sampled-since 0 :type fixnum)        ; in MICROSECONDS; 0 while none is under way
-  (latest-wait 0 :type fixnum)          ; likewise
-  (waits (make-tally-sheet) :type tally-sheet :read-only t)
+  ;; How many milliseconds a connection may wait for its next request; NIL for no limit.
+  (idle nil :type (or null fixnum) :read-only t)
+  (listener-descriptor -1 :type fixnum :read-only t)
+  (timer-descriptor -1 :type fixnum)    ; below 0 before the start
   (event-queue '() :type list)          ; see loop.lisp
   ;; A worker was woken for a queued event, and has not come yet.
   (wakeup-pending-p nil)
-  (listener-descriptor -1 :type fixnum :read-only t)
-  (timer-descriptor -1 :type fixnum)    ; below 0 before the start
-  ;; How often the sentinel, which alone writes it, has made each of *DECISIONS*.
-  (decisions (make-array (length *decisions*) :element-type 'fixnum :initial-element 0)
-   :read-only t))
-
-(defparameter *poll-milliseconds* 1000
-  "A worker that had nothing to do for this long looks whether it is needed.  The poller wakes
-the worker that came last first, so the others reach this time.")
+  (waiting (make-counter) :read-only t) ; how many workers wait
+  ;; The sentinel writes these, between two requests of the workers that read them:
+  (processors 1 :type fixnum)
+  (target 1 :type fixnum)               ; how many workers may wait
+  (excess 0 :type fixnum)               ; how many should be suspended; each one counts it down
+  (calm-p nil)                          ; no worker was blocked or missing lately
+  (sentinel-idle-p nil)                 ; wake the sentinel when no worker waits
+  ;; Samples of how long a ready connection waits for a worker, in MICROSECONDS: see SAMPLE-WAIT.
+  (sampled-since 0 :type fixnum)        ; 0 while none is under way
+  (latest-wait 0 :type fixnum)
+  (waits (make-tally-sheet) :type tally-sheet :read-only t))
 
 (defstruct (ready-worker (:include worker)
-                         (:constructor make-ready-worker (engine number pool-state)))
+                         (:constructor make-ready-worker (engine number)))
   "A worker of a ready engine.  Its state is :ACTIVE while it waits or serves; STAMP says which."
-  (pool-state nil :type pool-state :read-only t)
-  (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
-  (begun 0 :type fixnum)                ; the same moment in MILLISECONDS
+  (stamp 0 :type fixnum)                ; when its request began, in MICROSECONDS; 0 when it waits
   (blocked-stamp 0 :type fixnum)        ; the stamp for which it was found to be blocked
   (asked-stamp 0 :type fixnum)          ; the stamp for which it was asked about, and how long its
   (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
   (identity nil)                        ; of its thread, as the system knows it
-  (accepted 0 :type fixnum)             ; connections, since it asked the poller last
-  (timers-run 0 :type fixnum)           ; likewise
-  (taken 0 :type fixnum)                ; events off the queue, likewise
+  (taken 0 :type fixnum)                ; events off the queue, since it asked the poller last
   (resumed (bt:make-condition-variable) :read-only t)) ; notified when it is resumed
 
-(declaim (inline stamp-worker))
-(defun stamp-worker (worker)
-  "Shows the sentinel that WORKER now begins something that may take long."
-  (let ((pool (ready-worker-pool-state worker)))
-    (setf (ready-worker-begun worker) (coarse-now pool)
-          (ready-worker-stamp worker) (pool-state-tick pool))))
+(defmethod make-pool-worker ((engine ready-engine) number)
+  (make-ready-worker engine number))
 
 ;;; Its numbers
 
 (declaim (inline somebody-waits-p))
 (defun somebody-waits-p (engine)
   "True if a worker of ENGINE waits, or is about to."
-  (plusp (counter-count (pool-state-waiting (engine-pool-state engine)))))
+  (plusp (counter-count (engine-waiting engine))))
 
 (defmethod busy-count ((engine ready-engine))
   (count-if (lambda (worker) (plusp (ready-worker-stamp worker))) (engine-workers engine)))
@@ -136,40 +95,10 @@ the worker that came last first, so the others reach this time.")
       (and (eq (worker-state worker) :active) (zerop (ready-worker-stamp worker)))))
 
 (defmethod worker-needed-p ((engine ready-engine))
-  nil)                                  ; the sentinel adds workers, see pool-sizing.lisp
+  nil)                                  ; the sentinel adds workers
 
 (defmethod overflow-acceptor-needed-p ((engine ready-engine))
-  nil)                                  ; the sentinel accepts then, see pool-sizing.lisp
-
-(defmethod make-pool-worker ((engine ready-engine) number)
-  (make-ready-worker engine number (engine-pool-state engine)))
-
-;;; Waking its sentinel
-
-(defun wake-sentinel (engine)
-  (with-engine (engine)
-    ;; The clock stands until the sentinel has woken; COARSE-NOW asks the system meanwhile.
-    (when (shiftf (pool-state-sentinel-idle-p (engine-pool-state engine)) nil)
-      (notify-sentinel engine))))
-
-(defun heed-deadline (engine connection)
-  "Wakes the sentinel of ENGINE if it is idle, and would look too late at the deadline of
-CONNECTION, which the caller owns and has just set."
-  (let ((pool (engine-pool-state engine))
-        (deadline (connection-deadline connection)))
-    (when deadline
-      ;; The sentinel says that it is idle, and looks at deadlines then.
-      (order-memory)
-      (when (and (pool-state-sentinel-idle-p pool)
-                 (< deadline (+ (coarse-now pool) (as-milliseconds *idle-tick*))))
-        (wake-sentinel engine)))))
-
-(defun limit-handler-at (engine connection time)
-  "Has TIME-OUT-HANDLER called for CONNECTION of ENGINE, which the caller owns and serves, at TIME,
-in MILLISECONDS, or a little later.  Its value does not matter."
-  (set-deadline-at connection :handler time)
-  (when (connection-parkable-p connection)
-    (heed-deadline engine connection)))
+  nil)                                  ; the sentinel accepts then
 
 ;;; Start and stop
 
@@ -177,14 +106,12 @@ in MILLISECONDS, or a little later.  Its value does not matter."
   "The token of the timer descriptor: the number of no descriptor of which there are connections.")
 
 (defmethod acquire-resources ((engine ready-engine))
-  (let ((pool (engine-pool-state engine))
-        (listener (engine-listener-descriptor engine))
+  (let ((listener (engine-listener-descriptor engine))
         (poller (make-poller)))
     (setf (engine-poller engine) poller
           (engine-arm engine) (lambda (connection) (watch-under-lock engine connection t))
-          (pool-state-clock pool) (milliseconds)
-          (pool-state-floor pool) (min (usable-processors) (engine-standby engine))
-          (pool-state-target pool) (pool-state-floor pool))
+          (engine-processors engine) (or *processors* (processor-count))
+          (engine-target engine) (min (engine-processors engine) (engine-standby engine)))
     (flet ((check (result)              ; of a call of the system
              (when (minusp result)
                (error "The poller cannot wait for connections and timers: ~A."
@@ -235,6 +162,9 @@ in MILLISECONDS, or a little later.  Its value does not matter."
                             (shut-if-owned connection :input))))
                    (engine-table engine)))
 
+(defmethod wake-from-client ((engine ready-engine) connection direction)
+  (shut-if-owned connection (if (eq :input direction) :input :io)))
+
 ;; A request comes to the same workers from the same poller.
 (defmethod call-when-pool-serves ((engine ready-engine) function)
   (schedule engine 0 function))
@@ -245,109 +175,62 @@ in MILLISECONDS, or a little later.  Its value does not matter."
 ;;; sample is under way at a time, so its slots have one writer: the sentinel, and then the worker
 ;;; that gets the wakeup.
 
-(defun note-wait (engine microseconds)
-  (setf (engine-latest-wait engine) microseconds)
-  (note-duration (engine-waits engine) microseconds))
-
 (defun sample-wait (engine)
   "Begins a sample, in the sentinel of ENGINE, or sends the one under way again: its worker may have
 died."
-  (cond ((and (zerop (engine-sampled-since engine)) (somebody-waits-p engine))
-         (note-wait engine 0))
-        (t
-         (when (zerop (engine-sampled-since engine))
-           (setf (engine-sampled-since engine) (microseconds)))
-         (wake-one (engine-poller engine)))))
+  (let ((begins-p (zerop (engine-sampled-since engine))))
+    (when begins-p
+      (setf (engine-sampled-since engine) (microseconds)))
+    (if (and begins-p (somebody-waits-p engine))
+        (end-sample engine)
+        (wake-one (engine-poller engine)))))
+
+(defun end-sample (engine)
+  "Ends the sample under way, if any: the caller got the wakeup."
+  (let ((since (engine-sampled-since engine)))
+    (when (plusp since)
+      (setf (engine-latest-wait engine) (- (microseconds) since)
+            (engine-sampled-since engine) 0)
+      (note-duration (engine-waits engine) (engine-latest-wait engine)))))
 
 (defun sample-under-way (engine)
   "For how many microseconds a sample has been under way; 0 when none is."
   (let ((since (engine-sampled-since engine)))
     (if (zerop since) 0 (- (microseconds) since))))
 
-(defun end-sample (engine)
-  "Ends the sample under way, if any: the caller got the wakeup."
-  (when (plusp (engine-sampled-since engine))
-    (note-wait engine (sample-under-way engine))
-    (setf (engine-sampled-since engine) 0)))
-
 (defmethod milliseconds-queued ((engine ready-engine) connection least)
   "Trusts the samples only where the kernel does not know when the input came."
-  (let* ((since (engine-sampled-since engine))
-         (under-way (if (zerop since) 0 (floor (- (microseconds) since) 1000))))
-    (if (<= least (max under-way (floor (engine-latest-wait engine) 1000)))
-        (or (quiet-milliseconds (connection-descriptor connection))
-            under-way)
-        0)))
+  (if (<= (* 1000 least) (max (engine-latest-wait engine) (sample-under-way engine)))
+      (or (quiet-milliseconds (connection-descriptor connection))
+          (floor (sample-under-way engine) 1000))
+      0))
 
-;;; Its statistics, and the list of its connections
+(defun unseen-p (connection)
+  "True if CONNECTION, which has no owner, has not had a worker yet, or waits for its next turn."
+  (or (eq :turn (connection-awaiting connection))
+      (null (connection-data connection))))
 
-(defmethod parking-statistics ((engine ready-engine))
-  (let ((parked 0) (deferred 0) (writing 0))
-    (declare (type fixnum parked deferred writing))
-    ;; There may be many, so they are counted in one walk.
-    (map-connections (lambda (connection)
-                       (when (and (parked-p connection) (not (unfinished-p connection)))
-                         (incf parked))
-                       (when (eq :answer (connection-awaiting connection))
-                         (incf deferred))
-                       (when (and (connection-output connection) (not (owned-p connection)))
-                         (incf writing)))
-                     (engine-table engine))
-    (list :resumes (engine-resumes engine)
-          :suspends (engine-suspends engine)
-          :decisions (loop for decision in *decisions*
-                           for count across (engine-decisions engine)
-                           collect decision
-                           collect count)
-          :parked parked
-          :deferred deferred
-          :writing writing
-          :ready-wait (/ (max (sample-under-way engine) (engine-latest-wait engine)) 1000000.0)
-          :ready-waits (histogram (add-sheet (make-tally-sheet) (engine-waits engine))))))
+;;; Its statistics, and the lists of its workers and connections
 
-(defmethod busy-seconds ((worker ready-worker))
-  (if (zerop (ready-worker-stamp worker))
-      0.0
-      (/ (max 0 (- (milliseconds) (ready-worker-begun worker))) 1000.0)))
+(defmethod waits-for-worker ((engine ready-engine))
+  (values (/ (max (engine-latest-wait engine) (sample-under-way engine)) 1000000.0)
+          (histogram (copy-seq (engine-waits engine)))))
 
 (defmethod worker-activity ((worker ready-worker))
   (let ((stamp (ready-worker-stamp worker)))
     (cond ((not (eq :active (worker-state worker))) (worker-state worker))
           ((zerop stamp) :waiting)
-          ((= stamp (ready-worker-blocked-stamp worker)) :blocked)
-          (t :serving))))
+          (t (values (if (= stamp (ready-worker-blocked-stamp worker)) :blocked :serving)
+                     (/ (- (microseconds) stamp) 1000000.0))))))
 
-(defmethod list-engine-connections ((engine ready-engine))
-  (let ((workers (worker-connections engine))
-        (plists '()))
-    (map-connections (lambda (connection)
-                       (let* ((worker (cdr (assoc connection workers)))
-                              (state (cond ((connection-linger-octets connection) :draining)
-                                           (worker :active)
-                                           ((connection-output connection) :writing)
-                                           ((eq :turn (connection-awaiting connection)) :queued)
-                                           ((connection-awaiting connection) :deferred)
-                                           ((zerop (connection-served connection)) :new)
-                                           (t :parked))))
-                         (push (describe-connection connection state worker) plists)))
-                     (engine-table engine))
-    plists))
-
-(defun octets-unseen-p (engine connection)
-  "True if CONNECTION of ENGINE is parked and has input that no worker has looked at.  The caller
-looks as its owner; otherwise the descriptor might belong to another connection by then."
-  (as-owner (claim-parked connection)
-    (prog1 (or (eq :turn (connection-awaiting connection))
-               (and (not (unfinished-p connection))
-                    (first-octet (connection-descriptor connection))))
-      (park-again engine connection))))
-
-(defmethod unanswered-connections ((engine ready-engine))
-  (let ((waiting '()))
-    (map-connections (lambda (connection)
-                       (when (octets-unseen-p engine connection)
-                         (push connection waiting)))
-                     (engine-table engine))
-    (append (call-next-method)
-            (loop for connection in waiting
-                  collect (describe-connection connection :queued)))))
+(defmethod map-open-connections (function (engine ready-engine))
+  (map-connections (lambda (connection)
+                     (funcall function connection
+                              (cond ((connection-linger-octets connection) :draining)
+                                    ((owned-p connection) :active)
+                                    ((connection-output connection) :writing)
+                                    ((unseen-p connection) :queued)
+                                    ((connection-awaiting connection) :deferred)
+                                    ((zerop (connection-served connection)) :new)
+                                    (t :parked))))
+                   (engine-table engine)))

@@ -1,94 +1,258 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The sentinel of the ready engine.  A few times a second it looks at all connections.  At each
-;;;; tick it sizes the pool (see pool-sizing.lisp), and rests.
+;;;; The sentinel of the ready engine.  At each look it sizes the pool, and rests.  A few times a
+;;;; second it looks at all connections.
+;;;;
+;;;; The number of workers that take events follows one rule, SIZE-POOL.
+;;;;
+;;;; As many workers as there are processors take events.  At each look, every half millisecond
+;;;; while it is needed, the sentinel counts the available workers.  A worker that is blocked is not
+;;;; available, and is replaced: the sentinel resumes a suspended one or makes another.  It adds as
+;;;; many again as there are more blocked workers than lately, so bursts grow faster and faster.  A
+;;;; free worker suspends itself if as many wait as there are processors, and half as many again as
+;;;; were blocked or asleep lately; later it ends.  One worker a look suspends itself while no
+;;;; worker waits and more than that run.
+;;;;
+;;;; A worker is blocked if it is at one request, or held up elsewhere, at two looks in a row, and
+;;;; its thread sleeps.  If no processor is free, more workers would only wait for each other, and
+;;;; for what the requests wait for: then the worker must have been there for 3 ms.  A worker that
+;;;; has computed for 5 ms at its request is blocked as well.  While no worker waits, shorter sleeps
+;;;; count too: if a processor is free, all workers are asleep but those that the other processors
+;;;; can run; if none is, hardly fewer than before.
+;;;;
+;;;; Three facts come from the system, because without each of them the rule was measured to do
+;;;; worse (see docs/decisions.md, "One rule for the pool"):
+;;;;
+;;;;   fact                              asked                       without it
+;;;;   is a processor free: for most of  once in 4 ms, if no worker  handlers that ask a database on
+;;;;   4 ms no thread waited for one     waits or some seem blocked  the same machine have ten times
+;;;;                                                                 the threads, and are slower
+;;;;   does this thread sleep, or wait   about one worker a look,    a thread that was denied a
+;;;;   for a processor                   if some seem blocked        busy processor is replaced
+;;;;   has it computed for long at this  about all of those, if      computing handlers make a
+;;;;   request                           that one did not sleep      thread for each connection
+;;;;
+;;;; If the system does not tell the first, a processor is free if processors were idle for a while.
+;;;;
+;;;; While no worker was blocked lately, looks are seldom.  The first worker that seems blocked then
+;;;; only makes the next looks follow closely.  During a collection of garbage, threads are blocked
+;;;; for microseconds, and a thread resumed for each would take a processor from a request.
+
+(defparameter *tick-microseconds* 500
+  "The sentinel naps for this long between two looks while it may be needed, and for four times as
+long when no worker was missing for some looks.")
+
+(defparameter *computing-microseconds* 5000
+  "The worker of a request that has computed for longer counts as blocked.")
+
+(defparameter *long-microseconds* 3000
+  "While no processor is free, a worker that has been at one request for less does not count as
+blocked.")
+
+(defparameter *stall-microseconds* 4000
+  "The waits of threads for processors are measured over this time at least.")
+
+(defparameter *idle-microseconds* 40000
+  "The idle time of processors is measured over this time at least: four steps of its counter.")
+
+(defparameter *watch-looks* 10
+  "For this number of looks after a worker was missing the sentinel naps for one tick at most.")
+
+(defparameter *idle-looks* 100
+  "After this number of looks, at all of which a worker waited and none was blocked, the sentinel
+waits until a worker wakes it.  That costs the worker more than several looks.")
+
+(defstruct (controller (:include opaque) (:constructor make-controller ()))
+  "The data that the sentinel of a ready engine keeps from look to look.  Times are in
+MICROSECONDS."
+  (looked 0 :type fixnum)               ; when it looked last
+  (looks-without-need 0 :type fixnum)   ; since a worker was missing, or seemed blocked
+  (idle-looks 0 :type fixnum)           ; since no worker waited, or one was blocked
+  (blocked-lately 0 :type real)         ; how many workers were blocked lately, and how many were
+  (asleep-lately 0 :type real)          ; blocked or asleep
+  (free-p t)                            ; see PROCESSOR-FREE-P
+  (total 0 :type integer)               ; what the system counted when that was decided, and when
+  (time-asked 0 :type fixnum)
+  (housekept 0 :type fixnum))           ; when it looked at all connections last
 
 (defmethod sentinel-loop ((engine ready-engine))
   (schedule-as-batch)
   (let-timers-be-late 100)              ; it has to see soon that workers are blocked
-  (resume-clock (engine-pool-state engine))
-  (let ((controller (make-controller (usable-processors) (milliseconds)
-                                     (engine-decisions engine))))
-    (flet ((housekeep () (housekeep-when-due engine controller))
-           (see-to-workers ()
+  (let ((controller (make-controller)))
+    (flet ((look ()
+             (when (> (- (microseconds) (controller-housekept controller)) (* 1000000 *tick*))
+               (setf (controller-housekept controller) (microseconds))
+               (housekeep-connections engine)
+               (clear-stack))           ; a rest must keep no connection alive
              (rest-after-look engine controller (adjust-pool engine controller))))
-      (declare (dynamic-extent #'housekeep #'see-to-workers)) ; two thousand times a second
+      (declare (dynamic-extent #'look)) ; two thousand times a second
       ;; It heeds no interrupt, and SBCL's exit would wait a minute for that.
       (loop until (or (engine-stopped-p engine) (process-exits-p))
-            do (call-surviving engine :housekeeping #'housekeep)
-               (clear-stack)            ; a rest must keep no connection alive
-            unless (call-surviving engine :pool-size #'see-to-workers)
-              ;; ADJUST-POOL may have failed before it set the clock.
-              do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
-                 (rest-until-woken engine *tick*)
-                 (resume-clock (engine-pool-state engine)))))
-  (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)) ; no tick follows
+            do (unless (call-surviving engine :sentinel #'look)
+                 (rest-until-woken engine *tick*))))))
 
-(defun resume-clock (pool)
-  "Lets COARSE-NOW use the clock of the sentinel, which is the current thread, from now on."
-  (setf (pool-state-clock pool) (milliseconds)
-        (pool-state-clock-stopped-p pool) nil))
+;;; The rule
 
-;;; Its rests
+(defun faded (lately slowly-p)
+  "What is left of LATELY, the number of workers that were blocked lately, at the next look: half of
+it is forgotten in 11 looks, or in 177 if SLOWLY-P."
+  (let ((left (* lately (if slowly-p (float 255/256) (float 15/16)))))
+    (if (< left 1/2) 0 left)))
 
-(defparameter *long-nap-ticks* 4
-  "The length of a nap, in ticks, when no worker was missing for some looks.")
+(defun size-pool (&key waiting active blocked asleep free-p floor processors
+                       blocked-lately asleep-lately)
+  "Returns four values: how many workers are missing, whether one worker too many runs, and how many
+were blocked, and asleep, lately.  Of the ACTIVE workers, WAITING wait for events, BLOCKED are
+blocked, and at least ASLEEP sleep, however briefly.  FREE-P is true if a processor is free; if none
+is while no worker waits, it is not known how many sleep briefly, and the numbers of lately fade
+slowly.  FLOOR workers are to be available at rest, up to PROCESSORS under load.  BLOCKED-LATELY and
+ASLEEP-LATELY are the last values of the last look."
+  (let* ((slowly-p (and (zerop waiting) (not free-p)))
+         (unavailable (max blocked asleep))
+         (available (- active unavailable))
+         (most-asleep (max unavailable (faded asleep-lately slowly-p))))
+    (values (cond ((< available floor)
+                   (+ (- floor available) (max 0 (- blocked (round blocked-lately)))))
+                  ((and (zerop waiting) (< available processors)) 1)
+                  (t 0))
+            (and (zerop waiting)
+                 (> active (+ 1 (enough-workers processors most-asleep))))
+            (max blocked (faded blocked-lately slowly-p))
+            most-asleep)))
+
+(defun enough-workers (free blocked)
+  "The number of workers that are enough to have FREE ones while BLOCKED or so are blocked."
+  (+ free (ceiling (* 3/2 blocked))))
+
+;;; One look
+
+(defun processor-free-p (controller now)
+  "True if for most of the last few milliseconds no thread of the system had to wait for a
+processor.  Where the system does not tell, true if processors were idle for a quarter of the last
+time."
+  (let ((elapsed (- now (controller-time-asked controller))))
+    (flet ((since (total)
+             (- total (controller-total controller)))
+           (know (free-p total)
+             (setf (controller-free-p controller) free-p
+                   (controller-total controller) total
+                   (controller-time-asked controller) now)))
+      (when (>= elapsed *stall-microseconds*)
+        (let ((stall (processor-stall)))
+          (cond (stall
+                 (know (< (* 2 (since stall)) elapsed) stall))
+                ((>= elapsed *idle-microseconds*)
+                 (let ((idle (processor-idle-time)))
+                   (know (>= (* 4 (since idle)) elapsed) idle)))))))
+    (controller-free-p controller)))
+
+(defun computed-for-long-p (worker)
+  "True if WORKER has computed for long at its request, counted from the first question about that.
+Time in which its thread waited for a processor does not count."
+  (let ((stamp (ready-worker-stamp worker))
+        (run-time (thread-run-time (ready-worker-identity worker))))
+    (unless (= stamp (ready-worker-asked-stamp worker))
+      (setf (ready-worker-asked-stamp worker) stamp
+            (ready-worker-run-time worker) run-time))
+    (> (- run-time (ready-worker-run-time worker)) *computing-microseconds*)))
+
+(defun look-at-workers (engine controller)
+  "The observations of the sentinel of ENGINE, a plist for SIZE-POOL.  The second value is true if
+some workers seem blocked and the next look is to decide."
+  (let ((now (microseconds))
+        (before (controller-looked controller))
+        (waiting (counter-count (engine-waiting engine)))
+        (active 0) (blocked 0) (suspects '()))
+    (declare (type fixnum active blocked))
+    (setf (controller-looked controller) now)
+    (dolist (worker (engine-workers engine))
+      (when (member (worker-state worker) '(:active :starting))
+        (incf active)
+        (let ((since (ready-worker-stamp worker)))
+          (cond ((zerop since))
+                ((= since (ready-worker-blocked-stamp worker)) (incf blocked))
+                ((<= since before) (push worker suspects)))))) ; at two looks
+    (let* ((free-p (or (and (null suspects) (plusp waiting)) ; no matter
+                       (processor-free-p controller now)))
+           (candidates (if free-p
+                           suspects
+                           (remove-if (lambda (worker)
+                                        (< (- now *long-microseconds*) (ready-worker-stamp worker)))
+                                      suspects)))
+           (one (and candidates (nth (random (length candidates)) candidates)))
+           (found (if (and one (eq :blocked (thread-state (ready-worker-identity one))))
+                      candidates        ; the thread of one answers for all
+                      (remove-if-not #'computed-for-long-p suspects)))
+           (asleep (if (and free-p (zerop waiting))
+                       (max 0 (- active (1- (online-processors))))
+                       0))
+           (doubt-p (engine-calm-p engine)))
+      (unless doubt-p
+        (dolist (worker found)
+          (setf (ready-worker-blocked-stamp worker) (ready-worker-stamp worker))))
+      (values (list :waiting waiting
+                    :active active
+                    :blocked (if doubt-p blocked (+ blocked (length found)))
+                    :asleep (if doubt-p 0 asleep)
+                    :free-p free-p)
+              (and doubt-p (or found (> asleep blocked)) t)))))
+
+(defun adjust-pool (engine controller)
+  "Looks at the workers of ENGINE, and adds or suspends workers as SIZE-POOL says.  Returns
+:NEEDED if a worker is missing that may be added, or one seemed blocked; :BUSY if no worker waits or
+some are blocked; else NIL."
+  (let* ((processors (engine-processors engine))
+         (floor (min processors (engine-standby engine))))
+    (multiple-value-bind (look suspect-p) (look-at-workers engine controller)
+      (multiple-value-bind (missing excess-p blocked-lately asleep-lately)
+          (apply #'size-pool :floor floor :processors processors
+                             :blocked-lately (controller-blocked-lately controller)
+                             :asleep-lately (controller-asleep-lately controller) look)
+        ;; Below 0 if the limit was lowered and more than that take events.
+        (let ((places (if (engine-thread-limit engine)
+                          (- (engine-thread-limit engine) (getf look :active))
+                          most-positive-fixnum)))
+          (setf (controller-blocked-lately controller) blocked-lately
+                (controller-asleep-lately controller) asleep-lately
+                (engine-target engine) (enough-workers floor asleep-lately)
+                (engine-excess engine) (max (if excess-p 1 0) (- places))
+                (engine-calm-p engine) (and (zerop asleep-lately)
+                                            (>= (controller-looks-without-need controller)
+                                                *watch-looks*)))
+          (when (plusp missing)
+            (let ((count (max 0 (min missing places))))
+              (make-workers engine (lambda (engine)
+                                     (and (serving-p engine) (room-p engine)
+                                          (may-launch-p engine)))
+                            (- count (resume-workers engine count))))
+            (accept-overflow engine))
+          (cond ((or suspect-p (and (plusp missing) (> places missing))) :needed)
+                ((or (plusp missing) (plusp asleep-lately) (not (somebody-waits-p engine)))
+                 :busy)))))))
 
 (defun rest-after-look (engine controller found)
   "Rests after a look at which ADJUST-POOL returned FOUND.  If a worker has ended an idle wait,
 the next few looks follow closely, the first after requests had time to block."
-  (if (eq found :needed)
-      (setf (controller-looks-without-need controller) 0)
-      (incf (controller-looks-without-need controller)))
-  (if found
-      (setf (controller-idle-looks controller) 0)
-      (incf (controller-idle-looks controller)))
-  (let ((rest (cond ((draining-p engine) :long-nap) ; somebody waits for the end of it
-                    ((not (long-naps-p controller)) :short-nap)
-                    ((< (controller-idle-looks controller) *idle-looks*) :long-nap)
-                    (t :idle-wait))))
-    (count-decision controller rest)
-    (ecase rest
-      (:short-nap (nap *tick-microseconds*))
-      (:long-nap (nap (* *long-nap-ticks* *tick-microseconds*)))
-      (:idle-wait
-       (when (idle-wait engine (+ (controller-last-housekeeping controller)
-                                  (as-milliseconds *tick*)))
-         (setf (controller-looks-without-need controller) 0
-               (controller-idle-looks controller) 0)
-         (nap *tick-microseconds*))))))
-
-(defun idle-wait (engine housekeeping)
-  "Waits until the sentinel of ENGINE is woken: at most until the next deadline, but at least until
-HOUSEKEEPING, in MILLISECONDS, and for *IDLE-TICK*.  True if a thread woke it, because no worker
-waits any more or a deadline comes soon."
-  (let ((pool (engine-pool-state engine))
-        (now (milliseconds))
-        (first nil))
-    (setf (pool-state-clock-stopped-p pool) t
-          (pool-state-sentinel-idle-p pool) t)
+  (setf (controller-looks-without-need controller)
+        (if (eq found :needed) 0 (1+ (controller-looks-without-need controller)))
+        (controller-idle-looks controller)
+        (if found 0 (1+ (controller-idle-looks controller))))
+  (when (>= (controller-idle-looks controller) *idle-looks*)
+    (setf (engine-sentinel-idle-p engine) t)
     ;; The last worker that waits first stops counting itself, and then reads SENTINEL-IDLE-P.  So
     ;; all threads must see that slot before the count is read here; otherwise each might miss the
-    ;; other's write.  The same holds for a thread that sets an early deadline.
+    ;; other's write.
     (order-memory)
-    (map-connections (lambda (connection)
-                       (setf first (earlier first (connection-deadline connection))))
-                     (engine-table engine))
-    (rest-until-woken engine
-                      (cond ((or (engine-accept-again-p engine)
-                                 (trouble engine :threads)
-                                 (not (running-p engine)))
-                             *tick*)
-                            (first
-                             (max 0
-                                  (/ (- housekeeping now) 1000)
-                                  (min *idle-tick* (/ (- first now) 1000))))
-                            (t *idle-tick*))
+    (rest-until-woken engine *tick*
                       (lambda ()        ; no thread has woken it by now
-                        (not (and (pool-state-sentinel-idle-p pool)
-                                  (somebody-waits-p engine)))))
-    (resume-clock pool)
-    (not (shiftf (pool-state-sentinel-idle-p pool) nil))))
+                        (not (and (engine-sentinel-idle-p engine) (somebody-waits-p engine)))))
+    (when (shiftf (engine-sentinel-idle-p engine) nil)
+      (return-from rest-after-look))    ; nobody needed it
+    (setf (controller-looks-without-need controller) 0
+          (controller-idle-looks controller) 0))
+  (nap (if (< (controller-looks-without-need controller) *watch-looks*)
+           *tick-microseconds*
+           (* 4 *tick-microseconds*))))
 
 ;;; Its look at all connections, a few times a second
 ;;;
@@ -110,92 +274,68 @@ waits any more or a deadline comes soon."
 ;;;   overdue, owned                      its handler has run too long  left to its service
 ;;;   idle when a drain is over                                       treated as overdue
 
-(defparameter *count-milliseconds* 20000
-  "The sentinel counts the processors this often: they come and go while we run.")
-
-(defun housekeep-when-due (engine controller)
+(defun housekeep-connections (engine)
   "Ends the overdue connections of ENGINE, and does what else is due a few times a second."
   (let ((now (milliseconds)))
-    (when (<= (+ (controller-last-housekeeping controller) (as-milliseconds *tick*)) now)
-      (setf (controller-last-housekeeping controller) now)
-      (map-connections (lambda (connection)
-                         (time-out-if-due engine connection now)
-                         (when (and (connection-output connection)
-                                    (parked-p connection)
-                                    (taker-given-up-p (connection-queue connection) now))
-                           (give-output-up engine connection :write)))
-                       (engine-table engine))
-      (when (> (- now (controller-last-processor-count controller)) *count-milliseconds*)
-        (setf (controller-last-processor-count controller) now
-              (controller-processors controller) (usable-processors)))
-      (setf (pool-state-floor (engine-pool-state engine))
-            (min (controller-processors controller) (engine-standby engine)))
-      (sample-wait engine)
-      (when (engine-accept-again-p engine)
-        (accept-again engine))
-      (maintain-pool engine))))
-
-(defun due-p (engine connection now)
-  "True if CONNECTION is overdue at NOW, or idle when the drain of ENGINE is over."
-  (or (overdue-p connection now)
-      (and (drain-over-p engine now)
-           (not (unfinished-p connection)))))
+    (map-connections (lambda (connection)
+                       (time-out-if-due engine connection now)
+                       (when (and (connection-output connection)
+                                  (parked-p connection)
+                                  (taker-given-up-p (connection-queue connection) now))
+                         (give-output-up engine connection :write)))
+                     (engine-table engine)))
+  (sample-wait engine)
+  (call-while-accepting engine (lambda () (rearm-listener engine)))
+  (maintain-pool engine))
 
 (defun time-out-if-due (engine connection now)
-  "Ends CONNECTION if it is overdue at NOW."
-  (cond ((or (not (due-p engine connection now)) (eq :turn (connection-awaiting connection))))
-        ((awaits-p connection :handler)
-         (when (overdue-p connection now)
-           (time-out-handler (engine-service engine) connection)))
-        ((as-owner (claim-parked connection)
-           (time-out-parked engine connection now)
-           t))
-        (t
-         (with-send-queue ((connection-queue connection)) ; its descriptor stays open meanwhile
-           (when (and (owned-p connection)
-                      ;; May its owner be waiting for its peer?  One that has just set a deadline
-                      ;; for the rest of a request is about to park.  One that has not begun to look
-                      ;; at the input waits for a processor only.  It takes the deadline away before
-                      ;; it begins, so a deadline that is read after this holds.
-                      (not (awaits-p connection :pause :body :deferred))
-                      (or (not (connection-untouched-p connection)) (unfinished-p connection))
-                      (progn (order-reads)
-                             (overdue-p connection now)))
-             (count-time-out engine connection)
-             (setf (connection-deadline connection) nil)
-             (shut-descriptor (connection-descriptor connection) :io))))))
-
-(defun time-out-parked (engine connection now)
-  "Ends CONNECTION, which the sentinel owns and found to be due at NOW, unless its peer waits for
-us."
-  (cond ((not (due-p engine connection now)) ; it was served and parked again since
-         (park-again engine connection))
-        ((left-to-workers-p engine connection now))
-        ((not (overdue-p connection now))
-         (end-with-notice engine connection now))
-        ((awaits-p connection :pause :deferred)
-         (setf (connection-deadline connection) nil)
-         (requeue-connection engine connection))
-        (t
-         (count-time-out engine connection)
-         (end-with-notice engine connection now))))
+  "Ends CONNECTION if it is overdue at NOW, or idle when the drain of ENGINE is over."
+  (flet ((due-p ()
+           (or (overdue-p connection now)
+               (and (drain-over-p engine now)
+                    (not (unfinished-p connection))))))
+    (cond ((or (not (due-p)) (eq :turn (connection-awaiting connection))))
+          ((awaits-p connection :handler)
+           (when (overdue-p connection now)
+             (time-out-handler (engine-service engine) connection)))
+          ((as-owner (claim-parked connection)
+             (cond ((not (due-p))       ; it was served and parked again since
+                    (park-again engine connection))
+                   ((left-to-workers-p engine connection now))
+                   ((and (overdue-p connection now) (awaits-p connection :pause :deferred))
+                    (setf (connection-deadline connection) nil)
+                    (requeue-connection engine connection))
+                   (t
+                    (when (overdue-p connection now)
+                      (count-late engine (connection-deadline-kind connection)))
+                    (end-with-notice engine connection now)))
+             t))
+          (t
+           (with-send-queue ((connection-queue connection)) ; its descriptor stays open meanwhile
+             (when (and (owned-p connection)
+                        ;; May its owner be waiting for its peer?  One that has just set a deadline
+                        ;; for the rest of a request is about to park.  One that has not begun to
+                        ;; look at the input waits for a processor only.  It takes the deadline away
+                        ;; before it begins, so a deadline that is read after this holds.
+                        (not (awaits-p connection :pause :body :deferred))
+                        (or (not (connection-untouched-p connection)) (unfinished-p connection))
+                        (progn (order-reads)
+                               (overdue-p connection now)))
+               (count-late engine (connection-deadline-kind connection))
+               (setf (connection-deadline connection) nil)
+               (shut-descriptor (connection-descriptor connection) :io)))))))
 
 (defun left-to-workers-p (engine connection now)
-  "True if CONNECTION, which the sentinel owns, has input that no worker had time for: then it is
-queued for one.  But if the service was called for its input and left that unread, it would do so
-again."
+  "True if CONNECTION, which the caller owns, has input that no worker had time for: then it is
+queued for one."
   (when (and (not (unfinished-p connection))
-             (await-descriptor (connection-descriptor connection) :input :until now)
-             (or (eq :read (connection-input connection))
-                 (not (eql (connection-served-when-left connection)
-                           (connection-served connection)))))
-    (setf (connection-served-when-left connection) (connection-served connection)
-          (connection-awaiting connection) :turn)
+             (await-descriptor (connection-descriptor connection) :input :until now))
+    (setf (connection-awaiting connection) :turn)
     (requeue-connection engine connection)
     t))
 
 (defun end-with-notice (engine connection now)
-  "Ends CONNECTION, which the sentinel owns; gently if the service told its peer why."
+  "Ends CONNECTION, which the caller owns; gently if the service told its peer why."
   (cond ((and (not (unfinished-p connection)) ; else the notice would land inside an answer
               (notice-given-p engine connection))
          (release-owned engine connection)
@@ -204,94 +344,69 @@ again."
         (t
          (drop-connection engine connection))))
 
-(defun count-time-out (engine connection)
-  (count-late engine (connection-deadline-kind connection)))
-
-(defmethod wake-from-client ((engine ready-engine) connection direction)
-  (shut-if-owned connection (if (eq :input direction) :input :io)))
-
-;;; Parked connections that end because others need their descriptor or their memory
-
-(defun connections-by (engine key)
-  "The connections of ENGINE for which KEY, a function, returns a number, the least first."
-  (let ((entries '()))
-    (map-connections (lambda (connection)
-                       (let ((number (funcall key connection)))
-                         (when number
-                           (push (cons number connection) entries))))
-                     (engine-table engine))
-    (mapcar #'cdr (stable-sort (nreverse entries) #'< :key #'car))))
+;;; Connections that end because others need their descriptor or their memory
 
 (defun give-output-up (engine connection kind)
   "Drops the output of CONNECTION at once, and counts that by KIND.  A worker closes it."
   (end-queue (connection-queue connection) t)
   (count-late engine kind))
 
-(defun order-of-giving-way (connection)
-  "A number by which CONNECTION gives way to others, if it is parked: first those that have idled
-longest; then those that wait for the rest of a request, whose deadlines come soon; last those whose
-peers do not take their output.  NIL if it does not."
-  (let ((deadline (or (connection-deadline connection) 0)))
-    (cond ((not (parked-p connection)) nil)
-          ((connection-output connection) (+ deadline most-positive-fixnum))
-          ((unfinished-p connection) nil)
-          ((awaits-p connection :pause :body) (+ deadline (ash 1 50)))
-          (t deadline))))
-
-(defun evict-idle-connections (engine)
-  "Ends some parked connections of ENGINE: without descriptors no other client comes in.  True if
-there were any that might end."
-  (let ((connections (connections-by engine #'order-of-giving-way))
-        (freed-p nil))
-    ;; A share of them, or each new client would search all connections again.
-    (loop repeat (ceiling (length connections) 64)
-          for connection in connections
-          until (and freed-p (connection-output connection))
+(defun evict-connections (engine share order)
+  "Ends a SHARE, a rational, of the connections of ENGINE without an owner, or with output left, for
+which ORDER, a function, returns a number: those with the least.  Not all of them must end, but not
+one either: else the next client, or octet, would search all connections again.  True if there were
+any.  The caller owns none of them."
+  (let ((entries '()))
+    (map-connections (lambda (connection)
+                       (let ((number (and (or (parked-p connection) (connection-output connection))
+                                          (funcall order connection))))
+                         (when number
+                           (push (cons number connection) entries))))
+                     (engine-table engine))
+    (loop repeat (ceiling (* share (length entries)))
+          for (nil . connection) in (stable-sort (nreverse entries) #'< :key #'car)
           do (if (connection-output connection)
                  (give-output-up engine connection :evicted)
                  (as-owner (claim-parked connection)
-                   ;; It may have been served, and parked again, since it was found to idle.
-                   (cond ((unfinished-p connection)
+                   (cond ((not (funcall order connection)) ; it was served meanwhile
                           (park-again engine connection))
-                         ((not (left-to-workers-p engine connection (milliseconds)))
+                         ((unfinished-p connection)
+                          (give-output-up engine connection :evicted)
+                          (park-again engine connection))
+                         ((and (not (input-kept-p (engine-service engine) connection))
+                               (left-to-workers-p engine connection (milliseconds))))
+                         (t
                           (count-late engine :evicted)
-                          (drop-connection engine connection)
-                          (setf freed-p t))))))
-    connections))
+                          (setf (connection-deadline-kind connection) :evicted)
+                          (end-with-notice engine connection (milliseconds)))))))
+    entries))
+
+(defun evict-idle-connections (engine)
+  "Ends some connections of ENGINE: without descriptors no other client comes in.  First those that
+have idled longest; then those that wait for the rest of a request, whose deadlines come soon; last
+those whose peers do not take their output.  True if there were any that might end."
+  (evict-connections engine 1/64
+                     (lambda (connection)
+                       (let ((deadline (or (connection-deadline connection) 0)))
+                         (cond ((connection-output connection) (+ deadline most-positive-fixnum))
+                               ((unfinished-p connection) nil)
+                               ((awaits-p connection :pause :body) (+ deadline (ash 1 50)))
+                               (t deadline))))))
 
 (defun evict-oldest (engine)
   "Ends an eighth of the connections of ENGINE that have memory, if it is a ready engine: first
 those without a deadline, whose peers do not take their output, and then those that would end first
 anyway.  True if any memory came free at once.  The caller owns none of them."
-  (flet ((output-p (connection)
-           (plusp (send-queue-reserved (connection-queue connection))))
-         (input-p (connection)
-           (input-kept-p (engine-service engine) connection)))
-    (let ((keepers (and (typep engine 'ready-engine)
-                        (connections-by engine
-                                        (lambda (connection)
-                                          (and (or (output-p connection)
-                                                   (and (parked-p connection)
-                                                        (not (dead-p (connection-queue connection)))
-                                                        (input-p connection)))
-                                               (or (connection-deadline connection) 0))))))
-          (before (client-memory-reserved)))
-      ;; An eighth, not one: otherwise each new octet would search all connections again.
-      (loop repeat (ceiling (length keepers) 8)
-            for connection in keepers
-            do (if (output-p connection)
-                   (give-output-up engine connection :evicted)
-                   (as-owner (claim-parked connection)
-                     (cond ((not (input-p connection)) ; it was served meanwhile
-                            (park-again engine connection))
-                           ((unfinished-p connection)
-                            (give-output-up engine connection :evicted)
-                            (park-again engine connection))
-                           (t
-                            (setf (connection-deadline-kind connection) :evicted)
-                            (count-time-out engine connection)
-                            (end-with-notice engine connection (milliseconds)))))))
-      (< (client-memory-reserved) before))))
+  (let ((before (client-memory-reserved)))
+    (when (typep engine 'ready-engine)
+      (evict-connections engine 1/8
+                         (lambda (connection)
+                           (let ((queue (connection-queue connection)))
+                             (and (or (plusp (send-queue-reserved queue))
+                                      (and (not (dead-p queue))
+                                           (input-kept-p (engine-service engine) connection)))
+                                  (or (connection-deadline connection) 0))))))
+    (< (client-memory-reserved) before)))
 
 (defun make-room-for-output (engine queue)
   "Called after something was queued in QUEUE, of a connection of ENGINE, perhaps by a thread that

@@ -55,8 +55,8 @@ of FUNCTION."
         (let ((*handler-watch* (make-handler-watch exchange (end-after seconds))))
           (setf (exchange-watch exchange) *handler-watch*
                 (http-watch http) *handler-watch*)
-          (limit-handler-at (exchange-engine exchange) (exchange-connection exchange)
-                            (handler-watch-end *handler-watch*))
+          (set-deadline-at (exchange-connection exchange) :handler
+                           (handler-watch-end *handler-watch*))
           (unwind-protect (funcall function)
             (lift-handler-limit exchange)
             (setf (http-watch http) nil
