@@ -198,8 +198,7 @@
                  (:file "action-pages")
                  (:file "comparing")
                  (:file "worlds")
-                 (:file "suite")
-                 (:file "document")))
+                 (:file "suite")))
    (:file "guide")                      ; the README and docs/guide, example by example
    (:file "documents"))                 ; their tables and links
   :perform (test-op (operation system)

@@ -126,8 +126,8 @@ status, nothing else is told, and not what was logged."
        (not (funcall (getf entry :unless (constantly nil))))))
 
 (defun differences-table ()
-  "The entries of the table, without the names of its sections."
-  (remove-if (lambda (entry) (getf entry :section)) (read-table "differences.sexp")))
+  "The entries of the table."
+  (read-table "differences.sexp"))
 
 (defun pattern-matches-p (pattern name)
   "Whether PATTERN, which may end with an asterisk for anything, matches NAME."

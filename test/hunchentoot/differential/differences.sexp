@@ -1,9 +1,7 @@
-;;; Where we do not do as Hunchentoot's own acceptor does.  README.md tells how to write an entry;
-;;; docs/differences.md shows the same table.
+;;; Where we do not do as Hunchentoot's own acceptor does: :OURS and :STOCK say what each of them
+;;; does, :WHY tells the reason.  README.md tells how to write an entry.
 
 ;;; Request line
-
-(:section "The request line")
 
 (:name "white space in the request line"
  :ours "400 unless single spaces separate three parts."
@@ -113,8 +111,6 @@ fragment. The host of a URI is the program's."
 
 ;;; Fields
 
-(:section "Header fields")
-
 (:name "malformed fields"
  :ours "400."
  :stock "Hunchentoot takes folded lines, white space before the colon, empty names and controls."
@@ -153,8 +149,6 @@ head or 128 lines of fields. No parameters if a part of a form has a head of mor
            (:connection :kept :closed)))
 
 ;;; Content of requests
-
-(:section "Content of requests")
 
 (:name "Content-Length"
  :ours "400 unless it is one number, and stands alone."
@@ -252,8 +246,6 @@ head or 128 lines of fields. No parameters if a part of a form has a head of mor
  :differs ((:body) (:header "Content-Length") (:log) (:messages)))
 
 ;;; Replies
-
-(:section "Replies")
 
 (:name "1xx, 204 and 304"
  :ours "Such a reply has no content, Content-Length or transfer coding. After 1xx and 204 the
