@@ -23,13 +23,11 @@ environment."
              (servers (or servers (and exchange (list (exchange-application exchange)))))
              (headers (getf environment :headers))
              (part (and servers
-                        (funcall test
+                        (funcall test exchange
                                  (getf environment :request-method) (getf environment :path-info)
-                                 (getf environment :remote-addr)
-                                 (passed-on-p exchange
-                                              (gethash "x-forwarded-for" headers)
-                                              (gethash "forwarded" headers))
-                                 (hosts-asked-for exchange (gethash "host" headers))))))
+                                 (getf environment :remote-addr) (gethash "host" headers)
+                                 (gethash "x-forwarded-for" headers)
+                                 (gethash "forwarded" headers)))))
         (if part
             (funcall function part servers environment)
             (funcall app environment))))))
@@ -83,8 +81,8 @@ thread serves.  Host may be any name.  Signals UNFIT-ARGUMENT."
 
 ;;; The live page
 
-(defun live-events-response (feeds servers exchange)
-  "The response to EXCHANGE with snapshots of SERVERS, a list, by one of FEEDS."
+(defun live-events-response (servers exchange)
+  "The response to EXCHANGE with snapshots of SERVERS, a list."
   (lambda (responder)
     (let ((deferred-response (exchange-deferred-response exchange)))
       (setf (deferred-response-endless-p deferred-response) t)
@@ -92,7 +90,7 @@ thread serves.  Host may be any name.  Signals UNFIT-ARGUMENT."
                                          :cache-control "no-cache" :x-accel-buffering "no")))
       (let ((written (deferred-response-context deferred-response)))
         (when written                   ; or the client has left
-          (add-viewer feeds servers written (written-framing written)))))))
+          (add-viewer servers written (written-framing written)))))))
 
 (defun worker-response (servers environment)
   "The response to the request of ENVIRONMENT, which asks where a worker of SERVERS, a list, is."
@@ -108,20 +106,18 @@ request POSTs to PATH/worker, which interrupts the worker for a moment to learn 
 it is, where the Lisp can tell.  From the first request on, a snapshot is taken each second, and
 kept for two minutes.  A server of ours must serve the application; the requests of others all go to
 the application.  Signals UNFIT-ARGUMENT."
-  (let* ((feeds (make-live-feeds))
-         (middleware (make-tested-middleware
-                      (make-live-test path allow) servers
-                      (lambda (part servers environment)
-                        (ecase part
-                          (:page (page-response #'live-page servers))
-                          (:events (live-events-response feeds servers
-                                                         (exchange-of environment)))
-                          (:worker (worker-response servers environment)))))))
+  (let ((middleware (make-tested-middleware
+                     (make-live-test path allow) servers
+                     (lambda (part servers environment)
+                       (ecase part
+                         (:page (page-response #'live-page servers))
+                         (:events (live-events-response servers (exchange-of environment)))
+                         (:worker (worker-response servers environment)))))))
     (lambda (app)
       (let ((with-page (funcall middleware app)))
         (lambda (environment)
           (let ((exchange (exchange-of environment)))
             (when exchange
-              (watch-servers feeds (exchange-engine exchange)
+              (watch-servers (exchange-engine exchange)
                              (or servers (list (exchange-application exchange)))))
             (funcall (if exchange with-page app) environment)))))))

@@ -120,13 +120,11 @@ is a plist of further headers."
 
 (defun call-page-test (test request)
   "The value of TEST, a result of MAKE-PAGE-TEST or MAKE-LIVE-TEST, for REQUEST."
-  (funcall test
+  (funcall test *exchange*
            (hunchentoot:request-method request) (hunchentoot:script-name request)
-           (hunchentoot:remote-addr request)
-           (passed-on-p *exchange*
-                        (hunchentoot:header-in :x-forwarded-for request)
-                        (hunchentoot:header-in :forwarded request))
-           (hosts-asked-for *exchange* (hunchentoot:header-in :host request))))
+           (hunchentoot:remote-addr request) (hunchentoot:header-in :host request)
+           (hunchentoot:header-in :x-forwarded-for request)
+           (hunchentoot:header-in :forwarded request)))
 
 (defun servers-watched (servers)
   "SERVERS, a list; if that is empty, the acceptor that serves the current request."
@@ -190,11 +188,10 @@ request POSTs to PATH/worker, which interrupts the worker for a moment to learn 
 it is, where the Lisp can tell.  From the first request on, a snapshot is taken each second, and
 kept for two minutes.  The acceptor that serves the page must be one of ours.  Signals
 HUNCHENTOOT:PARAMETER-ERROR."
-  (let ((test (with-parameter-errors (make-live-test path allow)))
-        (feeds (make-live-feeds)))
+  (let ((test (with-parameter-errors (make-live-test path allow))))
     (lambda (request)
       (when *exchange*
-        (watch-servers feeds (exchange-engine *exchange*) (servers-watched servers)))
+        (watch-servers (exchange-engine *exchange*) (servers-watched servers)))
       (let ((part (call-page-test test request)))
         (and part
              (lambda ()
@@ -205,7 +202,7 @@ HUNCHENTOOT:PARAMETER-ERROR."
                     (defer-reply (reply :timeout nil)
                       (let ((stream (start-event-stream reply :heartbeat nil)))
                         (when stream
-                          (add-viewer feeds servers stream (outgoing-stream-framing stream))))))
+                          (add-viewer servers stream (outgoing-stream-framing stream))))))
                    (:worker
                     (let ((name (hunchentoot:query-string*))
                           (asked-by (hunchentoot:header-in* :live-page)))

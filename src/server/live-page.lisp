@@ -25,15 +25,6 @@
 (defparameter *live-html* (format nil "~{~A~%~}" (live-lines))
   "The live page, a string that has NONCE where a nonce is to be.")
 
-(defun live-html (nonce)
-  "The live page with NONCE, a string, in each place that is marked for it."
-  (with-output-to-string (html)
-    (loop for start = 0 then (+ place (length "NONCE"))
-          for place = (search "NONCE" *live-html* :start2 start)
-          do (write-string *live-html* html :start start :end place)
-          while place
-          do (write-string nonce html))))
-
 (defun live-page (servers)
   "The live page: four values, of which the last is a plist of further headers.  SERVERS, a list,
 makes no difference: the page asks for what it shows.  Nothing but its own script runs in it, which
@@ -42,7 +33,8 @@ has a nonce (Content Security Policy Level 3, section 2.3.1), and it asks no oth
   ;; The state is made anew, or processes of one saved image would have the same nonces.
   (let ((nonce (format nil "~36R" (random (expt 2 128) (make-random-state t)))))
     (multiple-value-call #'values
-      (text-page 200 "text/html; charset=utf-8" (live-html nonce))
+      (text-page 200 "text/html; charset=utf-8"
+                 (uiop:frob-substrings *live-html* '("NONCE") nonce))
       (list :content-security-policy
             (format nil "default-src 'none'; script-src 'nonce-~A'; style-src 'nonce-~:*~A'; ~
                          connect-src 'self'; img-src data:; base-uri 'none'; ~
@@ -76,48 +68,24 @@ requests for longest, where there are more.")
 (defparameter *most-uri-shown* 300
   "How many characters of a request's target a snapshot has.")
 
-(defvar *backtraces* 0
-  "How often a worker was asked where it is, since the start of this Lisp.")
-
-(defun cut-text (text length)
-  "TEXT, a string, or its first LENGTH characters and an ellipsis."
-  (if (> (length text) length)
-      (format nil "~A..." (subseq text 0 length))
-      text))
-
-(defun request-facts (exchange)
-  "A plist about the request of EXCHANGE, which another thread serves: for how many :SECONDS so far,
-its :METHOD, its :URI and its :CLIENT, strings; () where it has none."
-  (let ((head (exchange-head exchange))
-        (http (exchange-http exchange)))
-    (and head
-         (list :seconds (/ (exchange-duration exchange) 1000000)
-               :method (printed (head-method head))
-               :uri (cut-text (head-uri head) *most-uri-shown*)
-               :client (and http (http-address http))))))
-
 (defun worker-row (worker)
   "The object for WORKER, a plist of LIST-WORKERS."
-  (destructuring-bind (&key number activity seconds task current-p &allow-other-keys) worker
-    (let ((request (and (typep task 'exchange)
-                        (handler-case (request-facts task)
-                          (error () '()))))) ; its thread has gone on to another one
+  (destructuring-bind (&key number activity seconds task &allow-other-keys) worker
+    (let ((request
+            (handler-case
+                (let ((head (and (typep task 'exchange) (exchange-head task))))
+                  (and head
+                       (list :seconds (/ (exchange-duration task) 1000000)
+                             :method (printed (head-method head))
+                             :uri (shortened (head-uri head) *most-uri-shown*)
+                             :client (and (exchange-http task)
+                                          (http-address (exchange-http task))))))
+              (error () '()))))         ; its thread has gone on to another one
       (list* :number number
              :state (string-downcase activity)
              ;; Since a worker may serve several requests in a row.
              :seconds (getf request :seconds seconds)
-             (if current-p
-                 (list* :here 1 request)
-                 request)))))
-
-(defun workers-shown (workers)
-  "Those of WORKERS, a list of LIST-WORKERS, that a snapshot shows."
-  (if (<= (length workers) *most-workers-shown*)
-      workers
-      (sort (subseq (stable-sort (copy-list workers) #'>
-                                 :key (lambda (worker) (or (getf worker :seconds) -1)))
-                    0 *most-workers-shown*)
-            #'< :key (lambda (worker) (getf worker :number)))))
+             request))))
 
 (defun workers-of (server)
   "The workers of SERVER as LIST-WORKERS returns them; () where it has none of ours."
@@ -126,18 +94,24 @@ its :METHOD, its :URI and its :CLIENT, strings; () where it has none."
 
 (defun server-snapshot (server workers-p)
   "A plist about SERVER, with its workers one by one if WORKERS-P."
-  (let ((workers (loop for worker in (workers-of server)
-                       ;; One that is only busy with the snapshot would wait without the page.
-                       collect (if (and (getf worker :current-p) (null (getf worker :task)))
-                                   (list* :activity :waiting :seconds nil worker)
-                                   worker))))
+  (let* ((workers (loop for worker in (workers-of server)
+                        ;; One that is only busy with the snapshot would wait without the page.
+                        collect (if (and (getf worker :current-p) (null (getf worker :task)))
+                                    (list* :activity :waiting :seconds nil worker)
+                                    worker)))
+         (shown (if workers-p
+                    (stable-sort (copy-list workers) #'>
+                                 :key (lambda (worker) (or (getf worker :seconds) -1)))
+                    '())))
     (list* :server (place-of server)
            :ready (if (ready-p server) 1 0)
            :states (loop for state in '(:serving :blocked :keep-alive :waiting :suspended :starting)
                          collect state
                          collect (count state workers
                                         :key (lambda (worker) (getf worker :activity))))
-           :workers (map 'vector #'worker-row (and workers-p (workers-shown workers)))
+           :workers (map 'vector #'worker-row
+                         (sort (subseq shown 0 (min *most-workers-shown* (length shown))) #'<
+                               :key (lambda (worker) (getf worker :number))))
            (stats server))))
 
 (defun snapshot-octets (servers workers-p)
@@ -152,8 +126,7 @@ with the workers if WORKERS-P."
                            :computed (/ (get-internal-run-time) internal-time-units-per-second)
                            :heap (heap-used)
                            :heap-limit (heap-octets)
-                           :collected (collection-seconds)
-                           :backtraces *backtraces*)
+                           :collected (collection-seconds))
             :servers (map 'vector (lambda (server) (server-snapshot server workers-p))
                           servers)))))
 
@@ -177,44 +150,23 @@ SNAPSHOT-OCTETS, as a JSON array."
   "Held while a worker is asked where it is: so a client that asks often keeps one thread, not
 all.")
 
-(defun boring-frame-p (name)
-  "True if NAME, of a function, tells nothing that those around it do not."
-  (or (equal name "bogus stack frame")
-      (and (consp name)
-           (eq 'flet (first name))
-           (or (stringp (second name))
-               (member (symbol-name (second name)) '("BODY" "THUNK" "CLEANUP-FUN")
-                       :test #'string=)))))
-
-(defun frame-text (name)
-  "NAME, of a function, as text of one line."
-  (handler-case
-      (let ((*package* (load-time-value (find-package '#:common-lisp)))
-            (*print-case* :downcase) (*print-pretty* nil) (*print-circle* nil)
-            (*print-length* 6) (*print-level* 4) (*print-readably* nil))
-        (when (and (consp name)         ; what only SBCL calls a method
-                   (symbolp (first name))
-                   (member (symbol-name (first name)) '("FAST-METHOD" "SLOW-METHOD")
-                           :test #'string=))
-          (setf name (cons 'method (rest name))))
-        (cut-text (if (stringp name) name (prin1-to-string name)) 200))
-    (error () "?")))
-
 (defun ask-worker (worker)
   "Where WORKER, a plist of LIST-WORKERS or NIL, is: a list of strings, the innermost function
 first, or a keyword for why that is not told."
   (cond ((null (getf worker :thread)) :ended) ; or it is being made
         ((not (member (getf worker :activity) '(:serving :blocked))) :idle)
-        (t
-         (if (bt:acquire-lock *backtrace-lock* nil)
-             (unwind-protect
-                  (let ((names (frames-of-thread (getf worker :thread) *backtrace-seconds*)))
-                    (incf *backtraces*)
-                    (if (listp names)
-                        (mapcar #'frame-text (remove-if #'boring-frame-p names))
-                        names))
-               (bt:release-lock *backtrace-lock*))
-             :later))))
+        ((bt:acquire-lock *backtrace-lock* nil)
+         (unwind-protect
+              (let ((names (frames-of-thread (getf worker :thread) *backtrace-seconds*))
+                    (*package* (load-time-value (find-package '#:common-lisp)))
+                    (*print-case* :downcase) (*print-pretty* nil)
+                    (*print-length* 6) (*print-level* 4))
+                (if (listp names)
+                    (loop for name in names
+                          collect (shortened (if (stringp name) name (prin1-to-string name)) 200))
+                    names))
+           (bt:release-lock *backtrace-lock*)))
+        (t :later)))
 
 (defun answer-about-worker (servers name asked-by)
   "The page, three values, that tells as JSON (RFC 8259) where a worker of SERVERS, a list, is.
@@ -241,8 +193,8 @@ without this server's permission, so no link and no form makes a server interrup
 
 ;;; The events of live pages
 ;;;
-;;; A feed for each engine takes a snapshot each second, by a timer of
-;;; that engine, and keeps those of the last two minutes, so that a page that somebody opens when
+;;; A feed for each engine and list of servers takes a snapshot each second, by a timer of that
+;;; engine, and keeps those of the last two minutes, so that a page that somebody opens when
 ;;; something is wrong shows how it came to that.  All pages that were opened through one engine
 ;;; share its feed.
 ;;;
@@ -259,82 +211,71 @@ without this server's permission, so no link and no form makes a server interrup
 (defparameter *snapshots-kept* 119
   "How many snapshots a feed keeps.  With the one of the moment, a page shows two minutes.")
 
-(defstruct (viewer (:include opaque) (:constructor make-viewer (answer framing)))
-  "A page that is open.  ANSWER, a STREAMED-ANSWER, is its stream of events, with FRAMING."
-  (answer nil :read-only t)
-  (framing nil :read-only t))
-
 (defstruct (live-feed (:include opaque) (:constructor make-live-feed (engine servers)))
   "What the pages that were opened through ENGINE get: snapshots of SERVERS."
   (engine nil :read-only t)
   (servers '() :read-only t)
   (history '())                         ; SNAPSHOT-OCTETS without workers, the last first
-  (viewers '()))
+  (viewers '()))                        ; functions, which send an event to an open page
 
-(defstruct (live-feeds (:include opaque) (:constructor make-live-feeds ()))
-  "The feeds of one live page."
-  (lock (bt:make-lock "live page") :read-only t)
-  (all '()))
+(defvar *live-feeds* '()
+  "The feeds of all engines.")
 
-(defmacro with-live-feeds ((feeds) &body body)
-  "Evaluates BODY, which is short and does not wait, while no other thread uses FEEDS."
-  `(with-lock-briefly ((live-feeds-lock ,feeds))
-     ,@body))
+(defvar *live-feeds-lock* (bt:make-lock "live pages")
+  "Guards *LIVE-FEEDS* and their viewers.")
 
-(defun send-to-viewer (viewer octets)
-  "Has OCTETS, an event, sent to VIEWER.  A slow client misses it."
-  (let ((answer (viewer-answer viewer)))
-    (when (member (put-in-shared-queue (streamed-answer-shared-queue answer)
-                                       (framed octets (viewer-framing viewer)))
-                  '(:room :full))
-      (have-owner-send (streamed-answer-deferred-response answer)))))
+(defun watch-servers (engine servers)
+  "The feed of ENGINE for SERVERS, a list.  The first call makes it; it may be called for each
+request."
+  (flet ((known ()
+           (find-if (lambda (feed)
+                      (and (eq engine (live-feed-engine feed))
+                           (equal servers (live-feed-servers feed))))
+                    *live-feeds*)))
+    (or (known)
+        (let ((feed (make-live-feed engine servers)))
+          (with-lock-briefly (*live-feeds-lock*)
+            (unless (known)
+              (setf *live-feeds* (cons feed (remove-if #'engine-stopped-p *live-feeds*
+                                                       :key #'live-feed-engine)))))
+          (when (eq feed (known))
+            (await-snapshot feed))
+          (known)))))
 
-(defun watch-servers (feeds engine servers)
-  "The feed of ENGINE in FEEDS.  The first call makes one for SERVERS, a list, which may be called
-for each request."
-  (symbol-macrolet ((all (live-feeds-all feeds)))
-    (flet ((known ()
-             (find engine all :key #'live-feed-engine)))
-      (or (known)
-          (let ((feed (make-live-feed engine servers)))
-            (with-live-feeds (feeds)
-              (unless (known)
-                (setf all (cons feed (remove-if #'engine-stopped-p all
-                                                :key #'live-feed-engine)))))
-            (when (eq feed (known))
-              (await-snapshot feeds feed))
-            (known))))))
+(defun await-snapshot (feed)
+  "Has a timer keep a snapshot of FEED, send it to the viewers, and so on."
+  (schedule (live-feed-engine feed) *snapshot-seconds*
+            (lambda ()
+              (await-snapshot feed)     ; first, so that a failure here does not end the feed
+              (let ((kept (cons (snapshot-octets (live-feed-servers feed) nil)
+                                (live-feed-history feed)))
+                    (viewers (with-lock-briefly (*live-feeds-lock*) (live-feed-viewers feed))))
+                (setf (live-feed-history feed)
+                      (subseq kept 0 (min *snapshots-kept* (length kept))))
+                (when viewers
+                  (let ((event (snapshots-event
+                                (list (snapshot-octets (live-feed-servers feed) t)))))
+                    (dolist (viewer viewers)
+                      (funcall viewer event))))))))
 
-(defun add-viewer (feeds servers answer framing)
+(defun add-viewer (servers answer framing)
   "Sends snapshots of SERVERS, a list, to ANSWER, a STREAMED-ANSWER with FRAMING, as FRAMED takes
 it: those of the last two minutes, then one each second, which it shares with the other viewers of
-its engine in FEEDS.  Ends when the client leaves or the server stops.  The result has no meaning."
-  (let ((viewer (make-viewer answer framing))
-        (feed (watch-servers feeds (suspended-exchange-engine
-                                    (streamed-answer-deferred-response answer))
-                             servers)))
-    (with-live-feeds (feeds)
-      (push viewer (live-feed-viewers feed)))
-    (call-when-over (streamed-answer-shared-queue answer)
-                    (lambda ()
-                      (with-live-feeds (feeds)
-                        (setf (live-feed-viewers feed)
-                              (remove viewer (live-feed-viewers feed))))))
-    (send-to-viewer viewer (snapshots-event (reverse (cons (snapshot-octets servers t)
-                                                           (live-feed-history feed)))))))
-
-(defun await-snapshot (feeds feed)
-  "Schedules the next snapshot of FEED, one of FEEDS."
-  (schedule (live-feed-engine feed) *snapshot-seconds*
-            (lambda () (take-snapshot feeds feed))))
-
-(defun take-snapshot (feeds feed)
-  "Keeps a snapshot of FEED, one of FEEDS, sends it to the viewers, and schedules the next."
-  (await-snapshot feeds feed)           ; first, so that a failure here does not end the feed
-  (let ((viewers (with-live-feeds (feeds) (live-feed-viewers feed)))
-        (kept (cons (snapshot-octets (live-feed-servers feed) nil) (live-feed-history feed))))
-    (setf (live-feed-history feed) (subseq kept 0 (min *snapshots-kept* (length kept))))
-    (when viewers
-      (let ((event (snapshots-event (list (snapshot-octets (live-feed-servers feed) t)))))
-        (dolist (viewer viewers)
-          (send-to-viewer viewer event))))))
+its engine.  A slow client misses some.  Ends when the client leaves or the server stops.  The
+result has no meaning."
+  (let* ((deferred-response (streamed-answer-deferred-response answer))
+         (feed (watch-servers (suspended-exchange-engine deferred-response) servers)))
+    (let ((viewer (lambda (event)
+                    (when (member (put-in-shared-queue (streamed-answer-shared-queue answer)
+                                                       (framed event framing))
+                                  '(:room :full))
+                      (have-owner-send deferred-response)))))
+      (with-lock-briefly (*live-feeds-lock*)
+        (push viewer (live-feed-viewers feed)))
+      (call-when-over (streamed-answer-shared-queue answer)
+                      (lambda ()
+                        (with-lock-briefly (*live-feeds-lock*)
+                          (setf (live-feed-viewers feed)
+                                (remove viewer (live-feed-viewers feed))))))
+      (funcall viewer (snapshots-event (reverse (cons (snapshot-octets servers t)
+                                                      (live-feed-history feed))))))))

@@ -98,73 +98,6 @@ name of the label for the keywords of that, and perhaps of those of the plists i
 
 (defparameter *metric-prefix* "http_server_")
 
-(defun statistic-of (stats statistic)
-  "The value of STATISTIC, as *METRICS* names it, in the plist STATS."
-  (if (consp statistic)
-      (getf (getf stats (first statistic)) (second statistic))
-      (getf stats statistic)))
-
-(defun escaped-label (value)
-  "VALUE, a string, as it stands between the quotation marks of a label."
-  (with-output-to-string (out)
-    (loop for char across value
-          do (case char
-               ((#\\ #\") (write-char #\\ out) (write-char char out))
-               (#\Newline (write-string "\\n" out))
-               (t (write-char char out))))))
-
-(defun write-sample (out name labels value)
-  "Writes to OUT the line of a sample of the metric NAME with LABELS, an alist of strings, and
-VALUE, a real."
-  (format out "~A~@[{~{~A=\"~A\"~^,~}}~] ~A~%"
-          name
-          (loop for (label . text) in labels collect label collect (escaped-label text))
-          (decimal-text value)))
-
-(defun write-histogram (out name labels histogram)
-  "Writes to OUT the lines of the metric NAME with LABELS for HISTOGRAM, a plist as in STATS."
-  (destructuring-bind (&key count sum buckets) histogram
-    (flet ((write-bucket (bound count)
-             (write-sample out (format nil "~A_bucket" name)
-                           (append labels (list (cons "le" bound))) count)))
-      (loop for (bound count) on buckets by #'cddr
-            do (write-bucket (decimal-text bound) count))
-      (write-bucket "+Inf" count))
-    (write-sample out (format nil "~A_sum" name) labels sum)
-    (write-sample out (format nil "~A_count" name) labels count)))
-
-(defun write-metric (out type name label-names labels value)
-  "Writes to OUT the lines of the metric NAME of TYPE, with LABELS, an alist, for VALUE, a
-statistic.  LABEL-NAMES are those of the labels for the keywords of VALUE and of the plists in it."
-  (cond ((eq type :histogram)
-         (write-histogram out name labels value))
-        (label-names
-         (loop for (kind part) on value by #'cddr
-               do (write-metric out type name (rest label-names)
-                                (append labels (list (cons (first label-names)
-                                                           (format nil "~(~A~)" kind))))
-                                part)))
-        (t (write-sample out name labels value))))
-
-(defun write-family (out name type help)
-  "Writes to OUT what is said of the metric NAME of TYPE, with the sentence HELP."
-  (format out "# HELP ~A ~A~%# TYPE ~A ~(~A~)~%" name help name type))
-
-(defun prometheus-text (servers)
-  "The statistics of SERVERS, an alist from their places, strings, to the plists of STATS, as text
-for Prometheus.  A statistic that is NIL is left out."
-  (with-output-to-string (out)
-    (loop for (statistic type suffix help . label-names) in *metrics*
-          for name = (format nil "~A~A" *metric-prefix* suffix)
-          for samples = (loop for (place . stats) in servers
-                              for value = (statistic-of stats statistic)
-                              when value collect (cons place value))
-          when samples
-            do (write-family out name type help)
-               (loop for (place . value) in samples
-                     do (write-metric out type name label-names
-                                      (list (cons "server" place)) value)))))
-
 ;;; The process
 
 (defparameter *process-metrics*
@@ -177,15 +110,49 @@ for Prometheus.  A statistic that is NIL is left out."
   "The name, the type and a sentence for each metric of the process, as Prometheus' clients have
 them.")
 
-(defun process-text ()
-  "The metrics of this process as text for Prometheus.  What the system does not tell is left out."
-  (with-output-to-string (out)
+(defun write-metric (out name label-names labels value)
+  "Writes to OUT the samples of the metric NAME with LABELS, a plist of strings, for VALUE: a real;
+a histogram, a plist as in STATS; or a plist of such values, or of further plists, whose keywords
+are the values of the labels in LABEL-NAMES."
+  (flet ((write-sample (suffix labels value)
+           (format out "~A~A~@[{~{~A=~S~^,~}}~] ~A~%" name suffix labels (decimal-text value))))
+    (cond (label-names
+           (loop for (kind part) on value by #'cddr
+                 do (write-metric out name (rest label-names)
+                                  (append labels (list (first label-names)
+                                                       (format nil "~(~A~)" kind)))
+                                  part)))
+          ((listp value)
+           (destructuring-bind (&key count sum buckets) value
+             (loop for (bound count) on buckets by #'cddr
+                   do (write-sample "_bucket" (append labels (list "le" (decimal-text bound)))
+                                    count))
+             (write-sample "_bucket" (append labels '("le" "+Inf")) count)
+             (write-sample "_sum" labels sum)
+             (write-sample "_count" labels count)))
+          (t (write-sample "" labels value)))))
+
+(defun write-metrics (out servers)
+  "Writes to OUT the statistics of SERVERS, a list of lists of a place and the plist of STATS, and
+those of this process, as text for Prometheus.  What is not known, NIL, is left out."
+  (flet ((write-family (name type help)
+           (format out "# HELP ~A ~A~%# TYPE ~A ~(~A~)~%" name help name type)))
+    (loop for (statistic type suffix help . label-names) in *metrics*
+          for name = (format nil "~A~A" *metric-prefix* suffix)
+          for samples = (loop for (place . stats) in servers
+                              for value = (reduce #'getf (uiop:ensure-list statistic)
+                                                  :initial-value stats)
+                              when value collect (list place value))
+          when samples
+            do (write-family name type help)
+               (loop for (place value) in samples
+                     do (write-metric out name label-names (list "server" place) value)))
     (loop for (name type help) in *process-metrics*
           for value in (list* (/ (get-internal-run-time) internal-time-units-per-second)
                               (multiple-value-list (process-figures)))
           when value
-            do (write-family out name type help)
-               (write-sample out name '() value))))
+            do (write-family name type help)
+               (write-metric out name '() '() value))))
 
 ;;; The pages
 
@@ -207,9 +174,9 @@ them.")
   "The page, three values, with the STATS of SERVERS, a list, and of the process, as text for
 Prometheus."
   (text-page 200 "text/plain; version=0.0.4; charset=utf-8"
-             (uiop:strcat (prometheus-text (loop for server in servers
-                                                 collect (cons (place-of server) (stats server))))
-                          (process-text))))
+             (with-output-to-string (out)
+               (write-metrics out (loop for server in servers
+                                        collect (cons (place-of server) (stats server)))))))
 
 (defun stats-page (servers)
   "The page, three values, with the STATS of SERVERS, a list, as JSON (RFC 8259)."
@@ -243,28 +210,6 @@ Prometheus."
 (defparameter *loopback* '("127.0.0.0/8" "::1" :unix)
   "The clients that may see the pages by default: those on this machine.")
 
-(defun client-test (allow)
-  "A function of the address of a client, a string, that is true if ALLOW, the argument of a page,
-allows that client.  Signals UNFIT-ARGUMENT."
-  (if (listp allow)
-      (let ((networks (loop for name in allow
-                            collect (or (network-named name)
-                                        (unfit :allow " has ~S, which names no network" name)))))
-        (lambda (text)
-          (peer-in-p networks text)))
-      (if (or (functionp allow) (and (symbolp allow) (fboundp allow)))
-          allow
-          (unfit :allow " must be a list or a function, not ~S" allow))))
-
-(defun passed-on-p (exchange &rest fields)
-  "True if FIELDS, the values of X-Forwarded-For and Forwarded or NIL, show that an untrusted proxy
-has passed on the request of EXCHANGE, or a trusted one that hides its client, so that this is not
-known.  EXCHANGE is NIL where the server has not read the request."
-  (and (some #'identity fields)
-       (let* ((http (and exchange (exchange-http exchange)))
-              (client (and http (http-client http))))
-         (not (and client (client-named-p client))))))
-
 (defun sites-name-p (host)
   "True if HOST, the text of Host or NIL, may be the name of any site: it has a dot, is no address,
 and does not end in .localhost (RFC 6761, section 6.3)."
@@ -274,39 +219,39 @@ and does not end in .localhost (RFC 6761, section 6.3)."
              (parse-ip-address name)
              (uiop:string-suffix-p (string-downcase name) ".localhost")))))
 
-(defun hosts-asked-for (exchange host)
-  "The texts of Host, a list, that the request of EXCHANGE has: HOST, or NIL, as its handler sees
-it; and where that is what a trusted proxy tells, the one with which the proxy itself has asked.  A
-script can claim to be the proxy, but it cannot change its browser's Host.  EXCHANGE is NIL where
-the server has not read the request."
-  (let* ((http (and exchange (exchange-http exchange)))
-         (client (and http (http-client http)))
-         (asked-host (and client (client-asked-host client))))
-    (if asked-host
-        (list host asked-host)
-        (list host))))
-
-(defun led-here-p (address hosts)
-  "True if the client with ADDRESS, a string, on this machine, that asks for HOSTS, as
-HOSTS-ASKED-FOR returns them, may be a browser that another site has led here: to an address of this
-machine under that site's name, so that its scripts may read the response (DNS rebinding)."
-  (and (peer-in-p (load-time-value (mapcar #'parse-network '("127.0.0.0/8" "::1"))) address)
-       (some #'sites-name-p hosts)))
-
 (defun make-page-test (path allow &key (methods '(:get :head)) any-host-p)
-  "A function of the method of a request, its path and the address of its client, strings, of the
-values of PASSED-ON-P and HOSTS-ASKED-FOR.  It is true if the request gets the page at PATH, a
+  "A function of an exchange, or NIL where the server has not read its request; of the method of the
+request, and its path, the address of its client and Host, strings; and of the values of
+X-Forwarded-For and Forwarded, strings or NIL.  It is true if the request gets the page at PATH, a
 string, of which ALLOW is the argument, for which it has one of METHODS, a list.  With ANY-HOST-P
 the page tells so little that a browser which another site has led here may have it, and load
 balancers can ask with the names of their sites.  Signals UNFIT-ARGUMENT."
   (unless (stringp path)
     (unfit :path " must be a string, not ~S" path))
-  (let ((allowed-p (client-test allow)))
-    (lambda (method request-path address passed-on-p hosts)
+  (unless (or (listp allow) (functionp allow) (and (symbolp allow) (fboundp allow)))
+    (unfit :allow " must be a list or a function, not ~S" allow))
+  (let ((networks (and (listp allow)
+                       (loop for name in allow
+                             collect (or (network-named name)
+                                         (unfit :allow " has ~S, which names no network" name)))))
+        (loopback (mapcar #'parse-network '("127.0.0.0/8" "::1"))))
+    (lambda (exchange method request-path address host &rest forwarded)
       (and (string= path request-path)
            (member method methods)
-           ;; Behind a proxy on this machine every client seems to be on this machine.
-           (not (and (listp allow)
-                     (or passed-on-p
-                         (and (not any-host-p) (led-here-p address hosts)))))
-           (funcall allowed-p address)))))
+           (if (not (listp allow))
+               (funcall allow address)
+               (let* ((http (and exchange (exchange-http exchange)))
+                      (client (and http (http-client http))))
+                 (and (peer-in-p networks address)
+                      ;; Behind a proxy on this machine every client seems to be on this machine,
+                      ;; unless a trusted one names it.
+                      (or (every #'null forwarded)
+                          (and client (client-named-p client)))
+                      ;; A browser on this machine, which another site has led to an address of this
+                      ;; machine under that site's name, would let its scripts read the response
+                      ;; (DNS rebinding).  They can claim to be a trusted proxy, but cannot change
+                      ;; the Host with which the browser itself has asked.
+                      (or any-host-p
+                          (not (peer-in-p loopback address))
+                          (notany #'sites-name-p
+                                  (list host (and client (client-asked-host client))))))))))))

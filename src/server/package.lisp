@@ -42,9 +42,9 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:*engine-of-context*
    ;; pages for those that watch
    #:place-of #:place-text #:ready-p #:engine-ready-p #:*loopback*
-   #:make-page-test #:passed-on-p #:hosts-asked-for
+   #:make-page-test
    #:metrics-page #:stats-page #:connections-page #:readiness-page #:liveness-page
-   #:live-page #:make-live-test #:make-live-feeds #:watch-servers #:add-viewer
+   #:live-page #:make-live-test #:watch-servers #:add-viewer
    #:answer-about-worker
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
