@@ -49,9 +49,8 @@ different moments."
   ;; is queued for a worker, with requests that may have come; else NIL.
   (awaiting nil :type (member nil :answer :turn))
   (untouched-p nil)                     ; since it was parked, no worker began to look at its input
-  ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
-  ;; come, and are dropped.
-  (linger-octets nil :type (or null fixnum)))
+  ;; It was answered for the last time, and waits for its peer's end: its input is dropped.
+  (lingers-p nil))
 
 (defun connection-handle (connection)
   "What the functions of the platform that take sockets take for CONNECTION: its descriptor, or its
@@ -75,7 +74,7 @@ if the peer has left."
   "True if the peer of CONNECTION may not have got its answer yet, or a worker is to look at it."
   (or (connection-output connection)
       (connection-outcome connection)
-      (connection-linger-octets connection)
+      (connection-lingers-p connection)
       (connection-awaiting connection)))
 
 (defun given-away-outcome (connection)

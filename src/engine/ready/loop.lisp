@@ -4,13 +4,18 @@
 ;;;;
 ;;;;   the worker   in                           and sometimes
 ;;;;   waits        NEXT-EVENT                   is suspended for a while, or ends
-;;;;   owns         HANDLE-EVENT                 finds an owner, and leaves the event to that
+;;;;   owns         WORKER-LOOP                  finds an owner, and leaves the event to that
 ;;;;   serves       SERVE-CONNECTION             survives a failure of the service
 ;;;;   settles      SERVE-ONCE                   goes on, if there is more input or unsent output
 ;;;;   parks        PARK                         goes on, likewise
 ;;;;
 ;;;; The poller reports an arrival once, and no other thread can close a connection that this one
 ;;;; accepted or owns.  So a worker that is to be destroyed dies only where it says INTERRUPTIBLY.
+
+(defconstant +turn+ 16
+  "How many events a worker takes at a time, if it waits alone, and from the queue before it asks
+the poller; and how many requests of one connection it serves, timers it runs, and parts of input it
+drops, before other events have their turn.")
 
 (defmethod worker-loop ((engine ready-engine) worker)
   ;; A thread that wakes should interrupt neither the others nor the clients: one that is
@@ -22,58 +27,50 @@
   (with-engine (engine)
     (set-worker-state worker :active)
     (bt:condition-notify (engine-changed engine)))
-  (loop with listener = (engine-listener-descriptor engine)
-        for excess = (engine-excess engine)
-        do (cond ((not (serving-p engine))
-                  (with-engine (engine)
-                    (retire worker))
-                  (return))
-                 ;; Enough others wait, or too many run.
-                 ((and (or (>= (counter-count (engine-waiting engine)) (engine-target engine))
-                           (and (plusp excess)
-                                (compare-and-set (engine-excess engine) excess (1- excess))))
-                       (not (suspend-worker engine worker)))
-                  (return)))
-           (let ((token (next-event engine worker)))
-             (cond ((integerp token)
-                    (setf (ready-worker-stamp worker) (microseconds))
-                    ;; This worker no longer counts as waiting; see REST-AFTER-LOOK.
-                    (when (and (engine-sentinel-idle-p engine) (not (somebody-waits-p engine)))
-                      (with-engine (engine)
-                        (setf (engine-sentinel-idle-p engine) nil)
-                        (notify-sentinel engine)))
-                    (unwind-protect
-                         (cond ((= token listener)
-                                ;; Connections of an inherited listener may be for others.
-                                (when (engine-accepting-p engine)
-                                  (accept-connections engine worker)))
-                               ((= token +timer-token+)
-                                (unless-returned (run-due-timers engine worker)
-                                  ;; That event will not come again.
-                                  (queue-events engine (list +timer-token+))))
-                               (t
-                                (handle-event engine worker token)))
-                      (setf (ready-worker-stamp worker) 0)))
-                   (t
-                    (interruptibly)
-                    (clear-stack))))))  ; else it may keep the last connection alive
-
-(defun handle-event (engine worker token)
-  "Handles in WORKER an event of a connection of ENGINE with TOKEN."
-  (let ((connection (find-connection (engine-table engine) (plain-token token))))
-    (cond ((null connection))
-          ((not (become-owner connection (token-hangup-p token)))
-           (when (connection-output connection) ; its owner may be in a handler for long
-             (flush-queue (connection-queue connection))))
-          ((connection-linger-octets connection)
-           (linger engine connection))
-          (t
-           (serve-connection engine worker connection)))))
-
-(defconstant +turn+ 16
-  "How many events a worker takes at a time, if it waits alone, and from the queue before it asks
-the poller; and how many requests of one connection it serves, timers it runs, and parts of input it
-drops, before other events have their turn.")
+  (loop
+    (let ((excess (engine-excess engine)))
+      (cond ((not (serving-p engine))
+             (with-engine (engine)
+               (retire worker))
+             (return))
+            ;; Enough others wait, or too many run.
+            ((and (or (>= (counter-count (engine-waiting engine)) (engine-target engine))
+                      (and (plusp excess)
+                           (compare-and-set (engine-excess engine) excess (1- excess))))
+                  (not (suspend-worker engine worker)))
+             (return))))
+    (let ((token (next-event engine worker)))
+      (cond ((integerp token)
+             (setf (ready-worker-stamp worker) (microseconds))
+             ;; This worker no longer counts as waiting; see REST-AFTER-LOOK.
+             (when (and (engine-sentinel-idle-p engine) (not (somebody-waits-p engine)))
+               (with-engine (engine)
+                 (setf (engine-sentinel-idle-p engine) nil)
+                 (notify-sentinel engine)))
+             (unwind-protect
+                  (cond ((= token (engine-listener-descriptor engine))
+                         ;; Connections of an inherited listener may be for others.
+                         (when (engine-accepting-p engine)
+                           (accept-connections engine worker)))
+                        ((= token +timer-token+)
+                         (unless-returned (run-due-timers engine worker)
+                           ;; That event will not come again.
+                           (queue-events engine (list +timer-token+))))
+                        (t
+                         (let ((connection (find-connection (engine-table engine)
+                                                            (plain-token token))))
+                           (cond ((null connection))
+                                 ((become-owner connection (token-hangup-p token))
+                                  (if (connection-lingers-p connection)
+                                      (linger engine connection)
+                                      (serve-connection engine worker connection)))
+                                 ((connection-output connection)
+                                  ;; Its owner may be in a handler for long.
+                                  (flush-queue (connection-queue connection)))))))
+               (setf (ready-worker-stamp worker) 0)))
+            (t
+             (interruptibly)
+             (clear-stack))))))         ; else it may keep the last connection alive
 
 ;;; Timers.  The poller watches a timer descriptor, which makes one event each time the alarm rings.
 ;;; The worker that gets the event takes the due functions, one at a time.
@@ -82,7 +79,6 @@ drops, before other events have their turn.")
 ;;;   another one due, for the first time     queues the token, for the next free worker
 ;;;   another one due, not the first time     does nothing: the worker that it called sees to them
 ;;;   nothing more due                        sets the alarm for the next timer
-;;;
 ;;;   it has called many                      sets the alarm to now: its event comes after all
 ;;;                                           that is ready now
 ;;;
@@ -197,45 +193,41 @@ FIRST-P, before them."
              (compare-and-set (engine-wakeup-pending-p engine) nil t))
     (wake-one (engine-poller engine))))
 
-(defun clear-wakeup (engine)
-  "Clears the mark of a pending wakeup of ENGINE.  The worker that got the wakeup calls this before
-it looks at the queue."
-  (end-sample engine)
-  (compare-and-set (engine-wakeup-pending-p engine) t nil))
-
 (defun next-event (engine worker)
   "The next token for WORKER, from the queue or the poller.  Any other value than an integer means
 that it is time to look around."
-  (loop with waiting = (engine-waiting engine)
-        for poll-p = (>= (ready-worker-taken worker) +turn+)
-        for queued = (and (engine-event-queue engine) (not poll-p) (take-event engine))
-        do (when queued
-             (incf (ready-worker-taken worker))
-             (return queued))
-           (setf (ready-worker-taken worker) 0)
-           (multiple-value-bind (token others)
-               (if poll-p
-                   (await-ready (engine-poller engine) 0 +turn+)
-                   (let ((most (cond ((somebody-waits-p engine) 1)
-                                     ((engine-calm-p engine) +turn+)
-                                     ;; One that has to wait for a processor before it has queued
-                                     ;; the other events holds them up.
-                                     (t (floor +turn+ 4)))))
-                     (counter-add waiting 1)
-                     (multiple-value-prog1
-                         (or (and (engine-event-queue engine) (take-event engine))
-                             (await-ready (engine-poller engine) *poll-milliseconds* most))
-                       (counter-add waiting -1))))
-             (when (member :wakeup others) ; seldom; no other worker was woken by it
-               (clear-wakeup engine)
-               (setf others (remove :wakeup others))
-               (when (and (null others) (engine-event-queue engine))
+  (loop
+    (let* ((waiting (engine-waiting engine))
+           (poll-p (>= (ready-worker-taken worker) +turn+))
+           (queued (and (engine-event-queue engine) (not poll-p) (take-event engine))))
+      (when queued
+        (incf (ready-worker-taken worker))
+        (return queued))
+      (setf (ready-worker-taken worker) 0)
+      (multiple-value-bind (token others)
+          (if poll-p
+              (await-ready (engine-poller engine) 0 +turn+)
+              (let ((most (cond ((somebody-waits-p engine) 1)
+                                ((engine-calm-p engine) +turn+)
+                                ;; One that has to wait for a processor before it has queued the
+                                ;; other events holds them up.
+                                (t (floor +turn+ 4)))))
+                (counter-add waiting 1)
+                (multiple-value-prog1
+                    (or (and (engine-event-queue engine) (take-event engine))
+                        (await-ready (engine-poller engine) *poll-milliseconds* most))
+                  (counter-add waiting -1))))
+        (let ((woken-p (or (eq :wakeup token) (member :wakeup others))))
+          (when woken-p                 ; seldom; no other worker was woken by it
+            (end-sample engine)
+            (compare-and-set (engine-wakeup-pending-p engine) t nil)
+            (setf others (remove :wakeup others)))
+          (cond (others
+                 (queue-events engine others))
+                ((and woken-p (not (eq :wakeup token)) (engine-event-queue engine))
                  (wake-one-if-somebody-waits engine)))
-             (when others
-               (queue-events engine others))
-             (unless (eq token :wakeup)
-               (return token))
-             (clear-wakeup engine))))
+          (unless (eq :wakeup token)
+            (return token)))))))
 
 ;;; Serving
 
@@ -245,13 +237,22 @@ is over.  WORKER is that of the current thread."
   (let ((end nil))                      ; stays so after a non-local exit
     (setf (worker-connection worker) connection)
     (unwind-protect
-         (setf end (loop repeat +turn+
-                         for next = (handler-case (serve-once engine connection)
-                                      ((or error storage-condition) (condition)
-                                        (end-after-failure engine connection condition)))
-                         unless (eq next :again)
-                           return next
-                         finally (return :later)))
+         (setf end
+               (loop repeat +turn+
+                     for next = (handler-case (serve-once engine connection)
+                                  ((or error storage-condition) (condition)
+                                    (count-failure engine)
+                                    (log-message engine :error "Serving a connection failed: ~A"
+                                                 condition)
+                                    (cond ((given-away-outcome connection))
+                                          ((and (connection-output connection) ; it is still sent
+                                                (not (connection-outcome connection)))
+                                           (setf (connection-outcome connection) :close)
+                                           :again)
+                                          (t :close))))
+                     unless (eq next :again)
+                       return next
+                     finally (return :later)))
       (setf (worker-connection worker) nil)
       (case end
         (:parked)
@@ -278,14 +279,12 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
        ;; No worker waits for a peer that takes its time.  Input that comes meanwhile stays in the
        ;; socket, so a peer that sends requests and reads no answers blocks its own sending.
        (cond ((flush-queue queue) :broken)
-             ((send-queue-parts queue)
-              (cond ((unread-input-kept-p engine connection)
-                     (setf (connection-deadline connection) nil)
-                     (prog1 (park engine connection t)
-                       (make-room-for-output engine queue)))
-                    (t :broken)))
-             ((serving-p engine) :again)
-             (t :close)))
+             ((null (send-queue-parts queue)) (if (serving-p engine) :again :close))
+             ((unread-input-kept-p engine connection)
+              (setf (connection-deadline connection) nil)
+              (prog1 (park engine connection t)
+                (make-room-for-output engine queue)))
+             (t :broken)))
       ((connection-outcome connection))
       (t
        (setf (connection-deadline connection) nil)
@@ -328,24 +327,12 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
                         (park engine connection)))))
               ((:close :detached) outcome)))))))))
 
-(defun end-after-failure (engine connection condition)
-  "Notes CONDITION, an error of the service.  Returns a value like SERVE-ONCE: output that is left
-is still sent."
-  (count-failure engine)
-  (log-message engine :error "Serving a connection failed: ~A" condition)
-  (cond ((given-away-outcome connection))
-        ((and (connection-output connection) (not (eq :close (connection-outcome connection))))
-         (setf (connection-outcome connection) :close)
-         :again)
-        (t :close)))
-
 (defun unread-input-kept-p (engine connection)
   "True if the service of ENGINE has memory for the unserved input of CONNECTION."
   (counting-failures (engine nil)
     (keep-unread-input (engine-service engine) engine connection)))
 
-;;; Parking.  A stop ends the connections that are parked when it looks.  A thread that parks one
-;;; later ends it itself.
+;;; Parking
 
 (defun park (engine connection &optional endless-p)
   "Parks CONNECTION, which the caller owns, until the kernel reports more input.  Returns
@@ -359,50 +346,45 @@ cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited tim
   ;; Watch it before another thread can own it: that owner could close the descriptor, and the
   ;; next connection might have the same number.
   (setf (connection-untouched-p connection) t)
-  (cond ((not (or (connection-watched connection)
-                  (let ((result (with-send-queue ((connection-queue connection))
-                                  (watch-under-lock engine connection
-                                                    (and (connection-output connection) t)))))
-                    (if (zerop result)
-                        (forget-trouble engine :watch)
-                        (note-trouble engine :watch (error-text (- result))
-                                      "Connections cannot be parked, and are closed: ~A."))
-                    (zerop result))))
-         :broken)
-        ((ownership-test (change-ownership connection :park) :arrived) :again)
-        (t
-         (unless (serving-p engine)
-           (drop-if-parked engine connection))
-         :parked)))
+  (let ((result (if (connection-watched connection)
+                    0
+                    (with-send-queue ((connection-queue connection))
+                      (watch-under-lock engine connection
+                                        (and (connection-output connection) t))))))
+    (cond ((minusp result)
+           (note-trouble engine :watch (error-text (- result))
+                         "Connections cannot be parked, and are closed: ~A.")
+           :broken)
+          ((disown engine connection) :parked)
+          (t :again))))
 
-(defun requeue-connection (engine connection &optional program-p)
+(defun disown (engine connection)
+  "Parks CONNECTION, which the caller owns.  NIL if more input has come: the caller still owns it."
+  (unless (ownership-test (change-ownership connection :park) :arrived)
+    ;; The last act of a stop has ended the connections that were parked then.
+    (when (engine-stopped-p engine)
+      (as-owner (claim-parked connection)
+        (drop-connection engine connection)))
+    t))
+
+(defun requeue-connection (engine connection)
   "Parks CONNECTION, which the caller owns, without reading its input, for the next free worker.
 The caller may have got its events, or gets them here.  So the next owner looks at the socket even
 if it finds a request in a buffer."
   (setf (connection-input connection) :missed)
-  (loop while (ownership-test (change-ownership connection :park) :arrived))
-  (queue-events engine (list (connection-token connection)))
-  ;; In a thread of a program, PROGRAM-P, no function for the client's leaving should run: the
-  ;; stop ends the connection, until it is over itself.
-  (unless (if program-p (not (engine-stopped-p engine)) (serving-p engine))
-    (drop-if-parked engine connection)))
+  (loop until (disown engine connection))
+  (queue-events engine (list (connection-token connection))))
 
 (defun park-again (engine connection)
   "Parks CONNECTION, which the caller owns and has not served."
-  (cond ((ownership-test (change-ownership connection :park) :arrived)
-         (requeue-connection engine connection))
-        ((not (serving-p engine))
-         (drop-if-parked engine connection))))
-
-(defun drop-if-parked (engine connection)
-  (as-owner (claim-parked connection)
-    (drop-connection engine connection)))
+  (unless (disown engine connection)
+    (requeue-connection engine connection)))
 
 (defun watch-under-lock (engine connection both-p)
   "Has the poller of ENGINE watch CONNECTION for input; if BOTH-P, for output too, from then on for
 good.  An event comes if it takes more by now.  Returns 0 or minus an error number."
-  (let* ((wanted (if both-p :both :input))
-         (before (connection-watched connection)))
+  (let ((wanted (if both-p :both :input))
+        (before (connection-watched connection)))
     (if (or (eq before wanted) (eq before :both))
         0
         (let ((result (funcall (if before #'rearm #'watch) (engine-poller engine)
@@ -415,14 +397,10 @@ good.  An event comes if it takes more by now.  Returns 0 or minus an error numb
 ;;; The end of a connection.  A descriptor that is closed with unread input resets its peer, which
 ;;; may then lose the last answer (RFC 9112, section 9.6).  Input that comes later has the same
 ;;; effect.  So if the peer has sent more than was read, or may, the engine ends its own half only.
-;;; It drops the input until the peer ends, *LINGER-SECONDS* have passed, or +LINGER-OCTETS+ have
-;;; come.
+;;; It drops the input until the peer ends, or *LINGER-SECONDS* have passed.
 
 (defparameter *linger-seconds* 1
   "A connection may take this long to end after its last answer.")
-
-(defconstant +linger-octets+ (* 64 1024 1024)
-  "At most this number of octets is dropped after the last answer.")
 
 (defun finish-connection (engine connection end)
   "Ends CONNECTION, which the caller owns, as END says; NIL stands for a non-local exit."
@@ -442,34 +420,30 @@ good.  An event comes if it takes more by now.  Returns 0 or minus an error numb
                              (not (ownership-test (connection-ownership connection) :arrived))
                              (eq :read (connection-input connection)))
                         (<= (drop-octets descriptor 1) 0))))
-           (begin-to-linger connection (milliseconds))
+           (begin-to-linger connection)
            (linger engine connection))
           (t
            (close-owned engine connection)))))
 
-(defun begin-to-linger (connection now)
+(defun begin-to-linger (connection)
   "Ends our half of CONNECTION, which the caller owns: nothing more will be sent."
   (shut-descriptor (connection-descriptor connection) :output)
-  (setf (connection-linger-octets connection) +linger-octets+)
-  (set-deadline connection :linger *linger-seconds* now))
+  (setf (connection-lingers-p connection) t)
+  (set-deadline connection :linger *linger-seconds* (milliseconds)))
 
 (defun linger (engine connection)
   "Drops the input of CONNECTION, which the caller owns.  Closes it at its end, else parks it."
   (loop
-    (let ((arrivals (loop repeat +turn+
-                          for count = (drop-octets (connection-descriptor connection)
-                                                   +most-dropped+)
-                          do (cond ((would-block-p count) (return :none))
-                                   ((or (not (plusp count))
-                                        (minusp (decf (connection-linger-octets connection)
-                                                      count)))
-                                    (return :end)))
-                          finally (return :some))))
-      ;; The sentinel cannot enforce the deadline while the connection has an owner again and again.
-      (when (or (eq :end arrivals) (overdue-p connection (milliseconds)))
-        (return (close-owned engine connection)))
-      (when (eq :some arrivals)
-        (return (requeue-connection engine connection)))
+    (let ((count (loop repeat +turn+
+                       for count = (drop-octets (connection-descriptor connection) +most-dropped+)
+                       while (plusp count)
+                       finally (return count))))
+      (cond ((or (not (or (plusp count) (would-block-p count)))
+                 ;; The sentinel cannot enforce the deadline while it has an owner again and again.
+                 (overdue-p connection (milliseconds)))
+             (return (close-owned engine connection)))
+            ((plusp count)
+             (return (requeue-connection engine connection))))
       (ecase (park engine connection)
         (:parked (return))
         (:broken (return (close-owned engine connection)))
@@ -528,7 +502,7 @@ closed by now.  If it has an owner, that looks once more.  Does nothing for a co
 its worker.  Any thread may call this, and does not wait."
   (when (connection-parkable-p connection)
     (as-owner (become-owner connection nil)
-      (requeue-connection engine connection t))))
+      (requeue-connection engine connection))))
 
 (defmethod resume-all-deferred ((engine ready-engine))
   (map-connections (lambda (connection)

@@ -226,7 +226,7 @@ died."
 (defmethod map-open-connections (function (engine ready-engine))
   (map-connections (lambda (connection)
                      (funcall function connection
-                              (cond ((connection-linger-octets connection) :draining)
+                              (cond ((connection-lingers-p connection) :draining)
                                     ((owned-p connection) :active)
                                     ((connection-output connection) :writing)
                                     ((unseen-p connection) :queued)

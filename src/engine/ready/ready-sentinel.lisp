@@ -308,7 +308,7 @@ the next few looks follow closely, the first after requests had time to block."
                    (t
                     (when (overdue-p connection now)
                       (count-late engine (connection-deadline-kind connection)))
-                    (end-with-notice engine connection now)))
+                    (end-with-notice engine connection)))
              t))
           (t
            (with-send-queue ((connection-queue connection)) ; its descriptor stays open meanwhile
@@ -334,12 +334,12 @@ queued for one."
     (requeue-connection engine connection)
     t))
 
-(defun end-with-notice (engine connection now)
+(defun end-with-notice (engine connection)
   "Ends CONNECTION, which the caller owns; gently if the service told its peer why."
   (cond ((and (not (unfinished-p connection)) ; else the notice would land inside an answer
               (notice-given-p engine connection))
          (release-owned engine connection)
-         (begin-to-linger connection now)
+         (begin-to-linger connection)
          (requeue-connection engine connection))
         (t
          (drop-connection engine connection))))
@@ -378,7 +378,7 @@ any.  The caller owns none of them."
                          (t
                           (count-late engine :evicted)
                           (setf (connection-deadline-kind connection) :evicted)
-                          (end-with-notice engine connection (milliseconds)))))))
+                          (end-with-notice engine connection))))))
     entries))
 
 (defun evict-idle-connections (engine)
