@@ -87,7 +87,7 @@ functions, one after the other, so a slow function delays the others.  FUNCTION 
 request, and its value does not matter.  An error in it is logged, and counted in the statistic
 :TIMERS; see STATS.
 
-A stop, soft or not, does not wait for pending timers: it drops and counts them when the last
+A stop, soft or not, does not wait for pending timers: it drops them when the last
 request was served, and timers that are scheduled later too.  It waits for functions that run, as
 for requests.
 
@@ -152,8 +152,7 @@ Connections:
                        :ACCEPT-OVERFLOW; and the rests of the housekeeping thread, :SHORT-NAP,
                        :LONG-NAP or :IDLE-WAIT.  NIL where connections are not parked
   :TIMERS              timers of RUN-AFTER, a plist: how many are :PENDING, and how many were :RUN,
-                       have :FAILED by an error or the end of their thread, were :CANCELLED, and
-                       were :DROPPED by a stop
+                       and have :FAILED by an error or the end of their thread
 
 Requests:
   :SERVED              how many were served

@@ -85,8 +85,6 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
     ((:timers :pending) :gauge "timers_pending" "Timers that wait for their time.")
     ((:timers :run) :counter "timers_run_total" "Timers that ran.")
     ((:timers :failed) :counter "timers_failed_total" "Timers ended by an error.")
-    ((:timers :cancelled) :counter "timers_cancelled_total" "Timers cancelled.")
-    ((:timers :dropped) :counter "timers_dropped_total" "Timers dropped by a stop.")
     (:memory :gauge "client_memory_bytes"
      "Memory reserved for clients of all servers of the process.")
     (:memory-limit :gauge "client_memory_limit_bytes" "How much may be reserved.")

@@ -29,8 +29,7 @@
 ;;;;   :active       waits for something to do, or does it          :suspended :ended
 ;;;;   :suspended    waits to be needed                             :active :ended
 ;;;;
-;;;; A worker's state changes only by SET-WORKER-STATE, under the lock of its engine, together with
-;;;; the engine's count of each state.
+;;;; A worker's state changes only by SET-WORKER-STATE, under the lock of its engine.
 
 (defparameter *tick* 0.25
   "Seconds between two looks of the sentinel while there is something to look after, when nobody
@@ -38,13 +37,6 @@ wakes it.")
 
 (defparameter *idle-tick* 1
   "Seconds between two looks of the sentinel when nothing happens.")
-
-(eval-when (:compile-toplevel :load-toplevel :execute)
-  (defparameter *worker-states*
-    '(:starting :waiting :serving :keep-alive :active :suspended :ended)))
-
-(deftype worker-state ()
-  `(member ,@*worker-states*))
 
 (defstruct (engine (:include opaque) (:constructor nil) (:copier nil))
   "A pool of workers over the connections of one listener."
@@ -84,8 +76,6 @@ wakes it.")
   (exited '() :type list)               ; threads of workers that ended, to be joined
   (workers '() :type list)              ; every one that has not ended
   (suspended '() :type list)            ; workers, the one suspended last first
-  ;; How many workers are in each state.
-  (counts (make-array (length *worker-states*) :initial-element 0) :read-only t)
   (queue '() :type list)                ; accepted connections without a worker, oldest first
   (client-waits '() :type list)         ; of its workers, for clients
   (overloaded-p nil)                    ; a connection waits for a worker and none is free
@@ -117,7 +107,7 @@ wakes it.")
   (engine nil :read-only t)
   (number 0 :type fixnum :read-only t)
   (thread nil)
-  (state :starting :type worker-state)
+  (state :starting :type (member :starting :waiting :serving :keep-alive :active :suspended :ended))
   (since (milliseconds) :type integer)  ; when STATE began
   (connection nil :type (or null connection))
   ;; What the layer above says that the thread of WORKER is at, any object; NIL for nothing. Other
@@ -235,15 +225,13 @@ served: the phase of ENGINE has changed.  A worker that has its own connection l
 
 ;;; Its numbers and its phase
 
-(defun state-index (state)
-  (position state *worker-states*))
-
 (defun worker-count (engine &rest states)
   "How many workers of ENGINE are in one of STATES."
-  (loop for state in states sum (svref (engine-counts engine) (state-index state))))
+  (declare (dynamic-extent states))
+  (count-if (lambda (worker) (member (worker-state worker) states)) (engine-workers engine)))
 
 (defun pool-size (engine)
-  (worker-count engine :starting :waiting :serving :keep-alive :active :suspended))
+  (length (engine-workers engine)))
 
 (defun open-count (engine)
   "How many connections of ENGINE are open."
@@ -338,14 +326,8 @@ sentinel, or by its service, which has found it late before."
 (defun log-message (engine level control &rest arguments)
   "Lets the service of ENGINE NOTE an event; LEVEL, CONTROL and ARGUMENTS are for that.  A
 failure of it is only counted."
-  (flet ((note-with (arguments)
-           (counting-failures (engine nil)
-             (apply #'note (engine-service engine) level control arguments)
-             t)))
-    (or (note-with arguments)
-        ;; The report of a condition may have failed, and would remain unknown.
-        (note-with (loop for argument in arguments
-                         collect (if (typep argument 'condition) (type-of argument) argument))))))
+  (counting-failures (engine nil)
+    (apply #'note (engine-service engine) level control arguments)))
 
 (defmacro noting-end ((engine) &body body)
   "Evaluates BODY, the life of a thread of ENGINE, which can be interrupted only within
@@ -413,24 +395,14 @@ unless it was before; for a moment from then on, without an attempt; and once th
 ;;; is counted when it is accepted, or when its service has learnt for whom a proxy has made it,
 ;;; until NOTE-CLOSED, whatever has ended it.
 
-(defun change-address-count (engine connection address change &optional limit)
-  "Adds CHANGE to the number of connections of ENGINE from ADDRESS, unless that number is LIMIT or
-more.  True if it did: then CONNECTION is counted for ADDRESS, or no longer if CHANGE is -1."
-  (with-lock-briefly ((engine-addresses-lock engine))
-    (let* ((table (engine-addresses engine))
-           (count (gethash address table 0)))
-      (unless (if limit (>= count limit) (not (connection-address connection)))
-        (if (zerop (+ count change))
-            (remhash address table)
-            (setf (gethash address table) (+ count change)))
-        (setf (connection-address connection) (if (plusp change) address nil))
-        t))))
-
 (defun leave-address (engine connection)
   "Ends the count of CONNECTION of ENGINE for its address, if it is counted."
-  (let ((address (connection-address connection)))
-    (when address
-      (change-address-count engine connection address -1))))
+  (when (connection-address connection)
+    (with-lock-briefly ((engine-addresses-lock engine))
+      (let ((table (engine-addresses engine))
+            (address (shiftf (connection-address connection) nil)))
+        (when (and address (zerop (decf (gethash address table))))
+          (remhash address table))))))
 
 (defun enter-address (engine connection)
   "Counts CONNECTION of ENGINE, which the caller owns, for the address that its service tells, and
@@ -440,7 +412,11 @@ counted then, and the caller is to refuse it.  True also where the service tells
   (multiple-value-bind (limit address) (counting-failures (engine nil)
                                          (address-limit (engine-service engine) connection))
     (or (null limit)
-        (change-address-count engine connection address 1 limit))))
+        (with-lock-briefly ((engine-addresses-lock engine))
+          (when (< (gethash address (engine-addresses engine) 0) limit)
+            (incf (gethash address (engine-addresses engine) 0))
+            (setf (connection-address connection) address)
+            t)))))
 
 (defun note-closed (engine connection)
   "Notes that CONNECTION, which ENGINE has counted as open, no longer is."

@@ -78,9 +78,6 @@ budget and PLACE."
 (defparameter *worthwhile-garbage* 1/16
   "The share of the heap for which all garbage is collected at once.")
 
-(defparameter *longest-between-collections* 10000
-  "Garbage is collected after so many milliseconds, however little there may be.")
-
 (defvar *collection-lock* (bt:make-lock "collection")
   "Held while all garbage is collected for the sake of clients: others that want that wait.")
 
@@ -102,8 +99,7 @@ long enough ago."
         (collect-garbage)
         (let ((ended (milliseconds)))
           (setf *used-after-collection* (heap-used)
-                *next-collection* (+ ended (min (* 9 (1+ (- ended began)))
-                                                *longest-between-collections*))))))))
+                *next-collection* (+ ended (* 9 (1+ (- ended began))))))))))
 
 (defun fits-in-heap-p (octets)
   "True when OCTETS more, an integer, may be allocated in the heap as it is, garbage included, or

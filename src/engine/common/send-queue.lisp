@@ -225,17 +225,13 @@ which QUEUE is dead, or NIL."
         (send-queue-held queue) '()
         (send-queue-size queue) 0
         (send-queue-looked queue) nil)
-  (change-reservation (send-queue-reserved queue) 0))
+  (change-reservation (send-queue-reserved queue) 0)
+  (notify-waiters queue))
 
-(defun take-takers (queue)
-  "If there is room in QUEUE, wakes the threads that wait for it, and removes and returns the
-functions to be called, the oldest first.  When it is dead, its owner calls these, since a program
-is told of the end first."
-  (when (<= (send-queue-size queue) (ash (send-queue-mark queue) -1))
-    (when (send-queue-changed queue)
-      (bt:condition-notify (send-queue-changed queue)))
-    (unless (dead-p queue)
-      (reverse (shiftf (send-queue-on-room queue) '())))))
+(defun notify-waiters (queue)
+  "Wakes the threads that wait for room in QUEUE, or for its end."
+  (when (send-queue-changed queue)
+    (bt:condition-notify (send-queue-changed queue))))
 
 ;;; From any thread
 
@@ -291,10 +287,12 @@ need not own the connection.  Returns an error number, or NIL."
   (send-waiting queue)
   (let* ((takers '())
          (failure (with-send-queue (queue)
-                    (if (dead-p queue)
-                        +ebadf+
-                        (prog1 (send-parts queue)
-                          (setf takers (take-takers queue)))))))
+                    (cond ((dead-p queue) +ebadf+)
+                          ((send-parts queue)) ; a program is told of the end first, by the owner
+                          ((<= (send-queue-size queue) (ash (send-queue-mark queue) -1))
+                           (notify-waiters queue)
+                           (setf takers (reverse (shiftf (send-queue-on-room queue) '())))
+                           nil)))))
     (when takers
       (let ((*giving-room-p* t))
         (interruptibly (mapc #'funcall takers))))
@@ -306,7 +304,6 @@ an event: the owner of the connection closes it, and calls the functions that wa
   (with-send-queue (queue)
     (unless (dead-p queue)
       (end-under-lock queue)
-      (take-takers queue)
       (when shut-p
         (shut-descriptor (send-queue-descriptor queue) :io)))))
 

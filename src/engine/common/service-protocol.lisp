@@ -29,69 +29,47 @@ A worker makes the call.  An error is counted and logged, and the connection clo
   (:documentation "Releases everything that SERVICE keeps for CONNECTION, and flushes its output:
 the engine is about to close the socket.  Returns true if the peer may send more, though no input
 is there: it has not said that it would not, or part of an announced content is missing.  The
-engine calls it once more after a non-local exit.  An error is counted.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
+engine calls it once more after a non-local exit.  An error is counted."))
 
 (defgeneric time-out-handler (service connection)
   (:documentation "Tells SERVICE that the time that LIMIT-HANDLER-AT has set for CONNECTION has
 passed, while a worker serves that.  The sentinel calls it, at each look until the worker sets
 another deadline, and does not own CONNECTION: SERVICE must see to it that the worker does not leave
-CONNECTION meanwhile.  It must not wait.  Its value does not matter.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
+CONNECTION meanwhile.  It must not wait.  Its value does not matter."))
 
 (defgeneric give-notice (service connection)
   (:documentation "Tells the peer of CONNECTION why it is going to be closed: for the reason of
 CONNECTION-DEADLINE-KIND.  With one of *REFUSAL-REASONS*, it was just accepted, and is refused;
 otherwise it waited without a worker.  True if SERVICE had something to say.  The owner of
 CONNECTION, which is a worker that accepts or the sentinel, calls it, so it must not wait: octets
-that the system does not take at once are lost.  An error is counted.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
+that the system does not take at once are lost.  An error is counted."))
 
 (defgeneric address-limit (service connection)
   (:documentation "How many connections of SERVICE, an integer above 0, may be open at a time from
 the address of CONNECTION, which was just accepted; and the integer that stands for that address.
 NIL for no limit.  The owner of CONNECTION calls it, so it must not wait.  An error is counted, and
-means no limit.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
+means no limit."))
 
 (defgeneric keep-unread-input (service engine connection)
   (:documentation "Reserves memory for the unserved input that SERVICE has read of CONNECTION, of
 ENGINE, while CONNECTION waits for its next turn, or until its peer has taken its output.  NIL if
-there is no memory: CONNECTION is closed then.  The owner of CONNECTION calls it.")
-  (:method ((service service) engine connection)
-    (declare (ignore engine connection))
-    t))
+there is no memory: CONNECTION is closed then.  The owner of CONNECTION calls it."))
 
 (defgeneric input-kept-p (service connection)
   (:documentation "True if SERVICE has memory of the budget of all clients for input of CONNECTION,
 which is parked.  Any thread calls it; without owning CONNECTION it may get the answer of another
-moment.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
+moment."))
 
 (defgeneric make-engine-thread (service role thunk)
   (:documentation "Makes the thread of ROLE of the engine of SERVICE, which calls THUNK, a
 function without arguments.  Returns the thread, or anything else if it is not known.  ROLE is
   an integer  the number of a worker;
   :SENTINEL   the thread that lives as long as the engine runs; it is replaced if it dies.
-Signals an error if no thread can be made; the engine tries again later.")
-  (:method ((service service) role thunk)
-    (bt:make-thread thunk :name (format nil "~:[~(~A~)~;worker-~D~]" (integerp role) role))))
+Signals an error if no thread can be made; the engine tries again later."))
 
 (defgeneric call-as-worker (service thunk)
   (:documentation "Calls THUNK, a function without arguments, which is the whole life of a worker
-of SERVICE, in its thread.  Its value does not matter.")
-  (:method ((service service) thunk)
-    (funcall thunk)))
+of SERVICE, in its thread.  Its value does not matter."))
 
 (defgeneric note (service level control &rest arguments)
   (:documentation "Reports an event to the people that run SERVICE.  LEVEL is :INFO, :WARNING or

@@ -139,7 +139,7 @@ requests of each kind; docs/guide/operating.md explains the others."
                   :keep-alive-waiting (worker-count engine :keep-alive)
                   :suspended (worker-count engine :suspended)
                   :made (engine-made engine)
-                  :ended (worker-count engine :ended)
+                  :ended (- (engine-made engine) (pool-size engine))
                   :accepted (counter-count (engine-accepted engine))
                   :open (open-count engine)
                   :parked (in-state :new :parked)

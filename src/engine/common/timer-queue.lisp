@@ -53,9 +53,7 @@ request.  They are late by that much at most.")
   ;; Statistics, since the start:
   (made 0 :type fixnum)
   (run 0 :type fixnum)
-  (failed 0 :type fixnum)
-  (cancelled 0 :type fixnum)
-  (dropped 0 :type fixnum))
+  (failed 0 :type fixnum))
 
 (defstruct (timer (:include opaque) (:constructor make-timer (timers deadline function))
                   (:copier nil))
@@ -155,7 +153,7 @@ otherwise a lack of memory would end the process."
   (loop until (with-timers (timers)
                 (cond ((timers-closed-p timers)
                        (setf (timer-function timer) nil)
-                       (incf (timers-dropped timers)))
+                       t)
                       ((< (timers-count timers) (length (timers-entries timers)))
                        (setf (timer-number timer) (incf (timers-made timers)))
                        (rise timers (1- (incf (timers-count timers))) timer)
@@ -198,7 +196,7 @@ ENGINE, after SECONDS, a real.  The call comes no earlier, and about a quarter o
 later, so that timers that are due at about the same time share an alarm.  Returns a TIMER.  In the
 ready engine a worker calls FUNCTION, so it may block; in the blocking engine one worker at a time
 calls all that are due.  Errors in FUNCTION are logged and counted.  When ENGINE stops, pending
-timers are dropped and counted, and so are later ones.  Any thread may call this."
+timers are dropped, and so are later ones.  Any thread may call this."
   (let* ((timers (engine-timers engine))
          (timer (make-timer timers (+ (microseconds) (delay-microseconds seconds)) function)))
     (add-timer timers timer)
@@ -212,14 +210,12 @@ call this."
     (with-timers (timers)
       (unless (minusp (timer-place timer))
         (remove-timer timers (timer-place timer))
-        (incf (timers-cancelled timers))
         t))))
 
 (defun close-timers (timers)
   "Drops TIMERS, and those that are scheduled from now on.  Does nothing the second time."
   (with-timers (timers)
     (setf (timers-closed-p timers) t)
-    (incf (timers-dropped timers) (timers-count timers))
     ;; Longer than a lock is held otherwise, once in the life of an engine that ends.
     (loop until (zerop (timers-count timers))
           do (remove-timer timers (1- (timers-count timers))))))
@@ -239,15 +235,13 @@ call this."
 
 (defun timer-statistics (&optional timers)
   "A plist: how many of TIMERS are pending; how many, since the start, had their function called, of
-which some failed; were cancelled; were dropped.  Zeros where there are no TIMERS."
+which some failed.  Zeros where there are no TIMERS."
   (if timers
       (with-timers (timers)
         (list :pending (timers-count timers)
               :run (timers-run timers)
-              :failed (timers-failed timers)
-              :cancelled (timers-cancelled timers)
-              :dropped (timers-dropped timers)))
-      (zeros '(:pending :run :failed :cancelled :dropped))))
+              :failed (timers-failed timers)))
+      (zeros '(:pending :run :failed))))
 
 (defgeneric call-when-pool-serves (engine function)
   (:documentation "Has FUNCTION, a function without arguments, called once, in a thread of ENGINE,

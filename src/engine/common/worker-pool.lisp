@@ -4,11 +4,8 @@
 
 (defun set-worker-state (worker state)
   "Changes WORKER to STATE.  Under the lock."
-  (let ((counts (engine-counts (worker-engine worker))))
-    (decf (svref counts (state-index (worker-state worker))))
-    (incf (svref counts (state-index state)))
-    (setf (worker-state worker) state
-          (worker-since worker) (milliseconds))))
+  (setf (worker-state worker) state
+        (worker-since worker) (milliseconds)))
 
 (defgeneric overflow-acceptor-needed-p (engine)
   (:documentation "True if ENGINE needs a worker, besides those that may serve, that accepts
@@ -62,7 +59,6 @@ was raised.  Under the lock."
   "A new worker, counted as :STARTING before its thread exists.  Under the lock."
   (let ((worker (make-pool-worker engine (incf (engine-made engine)))))
     (push worker (engine-workers engine))
-    (incf (svref (engine-counts engine) (state-index :starting)))
     worker))
 
 (defun retire (worker)
