@@ -150,7 +150,7 @@ those that are due, or a queued connection to serve."
              (counter-add (engine-accepted engine) 1)
              (remf (engine-troubles engine) :accept)
              (cond ((not (serving-p engine)) :late)
-                   (crowded-p :refused)
+                   (crowded-p :address)
                    ((not (full-p engine))
                     (counter-add (engine-open engine) 1)
                     (assign-connection worker connection)
@@ -165,22 +165,21 @@ those that are due, or a queued connection to serve."
                     (counter-add (engine-open engine) 1)
                     (setf (engine-queue engine) (append (engine-queue engine) (list connection))
                           (engine-overloaded-p engine) t)
-                    :queued)
-                   (t :refused)))))
-    (ecase decision
-      (:serve
-       (when sibling
-         (launch sibling))
-       connection)
-      (:queued nil)
-      (:refused
-       (unwind-protect (refuse-with-notice engine connection (if crowded-p :address :threads))
-         (leave-address engine connection)
-         (close-unread (connection-handle connection)))
-       nil)
+                    :queue)
+                   (t :threads)))))
+    (when sibling
+      (launch sibling))
+    (case decision
+      (:serve connection)
+      (:queue nil)
       (:late
        (leave-address engine connection)
        (close-socket (connection-handle connection))
+       nil)
+      (t
+       (unwind-protect (refuse-with-notice engine connection decision)
+         (leave-address engine connection)
+         (close-unread (connection-handle connection)))
        nil))))
 
 (defmethod accept-rest ((engine blocking-engine) seconds)

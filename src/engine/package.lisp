@@ -22,7 +22,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-queue #:connection-output #:send-queue #:make-send-queue #:with-send-queue
    #:send-queue-lock #:send-queue-descriptor #:send-queue-parts #:send-queue-size
    #:send-queue-sender #:send-queue-waits-p #:send-queue-sending-p #:send-waiting
-   #:send-queue-arm #:send-queue-mark #:send-queue-on-room #:send-queue-changed #:dead-p
+   #:send-queue-arm #:send-queue-mark #:send-queue-on-room #:send-queue-changed #:send-queue-dead-p
    #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock #:queue-octets
    #:hold-octets #:release-held #:flush-queue #:end-queue #:make-room-for-output #:peer-progress
    #:note-worker-wait #:limit-taking #:send-queue-milliseconds #:next-look-at-taker

@@ -434,7 +434,7 @@ served, since the poller will not report them."
                    ;; A client that is gone gets no farewell of TLS.
                    (error () (close (http-stream http) :abort t))))
                (when (and (open-stream-p socket-stream)
-                          (not (dead-p (connection-queue connection))))
+                          (not (send-queue-dead-p (connection-queue connection))))
                  (finish-output socket-stream)))
           (when io
             (end-tls io)

@@ -64,11 +64,8 @@ wakes it.")
   ;; Notified when a worker came or went; START and STOP wait on it.
   (changed (bt:make-condition-variable) :read-only t)
   (phase :new :type keyword)
-  ;; The sentinel's thread; that of the caller of START before it has begun; NIL before that, and
-  ;; after it has ended.
-  (sentinel nil)
+  (sentinel nil)                        ; its thread; NIL before it has begun, and after its end
   (sentinel-wakeup (bt:make-condition-variable) :read-only t) ; notified before its tick
-  (resources-held-p nil)                ; RELEASE-RESOURCES may have something to give back
   (accepting-p nil)                     ; it accepts connections from its listener
   (listener-users 0 :type fixnum)       ; threads that stop it, and use the listener meanwhile
   (troubles '() :type list)             ; a plist of those that last; see NOTE-TROUBLE
@@ -97,10 +94,6 @@ wakes it.")
   ;; How long requests took that were served by workers that have ended.
   (served-before (make-tally-sheet) :read-only t))
 
-(defmethod print-object ((engine engine) stream)
-  (print-unreadable-object (engine stream :type t :identity t)
-    (format stream "~(~A~)" (engine-phase engine))))
-
 (defstruct (worker (:include opaque) (:constructor make-worker (engine number)))
   "One thread of the pool of ENGINE."
   ;; The engine that WORKER works for.
@@ -115,10 +108,6 @@ wakes it.")
   (task nil)
   ;; How long its requests took; written by its own thread alone.
   (durations (make-tally-sheet) :read-only t))
-
-(defmethod print-object ((worker worker) stream)
-  (print-unreadable-object (worker stream :type t)
-    (format stream "~D ~(~A~)" (worker-number worker) (worker-state worker))))
 
 (defvar *worker* nil
   "The worker whose thread this is, or NIL.")

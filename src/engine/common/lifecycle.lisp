@@ -25,17 +25,6 @@ The end of the process has to end them.")
         until (compare-and-set (symbol-value '*engines*) engines
                                (funcall function engine engines))))
 
-(defun release-resources-when-empty (engine)
-  "Releases the resources of ENGINE, once, if it has stopped and no thread of it is left."
-  (let ((sentinel (engine-sentinel engine)))
-    (when (and (engine-stopped-p engine)
-               (null (engine-workers engine))
-               (not (and sentinel (bt:thread-alive-p sentinel))))
-      (list-engine engine #'remove)     ; also for a sentinel that has begun too late
-      (when (with-engine (engine)
-              (shiftf (engine-resources-held-p engine) nil))
-        (release-resources engine)))))
-
 ;;; Start
 
 (defun start-engine (engine)
@@ -46,11 +35,7 @@ listener cannot be watched; and leaves nothing behind."
             (when (eq (engine-phase engine) :new)
               (setf (engine-phase engine) :running
                     (engine-accepting-p engine) t
-                    (engine-started engine) (milliseconds)
-                    ;; The current thread stands for the sentinel, so that resources are not
-                    ;; released before they are there.
-                    (engine-sentinel engine) (bt:current-thread)
-                    (engine-resources-held-p engine) t)))
+                    (engine-started engine) (milliseconds))))
     (error 'no-workers))
   (unless-returned
       (progn
@@ -65,11 +50,10 @@ listener cannot be watched; and leaves nothing behind."
         (when (zerop (pool-size engine))
           (error (or (trouble engine :threads) 'no-workers)))
         (call-making-thread (lambda () (make-sentinel engine)))
-        (wait-for-change engine 5 (lambda ()
-                                    (not (eq (bt:current-thread) (engine-sentinel engine))))))
-    (with-engine (engine)
-      (setf (engine-sentinel engine) nil))
-    (stop-engine engine :timeout 0))
+        (wait-for-change engine 5 (lambda () (engine-sentinel engine))))
+    (stop-engine engine :timeout 0)
+    (unless (engine-sentinel engine)
+      (release-resources engine)))
   engine)
 
 ;;; Stop
@@ -195,9 +179,8 @@ LIST-ENGINE-CONNECTIONS."
         (notify-sentinel engine)))
     ;; For connections that RESUME-CONNECTION has parked meanwhile; later it ends them itself.
     (end-input engine :keep-alive :writing)
-    (when (and sentinel (not (eq sentinel (bt:current-thread))))
+    (when sentinel
       (join-thread sentinel (funcall left)))
-    (release-resources-when-empty engine)
     (join-exited-threads engine (funcall left)))
   (with-engine (engine)
     (loop for worker in (engine-workers engine)

@@ -8,13 +8,13 @@
 ;;;; waits or a function of a program runs.  Where a stream of the Lisp carries the octets, a send
 ;;;; waits: all is queued, and one thread at a time sends what is queued, without the lock.
 ;;;;
-;;;;   phase    a write                       and what waits
-;;;;   :OPEN    is sent, or queued            is sent by a worker when the poller says so
-;;;;   :DEAD    returns an error number       was dropped; threads that waited for room were woken
+;;;; A write is sent, or queued for a worker, which the poller calls when there is room, until the
+;;;; queue is dead: then what waited was dropped, threads that waited for room were woken, and a
+;;;; write returns an error number.
 ;;;;
 ;;;; Invariants:
 ;;;; - While octets wait on a connection that the poller watches, it is armed for output.
-;;;; - The descriptor is used only in the phase :OPEN, and closed only in the phase :DEAD.  So no
+;;;; - The descriptor is used only before the queue is dead, and closed only after that.  So no
 ;;;;   thread uses a number that is another connection's by then.
 ;;;; - RESERVED counts the vectors of the parts in the memory budget of all clients.
 ;;;; - Nobody changes the octets of a part.  The open file of a part is that part's alone.
@@ -50,7 +50,7 @@
   "The output of a connection on DESCRIPTOR, an integer, or NIL where SENDER sends."
   (descriptor nil :type (or null fixnum) :read-only t)
   (lock (bt:make-lock "send queue") :read-only t)
-  (phase :open :type (member :open :dead))
+  (dead-p nil)                          ; it takes and sends nothing any more
   ;; The parts (see PART) of SEND-QUEUE, and the last cons of that list.
   (parts '() :type list)
   (last '() :type list)
@@ -85,10 +85,6 @@
   "Evaluates BODY, which is short and does not wait, while no other thread uses QUEUE."
   `(with-lock-briefly ((send-queue-lock ,queue))
      ,@body))
-
-(defun dead-p (queue)
-  "True when QUEUE takes and sends nothing any more."
-  (eq :dead (send-queue-phase queue)))
 
 ;;; Under the lock
 
@@ -188,7 +184,7 @@ which QUEUE is dead, or NIL."
 
 (defun write-under-lock (queue octets start end copy-p)
   "See WRITE-TO-QUEUE."
-  (cond ((dead-p queue) +ebadf+)
+  (cond ((send-queue-dead-p queue) +ebadf+)
         ((= start end) nil)
         ((and (send-queue-parts queue) (send-queue-arm queue)) ; it is armed
          (queue-octets queue octets start end copy-p))
@@ -217,7 +213,7 @@ which QUEUE is dead, or NIL."
   nil)
 
 (defun end-under-lock (queue)
-  (setf (send-queue-phase queue) :dead
+  (setf (send-queue-dead-p queue) t
         (send-queue-sending-p queue) nil)
   (drop-parts (send-queue-parts queue))
   (setf (send-queue-parts queue) '()
@@ -247,7 +243,7 @@ dead."
 (defun write-parts (queue parts)
   "Writes PARTS, a list (see PART), as WRITE-TO-QUEUE does.  Takes the files of PARTS over."
   (or (with-send-queue (queue)
-        (cond ((dead-p queue)
+        (cond ((send-queue-dead-p queue)
                (drop-parts parts)
                +ebadf+)
               (t
@@ -270,7 +266,7 @@ number, or NIL.  A non-local exit makes QUEUE dead."
                                    0)))
                    (with-send-queue (queue)
                      (setf (send-queue-sending-p queue) nil)
-                     (cond ((dead-p queue) (return +ebadf+))
+                     (cond ((send-queue-dead-p queue) (return +ebadf+))
                            ((plusp count) (note-sent queue (list part) count))
                            ((zerop left) (drop-first queue))
                            (t
@@ -287,7 +283,7 @@ need not own the connection.  Returns an error number, or NIL."
   (send-waiting queue)
   (let* ((takers '())
          (failure (with-send-queue (queue)
-                    (cond ((dead-p queue) +ebadf+)
+                    (cond ((send-queue-dead-p queue) +ebadf+)
                           ((send-parts queue)) ; a program is told of the end first, by the owner
                           ((<= (send-queue-size queue) (ash (send-queue-mark queue) -1))
                            (notify-waiters queue)
@@ -302,7 +298,7 @@ need not own the connection.  Returns an error number, or NIL."
   "Makes QUEUE dead, and drops what waits.  If SHUT-P, also shuts the descriptor down, which makes
 an event: the owner of the connection closes it, and calls the functions that wait for room."
   (with-send-queue (queue)
-    (unless (dead-p queue)
+    (unless (send-queue-dead-p queue)
       (end-under-lock queue)
       (when shut-p
         (shut-descriptor (send-queue-descriptor queue) :io)))))
@@ -342,7 +338,7 @@ second, an integer.  Either is NIL for no limit."
   "Looks at NOW, in MILLISECONDS, how many octets the peer of QUEUE, a SEND-QUEUE in which octets
 wait, has taken.  The first look begins a wait.  True if it has taken too few by then."
   (with-send-queue (queue)
-    (when (and (send-queue-parts queue) (not (dead-p queue)))
+    (when (and (send-queue-parts queue) (not (send-queue-dead-p queue)))
       (let* ((unsent (unsent-octets (send-queue-descriptor queue))) ; by the kernel, if it says
              (owed (if (minusp unsent) nil (+ unsent (send-queue-size queue))))
              (before (shiftf (send-queue-owed queue) owed))

@@ -87,8 +87,7 @@ was raised.  Under the lock."
         (call-as-worker (engine-service engine)
                         (lambda () (noting-end (engine) (worker-loop engine worker))))
       (with-engine (engine)
-        (retire worker))
-      (release-resources-when-empty engine))))
+        (retire worker)))))
 
 (defun launch (worker)
   "Makes the thread of WORKER, which was reserved.  True if that succeeded; otherwise the
@@ -130,20 +129,23 @@ lock.")
 
 (defun run-sentinel (engine)
   "The life of the sentinel of ENGINE in its own thread.  Only a person at a REPL or a failing Lisp
-makes it die before ENGINE stops.  Its last act is then to make the next one."
+makes it die before ENGINE stops.  Its last act is then to make the next one.  Otherwise that is to
+release the resources of ENGINE, once no worker is left."
   (unwind-protect
       (progn
         (with-engine (engine)
           (setf (engine-sentinel engine) (bt:current-thread))
           (bt:condition-notify (engine-changed engine)))
         (list-engine engine)
-        (uninterruptibly (sentinel-loop engine)))
-    (cond ((serving-p engine)
-           (thread-made-p engine (lambda () (make-sentinel engine))))
-          (t
-           (with-engine (engine)
-             (setf (engine-sentinel engine) nil))
-           (release-resources-when-empty engine)))))
+        (uninterruptibly
+          (sentinel-loop engine)
+          (interruptibly (wait-for-change engine nil (lambda () (zerop (pool-size engine)))))
+          (list-engine engine #'remove)
+          (release-resources engine)))
+    (if (serving-p engine)
+        (thread-made-p engine (lambda () (make-sentinel engine)))
+        (with-engine (engine)
+          (setf (engine-sentinel engine) nil)))))
 
 (defun make-sentinel (engine)
   "Makes the sentinel of ENGINE, and returns its thread."

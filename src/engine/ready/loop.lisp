@@ -274,7 +274,7 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
   (let ((queue (connection-queue connection))
         (served (connection-served connection)))
     (cond
-      ((dead-p queue) :broken)
+      ((send-queue-dead-p queue) :broken)
       ((send-queue-parts queue)
        ;; No worker waits for a peer that takes its time.  Input that comes meanwhile stays in the
        ;; socket, so a peer that sends requests and reads no answers blocks its own sending.

@@ -403,7 +403,7 @@ anyway.  True if any memory came free at once.  The caller owns none of them."
                          (lambda (connection)
                            (let ((queue (connection-queue connection)))
                              (and (or (plusp (send-queue-reserved queue))
-                                      (and (not (dead-p queue))
+                                      (and (not (send-queue-dead-p queue))
                                            (input-kept-p (engine-service engine) connection)))
                                   (or (connection-deadline connection) 0))))))
     (< (client-memory-reserved) before)))

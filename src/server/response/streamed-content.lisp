@@ -50,12 +50,12 @@
 (defun shared-queue-shut-p (shared-queue)
   "True when SHARED-QUEUE accepts no octets any more, however much room there is."
   (or (not (eq :open (shared-queue-phase shared-queue)))
-      (dead-p (shared-queue-queue shared-queue))))
+      (send-queue-dead-p (shared-queue-queue shared-queue))))
 
 (defun shared-queue-ended-p (shared-queue)
   "True when SHARED-QUEUE has ended, or its octets were dropped."
   (or (eq :ended (shared-queue-phase shared-queue))
-      (dead-p (shared-queue-queue shared-queue))))
+      (send-queue-dead-p (shared-queue-queue shared-queue))))
 
 (defun put-in-shared-queue (shared-queue octets &optional however-full-p)
   "Puts OCTETS, a vector that must not change any more, into SHARED-QUEUE.  Returns :ROOM when more
@@ -86,7 +86,7 @@ has ended; or :TOO-LONG because fewer octets were announced."
 (defun owner-wanted-p (shared-queue)
   "True when octets of SHARED-QUEUE wait for the owner of the connection, since no poller does."
   (let ((queue (shared-queue-queue shared-queue)))
-    (and (or (send-queue-parts queue) (dead-p queue))
+    (and (or (send-queue-parts queue) (send-queue-dead-p queue))
          (or (send-queue-waits-p queue) (null (send-queue-arm queue))))))
 
 (defun silent-again-p (shared-queue)
