@@ -4,8 +4,7 @@
 
 (defstruct (connection (:include opaque)
             (:constructor make-connection
-                (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer
-                         parkable-p
+                (socket &key (descriptor -1) (opened (milliseconds)) peer parkable-p
                  &aux (queue (make-send-queue (if (minusp descriptor) nil descriptor))))))
   "One client.  Its owner alone writes the slots, save OWNERSHIP, and WATCHED, which changes under
 the lock of QUEUE.  The sentinel and who makes statistics read them all: what these see may be of
@@ -31,7 +30,7 @@ different moments."
   ;; The SEND-QUEUE of CONNECTION: what its socket did not take yet.
   (queue nil :type send-queue)
   ;; In the ready engine only:
-  (generation 0 :type fixnum :read-only t) ; see CONNECTION-TOKEN
+  (generation 0 :type fixnum)           ; see CONNECTION-TOKEN
   ;; The peer of CONNECTION as ACCEPT-DESCRIPTOR returned it, for DESCRIPTOR-PEER-NAME; NIL where
   ;; it returned none.
   (peer nil :type (or null fixnum) :read-only t)
@@ -115,14 +114,6 @@ way when descriptors run out."
   "Lets the sentinel end CONNECTION when SECONDS, a real or NIL for never, have passed since
 NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."
   (set-deadline-at connection kind (and seconds (+ now (as-milliseconds seconds)))))
-
-(defun call-with-deadline (connection kind seconds thunk)
-  "Calls THUNK.  If that takes longer than SECONDS, a real or NIL for no limit, the sentinel ends
-CONNECTION, so that reads and writes of it get an end of file or an error.  KIND, a keyword, says
-what THUNK waits for."
-  (set-deadline connection kind seconds (milliseconds))
-  (unwind-protect (funcall thunk)
-    (setf (connection-deadline connection) nil)))
 
 (defun awaits-p (connection &rest kinds)
   "True if the last deadline of CONNECTION is of one of KINDS."
@@ -281,13 +272,8 @@ worker that handles an event defers interrupts already, and needs no AS-OWNER."
   (generation 0 :type fixnum)           ; of the connection that came last
   (lock (bt:make-lock "table") :read-only t))
 
-(defun next-generation (table)
-  "A number that no late event of TABLE carries."
-  (with-lock-briefly ((table-lock table))
-    (setf (table-generation table) (ldb (byte 30 0) (1+ (table-generation table))))))
-
 (defun enter-connection (table connection)
-  "Enters CONNECTION in TABLE for its descriptor."
+  "Enters CONNECTION in TABLE for its descriptor, and gives it a generation that no late event has."
   (with-lock-briefly ((table-lock table))
     (let* ((descriptor (connection-descriptor connection))
            (connections (table-connections table))
@@ -297,6 +283,8 @@ worker that handles an event defers interrupts already, and needs no AS-OWNER."
       (when (> size (length connections))
         (set-published (table-connections table)
                        (replace (make-array size :initial-element nil) connections)))
+      (setf (connection-generation connection)
+            (setf (table-generation table) (ldb (byte 30 0) (1+ (table-generation table)))))
       (set-published (svref (table-connections table) descriptor) connection))))
 
 (defun forget-connection (table connection)

@@ -35,7 +35,8 @@ heap is not known, and nothing is limited."
 (defun reserve-client-memory (octets &optional (share 1))
   "Reserves OCTETS, an integer of 0 or more.  True when no more than SHARE of the budget, a
 rational, is reserved then; otherwise NIL, and nothing was reserved.  SHARE is *WAITING-SHARE* for
-what waits for a client; NIL reserves whatever the budget is, for memory that is in use already.
+what waits for a client; NIL reserves whatever the budget is, for memory that is in use already, or
+releases minus OCTETS.
 Any thread may call it; the caller releases as many octets later, and is not to be interrupted
 before it has noted that."
   (let ((budget (client-memory-budget)))

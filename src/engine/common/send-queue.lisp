@@ -93,10 +93,10 @@
   (if (octets-part-p part) (length (octets-part-octets part)) 0))
 
 (defun hold-memory (queue octets)
-  "Counts OCTETS, an integer, for QUEUE: beyond the budget, too; see MAKE-ROOM-FOR-OUTPUT."
-  (unless (zerop octets)
-    (change-reservation (send-queue-reserved queue) (+ (send-queue-reserved queue) octets)
-                        :share nil)))
+  "Counts OCTETS more, an integer, or fewer if it is below 0, for QUEUE: beyond the budget, too; see
+MAKE-ROOM-FOR-OUTPUT."
+  (incf (send-queue-reserved queue) octets)
+  (reserve-client-memory octets nil))
 
 (defun hold-octets (queue octets)
   "Keeps OCTETS, a vector, in QUEUE until RELEASE-HELD."
@@ -221,7 +221,7 @@ which QUEUE is dead, or NIL."
         (send-queue-held queue) '()
         (send-queue-size queue) 0
         (send-queue-looked queue) nil)
-  (change-reservation (send-queue-reserved queue) 0)
+  (hold-memory queue (- (send-queue-reserved queue)))
   (notify-waiters queue))
 
 (defun notify-waiters (queue)

@@ -181,14 +181,10 @@ alarm is set for the next."
 
 (defun delay-microseconds (seconds)
   "SECONDS, a real, in microseconds, an integer; 0 for those below."
-  (typecase seconds
-    ;; Almost always; without consing.
-    ((single-float 0f0 1000f0) (values (ceiling (* 1000000f0 seconds))))
-    ((double-float 0d0 1000000d0) (values (ceiling (* 1000000d0 seconds))))
-    (t (cond ((<= seconds 0) 0)
-             ((>= (/ +most-microseconds+ 1000000) seconds)
-              (values (ceiling (* 1000000 (rational seconds)))))
-             (t +most-microseconds+)))))    ; infinity, for one
+  (cond ((<= seconds 0) 0)
+        ((>= (/ +most-microseconds+ 1000000) seconds)
+         (values (ceiling (* 1000000 (rational seconds)))))
+        (t +most-microseconds+)))       ; infinity, for one
 
 (defun schedule (engine seconds function)
   "Has FUNCTION, a function without arguments or the name of one, called once, in a thread of

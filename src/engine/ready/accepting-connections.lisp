@@ -52,7 +52,6 @@ connections, which the poller will not report."
     (let* ((table (engine-table engine))
            (connection (unless-returned
                            (make-connection nil :descriptor descriptor
-                                                :generation (next-generation table)
                                                 :opened (milliseconds)
                                                 :peer peer
                                                 :parkable-p t)
@@ -101,111 +100,6 @@ there may be more connections, for which no event will come."
           (:broken (drop-connection engine connection))))
       more-p)))
 
-<<<<<<< HEAD
-=======
-(defun rearm-listener (engine)
-  "Makes another event of the listener of ENGINE if connections wait there.  If the system
-refuses that, the sentinel tries again."
-  (let* ((listener (engine-listener-descriptor engine))
-         (result (rearm (engine-poller engine) listener listener)))
-    (when (and (minusp result) (engine-accepting-p engine))
-      (note-accept-trouble engine (make-accept-failure :other (error-text (- result)))))))
-
-(defun take-connection (engine worker)
-  "Accepts a connection, which the caller owns; returns NIL if there is none, or it was refused.
-WORKER is the worker that may serve it, T if another worker may, or NIL if all workers serve.  The
-second value is true if there may be more connections, which the poller will not report."
-  (multiple-value-bind (descriptor peer) (accept-descriptor (engine-listener-descriptor engine))
-    (when (minusp descriptor)
-      (return-from take-connection (values nil (note-failed-accept engine (- descriptor)))))
-    ;; A lack of descriptors is not over when one comes free.
-    (unless (typep (trouble engine :accept) '(or null descriptors-exhausted))
-      (forget-accept-trouble engine))
-    (let* ((connection (open-connection engine descriptor peer))
-           (reason (cond ((not (enter-address engine connection)) :address)
-                         ((and (null worker) (crowded-p engine)) :threads))))
-      (when reason
-        (unless-returned (refuse-with-notice engine connection reason)
-          (drop-connection engine connection))
-        (finish-connection engine connection :close))
-      (values (if reason nil connection) t))))
-
-(defun open-connection (engine descriptor peer)
-  "Makes a connection on DESCRIPTOR to PEER, which the caller owns.  If that fails, closes
-DESCRIPTOR."
-  (unless-returned
-      (let* ((table (engine-table engine))
-             (connection (make-connection nil :descriptor descriptor
-                                              :generation (next-generation table)
-                                              :opened (coarse-now (engine-pool-state engine))
-                                              :peer peer
-                                              :parkable-p t))
-             (queue (connection-queue connection)))
-        (setf (send-queue-connection queue) connection
-              (send-queue-arm queue) (engine-arm engine))
-        (enter-connection table connection)
-        (counter-add (engine-accepted engine) 1)
-        (counter-add (engine-open engine) 1)
-        connection)
-    (close-descriptor descriptor)))
-
-(defun crowded-p (engine)
-  "True if ENGINE, all of whose workers serve, has no room for the connection that was just
-opened: as many as its limit are served, or have input and no worker."
-  (let ((limit (engine-accept-limit engine)))
-    (case limit
-      (:unlimited nil)
-      ((nil) t)
-      ;; Most often few are open, and none has to be asked.  The new one is one of them.
-      (t (and (> (open-count engine) limit)
-              (let ((count (with-engine (engine) (busy-count engine))))
-                (block counting
-                  (map-connections (lambda (connection)
-                                     (when (>= count limit)
-                                       (return-from counting))
-                                     (when (octets-unseen-p engine connection)
-                                       (incf count)))
-                                   (engine-table engine)))
-                (>= count limit)))))))
-
-;;; When that fails
-
-(defun note-failed-accept (engine number)
-  "Records that accepting failed with the error NUMBER.  True if it may succeed at once."
-  (let ((kind (accept-failure-kind number)))
-    (case kind
-      (:gone t)
-      (:none
-       ;; Another thread may have got the event of a later connection, failed to accept it, and
-       ;; recorded that before this one forgets it.  So there may be one all the same.
-       (when (engine-accept-again-p engine)
-         (note-backlog-empty engine)
-         t))
-      (t
-       (when (engine-accepting-p engine) ; the sentinel will try again
-         (note-accept-trouble engine (make-accept-failure kind (error-text number))))
-       (when (and (eq :exhausted kind) (evict-idle-connections engine))
-         (rearm-listener engine))       ; behind the ends that are left to workers
-       nil))))
-
-(defun note-backlog-empty (engine)
-  "Records that no connection waited to be accepted by ENGINE.  A lack of descriptors is over
-then; for other trouble only the next connection shows whether it lasts."
-  (if (typep (trouble engine :accept) 'descriptors-exhausted)
-      (forget-accept-trouble engine)
-      (setf (engine-accept-again-p engine) nil)))
-
-(defun accept-again (engine)
-  "Tries again to accept connections of ENGINE that could not be accepted.  The sentinel calls
-this."
-  (unless (await-descriptor (engine-listener-descriptor engine) :input :until (milliseconds))
-    ;; The clients are gone, or another process with the same listener accepted them.
-    (note-backlog-empty engine))
-  (rearm-listener engine))
-
-;;; When no worker may
-
->>>>>>> 9bb648b (Drop what nobody counts, and defaults that nobody calls)
 (defmethod accept-rest ((engine ready-engine) seconds)
   (let ((left (countdown seconds)))
     ;; Another thread that stops ENGINE waits for the end of this before it closes the listener.

@@ -22,14 +22,14 @@ PROGRAM-STREAM makes.  Returns :NEXT; or :END where its handshake failed, which 
 any other error is logged as that, too."
   (let* ((base (http-base http))
          (socket-stream (socket-octet-stream (connection-usocket connection)))
-         (stream (call-with-deadline
-                  connection :handshake (seconds-for application :handshake)
-                  (lambda ()
-                    (handler-bind ((error (lambda (condition)
-                                            (when (encrypted-p application)
-                                              (note-failed-handshake application condition)
-                                              (return-from establish :end)))))
-                      (program-stream application socket-stream)))))
+         (stream (handler-bind ((error (lambda (condition)
+                                         (when (encrypted-p application)
+                                           (note-failed-handshake application condition)
+                                           (return-from establish :end)))))
+                   (set-deadline connection :handshake (seconds-for application :handshake)
+                                 (milliseconds))
+                   (unwind-protect (program-stream application socket-stream)
+                     (setf (connection-deadline connection) nil))))
          (io (if (and base (eq stream socket-stream))
                  base
                  (stream-io (make-io-stream nil (make-send-queue) stream base)))))
