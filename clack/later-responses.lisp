@@ -162,7 +162,8 @@ Signals REPLY-ALREADY-SENT."
 The response may come later."
   (let ((deferred-response (make-deferred-response
                             exchange
-                            (end-after (server-reply-timeout (exchange-application exchange)))
+                            (end-after (limits-reply-seconds
+                                        (application-limits (exchange-application exchange))))
                             nil)))
     (setf (exchange-deferred-response exchange) deferred-response)
     (flet ((give-up ()

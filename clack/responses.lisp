@@ -66,39 +66,42 @@ string."
 (defparameter *server-line*
   (map 'octets #'char-code (format nil "Server: recycling~C~C" #\Return #\Newline)))
 
-(defun encode-response-head (reply exchange status headers framing)
+(defun encode-response-head (reply exchange status headers framing &optional type)
   "Appends the head of the response to EXCHANGE, with STATUS and HEADERS, to REPLY, an empty OUTPUT.
 FRAMING is the number of octets of content, :CHUNKED, or NIL if the content ends with the
-connection.  Returns the protocol event that sending the head will be.  Signals INVALID-HEADER."
-  (let* ((server (exchange-application exchange))
-         (allowed-p (body-allowed-p status))
-         (said (header :connection headers))
-         (server-p nil))
+connection.  TYPE is the Content-Type where HEADERS have none, or NIL.  Returns the protocol event
+that sending the head will be.  Signals INVALID-HEADER."
+  (let ((allowed-p (body-allowed-p status)) (said nil) (server-p nil))
+    (encode-status-line reply status)
+    (loop for (name value) on headers by #'cddr
+          when value
+            do (let ((name (header-name name)))
+                 (case name
+                   ;; The server sets these itself.
+                   ((:content-length :transfer-encoding :keep-alive :date))
+                   (:connection
+                    (unless said
+                      (setf said value)))
+                   (:content-type
+                    (setf type nil)
+                    (when allowed-p
+                      (encode-header reply name value)))
+                   (t
+                    (when (eq name :server)
+                      (setf server-p t))
+                    (encode-header reply name value)))))
+    (when (and type allowed-p)
+      (encode-header reply :content-type type))
+    (unless server-p
+      (encode-octets reply *server-line*))
+    (cond ((not (and allowed-p framing)))
+          ((eq :chunked framing) (encode-header reply :transfer-encoding "chunked"))
+          (t (encode-header reply :content-length framing)))
     (multiple-value-bind (event connection keep-alive)
         (settle-reply-connection exchange status
                                  (and (or framing (not allowed-p))
-                                      (server-persistent-p server)
                                       (not (last-of-connection-p exchange)))
                                  said)
-      (encode-status-line reply status)
-      (loop for (name value) on headers by #'cddr
-            when value
-              do (let ((name (header-name name)))
-                   (case name
-                     ;; The server sets these itself.
-                     ((:content-length :transfer-encoding :connection :keep-alive :date))
-                     (:content-type
-                      (when allowed-p
-                        (encode-header reply name value)))
-                     (t
-                      (when (eq name :server)
-                        (setf server-p t))
-                      (encode-header reply name value)))))
-      (unless server-p
-        (encode-octets reply *server-line*))
-      (cond ((not (and allowed-p framing)))
-            ((eq :chunked framing) (encode-header reply :transfer-encoding "chunked"))
-            (t (encode-header reply :content-length framing)))
       (when (eq :switch event)
         (setf connection (or said "upgrade")))
       (when connection
@@ -122,13 +125,12 @@ Clack's handler for Hunchentoot has it.")
     (null)
     ((vector octet) (encode-octets reply (coerce element 'octets)))))
 
-(defun send-whole (exchange status headers length body)
+(defun send-whole (exchange status headers length body &optional type)
   "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content:
-BODY, octets, a part of a file, or a list of elements."
-  (begin-limited-reply exchange)
+BODY, octets, a part of a file, or a list of elements.  TYPE is as in ENCODE-RESPONSE-HEAD."
   (let ((io (http-io (exchange-http exchange))))
     (with-reply (reply)
-      (let* ((event (encode-response-head reply exchange status headers length))
+      (let* ((event (encode-response-head reply exchange status headers length type))
              (rest (and (content-wanted-p (head-method (exchange-head exchange)) status)
                         (etypecase body
                           (list
@@ -157,10 +159,7 @@ BODY, octets, a part of a file, or a list of elements."
   (destructuring-bind (status &optional headers body) response
     (etypecase body
       (list
-       (send-whole exchange status
-                   (if (and (some #'stringp body) (not (header :content-type headers)))
-                       (list* :content-type *text-type* headers)
-                       headers)
+       (send-whole exchange status headers
                    ;; For HEAD, the application may announce the length that GET would have.
                    (or (and (eq :head (head-method (exchange-head exchange)))
                             (every #'null body)
@@ -171,7 +170,8 @@ BODY, octets, a part of a file, or a list of elements."
                                    (null 0)
                                    ((vector octet) (length element)))
                                of-type index))
-                   body))
+                   body
+                   (and (some #'stringp body) *text-type*)))
       (pathname (send-file-response exchange status headers body))
       ((vector octet)
        (send-whole exchange status headers (length body) (coerce body 'octets))))))

@@ -12,14 +12,13 @@ listens.  For a Unix-domain socket, it is \"unix:\" followed by the path."))
 listens.  For a Unix-domain socket, it is 0."))
 
 (defclass clack-server (http-service)
-  ((app :initarg :app :reader server-app)
+  ((app :initarg :app)
    (arguments :initarg :arguments :reader server-arguments
               :documentation "All arguments of RUN, a plist.")
-   (debug :initarg :debug :initform nil :reader server-debug-p)
+   (debug :initarg :debug :initform nil)
    (limits :initarg :limits :reader application-limits)
    (read-timeout :initarg :read-timeout :initform 20 :reader read-seconds)
    (write-timeout :initarg :write-timeout :initform 20 :reader write-seconds)
-   (persistent-p :initarg :persistent-connections-p :initform t :reader server-persistent-p)
    (trusted-proxies :initarg :trusted-proxies :initform '() :reader trusted-proxies)
    (proxy-protocol-p :initarg :proxy-protocol :initform nil :reader proxy-protocol-p)
    (precompressed-files-p :initarg :precompressed-files :initform nil
@@ -28,7 +27,8 @@ listens.  For a Unix-domain socket, it is 0."))
                        :reader server-file-cache-control)
    (message-log-format :initarg :message-log-format :initform :text
                        :reader server-message-log-format)
-   (tls-context :initarg :tls-context :initform nil :reader handshake-context)
+   (tls-context :initarg :tls-context :initform nil
+                :reader handshake-context :reader encrypted-p)
    (threads :initarg :threads :reader server-threads
             :documentation "The limits on the number of threads, keyword arguments of an engine.")
    (address :initform nil :reader server-address)
@@ -45,10 +45,7 @@ all connections have the same; else NIL.")
    (error-output :initform *error-output* :reader server-error-output)
    (journal :accessor server-journal
             :documentation "Writes messages to ERROR-OUTPUT, in a thread of its own while the server
-runs.  When that stream blocks, lines are lost and counted, but no response and no worker waits.")
-   (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
-               :documentation "The last Host header: a list of its text, and the name and the port
-in it.  Replaced as a whole."))
+runs.  When that stream blocks, lines are lost and counted, but no response and no worker waits."))
   (:documentation "A server of one Clack application; see RUN."))
 
 (defmethod initialize-instance :after ((server clack-server) &key)
@@ -147,7 +144,9 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
 (defun make-clack-server (app arguments)
   "A CLACK-SERVER of APP with ARGUMENTS, a plist for RUN.  Signals UNFIT-ARGUMENT."
   (check-argument-types arguments *argument-types*)
-  (destructuring-bind (&key listen fd reuse-port proxy-protocol trusted-proxies &allow-other-keys)
+  (destructuring-bind (&key listen fd reuse-port proxy-protocol trusted-proxies
+                         (persistent-connections-p t)
+                       &allow-other-keys)
       arguments
     (when (and (or listen fd reuse-port) (not (special-listeners-supported-p)))
       (unfit (cond (listen :listen) (fd :fd) (t :reuse-port)) " needs SBCL under Linux"))
@@ -158,15 +157,14 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
            :allow-other-keys t
            :app app
            :arguments arguments
-           :limits (changed-limits *clack-limits* arguments)
+           :limits (changed-limits *clack-limits*
+                                   (if persistent-connections-p
+                                       arguments
+                                       (list* :max-connection-requests 1 arguments)))
            :trusted-proxies (networks-named trusted-proxies)
            :tls-context (tls-context-for arguments)
            :threads (apply #'thread-limits arguments)
            arguments)))
-
-(defun server-reply-timeout (server)
-  "How many seconds a delayed response of SERVER may take, a real, or NIL for no limit."
-  (limits-reply-seconds (application-limits server)))
 
 ;;; Start and stop
 
@@ -367,17 +365,13 @@ with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
 (defmethod place-of ((server clack-server))
   (place-text (server-address server) (server-port server)))
 
-(defvar *answered* nil
-  "The exchange of the request for which the current thread calls the application, or reports its
-failure; else NIL.")
-
 (defmethod note ((server clack-server) level control &rest arguments)
   "Limits the rate of all messages, since clients may cause any of them."
   (multiple-value-bind (arguments backtrace) (message-parts control arguments)
     (let ((text (if (equal control *rare-control*)
                     (message-text control arguments)
                     (counted-text (application-throttle server) control arguments #'report-text)))
-          (exchange *answered*))
+          (exchange *exchange*))
       (when text
         (append-line
          (server-journal server)
@@ -396,9 +390,6 @@ failure; else NIL.")
     (t (tell-of-failed-handshake server condition))))
 
 ;;; Questions of the layer below, and of the engine
-
-(defmethod encrypted-p ((server clack-server))
-  (and (handshake-context server) t))
 
 (defmethod program-stream ((server clack-server) socket-stream)
   (let ((context (handshake-context server)))

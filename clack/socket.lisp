@@ -22,7 +22,7 @@
   "True when the current thread may take the connection of EXCHANGE over: the response has not
 begun, and the whole request has come."
   (let ((protocol (exchange-protocol exchange)))
-    (and (eq exchange *answered*)
+    (and (eq exchange *exchange*)
          (eq :idle (our-side protocol))
          (eq :done (client-side protocol)))))
 
@@ -35,7 +35,7 @@ CANNOT-DEFER where the connection cannot be taken over any more."
   (let* ((head (exchange-head exchange))
          (upgrade (head-header head :upgrade))
          (websocket-p (and upgrade (string-equal "websocket" upgrade))))
-    (when (and websocket-p (eq exchange *answered*) (not (eq :none (head-framing head))))
+    (when (and websocket-p (eq exchange *exchange*) (not (eq :none (head-framing head))))
       (error (make-refusal :content-of-handshake)))
     (unless (untouched-p exchange)
       (error 'cannot-defer
