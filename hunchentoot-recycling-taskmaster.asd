@@ -81,8 +81,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
     :serial t
     :components ((:file "package")
                  (:file "opening-handshake")
-                 (:file "payload")      ; masks and UTF-8
-                 (:file "websocket-frames") ; their encoder, codes, and what may follow what
+                 (:file "websocket-frames") ; encoder, masks, codes, and what may follow what
                  (:file "message-decoder")))
    (:module "engine"                    ; threads and connections, nothing of HTTP
     :serial t

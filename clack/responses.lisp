@@ -109,7 +109,7 @@ that sending the head will be.  Signals INVALID-HEADER."
       (when keep-alive
         (encode-header reply :keep-alive keep-alive))
       (encode-date reply (get-universal-time))
-      (encode-end-of-head reply)
+      (encode-line-end reply)
       event)))
 
 ;;; Whole responses

@@ -57,15 +57,11 @@ returns their end, which becomes the fill."
 
 ;;; Octets
 
-(deftype simple-text ()
-  "The string types of header values."
-  '(or (simple-array character (*)) simple-base-string))
-
 (declaim (ftype (function (octets index octets index index) index) put-octets)
-         (ftype (function (octets index simple-text octet) (or null index)) put-text)
+         (ftype (function (octets index text octet) (or null index)) put-text)
          (ftype (function (octets index content-size (member 10 16)) index) put-number)
-         (ftype (function (simple-text index) index) codes-end)
-         (ftype (function (octets index simple-text index) (or null index)) put-codes)
+         (ftype (function (text index) index) codes-end)
+         (ftype (function (octets index text index) (or null index)) put-codes)
          (ftype (function (text index) index) utf-8-size)
          (ftype (function (octets index index text) (or null index)) put-utf-8))
 
@@ -159,32 +155,15 @@ OUTPUT."
 ;;; Strings.  RFC 3629, section 3, excludes surrogates.  In some Lisps strings are UTF-16, so a
 ;;; surrogate pair becomes the character that it encodes.  Any other surrogate becomes U+FFFD.
 
-(defun simple-text (string)
-  "STRING as a SIMPLE-TEXT."
-  (if (typep string 'simple-text)
-      string
-      (coerce string 'text)))
-
-(defmacro dispatch-text ((text) &body body)
-  "Compiles BODY once for each string type that TEXT, a variable, may have."
-  `(if (typep ,text '(simple-array character (*)))
-       (let ((,text ,text))
-         (declare (type (simple-array character (*)) ,text))
-         ,@body)
-       (let ((,text ,text))
-         (declare (type simple-base-string ,text))
-         ,@body)))
-
 (defun put-text (target position text class)
   "Puts TEXT in Latin-1 into TARGET at POSITION.  NIL if a character is not in CLASS."
-  (declare (type octets target) (type index position) (type octet class)
-           (type simple-text text) #.*hot-policy*)
-  (dispatch-text (text)
-    (dotimes (i (length text) (the index (+ position i)))
-      (let ((code (char-code (schar text i))))
-        (unless (and (< code 256) (octet-in-class-p code class))
-          (return nil))
-        (setf (aref target (the index (+ position i))) code)))))
+  (declare (type octets target) (type index position) (type octet class) (type text text)
+           #.*hot-policy*)
+  (dotimes (i (length text) (the index (+ position i)))
+    (let ((code (char-code (schar text i))))
+      (unless (and (< code 256) (octet-in-class-p code class))
+        (return nil))
+      (setf (aref target (the index (+ position i))) code))))
 
 (defmacro code-at (text index)
   `(char-code (schar ,text (the index ,index))))
@@ -199,35 +178,32 @@ OUTPUT."
 (defun codes-end (text limit)
   "The position of the first character of TEXT whose code is not below LIMIT, a power of 2; or the
 length of TEXT."
-  (declare (type simple-text text) (type index limit) #.*hot-policy*)
-  (dispatch-text (text)
-    (let ((i 0))
-      (declare (type index i))
-      (loop while (four-below-p limit text i)
-            do (incf i 4))
-      (loop while (and (< i (length text)) (< (code-at text i) limit))
-            do (incf i))
-      i)))
+  (declare (type text text) (type index limit) #.*hot-policy*)
+  (let ((i 0))
+    (declare (type index i))
+    (loop while (four-below-p limit text i)
+          do (incf i 4))
+    (loop while (and (< i (length text)) (< (code-at text i) limit))
+          do (incf i))
+    i))
 
 (defun put-codes (target position text limit)
   "Puts the codes of TEXT into TARGET at POSITION.  NIL if one is not below LIMIT, 128 or 256."
-  (declare (type octets target) (type index position limit) (type simple-text text)
-           #.*hot-policy*)
-  (dispatch-text (text)
-    (let ((i 0))
-      (declare (type index i))
-      (macrolet ((put (index)
-                   `(setf (aref target (the index (+ position ,index)))
-                          (the octet (code-at text ,index)))))
-        (loop while (four-below-p limit text i)
-              do (put i) (put (+ i 1)) (put (+ i 2)) (put (+ i 3))
-                 (incf i 4))
-        (loop while (< i (length text))
-              do (unless (< (code-at text i) limit)
-                   (return-from put-codes nil))
-                 (put i)
-                 (incf i)))
-      (the index (+ position i)))))
+  (declare (type octets target) (type index position limit) (type text text) #.*hot-policy*)
+  (let ((i 0))
+    (declare (type index i))
+    (macrolet ((put (index)
+                 `(setf (aref target (the index (+ position ,index)))
+                        (the octet (code-at text ,index)))))
+      (loop while (four-below-p limit text i)
+            do (put i) (put (+ i 1)) (put (+ i 2)) (put (+ i 3))
+               (incf i 4))
+      (loop while (< i (length text))
+            do (unless (< (code-at text i) limit)
+                 (return-from put-codes nil))
+               (put i)
+               (incf i)))
+    (the index (+ position i))))
 
 (declaim (inline code-point))
 (defun code-point (text i)
@@ -304,11 +280,10 @@ another thread has changed TEXT since its size was computed."
 character of it.  In UTF-8, U+FFFD replaces a lone surrogate, so every string can be encoded (RFC
 3629, section 3)."
   (declare (type string string) #.*plain-policy*)
-  (let* ((text (simple-text string))
+  (let* ((text (coerce string 'text))
          (end (codes-end text (ecase encoding (:utf-8 128) (:latin-1 256)))))
-    (declare (type simple-text text))
     (cond ((= end (length text)) end)
-          ((eq encoding :utf-8) (+ end (utf-8-size (coerce text 'text) end))))))
+          ((eq encoding :utf-8) (+ end (utf-8-size text end))))))
 
 (defun encode-string (output string encoding &optional size)
   "Appends STRING in ENCODING, :UTF-8 or :LATIN-1, to OUTPUT, and returns true.  Returns NIL and
@@ -317,15 +292,14 @@ STRING, an integer, or NIL if the caller has not computed it.  Signals an error 
 have SIZE octets."
   (declare (type output output) (type string string) (type (or null index) size)
            #.*plain-policy*)
-  (let* ((text (simple-text string))
+  (let* ((text (coerce string 'text))
          (size (or size (encoded-length text encoding))))
-    (declare (type simple-text text))
     (when size
       (multiple-value-bind (octets position) (reserve output size)
         (let ((end (cond ((= size (length text))
                           (put-codes octets position text (if (eq encoding :utf-8) 128 256)))
                          ((eq encoding :utf-8)
-                          (put-utf-8 octets position (+ position size) (coerce text 'text))))))
+                          (put-utf-8 octets position (+ position size) text)))))
           (unless (eql end (+ position size))
             (error "A string does not have ~D octets in ~A." size encoding))
           (setf (output-fill output) end)
@@ -440,16 +414,19 @@ has a control character other than Tab or a character beyond Latin-1.  So CR, LF
 sent (RFC 9110, sections 5.1 and 5.5)."
   (declare (type output output) (type (or symbol string) name) #.*plain-policy*)
   (let* ((line-start (and (symbolp name) (get name 'line-start)))
-         (spelling (cond (line-start "")
-                         ((symbolp name) (simple-text (string-capitalize name)))
-                         (t (simple-text name))))
+         (spelling (coerce (cond (line-start "")
+                                 ((symbolp name) (string-capitalize name))
+                                 (t name))
+                           'text))
          (sendable (typecase value
-                     (string (simple-text value))
                      (content-size value)
-                     (t (let ((*print-base* 10) (*print-radix* nil))
-                          (simple-text (princ-to-string value)))))))
-    (declare (type simple-text spelling) (type (or null octets) line-start)
-             (type (or content-size simple-text) sendable))
+                     (t (coerce (if (stringp value)
+                                    value
+                                    (let ((*print-base* 10) (*print-radix* nil))
+                                      (princ-to-string value)))
+                                'text)))))
+    (declare (type text spelling) (type (or null octets) line-start)
+             (type (or content-size text) sendable))
     (multiple-value-bind (octets position)
         (reserve output (+ (length line-start) (length spelling) 2
                            (if (integerp sendable) 19 (length sendable)) 2))
@@ -470,8 +447,9 @@ sent (RFC 9110, sections 5.1 and 5.5)."
         (setf (output-fill output) (put-line-end octets end)))))
   (values))
 
-(defun encode-end-of-head (output)
-  "Appends the empty line that ends a head to OUTPUT."
+(defun encode-line-end (output)
+  "Appends a line end to OUTPUT: the empty line after a head, or the end of a chunk's octets (RFC
+9112, sections 2.1 and 7.1)."
   (declare (type output output) #.*plain-policy*)
   (append-to (output octets position 2)
     (put-line-end octets position))
@@ -533,7 +511,7 @@ universal time, unless it is NIL.  Appends nothing if it signals INVALID-HEADER 
                          (encode-header output :set-cookie cookie))
                        (when second
                          (encode-date output second))
-                       (encode-end-of-head output))
+                       (encode-line-end output))
       (setf (output-fill output) start)))
   (values))
 
@@ -548,16 +526,12 @@ universal time, unless it is NIL.  Appends nothing if it signals INVALID-HEADER 
 
 (defun encode-chunk-start (output size)
   "Appends the size line of a chunk of SIZE octets, at least 1, to OUTPUT.  The caller sends that
-many octets after it, and then calls ENCODE-CHUNK-END (RFC 9112, section 7.1)."
+many octets after it, and then calls ENCODE-LINE-END (RFC 9112, section 7.1)."
   (declare (type output output) #.*plain-policy*)
   (check-type size (and content-size (integer 1)))
   (append-to (output octets position 17)
     (put-line-end octets (put-number octets position size 16)))
   (values))
-
-(defun encode-chunk-end (output)
-  "Appends the line end after the octets of a chunk to OUTPUT (RFC 9112, section 7.1)."
-  (encode-end-of-head output))
 
 (defun encode-last-chunk (output)
   "Appends the end of a chunked body, without trailer fields, to OUTPUT (RFC 9112, section 7.1)."

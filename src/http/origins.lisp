@@ -343,24 +343,19 @@ Signals PROTOCOL-ERROR if Forwarded and the others contradict each other."
 ;;;; A decoder consumes no octet behind the header: it asks for as many as must still come at least,
 ;;;; and judges anew what it has.
 
-(defconstant +least-line-octets+ 15
+(defconstant +least-proxy-octets+ 15
   "The length of the shortest header: PROXY UNKNOWN and a line end.")
 
-(defconstant +most-line-octets+ 107
-  "The length of the longest header of version 1, with its line end.")
-
-(defconstant +fixed-octets+ 16
-  "The length of a header of version 2 before the addresses.")
-
-(defconstant +most-address-octets+ 216
-  "The length of the longest pair of addresses in version 2, of Unix-domain sockets.")
+(defconstant +most-proxy-octets+ 4096
+  "The length of the longest header that is taken, as by nginx.")
 
 (defstruct (proxy-header (:include opaque) (:constructor make-proxy-header ()) (:copier nil))
   "A header of the PROXY protocol that is being decoded."
-  (octets (make-octets (+ +fixed-octets+ +most-address-octets+)) :type octets)
-  (fill 0 :type index)                  ; how many octets were decoded, except TLVs
-  (due +least-line-octets+ :type index) ; how many are still to come, at least
-  (skip 0 :type (unsigned-byte 16))     ; how many octets of TLVs follow
+  (octets (make-octets +most-proxy-octets+) :type octets)
+  (fill 0 :type index)                  ; how many octets have come
+  ;; How many octets of HEADER are still to come at least: a reader of so many, an integer above 0
+  ;; while it has not come whole, reads none behind it.
+  (due +least-proxy-octets+ :type index)
   ;; Address, a string, and port of the client, a list; () where the header tells none, so that
   ;; those of the connection count.
   (source '() :type list)
@@ -368,109 +363,83 @@ Signals PROTOCOL-ERROR if Forwarded and the others contradict each other."
   ;; tells none.
   (destination '() :type list))
 
-(defun check-proxy-header (right-p)
-  (unless right-p
-    (refuse :malformed-proxy-header)))
-
-(defun settle-addresses (header source source-port destination destination-port)
-  "Sets the source and the destination of HEADER, IP-ADDRESSes and ports."
-  (setf (proxy-header-source header) (list (ip-address-text source) source-port)
-        (proxy-header-destination header) (list (ip-address-text destination) destination-port)))
-
-(defun line-octets-due (header)
-  "How many octets of HEADER, of version 1 (section 2.1), are still to come at least.  Decodes it
-once it is whole."
+(defun judge-proxy-header (header)
+  "How many octets of HEADER are still to come at least; sets what it tells once it has come whole."
   (let* ((octets (proxy-header-octets header))
          (fill (proxy-header-fill header))
-         (return (octet-position +carriage-return+ octets 0 fill)))
-    (check-proxy-header (and (<= fill +most-line-octets+)
-                             (<= (- fill 2) return)
-                             (= (octet-position +line-feed+ octets 0 fill) (min fill (1+ return)))))
-    (cond ((= return fill) (max 2 (- +least-line-octets+ fill)))
-          ((= return (1- fill)) 1)
-          (t
-           (destructuring-bind (&optional protocol &rest words)
-               (uiop:split-string (latin-1-text octets (length "PROXY ") return) :separator " ")
-             (unless (equal protocol "UNKNOWN") ; then the rest of the line means nothing
-               (check-proxy-header (and (member protocol '("TCP4" "TCP6") :test #'equal)
-                                        (= 4 (length words))))
-               (destructuring-bind (source destination source-port destination-port) words
-                 (flet ((address (word)
-                          (let ((ipv6-p (and (find #\: word) t)))
-                            (and (eq ipv6-p (equal protocol "TCP6"))
-                                 (parse-ip-address word))))
-                        (port (word)    ; without a leading zero
-                          (and (or (equal word "0") (not (eql 0 (position #\0 word))))
-                               (port-in word 0 (length word)))))
-                   (let ((facts (list (address source) (port source-port)
-                                      (address destination) (port destination-port))))
-                     (check-proxy-header (notany #'null facts))
-                     (apply #'settle-addresses header facts))))))
-           0))))
-
-(defun binary-octets-due (header)
-  "How many octets of HEADER, of version 2 (section 2.2), are still to come, without TLVs.  Decodes
-it once it is whole."
-  (let ((octets (proxy-header-octets header))
-        (fill (proxy-header-fill header)))
-    (flet ((number-at (start size)      ; the highest octet first
-             (loop with number = 0
-                   for position from start below (+ start size)
-                   do (setf number (+ (ash number 8) (aref octets position)))
-                   finally (return number))))
-      (if (< fill +fixed-octets+)
-          (- +fixed-octets+ fill)
-          (let ((size (case (aref octets 12)
-                        (#x20 0)        ; LOCAL: the proxy itself, for a health check
-                        (#x21 (case (aref octets 13)
-                                ((#x00 #x01 #x02) 0)           ; unknown
-                                (#x11 12)                      ; TCP over IPv4
-                                (#x21 36)                      ; TCP over IPv6
-                                (#x31 +most-address-octets+)))))) ; a Unix-domain socket
-            (check-proxy-header (and size (<= size (number-at 14 2))))
-            (setf (proxy-header-skip header) (- (number-at 14 2) size))
-            (when (= fill (+ +fixed-octets+ size))
-              (case size
-                (0)
-                (12 (settle-addresses header
-                                      (+ +ipv4-prefix+ (number-at 16 4)) (number-at 24 2)
-                                      (+ +ipv4-prefix+ (number-at 20 4)) (number-at 26 2)))
-                (36 (settle-addresses header
-                                      (number-at 16 16) (number-at 48 2)
-                                      (number-at 32 16) (number-at 50 2)))
-                (t (setf (proxy-header-source header) (list "unix:" 0)
-                         (proxy-header-destination header) (list "unix:" 0)))))
-            (- (+ +fixed-octets+ size) fill))))))
-
-(defun proxy-octets-due (header)
-  "How many octets of HEADER, a PROXY-HEADER that has not come whole, are still to come at least, an
-integer above 0: a reader of so many reads none behind the header."
-  (if (plusp (proxy-header-due header)) (proxy-header-due header) (proxy-header-skip header)))
+         (line-p (= (char-code #\P) (aref octets 0)))
+         (signature (if line-p
+                        (load-time-value (ascii-octets "PROXY ") t)
+                        (load-time-value
+                         (coerce '(13 10 13 10 0 13 10 #x51 #x55 #x49 #x54 10) 'octets) t))))
+    (labels ((check (right-p)
+               (unless right-p
+                 (refuse :malformed-proxy-header)))
+             (settle (source destination source-port destination-port)
+               (check (and source destination source-port destination-port))
+               (setf (proxy-header-source header) (list (ip-address-text source) source-port)
+                     (proxy-header-destination header) (list (ip-address-text destination)
+                                                             destination-port)))
+             (number-at (start size)    ; the highest octet first
+               (loop with number = 0
+                     for position from start below (+ start size)
+                     do (setf number (+ (ash number 8) (aref octets position)))
+                     finally (return number)))
+             (line-due (return)         ; section 2.1
+               (check (and (<= fill 107)
+                           (<= (- fill 2) return)
+                           (= (octet-position +line-feed+ octets 0 fill) (min fill (1+ return)))))
+               (when (< return (1- fill))
+                 (destructuring-bind (&optional protocol &rest words)
+                     (uiop:split-string (latin-1-text octets (length signature) return)
+                                        :separator " ")
+                   (unless (equal protocol "UNKNOWN") ; then the rest of the line means nothing
+                     (check (= 4 (length words)))
+                     (flet ((address (word)
+                              (and (equal protocol (if (find #\: word) "TCP6" "TCP4"))
+                                   (parse-ip-address word)))
+                            (port (word) ; without a leading zero
+                              (and (or (equal word "0") (not (eql 0 (position #\0 word))))
+                                   (port-in word 0 (length word)))))
+                       (settle (address (first words)) (address (second words))
+                               (port (third words)) (port (fourth words)))))))
+               (cond ((< return fill) (- (+ 2 return) fill))
+                     (t (max 2 (- +least-proxy-octets+ fill)))))
+             (binary-due ()             ; section 2.2
+               (let* ((end (+ 16 (number-at 14 2)))
+                      (size (case (aref octets 12)
+                              (#x20 0)  ; LOCAL: the proxy itself, for a health check
+                              (#x21 (case (aref octets 13)
+                                      ((#x00 #x01 #x02) 0) ; unknown
+                                      (#x11 12)            ; TCP over IPv4
+                                      (#x21 36)            ; TCP over IPv6
+                                      (#x31 216))))))      ; a Unix-domain socket
+                 (check (and size (<= (+ 16 size) end +most-proxy-octets+)))
+                 (when (= fill end)
+                   (case size
+                     (12 (settle (+ +ipv4-prefix+ (number-at 16 4))
+                                 (+ +ipv4-prefix+ (number-at 20 4))
+                                 (number-at 24 2) (number-at 26 2)))
+                     (36 (settle (number-at 16 16) (number-at 32 16)
+                                 (number-at 48 2) (number-at 50 2)))
+                     (216 (setf (proxy-header-source header) (list "unix:" 0)
+                                (proxy-header-destination header) (list "unix:" 0)))))
+                 (- end fill))))
+      (check (= (matching-octets signature 0 octets 0 fill) (min fill (length signature))))
+      (cond (line-p (line-due (octet-position +carriage-return+ octets 0 fill)))
+            ((< fill 16) (- 16 fill))
+            (t (binary-due))))))
 
 (defun decode-proxy-header (header octets start end)
   "Decodes OCTETS from START to END as the next ones of HEADER, a PROXY-HEADER.  Returns true when
 the header has come whole, else NIL; and the position after the last octet that belongs to it.
 Signals PROTOCOL-ERROR if it is malformed (proxy-protocol.txt, section 2)."
   (check-range octets start end)
-  (loop
-    (when (or (= start end) (zerop (proxy-octets-due header)))
-      (return (values (zerop (proxy-octets-due header)) start)))
-    (let ((size (min (- end start) (proxy-octets-due header)))
-          (fill (proxy-header-fill header))
-          (known (proxy-header-octets header)))
-      (cond ((zerop (proxy-header-due header))
-             (decf (proxy-header-skip header) size))
-            (t
-             (replace known octets :start1 fill :start2 start :end2 (+ start size))
-             (setf fill (incf (proxy-header-fill header) size))
-             (let* ((line-p (= (char-code #\P) (aref known 0)))
-                    (signature (if line-p
-                                   (load-time-value (ascii-octets "PROXY ") t)
-                                   (load-time-value
-                                    (coerce '(13 10 13 10 0 13 10 #x51 #x55 #x49 #x54 10) 'octets)
-                                    t))))
-               (check-proxy-header (= (matching-octets signature 0 known 0 fill)
-                                      (min fill (length signature))))
-               (setf (proxy-header-due header)
-                     (if line-p (line-octets-due header) (binary-octets-due header))))))
-      (incf start size))))
+  (loop for size = (min (- end start) (proxy-header-due header))
+        until (zerop size)
+        do (replace (proxy-header-octets header) octets
+                    :start1 (proxy-header-fill header) :start2 start :end2 (+ start size))
+           (incf start size)
+           (incf (proxy-header-fill header) size)
+           (setf (proxy-header-due header) (judge-proxy-header header))
+        finally (return (values (zerop (proxy-header-due header)) start))))

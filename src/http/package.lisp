@@ -29,7 +29,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; proxies
    #:ip-address #:parse-ip-address #:ipv4-p #:ip-address-text #:parse-network #:in-network-p
    #:origin #:origin-address #:origin-port #:origin-scheme #:origin-host #:origin-of-head
-   #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-octets-due
+   #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-header-due
    #:proxy-header-source #:proxy-header-destination
    ;; reuse of a connection
    #:protocol-state #:next-state #:state-after-head #:reusable-p #:persists-p #:last-request-read-p
@@ -50,11 +50,11 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:output #:make-output #:output-octets #:output-fill #:reset-output
    #:invalid-header #:invalid-header-name #:invalid-header-value
    #:encode-head #:encode-continue #:encode-status-line #:encode-header
-   #:encode-date #:encode-end-of-head
+   #:encode-date #:encode-line-end
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
    #:utf-8-octets #:encode-event #:encode-comment #:malformed-event
-   #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
+   #:encode-chunk-start #:encode-last-chunk
    #:chunk-room #:lengthen-chunk #:chunk-of
    #:reason-phrase #:media-type-of-file #:body-allowed-p #:imf-fixdate #:rendered-second
    ;; lists and words in header fields
@@ -63,7 +63,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:decimal-number #:+most-integer-digits+
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text #:octet-count
-   #:utf-8-text #:utf-8-code #:utf-8-size-by-first #:percent-decoded
+   #:utf-8-text #:utf-8-end #:utf-8-code #:utf-8-size-by-first #:percent-decoded
    ;; checks of arguments
    #:check-range))
 

@@ -321,8 +321,8 @@ digits and hyphens, and TEXT has no control characters, so the test may set bit 
   (declare (type text text) #.*plain-policy*)
   (subseq text start end))
 
-;;; Decoding of UTF-8 and of percent-encoded text.  The functions here refuse nothing: they replace
-;;; invalid UTF-8 by U+FFFD, and leave a percent sign without two digits as it is.
+;;; UTF-8 and percent-encoded text.  Decoding refuses nothing: U+FFFD replaces what is not UTF-8,
+;;; and a percent sign without two digits stays as it is.
 
 (defconstant +replacement+ #xFFFD)
 
@@ -335,37 +335,59 @@ sequence begins with it (RFC 3629, section 3)."
         ((< octet #xF5) 4)
         (t 1)))
 
-(declaim (inline continues-p))
-(defun continues-p (octet first nth)
-  "True if OCTET may be the NTH octet, from 1, after FIRST, which begins a UTF-8 sequence."
-  ;; RFC 3629, section 4, excludes overlong forms, surrogates, and code points above U+10FFFF.
-  (if (= 1 nth)
-      (case first
-        (#xE0 (<= #xA0 octet #xBF))
-        (#xED (<= #x80 octet #x9F))
-        (#xF0 (<= #x90 octet #xBF))
-        (#xF4 (<= #x80 octet #x8F))
-        (t (<= #x80 octet #xBF)))
-      (<= #x80 octet #xBF)))
-
 (defun utf-8-code (octets start end)
-  "The code point, an integer, that OCTETS have in UTF-8 at START, below END; and the position after
-it.  The code point is U+FFFD for an octet that begins no sequence, and for the octets of a sequence
-that breaks off."
+  "The code point, an integer, that OCTETS have in UTF-8 at START, below END; the position after it;
+and NIL.  Where they have none, the code point is U+FFFD, and the third value is :MALFORMED, or
+:BROKEN-OFF if more octets could have made one (RFC 3629, section 4)."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (let* ((first (aref octets start))
-         (size (utf-8-size-by-first first)))
-    (cond ((< first #x80) (values first (1+ start)))
-          ((= 1 size) (values +replacement+ (1+ start)))
+         (size (utf-8-size-by-first first))
+         (code (logand first (ash #x7F (- size))))
+         ;; The least and the most second octet exclude overlong forms, surrogates, and code points
+         ;; above U+10FFFF.
+         (least (case first (#xE0 #xA0) (#xF0 #x90) (t #x80)))
+         (most (case first (#xED #x9F) (#xF4 #x8F) (t #xBF))))
+    (declare (type (unsigned-byte 32) code) (type octet least most))
+    (cond ((< first #x80) (values first (1+ start) nil))
+          ((= 1 size) (values +replacement+ (1+ start) :malformed))
           (t
-           (loop with code of-type (unsigned-byte 32) = (logand first (ash #x7F (- size)))
-                 for nth from 1 below size
-                 for position of-type index = (+ start nth)
-                 unless (and (< position end)
-                             (continues-p (aref octets position) first nth))
-                   return (values +replacement+ position)
-                 do (setf code (logior (ash code 6) (logand #x3F (aref octets position))))
-                 finally (return (values code (+ start size))))))))
+           (loop for position of-type index from (1+ start) below (+ start size)
+                 do (cond ((= position end)
+                           (return (values +replacement+ position :broken-off)))
+                          ((not (<= least (aref octets position) most))
+                           (return (values +replacement+ position :malformed))))
+                    (setf code (logior (ldb (byte 32 0) (ash code 6))
+                                       (logand #x3F (aref octets position)))
+                          least #x80
+                          most #xBF)
+                 finally (return (values code (+ start size) nil)))))))
+
+(declaim (inline ascii-end))
+(defun ascii-end (octets start end)
+  "The position of the first group from START, in steps of a group, that is not all ASCII; or the
+position where less than a group is left before END."
+  (declare (type octets octets) (type index start end) #.*hot-policy*)
+  (loop while (and (<= (+ start +group-size+) end)
+                   (not (logtest (ldb (byte (* 8 +group-size+) 0) #x8080808080808080)
+                                 (octet-group octets start))))
+        do (setf start (the index (+ start +group-size+))))
+  start)
+
+(defun utf-8-end (octets start end)
+  "The end of the whole characters that OCTETS have in UTF-8 from START below END; NIL if what
+follows is no part of a character (RFC 3629, section 4)."
+  (declare (type octets octets) (type index start end) #.*plain-policy*)
+  (check-range octets start end)
+  (loop
+    (setf start (ascii-end octets start end))
+    (when (= start end)
+      (return start))
+    (multiple-value-bind (code next failure) (utf-8-code octets start end)
+      (declare (ignore code))
+      (case failure
+        (:malformed (return nil))
+        (:broken-off (return start)))
+      (setf start next))))
 
 (defun utf-8-text (octets &optional (start 0) (end (length octets)))
   "A fresh string: OCTETS from START below END decoded as UTF-8.  U+FFFD replaces each invalid
@@ -376,16 +398,23 @@ sequence."
   (let ((text (make-string (- end start)))
         (fill 0))
     (declare (type index fill))
-    (loop while (< start end)
-          do (multiple-value-bind (code next) (utf-8-code octets start end)
-               (cond ((< code char-code-limit)
-                      (setf (schar text fill) (code-char code)))
-                     (t                 ; the strings of this Lisp are UTF-16
-                      (decf code #x10000)
-                      (setf (schar text fill) (code-char (+ #xD800 (ash code -10)))
-                            (schar text (incf fill)) (code-char (+ #xDC00 (logand #x3FF code))))))
-               (incf fill)
-               (setf start next)))
+    (flet ((put (code)
+             (setf (schar text fill) (code-char code))
+             (incf fill)))
+      (declare (inline put))
+      (loop while (< start end)
+            do (let ((stop (ascii-end octets start end)))
+                 (loop while (< start stop)
+                       do (put (aref octets start))
+                          (incf start)))
+               (when (< start end)
+                 (multiple-value-bind (code next) (utf-8-code octets start end)
+                   (declare (type (unsigned-byte 21) code))
+                   (cond ((< code char-code-limit) (put code))
+                         (t             ; the strings of this Lisp are UTF-16
+                          (put (+ #xD800 (ash (- code #x10000) -10)))
+                          (put (+ #xDC00 (logand #x3FF code)))))
+                   (setf start next)))))
     (if (= fill (length text)) text (text-part text 0 fill))))
 
 ;;; RFC 3986, section 2.1

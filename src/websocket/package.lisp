@@ -7,14 +7,14 @@ stream, thread or clock.")
   (:import-from #:hunchentoot-recycling-taskmaster.http
                 #:check-range #:list-elements #:token-p
                 #:make-output #:output-fill #:encoded-length #:encode-string
-                #:utf-8-octets #:utf-8-text)
+                #:utf-8-octets #:utf-8-end #:utf-8-text)
   (:export
    ;; the opening handshake
    #:accept-handshake #:handshake-headers #:accept-key
    #:handshake-refused #:handshake-refused-status #:handshake-refused-reason
    #:handshake-refused-headers
    ;; octets to messages
-   #:make-message-decoder #:decode-message #:decoder-idle-p #:octets-held #:end-decoding
+   #:make-message-decoder #:decode-message #:end-decoding
    ;; messages to octets
    #:encode-frame #:encode-close
    ;; frames of programs
@@ -26,6 +26,6 @@ stream, thread or clock.")
 
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
-(defparameter *hot-files* '("payload")
+(defparameter *hot-files* '("websocket-frames")
   "The files of src/websocket/ that may use *HOT-POLICY*.  Their functions trust their arguments:
 every caller has checked types and bounds under *PLAIN-POLICY*.")

@@ -1,5 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
+;;;; hot: frames, and the masks that touch every octet of a message.
+;;;;
 ;;;; The states of a WebSocket: RFC 6455, sections 5.5.1 and 7.  A state tells what each side may
 ;;;; still send, and whether we close the TCP connection.  The first state is :OPEN, after 101
 ;;;; (Switching Protocols) was sent.
@@ -98,10 +100,44 @@ expects no close frame in return (RFC 6455, sections 7.1.7 and 7.4.1)."
     (:length-too-large 1002 "5.2" "The length of a frame has more than 63 bits.")
     (:text-not-utf-8 1007 "8.1" "A text is not UTF-8.")
     (:reason-not-utf-8 1007 "8.1" "The reason of a close frame is not UTF-8.")
-    (:frame-too-large 1009 "10.4" "A frame is larger than this server takes.")
     (:message-too-large 1009 "10.4" "A message is larger than this server takes.")
     (:no-memory 1013 "10.4" "The server has no memory for the message at the moment."))
   "A list of (FAILURE CODE SECTION REASON).")
+
+;;; Masks: RFC 6455, section 5.3.  No function here checks its arguments: their callers ensure that
+;;; every range lies within its vector.
+
+(deftype mask ()
+  "A masking key, with its first octet in the lowest bits (RFC 6455, section 5.3)."
+  '(unsigned-byte 32))
+
+(declaim (ftype (function (octets index index octets index mask) t) unmask-octets))
+
+(declaim (inline mask-group))
+(defun mask-group (mask)
+  "A group filled with repetitions of MASK."
+  (declare (type mask mask) #.*hot-policy*)
+  (loop with group of-type octet-group = mask
+        for shift from 32 below (* 8 +group-size+) by 32
+        do (setf group (logior group (ldb (byte (* 8 +group-size+) 0) (ash mask shift))))
+        finally (return group)))
+
+(defun unmask-octets (source start end target position mask)
+  "Puts SOURCE from START below END into TARGET at POSITION.  Each octet is XORed with the next
+octet of MASK, from the lowest on.  SOURCE and START may be TARGET and POSITION."
+  (declare (type octets source target) (type index start end position) (type mask mask)
+           #.*hot-policy*)
+  (let ((group (mask-group mask)))
+    (declare (type octet-group group))
+    (loop while (<= (+ start +group-size+) end)
+          do (setf (octet-group target position) (logxor group (octet-group source start)))
+             (setf start (the index (+ start +group-size+))
+                   position (the index (+ position +group-size+))))
+    (loop while (< start end)
+          do (setf (aref target position) (logxor (logand 255 group) (aref source start))
+                   group (ash group -8)
+                   start (the index (1+ start))
+                   position (the index (1+ position))))))
 
 ;;; Messages to octets: RFC 6455, section 5.2.  A frame and its head are one vector, so that a
 ;;; program encodes a message for many connections once.
@@ -153,10 +189,9 @@ bits, unless that is NIL.  Signals an error if the octets of a :TEXT are not UTF
   (check-type payload (or string (vector octet)))
   (check-type mask (or null mask))
   (let ((payload (if (stringp payload) payload (coerce payload 'octets))))
-    (when (and (eq :text kind)
-               (not (stringp payload))
-               (/= +between-characters+
-                   (check-utf-8 payload 0 (length payload) +between-characters+)))
+    (unless (or (not (eq :text kind))
+                (stringp payload)
+                (eql (length payload) (utf-8-end payload 0 (length payload))))
       (error "A text of ~D octets is not UTF-8." (length payload)))
     (frame-of kind payload mask)))
 

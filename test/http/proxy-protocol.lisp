@@ -39,7 +39,7 @@ announces LENGTH, by default what follows."
        (list ipv4 (binary-header #x21 #x11 *ipv4-octets*))
        (list ipv4 (binary-header #x21 #x11 *ipv4-octets* :more '(4 0 3 0 0 0)))
        (list ipv4 (binary-header #x21 #x11 *ipv4-octets*
-                                 :more (make-list 65523 :initial-element 255)))
+                                 :more (make-list 4068 :initial-element 255)))
        (list ipv6 (binary-header #x21 #x21 *ipv6-octets*))
        (list ipv6 (binary-header #x21 #x21 *ipv6-octets* :more '(32 0 1 1)))
        (list path (binary-header #x21 #x31 *path-octets*))
@@ -84,7 +84,7 @@ announces LENGTH, by default what follows."
 (defun reads-of-proxy-header (octets)
   "How many times a reader reads that takes as many of OCTETS each time as are due at least."
   (loop with header = (http:make-proxy-header) and position = 0
-        for due = (http:proxy-octets-due header)
+        for due = (http:proxy-header-due header)
         for reads from 1
         do (is (<= 1 due (- (length octets) position)))
            (multiple-value-bind (done-p consumed)
@@ -165,6 +165,7 @@ announces LENGTH, by default what follows."
      (binary-header #x21 #x03 '())
      (binary-header #x21 #x11 *ipv4-octets* :length 11)
      (binary-header #x21 #x11 '())
+     (binary-header #x21 #x11 *ipv4-octets* :length 4081)
      (binary-header #x21 #x21 *ipv6-octets* :length 35)
      (binary-header #x21 #x21 *ipv4-octets*)
      (binary-header #x21 #x31 *ipv6-octets*)))

@@ -110,13 +110,15 @@ extended length, 0, 2 or 8; NIL is for the shortest form."
         (push (comparable-event kind value more) events)
         (setf start next)))))
 
-(defun event-at-end (decoder events)
-  "A list of (:WAITING) if DECODER, which has found EVENTS, is within a frame or a message; else
-NIL."
-  (if (or (websocket:decoder-idle-p decoder)
-          (member (first (first (last events))) '(:close :failure)))
-      '()
-      '((:waiting))))
+(defun event-at-end (decoder events limits)
+  "A list of (:WAITING) if DECODER, made with LIMITS, which has found EVENTS, is within a frame or a
+message, so that a text that comes next is none; else NIL."
+  (let ((text (make-frame 1 (octets) :mask (if (eq :client (getf limits :role)) nil '(1 2 3 4)))))
+    (if (or (member (first (first (last events))) '(:close :failure))
+            (equalp (list (list :text (octets)))
+                    (found-events decoder text 0 (length text))))
+        '()
+        '((:waiting)))))
 
 (defun events-in-pieces (octets ends &rest limits)
   "The events when OCTETS arrive up to each of ENDS, each time in a new buffer, which gets other
@@ -131,7 +133,7 @@ octets after the decoder has used it."
         (setf events (append events (found-events decoder buffer offset (+ offset size)))
               start end)
         (fill buffer 10)))
-    (append events (event-at-end decoder events))))
+    (append events (event-at-end decoder events limits))))
 
 (defun events-of-whole (octets &rest limits)
   "The events when OCTETS arrive at once.  The decoder must not change OCTETS."
@@ -139,7 +141,7 @@ octets after the decoder has used it."
          (before (copy-seq octets))
          (events (found-events decoder octets 0 (length octets))))
     (assert (equalp before octets))
-    (append events (event-at-end decoder events))))
+    (append events (event-at-end decoder events limits))))
 
 (defun events-of-octets (octets &rest limits)
   "The events when OCTETS arrive one by one, in one buffer."
@@ -148,4 +150,4 @@ octets after the decoder has used it."
       (let ((found (found-events decoder octets position (1+ position))))
         (when found
           (setf events (append events found)))))
-    (append events (event-at-end decoder events))))
+    (append events (event-at-end decoder events limits))))

@@ -63,35 +63,6 @@
 
 ;;; Memory
 
-(defun decoder-after (octets &rest limits)
-  "A decoder under LIMITS that has read OCTETS."
-  (let ((decoder (apply #'websocket:make-message-decoder limits)))
-    (websocket:decode-message decoder octets 0 (length octets))
-    decoder))
-
-(test what-is-held-is-at-most-twice-what-has-come
-  (dolist (final-p '(t nil))
-    (let ((decoder (websocket:make-message-decoder :message-octets (expt 2 28)))
-          (frame (octets (frame-head 2 (expt 2 28) :fin final-p) (test-octets 20000)))
-          (head 14))
-      (is (loop for start from 0 below (length frame) by 7
-                for end = (min (length frame) (+ start 7))
-                do (websocket:decode-message decoder frame start end)
-                always (<= (max 0 (- end head)) (websocket:octets-held decoder)
-                           (* 2 (max 0 (- end head)))))))))
-
-(test nothing-is-held-between-messages
-  (flet ((held (&rest parts)
-           (websocket:octets-held (decoder-after (apply #'octets parts)))))
-    (is (plusp (held (make-frame 1 (encode "Hello") :fin nil))))
-    (is (zerop (held (make-frame 2 (test-octets 1000)))))
-    (is (zerop (held (make-frame 2 (test-octets 1000) :fin nil)
-                     (make-frame 8 (close-payload 1000)))))
-    (let ((decoder (decoder-after (make-frame 2 (test-octets 1000) :fin nil)))
-          (wrong (make-frame 3 (octets))))
-      (is (eq :failure (websocket:decode-message decoder wrong 0 (length wrong))))
-      (is (zerop (websocket:octets-held decoder)) "a failure"))))
-
 (defun reservations (octets granted &rest limits)
   "The reservations of a decoder that gets OCTETS in pieces of 1000, until it has reserved GRANTED
 octets.  Returns lists of a number of octets and true if they are for the whole message; and the

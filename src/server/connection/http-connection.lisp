@@ -170,7 +170,7 @@ gets.  Returns :NEXT when it has come whole, :NONE to wait, or :END to close."
             initially (unless (http-trusted http)
                         (error (make-refusal :no-trusted-proxy)))
                       (settle-head-deadline application connection http :head)
-            for most = (min (proxy-octets-due header) (length octets))
+            for most = (min (proxy-header-due header) (length octets))
             for count = (if base
                             (receive-octets (open-descriptor base) octets 0 most)
                             (receive-before-stream (connection-usocket connection) octets most))

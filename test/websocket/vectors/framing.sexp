@@ -71,11 +71,6 @@
  :input ((:text "12" :fin nil) (:more "345")) :gives ((:failure 1009)))
 (:name "fragments of nothing after as much as allowed" :rfc "10.4" :limits (:message-octets 4)
  :input ((:text "1234" :fin nil) (:more "" :fin nil) (:more "")) :gives ((:text "1234")))
-(:name "a frame as large as allowed, in a larger message" :rfc "10.4"
- :limits (:message-octets 8 :frame-octets 4)
- :input ((:text "1234" :fin nil) (:more "5678")) :gives ((:text "12345678")))
-(:name "a frame an octet larger" :rfc "10.4" :limits (:message-octets 8 :frame-octets 4)
- :input ((:text "1234" :fin nil) (:more "56789")) :gives ((:failure 1009)))
 (:name "control frames are no messages" :rfc "10.4" :limits (:message-octets 4)
  :input ((:text "12" :fin nil) (:ping "12345") (:more "34") (:close 1000 "12345"))
  :gives ((:ping "12345") (:text "1234") (:close 1000 "12345")))
