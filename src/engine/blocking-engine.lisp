@@ -71,7 +71,7 @@ those that are due, or a queued connection to serve."
           (serves-p (eq (worker-state worker) :serving)))
       (cond ((or (eq worker (engine-timer-worker engine)) (due-timers-wait-p engine))
              (setf (engine-timer-worker engine) worker)
-             (set-worker-state worker :serving)
+             (set-worker-state worker :active) ; it takes no connection its place
              :timers)
             ((and (engine-queue engine)
                   (not (eq (engine-phase engine) :stopping))
@@ -97,12 +97,13 @@ those that are due, or a queued connection to serve."
 ;;; Timers
 
 (defun due-timers-wait-p (engine)
-  "True if a timer of ENGINE is due, and no worker sees to that.  Under the lock."
+  "True if a timer of ENGINE is due, and no worker sees to that, but may.  Under the lock."
   (let ((timers (engine-timers engine))
         (worker (engine-timer-worker engine)))
     (and (plusp (timers-count timers))
          (<= (timers-alarm timers) (microseconds))
-         (or (null worker) (eq :ended (worker-state worker))))))
+         (or (null worker) (eq :ended (worker-state worker)))
+         (may-launch-p engine))))
 
 (defun run-timers-in-turn (engine)
   "Calls the functions of the due timers of ENGINE."
@@ -271,22 +272,14 @@ orderly end, unless it was given away."
 ;;; learns of the end releases its connection itself.
 
 (defmethod sentinel-loop ((engine blocking-engine))
-  (flet ((period ()                     ; long while nothing that it looks after is under way
-           (let ((period (if (or (plusp (worker-count engine :starting :serving))
-                                 (full-p engine)
-                                 (engine-queue engine)
-                                 (engine-overloaded-p engine)
-                                 (trouble engine :threads)
-                                 (not (running-p engine)))
-                             *tick*
-                             *idle-tick*))
-                 (alarm (/ (- (timers-alarm (engine-timers engine)) (microseconds)) 1000000)))
-             (if (plusp alarm) (min alarm period) period)))
+  (flet ((period ()
+           (let ((alarm (- (timers-alarm (engine-timers engine)) (microseconds))))
+             (if (plusp alarm) (min *tick* (/ alarm 1000000)) *tick*)))
          (needed-p ()
            (or (worker-missing-p engine)
-               (timer-worker-missing-p engine))))
+               (due-timers-wait-p engine))))
     (loop until (engine-stopped-p engine)
-          do (if (call-surviving engine :housekeeping (lambda () (housekeep engine)))
+          do (if (call-surviving engine (lambda () (housekeep engine)))
                  (progn (clear-stack)
                         (rest-until-woken engine #'period #'needed-p))
                  (rest-until-woken engine *tick*)))))
@@ -324,15 +317,10 @@ others wait for a worker; and does what else is due at a tick."
       (time-out-handler (engine-service engine) connection)))
   (maintain-pool engine)
   (let ((worker (with-engine (engine)
-                  (when (timer-worker-missing-p engine)
+                  (when (due-timers-wait-p engine)
                     (setf (engine-timer-worker engine) (reserve-worker engine))))))
     (when worker
       (launch worker))))
-
-(defun timer-worker-missing-p (engine)
-  "True if the sentinel of ENGINE is to make a worker for due timers now.  Under the lock."
-  (and (due-timers-wait-p engine)
-       (may-launch-p engine)))
 
 (defun end-awaited (engine worker kind)
   "Ends the reads of the connection of WORKER because of KIND; its writes too, unless WORKER only
@@ -358,8 +346,8 @@ waits for input, so that it can still tell its peer why.  Under the lock."
       (shut-down (connection-handle connection) (if (eq :input direction) :input :io)))))
 
 ;;; The pool's proof that it serves.  A worker beyond the limit calls the functions of timers, so
-;;; this one looks at what the others do: whether one has served, or waits for connections that it
-;;; may serve, or for a client that is given up once others wait.
+;;; this one looks at what the others do: whether one more may serve, or one has served, or waits
+;;; for a client that is given up once others wait.
 
 (defparameter *proof-seconds* 1/10
   "How often a timer looks whether the pool serves, until it does.")
@@ -367,10 +355,8 @@ waits for input, so that it can still tell its peer why.  Under the lock."
 (defmethod call-when-pool-serves ((engine blocking-engine) function)
   (let ((served (durations-counted (durations-of-requests engine))))
     (labels ((look ()
-               (if (or (with-engine (engine)
-                         (or (plusp (worker-count engine :keep-alive))
-                             (and (plusp (worker-count engine :waiting))
-                                  (not (full-p engine)))))
+               (if (or (not (full-p engine))
+                       (plusp (worker-count engine :keep-alive))
                        (< served (durations-counted (durations-of-requests engine))))
                    (funcall function)
                    (schedule engine *proof-seconds* #'look))))

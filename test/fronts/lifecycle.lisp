@@ -97,7 +97,7 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
 
 ;;; What comes while a connection is served
 
-(define-front-test (timers-take-no-client-its-place :modes (:plain))
+(define-front-test (timers-take-no-client-its-place :modes (:plain :unparked))
   (let ((entered (make-gate)) (release (make-gate)))
     (with-front (request :worker-num 1 :max-thread-count 1 :max-accept-count 2)
         (reply 200 '() "word")

@@ -21,22 +21,19 @@
 ;;;;   :serving      serves a request of its connection             :keep-alive :waiting :ended
 ;;;;   :keep-alive   keeps its connection, waits for its next       :serving :waiting :ended
 ;;;;                 request
+;;;;   :active       calls the functions of timers                  :serving :waiting :ended
 ;;;;   :ended        left the pool; its thread ends by itself
 ;;;;
-;;;; In the ready engine, where connections are not tied to workers, :ACTIVE stands for the
-;;;; three in the middle, and there is one more:
+;;;; In the ready engine, where connections are not tied to workers, :ACTIVE stands for all in the
+;;;; middle, and there is one more:
 ;;;;
 ;;;;   :active       waits for something to do, or does it          :suspended :ended
 ;;;;   :suspended    waits to be needed                             :active :ended
 ;;;;
 ;;;; A worker's state changes only by SET-WORKER-STATE, under the lock of its engine.
 
-(defparameter *tick* 0.25
-  "Seconds between two looks of the sentinel while there is something to look after, when nobody
-wakes it.")
-
-(defparameter *idle-tick* 1
-  "Seconds between two looks of the sentinel when nothing happens.")
+(defparameter *tick* 1/4
+  "Seconds between two looks of the sentinel when nobody wakes it.")
 
 (defstruct (engine (:include opaque) (:constructor nil) (:copier nil))
   "A pool of workers over the connections of one listener."

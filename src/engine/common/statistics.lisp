@@ -175,7 +175,8 @@ calling the function of a timer; :BLOCKED, the same where the pool has found tha
 or has computed for long; :KEEP-ALIVE, waiting for the next request of its connection; :SUSPENDED;
 or :STARTING.  The second value is for how many seconds.")
   (:method ((worker worker))
-    (values (worker-state worker) (/ (worker-milliseconds worker) 1000.0))))
+    (values (if (eq :active (worker-state worker)) :serving (worker-state worker))
+            (/ (worker-milliseconds worker) 1000.0))))
 
 (defun list-workers (engine)
   "A list of plists, one for each worker of ENGINE, by number: its :NUMBER; its :ACTIVITY, a keyword

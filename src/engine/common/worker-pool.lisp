@@ -178,16 +178,16 @@ for the next time."
         (with-engine (engine)
           (push thread (engine-exited engine)))))))
 
-(defun call-surviving (engine part function)
-  "Calls FUNCTION, which does PART, a keyword, of the work of the sentinel.  True if it succeeds.
-A failure is logged, unless the last call for PART failed likewise."
+(defun call-surviving (engine function)
+  "Calls FUNCTION, the work of the sentinel of ENGINE.  True if it succeeds.  A failure is logged,
+unless the last call failed likewise."
   (handler-case (funcall function)
     (serious-condition (condition)
-      (note-trouble engine part condition "The sentinel failed: ~A")
+      (note-trouble engine :sentinel condition "The sentinel failed: ~A")
       nil)
     (:no-error (&rest values)
       (declare (ignore values))
-      (forget-trouble engine part)
+      (forget-trouble engine :sentinel)
       t)))
 
 (defun rest-until-woken (engine period &optional (needed-p (constantly nil)))

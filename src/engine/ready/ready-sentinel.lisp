@@ -88,7 +88,7 @@ MICROSECONDS."
       (declare (dynamic-extent #'look)) ; two thousand times a second
       ;; It heeds no interrupt, and SBCL's exit would wait a minute for that.
       (loop until (or (engine-stopped-p engine) (process-exits-p))
-            do (unless (call-surviving engine :sentinel #'look)
+            do (unless (call-surviving engine #'look)
                  (rest-until-woken engine *tick*))))))
 
 ;;; The rule
