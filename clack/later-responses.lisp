@@ -197,7 +197,7 @@ The response may come later."
       (error (condition)
         (when (written-response-p answer)
           (end-shared-queue (written-shared-queue answer)))
-        (report-failure exchange condition nil)))
+        (send-failure exchange condition nil)))
     (if (deferred-response-shared-queue deferred-response)
         :deferred
         (conclude-request exchange))))

@@ -2,42 +2,38 @@
 
 ;;;; Middlewares with pages for those that watch servers.
 
-(defun exchange-of (environment)
-  "The exchange of the request of ENVIRONMENT; NIL where another handler serves it."
-  (let ((exchange (getf environment :clack.io)))
-    (and (typep exchange 'exchange) exchange)))
-
-(defun page-response (page servers)
-  "The response with PAGE, a function as METRICS-PAGE, of SERVERS.  Its fourth value is a plist of
+(defun page-response (page &rest arguments)
+  "The response with PAGE, a function as METRICS-PAGE, of ARGUMENTS.  Its fourth value is a plist of
 further headers."
-  (multiple-value-bind (status type octets headers) (funcall page servers)
+  (multiple-value-bind (status type octets headers) (apply page arguments)
     (list status (list* :content-type type :cache-control "no-store" headers) octets)))
 
 (defun make-tested-middleware (test servers function)
-  "A middleware that responds to requests for which TEST, a result of MAKE-PAGE-TEST or
-MAKE-LIVE-TEST, has a true value with what FUNCTION returns for that value, the servers and the
-environment."
+  "A middleware that responds with what FUNCTION returns, unless that is NIL.  FUNCTION is called
+with the value of TEST, a result of MAKE-PAGE-TEST or MAKE-LIVE-TEST, the servers, the environment,
+and its exchange, which is NIL where another handler serves it."
   (lambda (app)
     (lambda (environment)
-      (let* ((exchange (exchange-of environment))
+      (let* ((io (getf environment :clack.io))
+             (exchange (and (typep io 'exchange) io))
              (servers (or servers (and exchange (list (exchange-application exchange)))))
-             (headers (getf environment :headers))
-             (part (and servers
-                        (funcall test exchange
-                                 (getf environment :request-method) (getf environment :path-info)
-                                 (getf environment :remote-addr) (gethash "host" headers)
-                                 (gethash "x-forwarded-for" headers)
-                                 (gethash "forwarded" headers)))))
-        (if part
-            (funcall function part servers environment)
+             (headers (getf environment :headers)))
+        (or (and servers
+                 (funcall function
+                          (funcall test exchange
+                                   (getf environment :request-method) (getf environment :path-info)
+                                   (getf environment :remote-addr) (gethash "host" headers)
+                                   (gethash "x-forwarded-for" headers)
+                                   (gethash "forwarded" headers))
+                          servers environment exchange))
             (funcall app environment))))))
 
 (defun make-page-middleware (page path servers allow &key any-host-p)
   "A middleware with PAGE at PATH, as MAKE-METRICS-MIDDLEWARE tells; with ANY-HOST-P for any Host."
   (make-tested-middleware (make-page-test path allow :any-host-p any-host-p) servers
-                          (lambda (part servers environment)
-                            (declare (ignore part environment))
-                            (page-response page servers))))
+                          (lambda (asked-p servers environment exchange)
+                            (declare (ignore environment exchange))
+                            (and asked-p (page-response page servers)))))
 
 (defun make-metrics-middleware (path &key servers (allow *loopback*))
   "A middleware: a function of a Clack application that returns one.  The result answers GET and
@@ -92,12 +88,6 @@ thread serves.  Host may be any name.  Signals UNFIT-ARGUMENT."
         (when written                   ; or the client has left
           (add-viewer servers written (written-framing written)))))))
 
-(defun worker-response (servers environment)
-  "The response to the request of ENVIRONMENT, which asks where a worker of SERVERS, a list, is."
-  (let ((name (getf environment :query-string))
-        (asked-by (gethash "live-page" (getf environment :headers))))
-    (page-response (lambda (servers) (answer-about-worker servers name asked-by)) servers)))
-
 (defun make-live-page-middleware (path &key servers (allow *loopback*))
   "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but with a page for people, which shows
 SERVERS at work: workers, connections, rates, latency, collections of garbage and memory.  It gets
@@ -106,18 +96,15 @@ request POSTs to PATH/worker, which interrupts the worker for a moment to learn 
 it is, where the Lisp can tell.  From the first request on, a snapshot is taken each second, and
 kept for two minutes.  A server of ours must serve the application; the requests of others all go to
 the application.  Signals UNFIT-ARGUMENT."
-  (let ((middleware (make-tested-middleware
-                     (make-live-test path allow) servers
-                     (lambda (part servers environment)
-                       (ecase part
-                         (:page (page-response #'live-page servers))
-                         (:events (live-events-response servers (exchange-of environment)))
-                         (:worker (worker-response servers environment)))))))
-    (lambda (app)
-      (let ((with-page (funcall middleware app)))
-        (lambda (environment)
-          (let ((exchange (exchange-of environment)))
-            (when exchange
-              (watch-servers (exchange-engine exchange)
-                             (or servers (list (exchange-application exchange)))))
-            (funcall (if exchange with-page app) environment)))))))
+  (make-tested-middleware
+   (make-live-test path allow) servers
+   (lambda (part servers environment exchange)
+     (when exchange
+       (watch-servers (exchange-engine exchange) servers)
+       (ecase part
+         ((nil) nil)
+         (:page (page-response #'live-page servers))
+         (:events (live-events-response servers exchange))
+         (:worker (page-response #'answer-about-worker servers
+                                 (getf environment :query-string)
+                                 (gethash "live-page" (getf environment :headers)))))))))

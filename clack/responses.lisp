@@ -70,7 +70,7 @@ string."
   "Appends the head of the response to EXCHANGE, with STATUS and HEADERS, to REPLY, an empty OUTPUT.
 FRAMING is the number of octets of content, :CHUNKED, or NIL if the content ends with the
 connection.  TYPE is the Content-Type where HEADERS have none, or NIL.  Returns the protocol event
-that sending the head will be.  Signals INVALID-HEADER."
+that sending the head will be, and whether content follows.  Signals INVALID-HEADER."
   (let ((allowed-p (body-allowed-p status)) (said nil) (server-p nil))
     (encode-status-line reply status)
     (loop for (name value) on headers by #'cddr
@@ -110,7 +110,8 @@ that sending the head will be.  Signals INVALID-HEADER."
         (encode-header reply :keep-alive keep-alive))
       (encode-date reply (get-universal-time))
       (encode-line-end reply)
-      event)))
+      (values event
+              (and allowed-p (not (eq :head (head-method (exchange-head exchange)))))))))
 
 ;;; Whole responses
 
@@ -118,41 +119,42 @@ that sending the head will be.  Signals INVALID-HEADER."
   "The Content-Type of strings where an application sets none.  Applications rely on it, since
 Clack's handler for Hunchentoot has it.")
 
-(defun encode-element (reply element)
-  "Appends ELEMENT, of a list that is a body, to REPLY."
-  (etypecase element
-    (string (encode-string reply element :utf-8))
-    (null)
-    ((vector octet) (encode-octets reply (coerce element 'octets)))))
-
 (defun send-whole (exchange status headers length body &optional type)
   "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content:
 BODY, octets, a part of a file, or a list of elements.  TYPE is as in ENCODE-RESPONSE-HEAD."
-  (let ((io (http-io (exchange-http exchange))))
-    (with-reply (reply)
-      (let* ((event (encode-response-head reply exchange status headers length type))
-             (rest (and (content-wanted-p (head-method (exchange-head exchange)) status)
-                        (etypecase body
-                          (list
-                           ;; A longer list is sent element by element, in a worker, which waits for
-                           ;; its client.  Otherwise slow clients could fill the heap with copies of
-                           ;; what they do not take.  A thread that gives it later must not wait.
-                           (if (or (<= length (* 1024 1024)) (exchange-deferred-response exchange))
-                               (dolist (element body)
-                                 (encode-element reply element))
-                               body))
-                          (octets (if (encode-body reply body) nil body))
-                          (part (append-file reply body))))))
-        (note-event exchange event)
-        (send-reply io reply (if (listp rest) nil rest))
-        (when (consp rest)
-          (whole-or-broken (io)
-            (dolist (element rest)
-              (with-line (line)
-                (encode-element line element)
-                (write-with-backpressure io (output-octets line) 0 (output-fill line))))
-            (push-output io)))
-        (note-event exchange :reply-end)))))
+  (flet ((encode-element (output element)
+           (etypecase element
+             (string (encode-string output element :utf-8))
+             (null)
+             ((vector octet) (encode-octets output (coerce element 'octets))))))
+    (let ((io (http-io (exchange-http exchange))))
+      (with-reply (reply)
+        (multiple-value-bind (event content-p)
+            (encode-response-head reply exchange status headers length type)
+          (let ((rest (and content-p
+                           (etypecase body
+                             (list
+                              ;; A longer list is sent element by element, in a worker, which waits
+                              ;; for its client.  Otherwise slow clients could fill the heap with
+                              ;; copies of what they do not take.  A thread that gives it later must
+                              ;; not wait.
+                              (if (or (<= length (* 1024 1024))
+                                      (exchange-deferred-response exchange))
+                                  (dolist (element body)
+                                    (encode-element reply element))
+                                  body))
+                             (octets (if (encode-body reply body) nil body))
+                             (part (append-file reply body))))))
+            (note-event exchange event)
+            (send-reply io reply (if (listp rest) nil rest))
+            (when (consp rest)
+              (whole-or-broken (io)
+                (dolist (element rest)
+                  (with-line (line)
+                    (encode-element line element)
+                    (write-with-backpressure io (output-octets line) 0 (output-fill line))))
+                (push-output io)))
+            (note-event exchange :reply-end)))))))
 
 (defun send-response (exchange response)
   "Sends RESPONSE, which CHECK-RESPONSE has let pass, to the request of EXCHANGE."

@@ -48,12 +48,6 @@ all connections have the same; else NIL.")
 runs.  When that stream blocks, lines are lost and counted, but no response and no worker waits."))
   (:documentation "A server of one Clack application; see RUN."))
 
-(defmethod initialize-instance :after ((server clack-server) &key)
-  (setf (server-journal server)
-        (make-journal (server-error-output server) "clack log"
-                      (lambda (&rest complaint)
-                        (apply #'tell server complaint)))))
-
 ;;; The arguments of RUN, with the meanings that Clack's handlers for Hunchentoot and Woo give them
 
 (deftype count-of-threads ()
@@ -76,14 +70,14 @@ runs.  When that stream blocks, lines are lost and counted, but no response and 
     (:websocket-ping-seconds seconds "a number of seconds, or NIL for never")
     (:websocket-idle-seconds seconds "a number of seconds, or NIL for never")
     (:on-start (or null function symbol) "a function of one argument, or NIL")
-    ,@(loop for name in '(:debug :reuse-port :persistent-connections-p :parking :proxy-protocol
-                          :precompressed-files :ssl :ssl-cert-file :ssl-key-file :ssl-key-password
-                          :ssl-certificates :ssl-minimum-protocol :ssl-ciphers :ssl-client-ca-file
-                          :ssl-verify-client :ssl-ticket-key-file :drain-timeout :drain-delay
-                          ;; Clack's own, which it passes on
-                          :server :use-thread :use-default-middlewares :silent :swank-interface
-                          :swank-port :allow-other-keys)
-            collect (list name t "anything")))
+    ,@(mapcar (lambda (name) (list name t))
+              '(:debug :reuse-port :persistent-connections-p :parking :proxy-protocol
+                :precompressed-files :ssl :ssl-cert-file :ssl-key-file :ssl-key-password
+                :ssl-certificates :ssl-minimum-protocol :ssl-ciphers :ssl-client-ca-file
+                :ssl-verify-client :ssl-ticket-key-file :drain-timeout :drain-delay
+                ;; Clack's own, which it passes on
+                :server :use-thread :use-default-middlewares :silent :swank-interface
+                :swank-port :allow-other-keys)))
   "The arguments of RUN, for CHECK-ARGUMENT-TYPES, beside those in *LIMIT-INITARGS*.  Others have
 checks of their own.")
 
@@ -153,55 +147,58 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
     (when (and listen fd)
       (unfit :listen " and FD exclude each other"))
     (check-proxy-protocol proxy-protocol trusted-proxies)
-    (apply #'make-instance 'clack-server
-           :allow-other-keys t
-           :app app
-           :arguments arguments
-           :limits (changed-limits *clack-limits*
-                                   (if persistent-connections-p
-                                       arguments
-                                       (list* :max-connection-requests 1 arguments)))
-           :trusted-proxies (networks-named trusted-proxies)
-           :tls-context (tls-context-for arguments)
-           :threads (apply #'thread-limits arguments)
-           arguments)))
+    (let ((server (apply #'make-instance 'clack-server
+                         :allow-other-keys t
+                         :app app
+                         :arguments arguments
+                         :limits (changed-limits *clack-limits*
+                                                 (if persistent-connections-p
+                                                     arguments
+                                                     (list* :max-connection-requests 1 arguments)))
+                         :trusted-proxies (networks-named trusted-proxies)
+                         :tls-context (tls-context-for arguments)
+                         :threads (apply #'thread-limits arguments)
+                         arguments)))
+      (setf (server-journal server)
+            (make-journal (server-error-output server) "clack log"
+                          (lambda (&rest complaint)
+                            (apply #'tell server complaint))))
+      server)))
 
 ;;; Start and stop
 
-(defun open-listener (&key (address "127.0.0.1") (port 5000) (backlog 1024) (defer-accept 1)
-                        listen listen-mode fd reuse-port
-                      &allow-other-keys)
-  "Opens a listener at the place that the arguments, of RUN, name."
-  (prepare-process)
-  (cond (listen (open-path-listener listen listen-mode backlog))
-        (fd (open-inherited-listener (inherited-descriptor fd)))
-        (t
-         (let ((listener
-                 (handler-bind ((error (lambda (condition) (tell-where address port condition))))
-                   (if reuse-port
-                       (open-shared-port-listener address port backlog)
-                       (usocket:socket-listen (or address usocket:*wildcard-host*) port
-                                              :reuse-address t :backlog backlog
-                                              :element-type '(unsigned-byte 8))))))
-           (defer-accepts listener (or defer-accept 0))
-           listener))))
-
 (defmethod begin-serving ((server clack-server))
-  (let* ((arguments (server-arguments server))
-         (listener (setf (server-listener server) (apply #'open-listener arguments))))
-    (setf (values (slot-value server 'address) (slot-value server 'port)) (local-name listener)
-          (server-sole-name server) (sole-name listener))
-    (start-journal (server-journal server))
-    (dolist (name (unknown-arguments arguments))
-      (tell server :warning "The argument ~S is unknown, and has no effect." name))
-    (setf (application-engine server)
-          (apply (if (and (getf arguments :parking t) (readiness-supported-p))
-                     #'make-ready-engine
-                     #'make-blocking-engine)
-                 server listener :idle-seconds (seconds-for server :idle)
-                 (server-threads server)))
-    (start-engine (application-engine server))
-    (tell server :info "Listening on ~A." (place-of server))))
+  (destructuring-bind (&key (address "127.0.0.1") (port 5000) (backlog 1024) (defer-accept 1)
+                         listen listen-mode fd reuse-port (parking t)
+                       &allow-other-keys)
+      (server-arguments server)
+    (prepare-process)
+    (let ((listener
+            (cond (listen (open-path-listener listen listen-mode backlog))
+                  (fd (open-inherited-listener (inherited-descriptor fd)))
+                  (t
+                   (handler-bind ((error (lambda (condition) (tell-where address port condition))))
+                     (if reuse-port
+                         (open-shared-port-listener address port backlog)
+                         (usocket:socket-listen (or address usocket:*wildcard-host*) port
+                                                :reuse-address t :backlog backlog
+                                                :element-type '(unsigned-byte 8))))))))
+      (setf (server-listener server) listener
+            (values (slot-value server 'address) (slot-value server 'port)) (local-name listener)
+            (server-sole-name server) (sole-name listener))
+      (unless (or listen fd)
+        (defer-accepts listener (or defer-accept 0)))
+      (start-journal (server-journal server))
+      (dolist (name (unknown-arguments (server-arguments server)))
+        (tell server :warning "The argument ~S is unknown, and has no effect." name))
+      (setf (application-engine server)
+            (apply (if (and parking (readiness-supported-p))
+                       #'make-ready-engine
+                       #'make-blocking-engine)
+                   server listener :idle-seconds (seconds-for server :idle)
+                   (server-threads server)))
+      (start-engine (application-engine server))
+      (tell server :info "Listening on ~A." (place-of server)))))
 
 (defmethod end-serving ((server clack-server) soft-p seconds &optional (delay 0))
   (unless (server-stopped-p server)

@@ -26,7 +26,10 @@ Replaced as a whole.")
          (uri (head-uri head))
          (framing (head-framing head))
          (host (head-host head))
-         (encrypted-p (request-encrypted-p server http))
+         (scheme (and (http-client http) (client-scheme (http-client http))))
+         (encrypted-p (if scheme        ; a trusted proxy tells it
+                          (eq :https scheme)
+                          (and (encrypted-p server) t)))
          (known *known-host*)
          (headers (make-hash-table :test 'equal :size (length (head-headers head)))))
     (declare (type (or null text) host))
@@ -86,39 +89,37 @@ Replaced as a whole.")
             (or (eq source (exchange-upgrade exchange))
                 (eq source (exchange-deferred-response exchange))))))))
 
-(defun send-failure (exchange status text)
-  "Sends STATUS and TEXT as the response to EXCHANGE; cuts a response that has begun."
-  (cond ((eq :idle (our-side (exchange-protocol exchange)))
-         (begin-limited-reply exchange)
-         (send-text exchange status text))
-        (t
-         (note-event exchange :reply-cut)
-         (let ((io (http-io (exchange-http exchange))))
+(defun send-failure (exchange condition backtrace)
+  "Answers the request of EXCHANGE after CONDITION: by the status of a refusal of its content, or by
+500, and logs the failure of the application with BACKTRACE.  Cuts a response that has begun."
+  (let ((refusal-p (typep condition 'protocol-error))
+        (io (http-io (exchange-http exchange))))
+    (if refusal-p
+        (note-event exchange :request-fault)
+        (let ((*exchange* exchange))
+          (tell (exchange-application exchange) :error *error-control* condition backtrace)))
+    (cond ((not (eq :idle (our-side (exchange-protocol exchange))))
+           (note-event exchange :reply-cut)
            (when (io-open-p io)
-             (push-output io))))))
-
-(defun report-failure (exchange condition backtrace)
-  "Logs CONDITION, which the application has signalled for EXCHANGE, with BACKTRACE, and sends 500."
-  (let ((*exchange* exchange))
-    (tell (exchange-application exchange) :error *error-control* condition backtrace))
-  (send-failure exchange 500 "Internal Server Error"))
+             (push-output io)))
+          (t
+           (begin-limited-reply exchange)
+           (if refusal-p
+               (send-text exchange
+                          (protocol-error-status condition) (protocol-error-reason condition))
+               (send-text exchange 500 "Internal Server Error"))))))
 
 (defun answer-failure (exchange condition backtrace)
   "Ends the response to EXCHANGE after CONDITION, which has BACKTRACE, a string or NIL.  NIL where
 the client is gone."
   (let ((gone-p (client-gone-p condition exchange)))
     (handler-case
-        (cond ((taken-over-p exchange)
-               (unless gone-p
-                 (fail-program-socket (exchange-upgrade exchange) condition backtrace)))
-              ((typep condition 'protocol-error)
-               (note-event exchange :request-fault)
-               (send-failure exchange
-                             (protocol-error-status condition) (protocol-error-reason condition)))
-              (gone-p
-               (note-event exchange :reply-cut))
-              (t
-               (report-failure exchange condition backtrace)))
+        (cond ((not (taken-over-p exchange))
+               (if gone-p
+                   (note-event exchange :reply-cut)
+                   (send-failure exchange condition backtrace)))
+              ((not gone-p)
+               (fail-program-socket (exchange-upgrade exchange) condition backtrace)))
       ((or descriptor-broken stream-timeout) () (setf gone-p t)))
     (not gone-p)))
 
@@ -136,8 +137,6 @@ connection's outcome, :PARK or :CLOSE."
 (defmethod respond ((server clack-server) exchange)
   (let ((*exchange* exchange)
         (content (take-content exchange)))
-    (setf (exchange-request-id exchange)
-          (told-request-id (exchange-http exchange) (head-headers (exchange-head exchange))))
     (labels ((blameless-p (condition)
                (or (typep condition 'protocol-error)
                    (client-gone-p condition exchange)))
@@ -168,7 +167,11 @@ connection's outcome, :PARK or :CLOSE."
       (multiple-value-bind (failure backtrace) (call-catching #'answer #'blameless-p)
         (let ((answered-p (or (null failure) (answer-failure exchange failure backtrace)))
               (late-p (and (exchange-watch exchange) (handler-timed-out-p exchange)))
-              (taken-over-p (and (exchange-upgrade exchange) (settle-takeover exchange))))
+              (taken-over-p (and (exchange-upgrade exchange)
+                                 (or (taken-over-p exchange)
+                                     ;; From now on it cannot be.
+                                     (progn (end-websocket (exchange-upgrade exchange))
+                                            nil)))))
           (when late-p
             (note-event exchange :reply-cut))
           (if (and (exchange-deferred-response exchange) (deferred-p exchange))

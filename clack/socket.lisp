@@ -26,34 +26,32 @@ begun, and the whole request has come."
          (eq :idle (our-side protocol))
          (eq :done (client-side protocol)))))
 
-(defun make-socket (exchange &key (websocket-message-octets (* 1024 1024))
-                               (websocket-ping-seconds 30) (websocket-idle-seconds 75)
-                             &allow-other-keys)
-  "A PROGRAM-SOCKET for the connection of EXCHANGE, with arguments of RUN.  Signals PROTOCOL-ERROR
-if the request asks for a WebSocket and has content, which could be taken for frames; and
-CANNOT-DEFER where the connection cannot be taken over any more."
-  (let* ((head (exchange-head exchange))
-         (upgrade (head-header head :upgrade))
-         (websocket-p (and upgrade (string-equal "websocket" upgrade))))
-    (when (and websocket-p (eq exchange *exchange*) (not (eq :none (head-framing head))))
-      (error (make-refusal :content-of-handshake)))
-    (unless (untouched-p exchange)
-      (error 'cannot-defer
-             :reason (format nil "only the thread that calls the application can take its ~
-                                  connection over, before the response begins, and when all ~
-                                  content has come")))
-    (if websocket-p
-        (make-program-socket exchange t :most-octets websocket-message-octets
-                                        :ping-seconds websocket-ping-seconds
-                                        :idle-seconds websocket-idle-seconds)
-        (make-program-socket exchange nil
-                             :idle-seconds (seconds-for (exchange-application exchange) :idle)))))
-
 (defun socket-of (exchange)
-  "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call."
+  "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call.  Signals
+PROTOCOL-ERROR if the request asks for a WebSocket and has content, which could be taken for frames;
+and CANNOT-DEFER where the connection cannot be taken over any more."
   (or (exchange-upgrade exchange)
-      (setf (exchange-upgrade exchange)
-            (apply #'make-socket exchange (server-arguments (exchange-application exchange))))))
+      (let* ((server (exchange-application exchange))
+             (head (exchange-head exchange))
+             (upgrade (head-header head :upgrade))
+             (websocket-p (and upgrade (string-equal "websocket" upgrade))))
+        (when (and websocket-p (eq exchange *exchange*) (not (eq :none (head-framing head))))
+          (error (make-refusal :content-of-handshake)))
+        (unless (untouched-p exchange)
+          (error 'cannot-defer
+                 :reason (format nil "only the thread that calls the application can take its ~
+                                      connection over, before the response begins, and when all ~
+                                      content has come")))
+        (setf (exchange-upgrade exchange)
+              (if websocket-p
+                  (destructuring-bind (&key (websocket-message-octets (* 1024 1024))
+                                         (websocket-ping-seconds 30) (websocket-idle-seconds 75)
+                                       &allow-other-keys)
+                      (server-arguments server)
+                    (make-program-socket exchange t :most-octets websocket-message-octets
+                                                    :ping-seconds websocket-ping-seconds
+                                                    :idle-seconds websocket-idle-seconds))
+                  (make-program-socket exchange nil :idle-seconds (seconds-for server :idle)))))))
 
 (defun taken-over-p (exchange)
   "True when the application has taken the connection of EXCHANGE over."
@@ -62,25 +60,15 @@ CANNOT-DEFER where the connection cannot be taken over any more."
          (eq socket (http-suspended-exchange (exchange-http exchange))))))
 
 (defun take-over (exchange)
-  "Makes the connection of EXCHANGE, which has a PROGRAM-SOCKET, the application's, while that is
-possible."
-  (when (untouched-p exchange)
-    (begin-limited-reply exchange)
-    (lift-handler-limit exchange)
-    (note-event exchange :switch)
-    (begin-to-speak (exchange-upgrade exchange) (exchange-http exchange))))
-
-(defun open-socket-of (exchange)
-  "Makes the connection of EXCHANGE the application's, and returns its PROGRAM-SOCKET."
-  (prog1 (socket-of exchange)
-    (take-over exchange)))
-
-(defun settle-takeover (exchange)
-  "Called when the application's function was left.  True if the application has taken the
-connection of EXCHANGE over, which goes on without the worker.  Otherwise it cannot any more."
-  (or (taken-over-p exchange)
-      (progn (end-websocket (exchange-upgrade exchange))
-             nil)))
+  "Makes the connection of EXCHANGE the application's, while that is possible.  Returns its
+PROGRAM-SOCKET."
+  (let ((socket (socket-of exchange)))
+    (when (untouched-p exchange)
+      (begin-limited-reply exchange)
+      (lift-handler-limit exchange)
+      (note-event exchange :switch)
+      (begin-to-speak socket (exchange-http exchange)))
+    socket))
 
 ;;; The protocol of CLACK.SOCKET
 
@@ -101,17 +89,17 @@ element is not an octet."
 
 (defun write-to-clack-socket (exchange octets callback)
   (let ((octets (fresh-octets octets)))
-    (write-to-program-socket (open-socket-of exchange) octets callback)))
+    (write-to-program-socket (take-over exchange) octets callback)))
 
 (defun buffer-for-clack-socket (exchange octets)
   (let ((octets (fresh-octets octets)))
-    (buffer-for-program-socket (open-socket-of exchange) octets)))
+    (buffer-for-program-socket (take-over exchange) octets)))
 
 (defun flush-clack-socket (exchange callback)
-  (flush-program-socket (open-socket-of exchange) callback))
+  (flush-program-socket (take-over exchange) callback))
 
 (defun close-clack-socket (exchange)
-  (finish-program-socket (open-socket-of exchange)))
+  (finish-program-socket (take-over exchange)))
 
 (defparameter *socket-methods*
   '(("READ-CALLBACK" (socket)

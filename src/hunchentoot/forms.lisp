@@ -28,7 +28,7 @@ right, and the server is at fault."))
 
 (defmethod chunga:chunked-stream-input-chunking-p ((stream stream-of-content))
   "The answer to HUNCHENTOOT:INPUT-CHUNKING-P."
-  (not (content-known-p (content-of stream))))
+  (null (content-announced (content-of stream))))
 
 (defun read-content (hunchentoots &rest arguments
                      &key (request hunchentoot:*request*) want-stream (already-read 0))

@@ -196,7 +196,7 @@ all other work for a short request."
                                           (make-instance 'upgrade-stream)
                                           (content-as-stream content))))
                            (client (http-client http))
-                           (told-id (told-request-id http headers)))
+                           (told-id (exchange-request-id exchange)))
                        ;; For threads that know only the request.
                        (when client
                          (setf (hunchentoot:aux-request-value 'scheme request)

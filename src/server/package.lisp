@@ -62,7 +62,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; links
    #:http-base #:http-io #:http-stream #:http-content
    #:http-local #:http-client #:client-scheme
-   #:request-remote #:request-encrypted-p #:http-address #:socket-io #:connection-usocket
+   #:request-remote #:http-address #:socket-io #:connection-usocket
    #:exchange-http #:current-head
    ;; a connection's life
    #:take-content
@@ -76,7 +76,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
    #:handler-timed-out-p #:watch-of #:request-timed-out-p #:call-when-timed-out
    #:exchange-protocol #:note-event #:exchange-access #:exchange-deferred-response
-   #:exchange-request-id #:told-request-id #:keep-request-id
+   #:exchange-request-id #:keep-request-id
    #:request-id #:identifier-of
    ;; what goes on without a worker
    #:http-suspended-exchange #:suspended-exchange-application
@@ -109,10 +109,10 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:call-when-room #:await-room #:await-peer #:begin-shared-queue
    ;; requests
    #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
-   #:content-io #:content-size #:content-known-p #:content-left #:invite-content
+   #:content-io #:content-size #:content-announced #:content-left #:invite-content
    #:refuse-content #:keep-reply-from #:read-all-content #:reserve-memory
    #:content-limits #:end-taking #:with-content #:rewind
-   #:current-content #:abandon-content #:*no-content*
+   #:abandon-content #:*no-content*
    ;; replies
    #:with-reply #:send-reply
    #:settle-reply-connection #:content-wanted-p

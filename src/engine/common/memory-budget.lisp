@@ -62,7 +62,8 @@ budget and PLACE."
          (let ((,more (- ,new ,place)))
            (when (or (<= ,more 0) (reserve-client-memory ,more ,share))
              (setf ,place ,new)
-             (release-client-memory (- ,more)) ; nothing if MORE is above 0
+             (when (minusp ,more)
+               (release-client-memory (- ,more)))
              t))))))
 
 ;;; The heap itself, garbage included

@@ -71,14 +71,6 @@ a proxy does not tell it."
   "The address of the client of the current request over HTTP, a string."
   (first (request-remote http)))
 
-(defun request-encrypted-p (application http)
-  "True when the client of the current request to APPLICATION, over HTTP, uses TLS; also where a
-trusted proxy tells so."
-  (let ((client (http-client http)))
-    (if (and client (client-scheme client))
-        (eq :https (client-scheme client))
-        (encrypted-p application))))
-
 (defun begin-http-connection (application connection)
   "Makes the HTTP connection of CONNECTION to APPLICATION.  Signals PEER-GONE when the client has
 left."

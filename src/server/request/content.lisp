@@ -24,12 +24,18 @@
   "The vector of an empty window.")
 
 (defstruct (content (:include opaque) (:copier nil)
-                    (:constructor make-content (head io limits decoder reader)))
+                    (:constructor make-content
+                        (head io limits decoder reader
+                         &aux (announced (cond ((null head) 0)
+                                               ((integerp (head-framing head))
+                                                (head-framing head)))))))
   "The content of one request, which can be read at any position."
   (head nil :read-only t)
   (io nil :read-only t)
   (limits nil :read-only t)
   (decoder nil :read-only t)
+  ;; The number of octets that the client has announced; NIL where it sends chunks.
+  (announced nil :read-only t)
   (exchange nil)                        ; the EXCHANGE of its request while that is answered; or NIL
   ;; The one thread that receives it as it comes, T until there is one; NIL where it is spooled.
   (reader nil)
@@ -80,11 +86,6 @@ another thread than the handler's where the content is received as it comes."))
      (with-content (,content)
        ,@body)))
 
-(defun content-known-p (content)
-  "True when the client has announced the length of CONTENT, or there is none."
-  (or (null (content-head content))
-      (integerp (head-framing (content-head content)))))
-
 (defun content-over-p (content)
   "True when all of CONTENT has come."
   (or (null (content-decoder content))
@@ -120,22 +121,22 @@ as one request may have.")
 (defun room-in-memory-p (content total)
   "Gives the window of CONTENT room for TOTAL octets; NIL where they are to go to a file."
   (or (<= total (length (content-octets content)))
-      (let* ((announced (and (content-known-p content) (head-framing (content-head content))))
+      (let* ((announced (content-announced content))
              (most (if (>= total +input-size+) *most-content-memory* *content-memory*))
              ;; What was announced if that is little, or if enough of it has come.
              (size (cond ((and announced (<= total announced most)) announced)
                          ((> total *content-memory*) (* 2 total))
                          (t (max 256 (min *content-memory* (* 2 total))))))
-             (free nil)
-             (budget (client-memory-budget)))
+             (free nil))
         (when (and (or (<= total *most-content-memory*)
                        (not (readiness-supported-p))) ; nor files without a name
                    (or (<= size *content-memory*)
-                       (and (or (null budget)
-                                ;; Memory is plentiful, with SIZE octets more and garbage.
-                                (and (< (+ size (client-memory-reserved))
-                                        (* *plenty* *waiting-share* budget))
-                                     (fits-in-heap-p size)))
+                       (and (let ((budget (client-memory-budget)))
+                              (or (null budget)
+                                  ;; Memory is plentiful, with SIZE octets more and garbage.
+                                  (and (< (+ size (client-memory-reserved))
+                                          (* *plenty* *waiting-share* budget))
+                                       (fits-in-heap-p size))))
                             (change-reservation (content-reserved content) size
                                                 :share *waiting-share*)
                             (progn (setf free (take-from-free-list *content-vectors*))
@@ -148,16 +149,13 @@ as one request may have.")
                     (replace octets (content-octets content)
                              :end2 (content-count content)))))))))
 
-(defun most-octets-in-files (limits)
-  "How many octets of content may be in files, as far as requests under LIMITS use them."
-  (max *most-octets-in-files* (or (limits-body-octets limits) 0)))
-
 (defun file-written-p (content position octets start end)
   "Writes OCTETS from START to END to the file of CONTENT at POSITION; NIL when there is no room."
   (let ((count (- end start)))
     (uninterruptibly                    ; RELEASE-CONTENT gives back what is counted
       (when (counter-add-up-to *octets-in-files* count
-                               (most-octets-in-files (content-limits content)))
+                               (max *most-octets-in-files*
+                                    (or (limits-body-octets (content-limits content)) 0)))
         (or (write-file-octets (content-file content) position octets start end)
             (progn (counter-add *octets-in-files* (- count))
                    nil))))))
@@ -227,7 +225,7 @@ where it will not come; or :SOME, for a reader that takes it as it comes.  Signa
 STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
   (let* ((io (content-io content))
          (decoder (content-decoder content))
-         (announced (and (content-known-p content) (head-framing (content-head content)))))
+         (announced (content-announced content)))
     (flet ((receive-to-window ()        ; which has room for all that was announced
              (let ((octets (content-octets content))
                    (fill (content-count content)))
@@ -333,8 +331,8 @@ does not count as its time, since reading has limits of its own."
 ;;; Reading
 
 (defun octets-there (content)
-  "How many octets the window of CONTENT has from its position on; 0 at the end.  The caller has the
-lock."
+  "How many octets the window of CONTENT has from its position on; 0 at the end.  The second value
+is the index of the first.  The caller has the lock."
   (when (content-failure content)
     (error (content-failure content)))
   (let ((position (content-position content)))
@@ -351,33 +349,31 @@ lock."
                  (error "A temporary file cannot be read."))
                (setf (content-base content) position
                      (content-count content) count)))
-           (- (+ (content-base content) (content-count content)) position))
+           (let ((index (- position (content-base content))))
+             (values (- (content-count content) index) index)))
           ((and (content-reader content) (not (content-over-p content)))
            (setf (content-base content) position
                  (content-count content) 0)
            (receive-for-reader content)
-           (content-count content))
-          (t 0))))
-
-(defun window-index (content)
-  "The index in the window of CONTENT of the octet at its position."
-  (- (content-position content) (content-base content)))
+           (values (content-count content) 0))
+          (t (values 0 0)))))
 
 (defun read-octets-of-content (content sequence start end)
   "Reads octets of CONTENT into SEQUENCE from START up to END.  Returns the index after the last."
   (with-content (content)
     (loop while (< start end)
-          do (let ((count (min (- end start) (octets-there content)))
-                   (index (window-index content))
-                   (octets (content-octets content)))
-               (declare (type octets octets))
-               (when (zerop count)
-                 (return))
-               (if (typep sequence 'octets)
-                   (replace sequence octets :start1 start :start2 index :end2 (+ index count))
-                   (replace sequence octets :start1 start :start2 index :end2 (+ index count)))
-               (incf (content-position content) count)
-               (incf start count)))
+          do (multiple-value-bind (there index) (octets-there content)
+               (declare (type index there index))
+               (let ((count (min (- end start) there))
+                     (octets (content-octets content)))
+                 (declare (type octets octets))
+                 (when (zerop count)
+                   (return))
+                 (if (typep sequence 'octets)
+                     (replace sequence octets :start1 start :start2 index :end2 (+ index count))
+                     (replace sequence octets :start1 start :start2 index :end2 (+ index count)))
+                 (incf (content-position content) count)
+                 (incf start count))))
     start))
 
 (defun rewind (content)
@@ -398,8 +394,8 @@ the octets, a start and an end."
                (refuse-content content refusal))))
       (when (content-reader content)
         (rewind content)                ; nothing was read so far
-        (when (content-known-p content)
-          (check-size (head-framing (content-head content))))
+        (when (content-announced content)
+          (check-size (content-announced content)))
         (setf (content-reader content) nil) ; from now on it is spooled
         (receive-for-reader content))
       (let ((size (content-size content))
@@ -427,10 +423,11 @@ the octets, a start and an end."
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream stream-of-content))
   (with-content-of (content stream)
-    (if (zerop (octets-there content))
-        :eof
-        (prog1 (aref (content-octets content) (window-index content))
-          (incf (content-position content))))))
+    (multiple-value-bind (there index) (octets-there content)
+      (cond ((zerop there) :eof)
+            (t
+             (incf (content-position content))
+             (aref (content-octets content) index))))))
 
 (defmethod trivial-gray-streams:stream-listen ((stream stream-of-content))
   (with-content-of (content stream)
@@ -460,22 +457,22 @@ the octets, a start and an end."
 
 (defmethod trivial-gray-streams:stream-read-char ((stream stream-of-content))
   (with-content-of (content stream)
-    (if (zerop (octets-there content))
-        :eof
-        (let* ((octets (content-octets content))
-               (index (window-index content))
-               (size (utf-8-size-by-first (aref octets index)))
-               (end (+ index size)))
-          (when (> end (content-count content)) ; it goes on behind the window
-            (let ((position (content-position content)))
-              (setf octets (make-octets size)
-                    index 0
-                    end (read-octets-of-content content octets 0 size)
-                    (content-position content) position)))
-          (multiple-value-bind (code next) (utf-8-code octets index end)
-            (setf (content-last-size content) (- next index))
-            (incf (content-position content) (- next index))
-            (if (< code char-code-limit) (code-char code) (code-char #xFFFD)))))))
+    (multiple-value-bind (there index) (octets-there content)
+      (if (zerop there)
+          :eof
+          (let* ((octets (content-octets content))
+                 (size (utf-8-size-by-first (aref octets index)))
+                 (end (+ index size)))
+            (when (> size there)        ; it goes on behind the window
+              (let ((position (content-position content)))
+                (setf octets (make-octets size)
+                      index 0
+                      end (read-octets-of-content content octets 0 size)
+                      (content-position content) position)))
+            (multiple-value-bind (code next) (utf-8-code octets index end)
+              (setf (content-last-size content) (- next index))
+              (incf (content-position content) (- next index))
+              (if (< code char-code-limit) (code-char code) (code-char #xFFFD))))))))
 
 (defmethod trivial-gray-streams:stream-unread-char ((stream stream-of-content) character)
   (declare (ignore character))
@@ -513,7 +510,9 @@ HTTP.  Returns what READ-REQUEST does."
     (setf (http-content http) content
           (io-pace io) (and rate (make-pace rate (* 1000 *content-grace*) (io-received io))))
     (cond ((content-reader content) head)
-          ((and (integerp framing) (> framing (most-octets-in-files limits)))
+          ((and (integerp framing)      ; and within the limit, if there is one
+                (> framing *most-octets-in-files*)
+                (null (limits-body-octets limits)))
            (refuse-spooled application http (make-refusal :body-too-large)))
           (t
            (when (head-expect-100-continue-p head)
@@ -527,7 +526,8 @@ HTTP.  Returns what READ-REQUEST does."
         (ecase (receive-content content wait-p)
           (:all
            (setf (io-pace io) nil)
-           (release-input io)
+           (when (plusp (io-reserved io))
+             (release-input io))
            (content-head content))
           (:end
            (abandon-content http)
@@ -574,15 +574,15 @@ HTTP.  Returns what READ-REQUEST does."
 
 ;;; The content of the current request
 
-(defun current-content (exchange)
-  "The content of the request of EXCHANGE, a stream, until its reply is over."
-  (or (http-content (exchange-http exchange)) *no-content*))
-
 (defun take-content (exchange)
-  "The content of the request of EXCHANGE, a stream.  The protocol state is that after its head."
-  (let ((head (exchange-head exchange))
-        (content (current-content exchange)))
-    (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
+  "The content of the request of EXCHANGE, until its reply is over.  The protocol state is that
+after its head, and the identifier is the one that a trusted proxy tells, if any."
+  (let* ((http (exchange-http exchange))
+         (head (exchange-head exchange))
+         (content (or (http-content http) *no-content*)))
+    (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head)
+          (exchange-request-id exchange) (and (http-trusted http)
+                                              (told-request-id (head-headers head))))
     (unless (eq content *no-content*)
       (setf (content-exchange content) exchange))
     (cond ((content-reader content)
@@ -594,9 +594,10 @@ HTTP.  Returns what READ-REQUEST does."
 (defun end-content (exchange)
   "Ends the content of the request of EXCHANGE, whose reply is over.  What its handler has not
 received of content that comes makes this request the last."
-  (let ((http (exchange-http exchange)))
+  (let* ((http (exchange-http exchange))
+         (content (http-content http)))
     (when (member (client-side (exchange-protocol exchange)) '(:body :held))
-      (note-event exchange (if (content-over-p (current-content exchange))
+      (note-event exchange (if (or (null content) (content-over-p content))
                                :request-end
                                :request-fault)))
     (setf (io-pace (http-io http)) nil

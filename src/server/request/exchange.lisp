@@ -108,15 +108,14 @@ functions of Hunchentoot, and methods of programs, stand between our functions."
 (defparameter *request-id-limit* 200
   "How many characters an identifier that a proxy tells may have.")
 
-(defun told-request-id (http headers)
-  "The identifier, a string, that HEADERS, an alist, have for a request over HTTP; NIL if there is
-none, or not only visible ASCII characters, or if the peer of HTTP is no trusted proxy."
-  (and (http-trusted http)
-       (let ((text (cdr (assoc :x-request-id headers :test #'eq))))
-         (and text
-              (<= 1 (length text) *request-id-limit*)
-              (every (lambda (char) (<= 33 (char-code char) 126)) text)
-              text))))
+(defun told-request-id (headers)
+  "The identifier, a string, that a trusted proxy tells by HEADERS, an alist; NIL if there is none,
+or not only visible ASCII characters."
+  (let ((text (cdr (assoc :x-request-id headers :test #'eq))))
+    (and text
+         (<= 1 (length text) *request-id-limit*)
+         (every (lambda (char) (<= 33 (char-code char) 126)) text)
+         text)))
 
 (defvar *request-ids-lock* (bt:make-lock "request identifiers")
   "Guards *PROCESS-ID-TEXT* and *REQUEST-COUNT*, and identifiers that threads may give to one
