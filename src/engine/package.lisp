@@ -25,7 +25,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:send-queue-arm #:send-queue-mark #:send-queue-on-room #:send-queue-changed #:send-queue-dead-p
    #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock #:queue-octets
    #:hold-octets #:release-held #:flush-queue #:end-queue #:make-room-for-output #:peer-progress
-   #:note-worker-wait #:limit-taking #:send-queue-milliseconds #:next-look-at-taker
+   #:note-worker-wait #:limit-taking #:next-look-at-taker
    #:taker-given-up-p #:reset-taking #:earlier #:drop-parts #:part #:part-position #:part-end
    #:make-octets-part #:octets-part #:octets-part-p #:octets-part-octets #:arm-for-output
    #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p

@@ -262,13 +262,14 @@ were under way."
     (and end (draining-p engine) (>= now end))))
 
 (defun winding-down-p (engine)
-  "True if connections of ENGINE that idle should end: ENGINE drains or stops, or connections wait
-for a worker."
-  (or (engine-overloaded-p engine) (not (running-p engine))))
+  "True if connections of ENGINE that idle should end: ENGINE drains or stops, has trouble, or
+connections wait for a worker."
+  (or (engine-overloaded-p engine) (engine-troubles engine) (not (running-p engine))))
 
 (defun keeps-connections-p (engine)
   "True if the connections of ENGINE should be kept after the replies that are sent now."
-  (and (eq :running (engine-phase engine)) (not (engine-overloaded-p engine))))
+  (and (eq :running (engine-phase engine))
+       (not (or (engine-overloaded-p engine) (engine-troubles engine)))))
 
 ;;; Calls of the service whose errors only count, and what else may fail in a thread of an engine
 
@@ -411,20 +412,6 @@ counted then, and the caller is to refuse it.  True also where the service tells
   (leave-address engine connection))
 
 ;;; Accepting
-
-(defun note-accept-trouble (engine condition)
-  "Notes CONDITION, which kept ENGINE from accepting a connection.  True if it lasts."
-  (with-engine (engine)
-    (when (typep condition 'descriptors-exhausted)
-      (setf (engine-overloaded-p engine) t))) ; let descriptors go
-  (note-trouble engine :accept condition))
-
-(defun forget-accept-trouble (engine)
-  "Notes that ENGINE can accept connections again."
-  (with-engine (engine)
-    (when (typep (trouble engine :accept) 'descriptors-exhausted)
-      (setf (engine-overloaded-p engine) nil))
-    (remf (engine-troubles engine) :accept)))
 
 (defun end-accepting (engine)
   "Makes ENGINE accept nothing more.  The system refuses later clients, or they wait for other

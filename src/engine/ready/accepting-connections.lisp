@@ -42,10 +42,9 @@ connections, which the poller will not report."
       (let ((kind (accept-failure-kind (- descriptor))))
         (case kind
           ((:gone :again) (return-from take-connection (values nil t)))
-          (:none (when (trouble engine :accept)
-                   (forget-accept-trouble engine)))
+          (:none (forget-trouble engine :accept))
           (t (when (engine-accepting-p engine)
-               (note-accept-trouble engine (make-accept-failure kind (error-text (- descriptor)))))
+               (note-trouble engine :accept (make-accept-failure kind (error-text (- descriptor)))))
              (when (and (eq :exhausted kind) (evict-idle-connections engine))
                (rearm-listener engine)))) ; behind the ends that are left to workers
         (return-from take-connection nil)))
