@@ -172,9 +172,9 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "reply")        ; to octets
                  (:file "deferred-replies") ; replies that any thread has, later
                  (:file "requests")     ; from head to conclusion
-                 (:file "channels")     ; to many clients at once, in several processes
                  (:file "outgoing-streams") ; replies that any thread writes, later
                  (:file "websockets")
+                 (:file "channels")     ; to many clients at once, in several processes
                  (:file "files")        ; by the shortest way
                  (:file "forms")        ; and other content of requests
                  (:file "administration"))))) ; statistics, pages, the main function

@@ -20,6 +20,8 @@
    (session-cookie-attributes :initarg :session-cookie-attributes
                               :reader session-cookie-attributes)
    (limits :initform (make-limits) :documentation "The limits on one request.")
+   #.`(given-limits :documentation "Nothing: the slot is here for its initargs."
+                    ,@(loop for (name) in *limit-initargs* append (list :initarg name)))
    ;; What a start finds
    (server-name :initform nil :documentation "Hunchentoot's name for the header Server.")
    (reads-first-p :initform nil
@@ -33,8 +35,8 @@ all connections have the same; else NIL.")
 taskmaster may be replaced, or serve another acceptor later.")
    ;; Logs
    (journals :initform '() :reader acceptor-journals
-             :documentation "The current or last journals, at most one for each log.")
-   (journal-lock :initform (bt:make-lock "logs") :documentation "Held while JOURNALS are replaced.")
+             :documentation "The journals for all destinations that the logs have had.")
+   (journal-lock :initform (bt:make-lock "logs") :documentation "Held while JOURNALS change.")
    (throttle :initform (make-throttle)
              :documentation "Limits the rate of messages that clients can cause."))
   (:default-initargs
@@ -221,22 +223,14 @@ the limits.")
       (check-proxy-protocol (value :proxy-protocol 'proxy-protocol)
                             (value :trusted-proxies 'trusted-proxies)))))
 
-(macrolet ((define-initialization ()
-             ;; The keywords of the method are initargs.
-             (let ((variables (loop for nil in *limit-initargs* collect (gensym))))
-               `(defmethod shared-initialize :after
-                    ((acceptor parallel-acceptor) slot-names
-                     &rest initargs
-                     &key (trusted-proxies nil trusted-p)
-                       ,@(loop for (name) in *limit-initargs*
-                               for variable in variables
-                               collect `((,name ,variable))))
-                  (declare (ignore slot-names ,@variables))
-                  (with-slots (limits) acceptor
-                    (setf limits (with-parameter-errors (changed-limits limits initargs))))
-                  (when trusted-p
-                    (setf (acceptor-trusted-proxies acceptor) (networks-named trusted-proxies)))))))
-  (define-initialization))
+(defmethod shared-initialize :after
+    ((acceptor parallel-acceptor) slot-names &rest initargs
+     &key (trusted-proxies nil trusted-p))
+  (declare (ignore slot-names))
+  (with-slots (limits) acceptor
+    (setf limits (with-parameter-errors (changed-limits limits initargs))))
+  (when trusted-p
+    (setf (acceptor-trusted-proxies acceptor) (networks-named trusted-proxies))))
 
 (defun check-listening (acceptor)
   "Signals HUNCHENTOOT:PARAMETER-ERROR unless the arguments of ACCEPTOR name one place to listen."
@@ -305,8 +299,7 @@ for their numbers."
   (with-slots (listen-path listen-mode listen-fd reuse-port) acceptor
     (let ((backlog (hunchentoot:acceptor-listen-backlog acceptor)))
       (setf (acceptor-listener acceptor)
-            (cond ((or (hunchentoot:started-p acceptor)
-                       (not (or listen-path listen-fd reuse-port)))
+            (cond ((not (or listen-path listen-fd reuse-port))
                    (return-from hunchentoot:start-listening (call-next-method)))
                   (listen-path
                    (open-path-listener listen-path listen-mode backlog))
@@ -338,55 +331,51 @@ another thread has done so, and ACCEPTOR may have been started again."
 (defmethod place-of ((acceptor hunchentoot:acceptor))
   (place-text (hunchentoot:acceptor-address acceptor) (hunchentoot:acceptor-port acceptor)))
 
-(defun program-comes-first-p (function &rest arguments)
-  "True if a program has methods of FUNCTION for ARGUMENTS that come before Hunchentoot's and ours.
-These have no qualifiers, one of the classes below as their first specialiser, and T as the others."
-  (let ((others (mapcar (constantly (find-class t)) (rest arguments))))
-    (loop for method in (compute-applicable-methods function arguments)
-          thereis (not (or (equal '(:after) (method-qualifiers method))
-                           (loop for name in '(parallel-ssl-acceptor parallel-acceptor
-                                               hunchentoot:ssl-acceptor hunchentoot:acceptor t)
-                                 for class = (find-class name nil)
-                                 thereis (and class
-                                              (eq method (find-method function '()
-                                                                      (cons class others)
-                                                                      nil)))))))))
+(defun program-comes-first-p (acceptor)
+  "True if a program has methods of PROCESS-CONNECTION for ACCEPTOR that come before Hunchentoot's
+and ours, which are for the classes below and all sockets."
+  (loop with arguments = (list acceptor
+                               (make-instance 'usocket:stream-usocket :socket nil :stream nil))
+        for method in (compute-applicable-methods #'hunchentoot:process-connection arguments)
+        for qualifiers = (method-qualifiers method)
+        thereis (not (or (equal '(:after) qualifiers)
+                         (loop for name in '(parallel-acceptor hunchentoot:acceptor)
+                               thereis (eq method
+                                           (find-method #'hunchentoot:process-connection qualifiers
+                                                        (mapcar #'find-class (list name t))
+                                                        nil)))))))
 
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
   "Starts ACCEPTOR, and returns it once it accepts connections.  When that fails, signals the reason
 and leaves it stopped."
+  (when (hunchentoot:started-p acceptor)
+    (hunchentoot:parameter-error "~A is already listening." acceptor))
+  (with-parameter-errors                ; the class of ACCEPTOR may have changed
+    (check-argument-types (list :taskmaster (acceptor-taskmaster acceptor)) *argument-types*))
   (with-slots (engine server-name reads-first-p) acceptor
-    (let ((was-listening (hunchentoot:started-p acceptor))
-          (format (access-log-format acceptor))
+    (let ((format (access-log-format acceptor))
           (log (hunchentoot:acceptor-access-log-destination acceptor)))
-      (unless was-listening
-        (with-parameter-errors          ; the class of ACCEPTOR may have changed
-          (check-argument-types (list :taskmaster (acceptor-taskmaster acceptor))
-                                *argument-types*))
-        (unless (boundp 'hunchentoot:*session-secret*)
-          (renew-secret))               ; Hunchentoot would do it later, and warn
-        (when (and (symbolp format)
-                   (not (keywordp format))
-                   (or (not (fboundp format))
-                       (macro-function format) (special-operator-p format)))
-          (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))
-        (setf engine nil
-              server-name (acceptor-server-name acceptor)
-              reads-first-p (program-comes-first-p
-                             #'hunchentoot:process-connection acceptor
-                             (make-instance 'usocket:stream-usocket :socket nil :stream nil))))
-      (unless-returned (multiple-value-prog1 (call-next-method)
-                         (settle-logs acceptor)
-                         (unless (or (typep log '(or null stream))
-                                     (uiop:directory-exists-p
-                                      (uiop:pathname-directory-pathname log)))
-                           (complain acceptor :error
-                                     "The folder of the access log, ~A, does not exist." log)))
-        (unless was-listening
-          (when engine                  ; it may have started before the failure
-            (stop-engine engine :timeout 0))
-          (stop-listening acceptor (acceptor-listener acceptor))
-          (settle-logs acceptor))))))
+      (unless (boundp 'hunchentoot:*session-secret*)
+        (renew-secret))                 ; Hunchentoot would do it later, and warn
+      (when (and (symbolp format)
+                 (not (keywordp format))
+                 (or (not (fboundp format))
+                     (macro-function format) (special-operator-p format)))
+        (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))
+      (setf engine nil
+            server-name (acceptor-server-name acceptor)
+            reads-first-p (program-comes-first-p acceptor))
+      (unless-returned (call-next-method)
+        (when engine                    ; it may have started before the failure
+          (stop-engine engine :timeout 0))
+        (stop-listening acceptor (acceptor-listener acceptor))
+        (settle-logs acceptor))
+      (settle-logs acceptor)
+      (unless (or (typep log '(or null stream))
+                  (uiop:directory-exists-p (uiop:pathname-directory-pathname log)))
+        (tell (acceptor-taskmaster acceptor) :error
+              "The folder of the access log, ~A, does not exist." log))
+      acceptor)))
 
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor)
                              &key soft (timeout (if soft nil 1)) (delay 0))

@@ -64,7 +64,7 @@ Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
 
 (defmethod begin-serving ((acceptor parallel-acceptor))
   (hunchentoot:start acceptor)
-  (complain acceptor :info "Listening on ~A." (place-of acceptor)))
+  (tell (acceptor-taskmaster acceptor) :info "Listening on ~A." (place-of acceptor)))
 
 (defmethod end-serving ((acceptor parallel-acceptor) soft-p seconds &optional (delay 0))
   (nth-value 1 (hunchentoot:stop acceptor :soft soft-p :timeout seconds :delay delay)))
@@ -73,7 +73,7 @@ Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (reopen-logs acceptor))
 
 (defmethod tell-operator ((acceptor parallel-acceptor) level text)
-  (complain acceptor level *rare-control* text nil))
+  (tell (acceptor-taskmaster acceptor) level *rare-control* text nil))
 
 (defun serve-until-signalled (acceptor &key (drain-timeout 30) (drain-delay 0) on-start)
   "The main function of a program: starts ACCEPTOR, serves until a signal ends that, and exits.

@@ -132,20 +132,27 @@ string, in all processes whose brokers have the same engine."
   `(with-lock-briefly ((channel-lock ,channel))
      ,@body))
 
-(defgeneric subscriber-shared-queue (subscriber)
-  (:documentation "The shared send queue of SUBSCRIBER."))
+(defun subscriber-shared-queue (subscriber)
+  "The shared send queue of SUBSCRIBER."
+  (if (websocket-p subscriber)
+      (websocket-shared-queue subscriber)
+      (outgoing-stream-shared-queue subscriber)))
 
-(defgeneric put-in-subscriber (subscriber octets)
-  (:documentation "Puts OCTETS, which do not change any more, into the shared send queue of
-SUBSCRIBER.  Returns the value of PUT-IN-SHARED-QUEUE.")
-  (:method (subscriber octets)
-    (put-in-shared-queue (subscriber-shared-queue subscriber) octets)))
+(defun resume-subscriber (subscriber)
+  "Has the owner of the connection of SUBSCRIBER look after it."
+  (if (websocket-p subscriber)
+      (resume-websocket subscriber)
+      (resume (outgoing-stream-deferred-response subscriber))))
 
-(defgeneric message-format (subscriber)
-  (:documentation "The format of messages to SUBSCRIBER, a keyword that MESSAGE-ENCODER knows."))
-
-(defgeneric resume-subscriber (subscriber)
-  (:documentation "Has the owner of the connection of SUBSCRIBER look after it."))
+(defun put-in-subscriber (subscriber encoder)
+  "Puts the message of ENCODER into the shared send queue of SUBSCRIBER.  Returns the value of
+PUT-IN-SHARED-QUEUE."
+  (if (websocket-p subscriber)          ; it takes nothing behind a close frame
+      (put-in-websocket subscriber (funcall encoder :websocket))
+      (put-in-shared-queue (subscriber-shared-queue subscriber)
+                           (funcall encoder (if (eq :chunked (outgoing-stream-framing subscriber))
+                                                :event-chunk
+                                                :event)))))
 
 ;;; Subscribers
 
@@ -231,8 +238,7 @@ WANTED-P is true, a function that must not wait.  Returns how many got it."
     (with-channel (channel)
       (loop for subscriber being the hash-keys of (channel-subscribers channel)
             when (funcall wanted-p subscriber)
-              do (ecase (put-in-subscriber subscriber
-                                           (funcall encoder (message-format subscriber)))
+              do (ecase (put-in-subscriber subscriber encoder)
                    ((:room :full) (push subscriber reached))
                    ((:over :too-long))
                    (:refused
@@ -265,3 +271,31 @@ Signals an error if OCTETS are no message."
             (loop for channel in channels
                   sum (publish-encoded channel encoder))))
         0)))
+
+;;; Heartbeats: comments to silent event streams.  Without them, proxies would take a silent
+;;; connection for a dead one, and the server would not notice a client that has vanished.  One
+;;; timer serves all streams of a taskmaster, from the first one to the stop.  It rings twice in the
+;;; time for which a stream may be silent; a stream that got nothing since the last ring gets a
+;;; comment.
+
+(defvar *heartbeat-seconds* 15
+  "How many seconds an event stream may be silent, a real above 0, or NIL for no limit.  A comment
+is sent then, or up to half that time earlier.  A new value counts from the next comment on.")
+
+(defun begin-heartbeat (taskmaster stream)
+  "Has comments sent to STREAM, an event stream of TASKMASTER, while it is silent."
+  (let ((channel (silent-streams taskmaster))
+        (engine (application-engine taskmaster)))
+    (labels ((await-beat ()
+               (let ((seconds *heartbeat-seconds*))
+                 (schedule engine (if (typep seconds '(real (0))) (/ seconds 2) 5) #'beat)))
+             (beat ()
+               (await-beat)             ; first, so that a failure here does not end the heartbeat
+               (when *heartbeat-seconds*
+                 (publish-encoded channel (message-encoder (encode-comment) nil)
+                                  (lambda (stream)
+                                    (silent-again-p (outgoing-stream-shared-queue stream)))))))
+      (subscribe channel stream)
+      (unless (eq engine (with-channel (channel)
+                           (shiftf (heart-engine taskmaster) engine)))
+        (await-beat)))))

@@ -27,14 +27,6 @@ of the request removes the large objects."
 (setf (documentation 'deferred-reply-p 'function)
       "True when OBJECT, the argument, is a reply that DEFER-REPLY has deferred.")
 
-(defstruct (completion (:include opaque)
-                       (:constructor make-completion (content status headers content-type)))
-  "The content, or a condition, status and headers that complete a deferred reply."
-  (content nil :read-only t)
-  (status nil :read-only t)
-  (headers '() :read-only t)
-  (content-type nil :read-only t))
-
 (define-condition reply-failed (recycling-error)
   ((reason :initarg :reason :reader reply-failed-reason))
   (:report (lambda (condition stream)
@@ -43,21 +35,6 @@ of the request removes the large objects."
 shows it."))
 
 ;;; The context
-
-(defun call-in-context (context function)
-  "Calls FUNCTION in the dynamic context of the request of CONTEXT.  Signals CLIENT-LEFT when its
-reply is over."
-  (destructuring-bind (&optional request reply) (deferred-reply-objects context)
-    (unless request
-      (error 'client-left))
-    (let ((hunchentoot:*acceptor* (deferred-reply-acceptor context))
-          (hunchentoot:*reply* reply)
-          (hunchentoot:*session* (hunchentoot:session request)) ; which any thread may have begun
-          (*engine-of-context*
-            (suspended-exchange-engine (deferred-reply-deferred-response context))))
-      (flet ((keep (files) (add-files context files)))
-        (declare (dynamic-extent #'keep))
-        (call-as-request request function #'keep)))))
 
 (defun add-files (context files)
   "Has FILES deleted at the end of the reply of CONTEXT, or at once when the reply is over."
@@ -104,7 +81,6 @@ When the handler is left by an error or a throw before REPLY is complete, the cl
            (error 'cannot-defer :reason reason)))
     (cond ((null (current-head)) (refuse "no request of ours is being handled"))
           (*headers-sent* (refuse "it has begun"))
-          (hunchentoot:*header-stream* (refuse "headers are being traced"))
           ((exchange-deferred-response *exchange*) (refuse "it was deferred before"))
           ((exchange-upgrade *exchange*) (refuse "its connection becomes a WebSocket")))))
 
@@ -135,17 +111,27 @@ are set in the reply where they are not NIL; other settings of the handler stay.
 May be called in any thread.  True while the client waits for the reply; NIL when the client has
 left or the time has run out.  Signals REPLY-ALREADY-SENT when REPLY was completed before."
   (answer-deferred-response (deferred-reply-deferred-response reply)
-                            (make-completion content status headers content-type)))
+                            (lambda ()
+                              (settle-reply status headers content-type)
+                              (typecase content
+                                (pathname
+                                 (values (catch 'handler-done
+                                           (hunchentoot:handle-static-file content))))
+                                (function
+                                 ;; A second value, as SESSION-VALUE has, is not a condition.
+                                 (values (catch 'handler-done (funcall content))))
+                                (t content)))))
 
 (defun fail-reply (reply &key (reason "The reply failed."))
   "Completes REPLY as a failing handler does, with status 500.  REASON, a condition or a string, is
 logged, and the error page shows it where Hunchentoot shows errors.  Returns and signals what
 COMPLETE-REPLY does."
   (answer-deferred-response (deferred-reply-deferred-response reply)
-                            (make-completion (if (typep reason 'condition)
-                                                 reason
-                                                 (make-condition 'reply-failed :reason reason))
-                                             nil '() nil)))
+                            (lambda ()
+                              (values nil
+                                      (if (typep reason 'condition)
+                                          reason
+                                          (make-condition 'reply-failed :reason reason))))))
 
 (defun reply-abandoned-p (reply)
   "True when the client of REPLY is known to have left, or the time of REPLY has run out.  A client
@@ -162,45 +148,43 @@ FUNCTION.  Temporary files that FUNCTION makes live as long as those of the hand
 ask for raw post data and parameters; threads that change anything else in these objects have to
 synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client has left and
 :ON-ABANDON was called, or its time has run out."
-  (if (boundp '*hunchentoot-stream*)    ; in a handler
-      (call-in-context reply function)
-      ;; It stands for the connection's, for Hunchentoot's functions that read content.
-      (let* ((request (first (deferred-reply-objects reply)))
-             (*hunchentoot-stream*
-               (content-as-stream (or (and request (own-content request)) *no-content*))))
-        (call-in-context reply function))))
+  (destructuring-bind (&optional request answer) (deferred-reply-objects reply)
+    (unless request
+      (error 'client-left))
+    (let ((hunchentoot:*acceptor* (deferred-reply-acceptor reply))
+          (hunchentoot:*reply* answer)
+          (hunchentoot:*session* (hunchentoot:session request)) ; which any thread may have begun
+          (*engine-of-context*
+            (suspended-exchange-engine (deferred-reply-deferred-response reply))))
+      (flet ((call-it ()
+               (call-as-request request function (lambda (files) (add-files reply files)))))
+        (if (boundp '*hunchentoot-stream*) ; in a handler
+            (call-it)
+            ;; It stands for the connection's, for Hunchentoot's functions that read content.
+            (let ((*hunchentoot-stream*
+                    (content-as-stream (or (own-content request) *no-content*))))
+              (call-it)))))))
 
 (defmacro with-reply-context ((reply) &body body)
   "Evaluates BODY as CALL-WITH-REPLY-CONTEXT calls a function for REPLY."
   `(call-with-reply-context ,reply (lambda () ,@body)))
 
-;;; Completions
+;;; Answers: functions of no arguments that return what a handler would; or NIL and a condition
 
-(defun settle-reply (completion)
-  "Sets the status, headers and type of COMPLETION in the current reply."
-  (when (completion-status completion)
-    (setf (hunchentoot:return-code*) (completion-status completion)))
-  (when (completion-content-type completion)
-    (setf (hunchentoot:content-type*) (completion-content-type completion)))
-  (loop for (name . value) in (completion-headers completion)
+(defun settle-reply (status headers content-type)
+  "Sets these in the current reply where they are not NIL.  Returns NIL."
+  (when status
+    (setf (hunchentoot:return-code*) status))
+  (when content-type
+    (setf (hunchentoot:content-type*) content-type))
+  (loop for (name . value) in headers
         do (setf (hunchentoot:header-out name) value)))
 
-(defun completed-content (completion)
-  "The content of COMPLETION, as a handler would return it; or NIL and a condition."
-  (let ((content (completion-content completion)))
-    (handler-case
-        (progn
-          (settle-reply completion)
-          (typecase content
-            (condition (values nil content))
-            (pathname
-             (values (catch 'handler-done (hunchentoot:handle-static-file content))))
-            (function
-             ;; A second value, as SESSION-VALUE has, is not a condition.
-             (values (catch 'handler-done (funcall content))))
-            (t content)))
-      ((or error storage-condition) (condition)
-        (values nil condition)))))
+(defun call-answer (answer)
+  "The values of ANSWER; NIL and the error if it fails."
+  (handler-case (funcall answer)
+    ((or error storage-condition) (condition)
+      (values nil condition))))
 
 ;;; After the handler has returned
 
@@ -225,8 +209,8 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
            (when condition              ; the client gets its answer all the same
              (log-handler-error condition backtrace))
            (setf hunchentoot:*session* (hunchentoot:session request)) ; any thread's
-           (cond ((completion-p (deferred-response-answer deferred-response))
-                  (completed-content (take-answer deferred-response)))
+           (cond ((functionp (deferred-response-answer deferred-response))
+                  (call-answer (take-answer deferred-response)))
                  ((not *close-hunchentoot-stream*) ; a program has taken the connection
                   (withdraw-deferred-response deferred-response)
                   :later)
@@ -249,27 +233,24 @@ connection's outcome."
          (context (deferred-response-context deferred-response))
          (acceptor (deferred-reply-acceptor context))
          (*exchange* exchange))
-    (labels ((go-on ()
-               (call-in-context context function)
-               (cond ((deferred-response-shared-queue deferred-response)
-                      ;; A stream, whose end is still to come.
-                      (setf (deferred-reply-stream context) *hunchentoot-stream*)
-                      :deferred)
-                     (t
-                      (end-context context)
-                      (prog1 (conclude-exchange acceptor exchange)
-                        (note-served exchange)))))
-             (go-on-with-stream ()
-               (call-with-connection-stream exchange (deferred-reply-stream context) #'go-on)))
-      (declare (dynamic-extent #'go-on #'go-on-with-stream))
-      (call-timed acceptor exchange #'go-on-with-stream))))
+    (flet ((go-on ()
+             (call-with-reply-context context function)
+             (cond ((deferred-response-shared-queue deferred-response)
+                    ;; A stream, whose end is still to come.
+                    (setf (deferred-reply-stream context) *hunchentoot-stream*)
+                    :deferred)
+                   (t
+                    (end-context context)
+                    (conclude-exchange acceptor exchange)))))
+      (declare (dynamic-extent #'go-on))
+      (call-with-connection-stream exchange (deferred-reply-stream context) #'go-on))))
 
 (defmethod send-deferred-response ((taskmaster recycling-taskmaster) deferred-response answer)
   (flet ((late-content ()
-           (completed-content
-            (if (eq :expired answer)
-                (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil)
-                answer))))
+           (call-answer (if (eq :expired answer)
+                            (lambda ()
+                              (settle-reply hunchentoot:+http-gateway-time-out+ '() nil))
+                            answer))))
     (call-resuming deferred-response
                    (lambda ()
                      (if (typep answer 'streamed-answer)
@@ -293,5 +274,5 @@ connection's outcome."
   (let ((context (deferred-response-context deferred-response))
         (exchange (deferred-response-exchange deferred-response)))
     (end-context context)
-    (finish-access (deferred-reply-acceptor context) exchange) ; a stream may have begun
+    (finish-access exchange)            ; a stream may have begun
     (note-cut exchange)))

@@ -59,7 +59,7 @@ of ARGUMENTS, where that is none of ours."
   (declare (dynamic-extent arguments))
   (let ((content (own-content request)))
     (if content                         ; most requests are asked, and have none
-        (form-read-p request content force external-format)
+        (read-form request content force external-format)
         (handler-bind ((warning (lambda (warning) ; which would be printed, too
                                   (hunchentoot:log-message*
                                    :warning "Warning while processing connection: ~A" warning)
@@ -71,74 +71,64 @@ of ARGUMENTS, where that is none of ours."
   (defmethod hunchentoot:post-parameters :around ((request hunchentoot:request))
     (let ((content (own-content request)))
       (when content
-        (form-read-p request content)))
+        (read-form request content)))
     (call-next-method)))
-
-(defmacro or-bad-request (&body body)
-  "Evaluates BODY.  An error in it ends the request with 400, unless it is NOT-OF-FORM, or BODY runs
-outside of the handler's thread."
-  `(handler-case* (progn ,@body)
-     (error (condition)
-       (when (or (null *exchange*) (typep condition 'not-of-form))
-         (error condition))
-       (hunchentoot:log-message* :error "Error when reading POST parameters from body: ~A"
-                                 condition)
-       (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+)
-       (hunchentoot:abort-request-handler))))
-
-(defun form-read-p (request content &optional force external-format)
-  "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT
-or, if that is NIL, in Hunchentoot's default; NIL where it has none, or, unless FORCE, it was read.
-A form with files cannot be read again."
-  (with-content (content)
-    (let ((read (slot-value request 'hunchentoot:raw-post-data))
-          (type (hunchentoot:header-in :content-type request)))
-      (flet ((take (parameters)
-               (setf (slot-value request 'hunchentoot:post-parameters) parameters)
-               t))
-        (cond ((not (and type
-                         (member (hunchentoot:request-method request)
-                                 hunchentoot:*methods-for-post-parameters* :test #'eq)))
-               nil)
-              ((and (media-type-p "application/x-www-form-urlencoded" type)
-                    (or (null read) (and force (typep read 'octets))))
-               (or-bad-request (take (plain-form request content external-format))))
-              ((and (null read) (media-type-p "multipart/form-data" type))
-               (let ((boundary (media-type-parameter "boundary" type)))
-                 (when (and boundary (boundary-p boundary))
-                   (or-bad-request
-                     (rewind content)   ; it may have failed before
-                     (prog1 (take (form-with-files content boundary external-format))
-                       (setf (slot-value request 'hunchentoot:raw-post-data) t)))))))))))
 
 (defconstant +octets-for-decoding+ 8
   "How many octets of memory an octet of a form takes when it is decoded: as a character of the
 whole, and as one of a name or value.")
 
-(defun plain-form (request content external-format)
-  "The alist of the parameters of the form without files that REQUEST has as its CONTENT.  Its
-octets are stored in REQUEST."
-  (let* ((limits (content-limits content))
-         (most (limits-form-octets limits))
-         (most-fields (limits-field-count limits))
-         (fields 1)
-         (octets (slot-value request 'hunchentoot:raw-post-data))
-         (default hunchentoot:*hunchentoot-default-external-format*)
-         (ascii-p (and (null external-format) (encoding-of default) t)))
-    (flet ((judge (octets start end)
-             (when most-fields
-               (incf fields (octet-count (load-time-value (char-code #\&)) octets start end))
-               (when (> fields most-fields)
-                 (refuse-content content :too-many-fields)))))
-      (cond ((null octets)
-             (setf octets (read-all-content content most :form-too-large #'judge)
-                   (slot-value request 'hunchentoot:raw-post-data) octets))
-            ((and most (> (length octets) most))
-             (refuse-content content :form-too-large))
-            (t
-             (judge octets 0 (length octets)))))
-    (reserve-memory content (* +octets-for-decoding+ (length octets)))
-    (query-alist (latin-1-text octets 0 (length octets)) (or external-format default) ascii-p)))
+(defun read-form (request content &optional force external-format)
+  "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT
+or, if that is NIL, in Hunchentoot's default; unless it was read, or, with FORCE, if it was.  A form
+with files cannot be read again.  An error ends the request with 400, unless it is NOT-OF-FORM, or
+the call comes from outside of the handler's thread."
+  (with-content (content)
+    (with-slots (hunchentoot:raw-post-data hunchentoot:post-parameters) request
+      (let* ((format (or external-format hunchentoot:*hunchentoot-default-external-format*))
+             (type (and (member (hunchentoot:request-method request)
+                                hunchentoot:*methods-for-post-parameters* :test #'eq)
+                        (hunchentoot:header-in :content-type request)))
+             (boundary (and type
+                            (null hunchentoot:raw-post-data)
+                            (media-type-p "multipart/form-data" type)
+                            (media-type-parameter "boundary" type))))
+        (handler-case*
+            (cond ((null type))
+                  ((and boundary (boundary-p boundary))
+                   (rewind content)     ; it may have failed before
+                   (setf hunchentoot:post-parameters (form-with-files content boundary format)
+                         hunchentoot:raw-post-data t))
+                  ((and (media-type-p "application/x-www-form-urlencoded" type)
+                        (or (null hunchentoot:raw-post-data)
+                            (and force (typep hunchentoot:raw-post-data 'octets))))
+                   (let* ((limits (content-limits content))
+                          (octets (or hunchentoot:raw-post-data
+                                      (read-all-content content (limits-form-octets limits)
+                                                        :form-too-large))))
+                     (setf hunchentoot:raw-post-data octets)
+                     (check-count content (length octets) (limits-form-octets limits)
+                                  :form-too-large)
+                     (check-count content
+                                  (1+ (octet-count (load-time-value (char-code #\&))
+                                                   octets 0 (length octets)))
+                                  (limits-field-count limits) :too-many-fields)
+                     (reserve-memory content (* +octets-for-decoding+ (length octets)))
+                     (setf hunchentoot:post-parameters
+                           (query-alist (latin-1-text octets 0 (length octets)) format
+                                        (and (null external-format) (encoding-of format) t))))))
+          (error (condition)
+            (when (or (null *exchange*) (typep condition 'not-of-form))
+              (error condition))
+            (hunchentoot:log-message* :error "Error when reading POST parameters from body: ~A"
+                                      condition)
+            (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+)
+            (hunchentoot:abort-request-handler)))))))
+
+(defun check-count (content count most refusal)
+  "Refuses CONTENT with REFUSAL, a keyword, if COUNT is more than MOST, a number or NIL."
+  (when (and most (> count most))
+    (refuse-content content refusal)))
 
 ;;; Forms with files (multipart/form-data, RFC 7578), octets and not characters.
 
@@ -149,127 +139,93 @@ octets are stored in REQUEST."
   "How many octets of memory one octet of a part takes at most: in a piece, in the whole part, and
 as a character of a name or value.")
 
-(defstruct (form-reader (:include opaque)
-                        (:constructor make-form-reader
-                            (content parser &aux (limits (content-limits content)))))
-  "The state of reading a form.  OCTETS from START to END were read from CONTENT and not yet parsed.
-FIELDS parts were found, FILES of them with files, and KEPT octets of them are in memory."
-  (content nil :read-only t)
-  (parser nil :type multipart-parser :read-only t)
-  (limits nil :type limits :read-only t)
-  (fields 0 :type index)
-  (files 0 :type index)
-  (kept 0 :type content-size)
-  (unreserved 0 :type content-size)     ; of those kept
-  (octets (make-octets +form-buffer-size+) :type octets :read-only t)
-  (start 0 :type index)
-  (end 0 :type index))
-
 (defun form-with-files (content boundary external-format)
-  "The alist of the parameters of the form with BOUNDARY in CONTENT, in EXTERNAL-FORMAT or, if that
-is NIL, in Hunchentoot's default.  A malformed form gives NIL and a line in the log.  Signals
-UPLOAD-NOT-STORED where a file of a well-formed form cannot be made or written."
-  (handler-case*
-      (let* ((reader (make-form-reader content (make-multipart-parser boundary)))
-             (format (or external-format hunchentoot:*hunchentoot-default-external-format*))
-             (parameters (loop for (event from to) = (multiple-value-list (next-event reader))
-                               while event
-                               append (part-parameter reader from to format)))
-             (stray (- (form-reader-end reader) (form-reader-start reader))))
-        (loop for more = (progn (setf (form-reader-start reader) (form-reader-end reader))
-                                (refill reader))
-              until (zerop more)
-              do (incf stray more))
-        (when (plusp stray)
-          (hunchentoot:log-message*
-           :warning "Warning while processing connection: ~A octets of stray data after form-data ~
-                     sent by client." stray))
-        parameters)
-    (error (condition)
-      (when (typep condition 'not-of-form)
-        (error condition))
-      (hunchentoot:log-message* :error "While parsing multipart/form-data parameters: ~A" condition)
-      nil)))
+  "The alist of the parameters of the form with BOUNDARY in CONTENT, in EXTERNAL-FORMAT.  The value
+of a file is a list of its temporary pathname, name and type.  A malformed form gives NIL and a line
+in the log.  Signals UPLOAD-NOT-STORED where a file of a well-formed form cannot be made or
+written."
+  (let ((parser (make-multipart-parser boundary))
+        (limits (content-limits content))
+        (octets (make-octets +form-buffer-size+))
+        (start 0) (end 0)               ; of those that are not yet parsed
+        (fields 0) (files 0) (kept 0) (unreserved 0)) ; KEPT octets of these are in memory
+    (labels ((more ()                   ; how many octets more were read, 0 at the end
+               (let ((rest (- end start)))
+                 (replace octets octets :start2 start :end2 end)
+                 (setf start 0
+                       end (read-octets-of-content content octets rest (length octets)))
+                 (- end rest)))
+             (next-event ()             ; and its start and end; NIL at the end of the form
+               (loop
+                 (multiple-value-bind (event from to next)
+                     (parse-multipart parser octets start end)
+                   (setf start next)
+                   (cond (event (return (values event from to)))
+                         ((multipart-done-p parser) (return nil))
+                         ((plusp (more)))
+                         ;; RFC 2046, section 5.1.1: no line end need follow the last delimiter.
+                         ((multipart-closed-p parser) (return nil))
+                         ;; All content has come: END-OF-FILE would mean that the client has left.
+                         (t (error 'malformed-multipart))))))
+             (keep (count)
+               (check-count content (incf kept count) (limits-form-octets limits) :form-too-large)
+               (when (> (incf unreserved count) +form-buffer-size+)
+                 (reserve-memory content (* +octets-for-keeping+ (shiftf unreserved 0)))))
+             (take-part (function)      ; calls it with the start and end of each piece
+               (loop
+                 (multiple-value-bind (event from to) (next-event)
+                   (when (eq event :end)
+                     (return))
+                   (funcall function from to))))
+             (field ()
+               (let ((pieces '()))
+                 (take-part (lambda (from to)
+                              (keep (- to from))
+                              (push (subseq octets from to) pieces)))
+                 (flexi-streams:with-output-to-sequence (whole)
+                   (dolist (piece (nreverse pieces))
+                     (write-sequence piece whole)))))
+             (parameter (from to)       ; a list of the one that the part with this head adds
+               (check-count content (incf fields) (limits-field-count limits) :too-many-fields)
+               (keep (- to from))
+               (multiple-value-bind (name file-name type charset) (part-facts octets from to)
+                 (when file-name
+                   (check-count content (incf files) (limits-file-count limits) :too-many-files))
+                 (flet ((named (value)
+                          (list (cons (form-text name external-format) value))))
+                   (cond ((or (null name) (equal "" file-name)) ; the user has chosen no file
+                          (take-part (constantly nil)))
+                         (file-name
+                          (named (list (new-file (lambda (write)
+                                                   (take-part (lambda (from to)
+                                                                (funcall write octets from to)))))
+                                       (text-in-charset file-name charset external-format)
+                                       (or type ""))))
+                         (t
+                          (named (text-in-charset (field) charset external-format))))))))
+      (handler-case*
+          (prog1 (loop for (event from to) = (multiple-value-list (next-event))
+                       while event
+                       append (parameter from to))
+            (let ((stray (- end start)))
+              (setf start end)
+              (loop for count = (more)
+                    until (zerop count)
+                    do (incf stray count)
+                       (setf start end))
+              (when (plusp stray)
+                (hunchentoot:log-message*
+                 :warning "Warning while processing connection: ~A octets of stray data after ~
+                           form-data sent by client." stray))))
+        (error (condition)
+          (when (typep condition 'not-of-form)
+            (error condition))
+          (hunchentoot:log-message* :error "While parsing multipart/form-data parameters: ~A"
+                                    condition)
+          nil)))))
 
-(defun refill (reader)
-  "Reads more octets behind those of READER.  Returns how many, 0 at the end."
-  (let* ((octets (form-reader-octets reader))
-         (kept (- (form-reader-end reader) (form-reader-start reader))))
-    (replace octets octets :start2 (form-reader-start reader) :end2 (form-reader-end reader))
-    (let ((end (read-octets-of-content (form-reader-content reader)
-                                       octets kept (length octets))))
-      (setf (form-reader-start reader) 0
-            (form-reader-end reader) end)
-      (- end kept))))
-
-(defun next-event (reader)
-  "The next event of the form, and its start and end in the octets of READER.  NIL at the end of the
-form.  Signals MALFORMED-MULTIPART where the end is missing."
-  (loop with parser = (form-reader-parser reader)
-        do (multiple-value-bind (event from to next)
-               (parse-multipart parser (form-reader-octets reader)
-                                (form-reader-start reader) (form-reader-end reader))
-             (setf (form-reader-start reader) next)
-             (cond (event (return (values event from to)))
-                   ((multipart-done-p parser) (return nil))
-                   ((plusp (refill reader)))
-                   ;; RFC 2046, section 5.1.1: the line end after the last delimiter may be missing.
-                   ((multipart-closed-p parser) (return nil))
-                   ;; All content has come: END-OF-FILE would mean that the client has left.
-                   (t (error 'malformed-multipart))))))
-
-(defun part-parameter (reader from to external-format)
-  "A list of the parameters that a part adds to the request; its head is the octets of READER FROM
-TO.  The value of a file is a list of its temporary pathname, name and type."
-  (let ((limits (form-reader-limits reader)))
-    (flet ((check (count most refusal)
-             (when (and most (> count most))
-               (refuse-content (form-reader-content reader) refusal))))
-      (check (incf (form-reader-fields reader)) (limits-field-count limits) :too-many-fields)
-      (note-kept reader (- to from))
-      (multiple-value-bind (name file-name type charset)
-          (part-facts (form-reader-octets reader) from to)
-        (when file-name
-          (check (incf (form-reader-files reader)) (limits-file-count limits) :too-many-files))
-        (cond ((or (null name) (equal "" file-name)) ; the user has chosen no file
-               (loop until (eq :end (next-event reader))))
-              (t
-               (list (cons (form-text name external-format)
-                           (if file-name
-                               (list (new-file reader)
-                                     (text-in-charset file-name charset external-format)
-                                     (or type ""))
-                               (text-in-charset (field-octets reader)
-                                                charset external-format))))))))))
-
-(defun note-kept (reader count)
-  "Counts COUNT octets more of the form that are to be kept in memory."
-  (let ((most (limits-form-octets (form-reader-limits reader)))
-        (content (form-reader-content reader)))
-    (incf (form-reader-kept reader) count)
-    (when (and most (> (form-reader-kept reader) most))
-      (refuse-content content :form-too-large))
-    (when (> (incf (form-reader-unreserved reader) count) +form-buffer-size+)
-      (reserve-memory content (* +octets-for-keeping+
-                                 (shiftf (form-reader-unreserved reader) 0))))))
-
-(defun field-octets (reader)
-  "The octets of the content of the current part, a field."
-  (let ((pieces '()) (size 0))
-    (loop
-      (multiple-value-bind (event from to) (next-event reader)
-        (when (eq event :end)
-          (return))
-        (note-kept reader (- to from))
-        (incf size (- to from))
-        (push (subseq (form-reader-octets reader) from to) pieces)))
-    (let ((whole (make-octets size)))
-      (dolist (piece pieces whole)
-        (decf size (length piece))
-        (replace whole (the octets piece) :start1 size)))))
-
-(defparameter *most-names-tried* 100
-  "How many names of temporary files are tried for a part of a form.")
+(defparameter *usual-folder* "/tmp/hunchentoot/"
+  "Hunchentoot's default folder for uploads.")
 
 (defmacro storing-upload (&body body)
   "Evaluates BODY, which makes or writes the file of an upload; signals UPLOAD-NOT-STORED for an
@@ -278,45 +234,28 @@ error."
      (error (condition)
        (error 'upload-not-stored :cause condition))))
 
-(defparameter *usual-folder* "/tmp/hunchentoot/"
-  "Hunchentoot's default folder for uploads.")
-
-(defun temporary-pathname ()
-  "A pathname for the file of an upload, in the folder that the program has chosen or a private one.
-It is deleted at the end of the request.  Signals UPLOAD-NOT-STORED."
-  (let* ((number (random (expt 36 8) (make-random-state t)))
-         (folder (or (and (equal *usual-folder* hunchentoot:*tmp-directory*)
-                          (storing-upload (private-folder)))
-                     hunchentoot:*tmp-directory*))
-         (pathname (make-pathname :name (format nil "hunchentoot-~36R" number)
-                                  :type nil :defaults folder)))
-    (push pathname *tmp-files*)
+(defun new-file (function)
+  "The pathname of a new file, in the folder that the program has chosen or a private one.  FUNCTION
+is called with a function of octets, a start and an end, which writes these to the file.  It is
+deleted at the end of the request.  Signals UPLOAD-NOT-STORED."
+  (let ((pathname (make-pathname
+                   :name (format nil "hunchentoot-~36R" (random (expt 36 8) (make-random-state t)))
+                   :type nil
+                   :defaults (or (and (equal *usual-folder* hunchentoot:*tmp-directory*)
+                                      (storing-upload (private-folder)))
+                                 hunchentoot:*tmp-directory*))))
     (when hunchentoot:*file-upload-hook*
       (funcall hunchentoot:*file-upload-hook* pathname))
+    (with-open-stream (file (storing-upload
+                              (ensure-directories-exist pathname)
+                              (open pathname :direction :output :if-exists :error
+                                             :element-type '(unsigned-byte 8))))
+      (push pathname *tmp-files*)
+      ;; Errors of the content are not the file's.
+      (funcall function (lambda (octets start end)
+                          (storing-upload (write-sequence octets file :start start :end end))))
+      (storing-upload (finish-output file)))
     pathname))
-
-(defun new-file (reader)
-  "The pathname of a temporary file with the content of the current part.  Signals UPLOAD-NOT-STORED
-where the file cannot be made or written."
-  (loop repeat *most-names-tried*
-        for pathname = (temporary-pathname)
-        for file = (storing-upload
-                     (ensure-directories-exist pathname)
-                     (open pathname :direction :output :if-exists nil
-                                    :element-type '(unsigned-byte 8)))
-        do (when file
-             (with-open-stream (file file) ; errors of the content are not the file's
-               (loop
-                 (multiple-value-bind (event from to) (next-event reader)
-                   (when (eq event :end)
-                     (return))
-                   (storing-upload (write-sequence (form-reader-octets reader) file
-                                                   :start from :end to))))
-               (storing-upload (finish-output file)))
-             (return pathname))
-           (setf *tmp-files* (remove pathname *tmp-files*)) ; it belongs to somebody else
-        finally (error 'upload-not-stored
-                       :cause (format nil "There is no name like ~A." pathname))))
 
 ;;; Text of forms
 

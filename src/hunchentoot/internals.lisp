@@ -28,11 +28,6 @@ connections to read no further request.  True then, for only one caller."
   (setf (slot-value acceptor 'hunchentoot::address) address
         (slot-value acceptor 'hunchentoot::port) port))
 
-(defun set-ssl-files (acceptor certificate-file key-file)
-  "Makes CERTIFICATE-FILE and KEY-FILE, names of files, those that programs read of ACCEPTOR."
-  (setf (slot-value acceptor 'hunchentoot::ssl-certificate-file) certificate-file
-        (slot-value acceptor 'hunchentoot::ssl-privatekey-file) key-file))
-
 ;;; The secret of sessions.  An image may be saved with it, and with the state of Hunchentoot's
 ;;; random numbers; but whoever has the file must not know those of its processes.
 
@@ -57,7 +52,6 @@ has chosen one."
 
 (loop for (name wrapper) in '((hunchentoot:reset-session-secret make-secret)
                               (hunchentoot:real-remote-addr forwarded-address)
-                              (hunchentoot::keep-alive-p client-keeps-p)
                               (hunchentoot::external-format-from-content-type guarded-format)
                               (hunchentoot::convert-parameter converted-parameter)
                               (hunchentoot::compute-array-parameter array-parameter)
@@ -68,17 +62,10 @@ has chosen one."
                               (hunchentoot:handle-static-file serve-file))
       do (wrap-function name wrapper))
 
-(defgeneric hunchentoots-session (request)
-  (:documentation "The session of REQUEST, found by Hunchentoot's method."))
-
-(let* ((specializers (list (find-class 'hunchentoot:request)))
-       (verifying (find-method #'hunchentoot:session-verify '() specializers))
-       (filling (find-method #'initialize-instance '(:after) specializers nil)))
-  (unless (find-method #'hunchentoots-session '() specializers nil) ; if this was not done before
-    (remove-method #'hunchentoot:session-verify verifying)
-    (add-method #'hunchentoots-session verifying)
-    (when filling                       ; requests.lisp has another
-      (remove-method #'initialize-instance filling))))
+(let ((filling (find-method #'initialize-instance '(:after)
+                            (list (find-class 'hunchentoot:request)) nil)))
+  (when filling                         ; requests.lisp has another
+    (remove-method #'initialize-instance filling)))
 
 ;;; Requests
 

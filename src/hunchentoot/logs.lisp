@@ -6,39 +6,23 @@
 ;;;; a thread while the acceptor runs.  When the destination blocks, as a full disk or a pipe
 ;;;; without a reader does, lines are lost and counted, but no reply and no worker waits.
 
-(defun complain (acceptor level control &rest arguments)
-  "Logs the message of CONTROL and ARGUMENTS, at LEVEL, for ACCEPTOR.  Never signals."
-  (let ((engine (server-engine acceptor)))
-    (if engine
-        (apply #'log-message engine level control arguments)
-        (handler-case
-            (apply #'hunchentoot:acceptor-log-message acceptor level control arguments)
-          (error () nil)))))            ; there is no other place to report it
-
 (defun settle-logs (acceptor)
-  "Gives ACCEPTOR a journal for each destination of its logs, starts these if it is started, and
-ends all others."
+  "Has a journal run for each destination of the logs of ACCEPTOR, if it is started, and no other."
   (with-slots (journals journal-lock) acceptor
-    (let ((destinations (remove-duplicates
-                         (remove nil (list (hunchentoot:acceptor-access-log-destination acceptor)
-                                           (hunchentoot:acceptor-message-log-destination
-                                            acceptor)))))
-          (started-p (hunchentoot:started-p acceptor))
-          (old '()) (new '()))
+    (let ((wanted (remove nil (list (hunchentoot:acceptor-access-log-destination acceptor)
+                                    (hunchentoot:acceptor-message-log-destination acceptor))))
+          (started-p (hunchentoot:started-p acceptor)))
       (with-lock-briefly (journal-lock)
-        (setf old journals
-              new (loop for destination in destinations
-                        collect (or (find destination old :key #'journal-destination)
-                                    (make-journal destination
-                                                  (format nil "log of ~A" (place-of acceptor))
-                                                  (lambda (&rest complaint)
-                                                    (apply #'complain acceptor complaint)))))
-              journals new))
-      (when started-p
-        (mapc #'start-journal new))
-      (dolist (journal (union old new))
-        (unless (and started-p (member journal new))
-          (end-journal journal))))))
+        (dolist (destination wanted)
+          (unless (find destination journals :key #'journal-destination)
+            (push (make-journal destination (format nil "log of ~A" (place-of acceptor))
+                                (lambda (&rest complaint)
+                                  (apply #'tell (acceptor-taskmaster acceptor) complaint)))
+                  journals))))
+      (dolist (journal journals)
+        (if (and started-p (member (journal-destination journal) wanted))
+            (start-journal journal)
+            (end-journal journal))))))
 
 (defun journal-for (acceptor destination)
   "The journal of ACCEPTOR for DESTINATION."
@@ -47,8 +31,7 @@ ends all others."
                  :key #'journal-destination :test #'eq)))
     (or (known)
         (progn (settle-logs acceptor)
-               (known))
-        (make-journal destination "" (constantly nil))))) ; it was just replaced
+               (known)))))
 
 (defmethod (setf hunchentoot:acceptor-access-log-destination) :after
     (destination (acceptor parallel-acceptor))
@@ -70,114 +53,96 @@ this call too, after about half a second.  Waits for the disk."
 
 ;;; A line of the access log: in Hunchentoot's format, as JSON, or made by a function of the program
 
-(defun write-access-line (acceptor combined facts)
-  "Writes a line to the access log of ACCEPTOR, in its format.  COMBINED, a function of an OUTPUT,
-appends a line in the format :COMBINED to that; the function FACTS returns the plist for the others.
-An error is counted and logged, and does not harm the request."
+(defun write-access-line (acceptor facts &optional request length)
+  "Writes a line to the access log of ACCEPTOR, in its format.  FACTS are those for the program, but
+with keywords, and without time and identifier; LENGTH is what Hunchentoot writes for the length of
+the reply to REQUEST.  Without a REQUEST object, the request was rejected.  An error is counted and
+logged, and does not harm the request."
   (let ((journal (journal-for acceptor (hunchentoot:acceptor-access-log-destination acceptor)))
         (format (access-log-format acceptor))
         (test (access-log-test acceptor))
         (text nil))
-    (handler-case
-        (when (or (null test) (funcall test (funcall facts)))
-          (with-line (line)
-            (when (case format
-                    (:combined (funcall combined line) t)
-                    (:json (encode-json line (list* :time (utc-now-with-milliseconds)
-                                                    (cddr (funcall facts))))
-                     t)
-                    (t (when (setf text (funcall format (funcall facts)))
-                         (encode-escaped line text :free)
-                         t)))
-              (end-line line)
-              (append-line journal line))))
-      (error (condition)
-        (lose-line journal condition)))))
-
-(defun encode-combined (line address forwarded user method path query protocol status octets
-                        referer user-agent)
-  "Appends to LINE what Hunchentoot's ACCEPTOR-LOG-ACCESS writes of these facts, of which most may
-be NIL.  Characters that could forge a part of the line are escaped."
-  (flet ((put (text value &optional (where :quoted))
-           (encode-string line text :utf-8)
-           (encode-printed line (or value "-") where)))
-    (put "" address)
-    (when forwarded
-      (put " (" forwarded :bracketed))
-    (put (if forwarded ") " " ") user :bracketed)
-    (put " [" (local-now))
-    (put "] \"" method)
-    (when path
-      (put " " path))
-    (when query
-      (put "?" query))
-    (when protocol
-      (put " " protocol))
-    (put "\" " status)
-    (put " " octets)
-    (put " \"" referer)
-    (put "\" \"" user-agent)
-    (encode-string line "\"" :utf-8)))
+    (labels ((fact (name)
+               (getf facts name))
+             (all-facts ()
+               (append (list :time (utc-now))
+                       (loop for (name value) on facts by #'cddr
+                             collect name
+                             collect (if (keywordp value) (princ-to-string value) value))
+                       (list :request-id (and request (request-id request)))))
+             (put (line text value &optional (where :quoted))
+               (encode-string line text :utf-8)
+               (encode-printed line (or value "-") where))
+             (encode-combined (line)    ; escaped where characters could forge a part of the line
+               (put line "" (fact :remote-address))
+               (when (fact :forwarded-for)
+                 (put line " (" (fact :forwarded-for) :bracketed))
+               (put line (if (fact :forwarded-for) ") " " ") (fact :user) :bracketed)
+               (put line " [" (local-now))
+               (put line "] \"" (fact :method))
+               (cond (request
+                      (put line " " (hunchentoot:script-name request))
+                      (when (hunchentoot:query-string request)
+                        (put line "?" (hunchentoot:query-string request))))
+                     ((fact :uri)
+                      (put line " " (fact :uri))))
+               (when (fact :protocol)
+                 (put line " " (fact :protocol)))
+               (put line "\" " (fact :status))
+               (put line " " length)
+               (put line " \"" (fact :referer))
+               (put line "\" \"" (fact :user-agent))
+               (encode-string line "\"" :utf-8)))
+      (handler-case
+          (when (or (null test) (funcall test (all-facts)))
+            (with-line (line)
+              (when (case format
+                      (:combined (encode-combined line) t)
+                      (:json (encode-json line (list* :time (utc-now-with-milliseconds)
+                                                      (cddr (all-facts))))
+                             t)
+                      (t (when (setf text (funcall format (all-facts)))
+                           (encode-escaped line text :free)
+                           t)))
+                (end-line line)
+                (append-line journal line))))
+        (error (condition)
+          (lose-line journal condition))))))
 
 (defun log-access (acceptor request reply status duration)
   "Writes a line about REQUEST, answered by REPLY with STATUS after DURATION, in microseconds or
 NIL, to the access log of ACCEPTOR."
-  (flet ((user ()                       ; NIL also for credentials that cannot be decoded
-           (and (hunchentoot:header-in :authorization request)
-                (handler-case (values (hunchentoot:authorization request))
-                  (error () nil))))
-         (forwarded ()                  ; unless the address tells what was believed
-           (and (not (behind-proxies-p (hunchentoot:request-acceptor request)))
-                (hunchentoot:header-in :x-forwarded-for request))))
-    (flet ((combined (line)
-             (encode-combined line (hunchentoot:remote-addr request) (forwarded) (user)
-                              (hunchentoot:request-method request)
-                              (hunchentoot:script-name request)
-                              (hunchentoot:query-string request)
-                              (hunchentoot:server-protocol request) status
-                              (hunchentoot:content-length reply)
-                              (hunchentoot:header-in :referer request)
-                              (hunchentoot:header-in :user-agent request)))
-           (facts ()
-             (list :time (utc-now)
-                   :remote-address (hunchentoot:remote-addr request)
-                   :forwarded-for (forwarded)
-                   :user (user)
-                   :method (princ-to-string (hunchentoot:request-method request))
-                   :uri (hunchentoot:request-uri request)
-                   :protocol (princ-to-string (hunchentoot:server-protocol request))
-                   :status status
-                   :bytes (if (content-wanted-p (hunchentoot:request-method request) status)
-                              (hunchentoot:content-length reply) ; NIL where it is not known
-                              0)
-                   :duration-us duration
-                   :referer (hunchentoot:header-in :referer request)
-                   :user-agent (hunchentoot:header-in :user-agent request)
-                   :request-id (request-id request))))
-      (declare (dynamic-extent #'combined #'facts))
-      (write-access-line acceptor #'combined #'facts))))
-
-(defun rejection-facts (address method uri protocol status &optional headers)
-  "The facts of a line about a request without a request object."
-  (list :time (utc-now) :remote-address address :forwarded-for nil :user nil
-        :method (and method (princ-to-string method)) :uri uri
-        :protocol (and protocol (princ-to-string protocol))
-        :status status :bytes nil :duration-us nil
-        :referer (cdr (assoc :referer headers))
-        :user-agent (cdr (assoc :user-agent headers))
-        :request-id nil))
+  (let ((method (hunchentoot:request-method request))
+        (length (hunchentoot:content-length reply))) ; NIL where it is not known
+    (write-access-line
+     acceptor
+     (list :remote-address (hunchentoot:remote-addr request)
+           ;; Unless the address tells what was believed.
+           :forwarded-for (and (not (behind-proxies-p acceptor))
+                               (hunchentoot:header-in :x-forwarded-for request))
+           :user (and (hunchentoot:header-in :authorization request)
+                      (handler-case (values (hunchentoot:authorization request))
+                        (error () nil))) ; they cannot be decoded
+           :method method
+           :uri (hunchentoot:request-uri request)
+           :protocol (hunchentoot:server-protocol request)
+           :status status
+           :bytes (if (content-wanted-p method status) length 0)
+           :duration-us duration
+           :referer (hunchentoot:header-in :referer request)
+           :user-agent (hunchentoot:header-in :user-agent request))
+     request length)))
 
 (defun log-rejection (acceptor address status &optional method uri protocol headers)
   "Writes a line to the access log of ACCEPTOR about a request from ADDRESS that was rejected with
 STATUS.  METHOD, URI, PROTOCOL and HEADERS, an alist, are NIL where they are not known."
   (when (hunchentoot:acceptor-access-log-destination acceptor)
     (write-access-line acceptor
-                       (lambda (line)
-                         (encode-combined line address nil nil method uri nil protocol status nil
-                                          (cdr (assoc :referer headers))
-                                          (cdr (assoc :user-agent headers))))
-                       (lambda ()
-                         (rejection-facts address method uri protocol status headers)))))
+                       (list :remote-address address :forwarded-for nil :user nil
+                             :method method :uri uri :protocol protocol
+                             :status status :bytes nil :duration-us nil
+                             :referer (cdr (assoc :referer headers))
+                             :user-agent (cdr (assoc :user-agent headers))))))
 
 ;;; In the format :COMBINED the line is made when the reply begins, as with Hunchentoot.  In other
 ;;; formats it tells how long the request took, so it is made at the end of the request.
@@ -192,19 +157,13 @@ STATUS.  METHOD, URI, PROTOCOL and HEADERS, an alist, are NIL where they are not
           (t
            (log-access acceptor request reply return-code nil)))))
 
-(defun finish-access (acceptor exchange)
+(defun finish-access (exchange)
   "Writes the line of EXCHANGE that is to be written at its end, if there is one."
-  (let ((access (shiftf (exchange-access exchange) nil)))
-    (when (and access (hunchentoot:acceptor-access-log-destination acceptor))
-      (destructuring-bind (request reply status) access
-        (log-access acceptor request reply status (exchange-duration exchange))))))
-
-(defun call-timed (acceptor exchange function)
-  "Calls FUNCTION, which serves the request of EXCHANGE.  After the call, also when it is left by an
-error or a throw, writes the line that tells how long the request took, unless it goes on."
-  (unwind-protect (funcall function)
-    (when (and (exchange-access exchange) (not (deferred-p exchange)))
-      (finish-access acceptor exchange))))
+  (when (exchange-access exchange)
+    (destructuring-bind (request reply status) (shiftf (exchange-access exchange) nil)
+      (let ((acceptor (hunchentoot:request-acceptor request)))
+        (when (hunchentoot:acceptor-access-log-destination acceptor)
+          (log-access acceptor request reply status (exchange-duration exchange)))))))
 
 ;;; Messages of Hunchentoot, of this library and of programs.  All go through one method, so that no
 ;;; client can forge a line or fill the disk, and a destination that fails costs only the line.
@@ -249,10 +208,12 @@ for the destination while ACCEPTOR is started."
          (error-p (equal control *error-control*))
          ;; Makes a text of an argument, if clients can cause the message.
          (treat (cond (error-p #'report-text)
-                      ((not (stringp control)) nil) ; a program's: FORMAT takes functions, too
+                      ;; A program's: FORMAT takes functions, too.
+                      ((or (not (stringp control)) (equal control *rare-control*)) nil)
                       ((some (lambda (beginning) (uiop:string-prefix-p beginning control))
                              *client-caused-messages*)
-                       #'client-text))))
+                       #'client-text)
+                      (*ours-to-tell-p* #'report-text))))
     (cond ((null destination))
           ((and treat (some #'departure-p arguments))
            (log-rarely (slot-value acceptor 'throttle) :departure
@@ -261,8 +222,6 @@ for the destination while ACCEPTOR is started."
                        "A client left before its request was answered"
                        "clients left before their requests were answered"))
           (t
-           (unless (or treat (not *ours-to-tell-p*) (equal control *rare-control*))
-             (setf treat #'report-text))
            (multiple-value-bind (arguments backtrace) (message-parts control arguments)
              ;; With the number of earlier ones that were left out; NIL where they come too often.
              (let ((text (if treat
@@ -315,8 +274,7 @@ can cause is limited; a later line tells how many were left out."
     (case kind
       ((nil)                            ; an error of the server: logged as Hunchentoot does
        (when hunchentoot:*log-lisp-errors-p*
-         (complain (hunchentoot:taskmaster-acceptor taskmaster)
-                   hunchentoot:*lisp-errors-log-level* "~A" condition)))
+         (tell taskmaster hunchentoot:*lisp-errors-log-level* "~A" condition)))
       (:expired)                        ; the sentinel ended it, and has counted it
       (t
        (count-as kind (taskmaster-failed-handshakes taskmaster))

@@ -11,13 +11,13 @@
 
 (defstruct (outgoing-stream (:include streamed-answer)
                             (:constructor make-outgoing-stream
-                                (deferred-response shared-queue framing format completion))
+                                (deferred-response shared-queue framing format settle))
                             (:copier nil))
   "A deferred reply whose content any thread may write.  SHARED-QUEUE counts the octets of an
 announced length."
   (framing :plain :type (or (member :chunked :plain :none) content-size) :read-only t)
   (format nil :read-only t)             ; the external format of strings
-  (completion nil :read-only t))        ; status and headers, a COMPLETION
+  (settle nil :read-only t))            ; a function that sets status and headers in the reply
 
 (setf (documentation 'outgoing-stream-p 'function)
       "True when OBJECT, the argument, is an OUTGOING-STREAM; see START-STREAM.")
@@ -32,36 +32,23 @@ octets, an integer, may wait for a client that does not take them.  REPLY has no
 on, and its status and Content-Length must not change.  A stream that is not closed stays open until
 the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
   (let ((deferred-response (deferred-reply-deferred-response reply))
-        (completion (make-completion nil status headers content-type))
+        (settle (lambda () (settle-reply status headers content-type)))
         (stream nil))
-    (and (call-to-answer deferred-response
-                         (lambda ()
-                           (setf stream
-                                 (make-outgoing deferred-response completion high-water-mark))))
-         stream)))
-
-(defun make-outgoing (deferred-response completion mark)
-  "An OUTGOING-STREAM for DEFERRED-RESPONSE, with the status and headers of COMPLETION, in which
-MARK octets may wait.  NIL when the reply is over."
-  (let ((context (deferred-response-context deferred-response)))
-    (destructuring-bind (&optional request reply) (deferred-reply-objects context)
-      (when request
-        ;; A draft of the reply, since the handler may still use the reply in another thread, and
-        ;; the reply must stay as it is if the stream comes too late.
-        (let ((hunchentoot:*acceptor* (deferred-reply-acceptor context))
-              (hunchentoot:*request* request)
-              (hunchentoot:*reply* (make-instance 'hunchentoot:reply)))
-          (setf (hunchentoot:return-code*) (hunchentoot:return-code reply))
-          (when (hunchentoot:content-length reply)
-            (setf (hunchentoot:content-length*) (hunchentoot:content-length reply)))
-          (settle-reply completion)
-          (let ((framing (current-framing)))
-            (make-outgoing-stream deferred-response
-                                  (queue-of-exchange (deferred-response-exchange deferred-response)
-                                                     mark (and (integerp framing) framing))
-                                  framing
-                                  (hunchentoot:reply-external-format reply)
-                                  completion)))))))
+    (flet ((make-it ()
+             (destructuring-bind (&optional request reply) (deferred-reply-objects reply)
+               (when request            ; the reply is not over
+                 (let* ((length (or (cdr (assoc :content-length headers :test #'string-equal))
+                                    (hunchentoot:content-length reply)))
+                        (framing (framing-for request (or status (hunchentoot:return-code reply))
+                                              length)))
+                   (setf stream
+                         (make-outgoing-stream
+                          deferred-response
+                          (queue-of-exchange (deferred-response-exchange deferred-response)
+                                             high-water-mark (and (integerp framing) framing))
+                          framing (hunchentoot:reply-external-format reply) settle)))))))
+      (and (call-to-answer deferred-response #'make-it)
+           stream))))
 
 (defun begin-outgoing (deferred-response stream)
   "Sends the head of STREAM, the answer to DEFERRED-RESPONSE, in the context of that."
@@ -74,10 +61,12 @@ MARK octets may wait.  NIL when the reply is over."
             (deferred-response-answer deferred-response) nil) ; the answer has begun
       (handler-case
           (progn
-            (handler-case (settle-reply (outgoing-stream-completion stream))
+            (handler-case (funcall (outgoing-stream-settle stream))
               (error (condition)
                 (error 'reply-failed :reason (princ-to-string condition))))
-            (unless (eql (current-framing) framing)
+            (unless (eql framing
+                         (framing-for hunchentoot:*request* (hunchentoot:return-code*)
+                                      (hunchentoot:content-length*)))
               (error 'reply-failed
                      :reason "Its status or length was changed after START-STREAM."))
             (unwind-protect             ; HEAD requests are left by a throw
@@ -178,15 +167,6 @@ complete.  True for the first call, unless the client has left before."
     (not (or (deferred-response-left-p deferred-response)
              (shared-queue-shut-p (outgoing-stream-shared-queue stream))))))
 
-(defmethod subscriber-shared-queue ((stream outgoing-stream))
-  (outgoing-stream-shared-queue stream))
-
-(defmethod message-format ((stream outgoing-stream))
-  (if (eq :chunked (outgoing-stream-framing stream)) :event-chunk :event))
-
-(defmethod resume-subscriber ((stream outgoing-stream))
-  (resume (outgoing-stream-deferred-response stream)))
-
 ;;; Server-sent events (HTML Living Standard, section 9.2)
 
 (defun start-event-stream (reply &key headers (high-water-mark *high-water-mark*) (heartbeat t))
@@ -229,45 +209,3 @@ string; NIL where the client tells none (HTML Living Standard, section 9.2.4)."
     ;; Clients send UTF-8, and heads are read as Latin-1.
     (and id
          (text-in-charset id "utf-8" :latin-1))))
-
-;;; Heartbeats: comments to silent event streams.  Without them, proxies would take a silent
-;;; connection for a dead one, and the server would not notice a client that has vanished.  One
-;;; timer serves all streams of a taskmaster while there are any.  It rings twice in the time for
-;;; which a stream may be silent; a stream that got nothing since the last ring gets a comment.
-
-(defvar *heartbeat-seconds* 15
-  "How many seconds an event stream may be silent, a real above 0, or NIL for no limit.  A comment
-is sent then, or up to half that time earlier.  A new value counts from the next stream or comment
-on.")
-
-(defun begin-heartbeat (taskmaster stream)
-  "Has comments sent to STREAM, an event stream of TASKMASTER, while it is silent."
-  (let ((channel (silent-streams taskmaster))
-        (engine (application-engine taskmaster)))
-    (subscribe channel stream)
-    (unless (eq engine (with-channel (channel)
-                         (shiftf (heart-engine taskmaster) engine)))
-      (await-heartbeat taskmaster engine))))
-
-(defun await-heartbeat (taskmaster engine)
-  "Schedules the next comments to the streams of TASKMASTER, on ENGINE.  Where *HEARTBEAT-SECONDS*
-is NIL or not a number above 0, schedules none; the next stream tries again."
-  (let ((seconds *heartbeat-seconds*))
-    (if (typep seconds '(real (0)))
-        (schedule engine (/ seconds 2) (lambda () (beat taskmaster engine)))
-        (with-channel ((silent-streams taskmaster))
-          (when (eq engine (heart-engine taskmaster)) ; no other one has a pending timer
-            (setf (heart-engine taskmaster) nil))))))
-
-(defun beat (taskmaster engine)
-  "Sends a comment to the silent streams of TASKMASTER, and schedules the next call while it has
-streams."
-  (let ((channel (silent-streams taskmaster)))
-    (when (with-channel (channel)
-            (and (eq engine (heart-engine taskmaster))
-                 (or (plusp (hash-table-count (channel-subscribers channel)))
-                     (setf (heart-engine taskmaster) nil))))
-      (await-heartbeat taskmaster engine) ; first, so that a failure here does not end the heartbeat
-      (publish-encoded channel (message-encoder (encode-comment) nil)
-                       (lambda (stream)
-                         (silent-again-p (outgoing-stream-shared-queue stream)))))))

@@ -72,40 +72,40 @@ and others must not fill the memory.")
     kind))
 
 (defun send-content (acceptor request status content)
-  "Sends the reply with STATUS and CONTENT, a string or octets, or NIL for none."
-  (if (or hunchentoot:*header-stream* (not (typep content '(or string octets))))
-      (start-output status content)
-      (let* ((content (if (and (hunchentoot:session request) (stringp content))
-                          (rewrite-urls content)
-                          content))
-             (kind (and (stringp content)
-                        (content-kind (hunchentoot:content-type*)
-                                      (hunchentoot:reply-external-format*))))
-             (encoding (and kind (content-kind-encoding kind)))
-             (length (and encoding (encoded-length content encoding)))
-             (body (cond (length content)
-                         (kind
-                          (coerce (flexi-streams:string-to-octets
-                                   content :external-format (content-kind-external-format kind))
-                                  'octets))
-                         (t (coerce content 'octets)))))
-        (flet ((append-it (reply)
-                 (cond (length (encode-string reply body encoding length) nil)
-                       ((encode-body reply body) nil)
-                       (t body))))      ; it is better to send it by itself
-          (declare (dynamic-extent #'append-it))
-          (send-reply-with acceptor request status (and kind (content-kind-header kind))
-                           (or length (length body)) #'append-it)))))
+  "Sends the reply with STATUS and CONTENT, a string, a sequence of octets, or NIL."
+  (let* ((content (if (and (hunchentoot:session request) (stringp content))
+                      (rewrite-urls content)
+                      content))
+         (kind (and (stringp content)
+                    (content-kind (hunchentoot:content-type*)
+                                  (hunchentoot:reply-external-format*))))
+         (encoding (and kind (content-kind-encoding kind)))
+         (length (and encoding (encoded-length content encoding)))
+         (body (cond (length content)
+                     (kind
+                      (coerce (flexi-streams:string-to-octets
+                               content :external-format (content-kind-external-format kind))
+                              'octets))
+                     (content (coerce content 'octets)))))
+    (flet ((append-it (reply)
+             (cond (length (encode-string reply body encoding length) nil)
+                   ((or (null body) (encode-body reply body)) nil)
+                   (t body))))          ; it is better to send it by itself
+      (declare (dynamic-extent #'append-it))
+      (send-reply-with acceptor request status (and kind (content-kind-header kind))
+                       (or length (and body (length body))) #'append-it))))
 
 (defun send-reply-with (acceptor request status content-type length append)
-  "Sends the reply with STATUS and LENGTH octets of content.  CONTENT-TYPE is as in SETTLE-HEAD.
-APPEND is a function of an OUTPUT: it appends the content to that, or returns the content, which is
-sent after it."
-  (let ((event (settle-head acceptor status t length content-type)))
+  "Sends the reply with STATUS and LENGTH octets of content, or, with NIL, without content: then the
+connection ends, unless none is expected.  CONTENT-TYPE is as in SETTLE-HEAD.  APPEND is a function
+of an OUTPUT: it appends the content to that, or returns the content, which is sent after it."
+  (let* ((wanted-p (content-wanted-p (hunchentoot:request-method request) status))
+         (event (settle-head acceptor status
+                             (or length (not wanted-p) (eql 0 (hunchentoot:content-length*)))
+                             length content-type)))
     (with-reply (reply)
       (encode-reply-head reply status)  ; may signal INVALID-HEADER
-      (let ((body (and (content-wanted-p (hunchentoot:request-method request) status)
-                       (funcall append reply))))
+      (let ((body (and wanted-p (funcall append reply))))
         (begin-reply acceptor status event)
         (send-reply (http-io (exchange-http *exchange*)) reply body)
         (note-event *exchange* :reply-end)))))
@@ -120,8 +120,8 @@ sent after it."
             (remove name (hunchentoot:headers-out*) :key #'car))))
 
 (defun check-transfer-encoding ()
-  "Signals INVALID-HEADER when the program has set Transfer-Encoding on a reply whose length is
-known: it would be a second framing (RFC 9112, section 6.1)."
+  "Signals INVALID-HEADER when the program has set Transfer-Encoding on a reply that has no chunks
+(RFC 9112, section 6.1)."
   (let ((coding (hunchentoot:header-out :transfer-encoding)))
     (when coding
       (drop-header :transfer-encoding) ; or the error page would have it too
@@ -150,7 +150,7 @@ leave that as it is.  Returns the protocol event that sending the head will be."
                         (if entry
                             (setf (cdr entry) ,value)
                             (push (cons ,name ,value) headers)))))
-          (when (and (integerp said) (entry :transfer-encoding))
+          (when (and (not (eq :chunked said)) (entry :transfer-encoding))
             (check-transfer-encoding))
           (when (eq :chunked said)
             (put :transfer-encoding "chunked"))
@@ -189,17 +189,10 @@ leave that as it is.  Returns the protocol event that sending the head will be."
 
 (defun encode-reply-head (reply status)
   "Appends the head of the reply with STATUS to REPLY."
-  (let* ((named (hunchentoot:reason-phrase status))
-         (usual (reason-phrase status))
-         (reason (if (or (equal named usual)
-                         ;; Hunchentoot does not know all statuses that we know.
-                         (and usual (equal named (hunchentoot:reason-phrase -1))))
-                     nil                ; so that the ready-made status line can be used
-                     named))
-         (cookies (and (hunchentoot:cookies-out*) (cookie-texts (hunchentoot:cookies-out*)))))
+  (let ((cookies (and (hunchentoot:cookies-out*) (cookie-texts (hunchentoot:cookies-out*)))))
     (flet ((encode (cookies)
              (encode-head reply status (hunchentoot:headers-out*)
-                          :cookies cookies :second (get-universal-time) :reason reason))
+                          :cookies cookies :second (get-universal-time)))
            (unfolded (value)
              ;; Hunchentoot sends the text after a newline as a second line that continues the
              ;; first, which servers must not send any more (RFC 9112, section 5.2).
@@ -210,7 +203,10 @@ leave that as it is.  Returns the protocol event that sending the head will be."
         (invalid-header ()
           (loop for header in (hunchentoot:headers-out*)
                 do (setf (cdr header) (unfolded (cdr header))))
-          (encode (mapcar #'unfolded cookies)))))))
+          (encode (mapcar #'unfolded cookies)))))
+    (when hunchentoot:*header-stream*
+      (write-string (latin-1-text (output-octets reply) 0 (output-fill reply))
+                    hunchentoot:*header-stream*))))
 
 (defun begin-reply (acceptor status event)
   "Records that the head of the reply with STATUS is about to be sent, and notes EVENT."
@@ -222,51 +218,39 @@ leave that as it is.  Returns the protocol event that sending the head will be."
 
 ;;; Replies that a handler writes itself: HUNCHENTOOT:SEND-HEADERS sends the head, and returns a
 ;;; stream for the content.  It calls Hunchentoot's function START-OUTPUT, which we wrap.  Where our
-;;; own code has read the request, and no stream of the program is in between, the head is made as
-;;; for a whole reply, and the stream is a REPLY-STREAM.  Otherwise, and where headers are traced,
-;;; Hunchentoot's code runs.
+;;; own code has read the request, the head is made as for a whole reply, and the stream is a
+;;; REPLY-STREAM.
 
 (defun ours-to-send-p ()
   "True when our own code has read the current request, and the reply has not begun."
   (and (current-head)
-       (not *headers-sent*)
-       (null hunchentoot:*header-stream*)))
+       (not *headers-sent*)))
 
 (defun start-output-here (hunchentoots status &rest content)
-  "Begins a reply with STATUS and CONTENT, a list of one or no element.  Calls HUNCHENTOOTS, a
-function of the same arguments, where our own code does not make the reply."
+  "Begins a reply with STATUS, whose content its handler writes.  Calls HUNCHENTOOTS, a function of
+STATUS and CONTENT, a list of one or no element, where our own code has not read the request."
   (declare (dynamic-extent content))
-  (when (current-head)
-    (begin-limited-reply *exchange*))
-  (cond ((and (current-head) *headers-sent*)
-         nil)                           ; as Hunchentoot does, but without a change
-        ((and (null content)
-              (ours-to-send-p)
-              (eq *hunchentoot-stream* (http-stream (exchange-http *exchange*))))
-         (start-streaming hunchentoot:*acceptor* hunchentoot:*request* status))
-        (t
-         (when (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
-                    (not *headers-sent*)
-                    (or content (hunchentoot:content-length*)))
-           (check-transfer-encoding))
-         (when (current-head)
-           (setf (exchange-status *exchange*) status))
-         (apply hunchentoots status content))))
+  (if (null (current-head))
+      (apply hunchentoots status content)
+      (progn (begin-limited-reply *exchange*)
+             (unless *headers-sent*
+               (start-streaming hunchentoot:*acceptor* hunchentoot:*request* status)))))
 
-(defun current-framing ()
-  "The framing of the current reply if its handler writes the content itself: the values of
-FRAMING-OF-STREAM.  Signals INVALID-HEADER for an impossible Content-Length."
-  (let ((length (hunchentoot:content-length*)))
-    (unless (typep length '(or null content-size))
-      (error 'invalid-header :name :content-length :value length))
-    (framing-of-stream (hunchentoot:request-method*) (hunchentoot:return-code*) length
-                       (and (hunchentoot:acceptor-output-chunking-p hunchentoot:*acceptor*)
-                            (eq :http/1.1 (hunchentoot:server-protocol*))))))
+(defun framing-for (request status length)
+  "The values of FRAMING-OF-STREAM for a reply to REQUEST with STATUS and LENGTH.  Signals
+INVALID-HEADER for an impossible length."
+  (unless (typep length '(or null content-size))
+    (error 'invalid-header :name :content-length :value length))
+  (framing-of-stream (hunchentoot:request-method request) status length
+                     (and (hunchentoot:acceptor-output-chunking-p
+                           (hunchentoot:request-acceptor request))
+                          (eq :http/1.1 (hunchentoot:server-protocol request)))))
 
 (defun start-streaming (acceptor request status)
   "Sends the head of the reply with STATUS to REQUEST and returns the stream for the
 content.  Leaves the handler by a throw if the method is HEAD."
-  (multiple-value-bind (framing said) (current-framing)
+  (multiple-value-bind (framing said)
+      (framing-for request status (hunchentoot:content-length*))
     (let ((io (http-io (exchange-http *exchange*)))
           (event (settle-head acceptor status (not (eq :plain framing)) said nil)))
       (with-reply (reply)
@@ -310,51 +294,3 @@ Libraries for other protocols look for the stream there."
   (let ((head (current-head)))
     (when (and head (head-upgrade head))
       (let-program-talk-on hunchentoot:*request*))))
-
-(defclass upgrade-stream (trivial-gray-streams:fundamental-binary-input-stream
-                          trivial-gray-streams:fundamental-binary-output-stream
-                          trivial-gray-streams:trivial-gray-stream-mixin)
-  ((opened :initform nil :accessor opened-stream :documentation "The connection's stream, or NIL."))
-  (:documentation "The content of a request that asks for another protocol, and has no content,
-until its handler writes to it; from then on the stream of the connection.  Clack's handler for
-Hunchentoot, for example, has programs write the 101 there themselves."))
-
-(defun open-upgrade-stream (stream)
-  "The connection's stream behind STREAM, which the handler writes to."
-  (or (opened-stream stream)
-      (progn (begin-limited-reply *exchange*)
-             (note-event *exchange* :switch)
-             (setf *headers-sent* t)
-             (setf (opened-stream stream) (stream-for-program *exchange*)))))
-
-(defmethod stream-element-type ((stream upgrade-stream))
-  '(unsigned-byte 8))
-
-(defmethod trivial-gray-streams:stream-write-byte ((stream upgrade-stream) octet)
-  (write-byte octet (open-upgrade-stream stream)))
-
-(defmethod trivial-gray-streams:stream-write-sequence
-    ((stream upgrade-stream) sequence start end &key)
-  (write-sequence sequence (open-upgrade-stream stream) :start start :end end))
-
-(defmethod trivial-gray-streams:stream-force-output ((stream upgrade-stream))
-  (when (opened-stream stream)
-    (force-output (opened-stream stream))))
-
-(defmethod trivial-gray-streams:stream-finish-output ((stream upgrade-stream))
-  (when (opened-stream stream)
-    (finish-output (opened-stream stream))))
-
-(defmethod trivial-gray-streams:stream-read-byte ((stream upgrade-stream))
-  (if (opened-stream stream)
-      (read-byte (opened-stream stream) nil :eof)
-      :eof))
-
-(defmethod trivial-gray-streams:stream-read-sequence
-    ((stream upgrade-stream) sequence start end &key)
-  (if (opened-stream stream)
-      (read-sequence sequence (opened-stream stream) :start start :end end)
-      start))
-
-(defmethod trivial-gray-streams:stream-listen ((stream upgrade-stream))
-  (and (opened-stream stream) (listen (opened-stream stream))))

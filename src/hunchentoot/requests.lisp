@@ -18,26 +18,19 @@
          (connection (exchange-connection exchange))
          (socket (connection-usocket connection))
          (*exchange* exchange))
-    (labels ((call-it ()
-               (when first-p
-                 (watch-socket socket))
-               (if (plusp (connection-served connection))
-                   (hunchentoot:process-connection acceptor socket)
-                   (hunchentoot:handle-incoming-connection taskmaster socket))
-               (or (connection-outcome connection) (outcome-without-us)))
-             (outcome-without-us ()
-               ;; A method of the program may have closed the socket, or passed it on.
-               (let ((io (socket-io socket)))
-                 (cond (io
-                        (if (and (socket-asked-p socket) (lent-open-p io))
-                            (leave-to-program connection io)
-                            :close))
-                       ((and first-p (socket-open-p socket) (socket-asked-p socket))
-                        ;; Also if what follows fails.
-                        (setf (connection-outcome connection) :detached))
-                       (t :close)))))
-      (declare (dynamic-extent #'call-it #'outcome-without-us))
-      (call-timed acceptor exchange #'call-it))))
+    (when first-p
+      (watch-socket socket))
+    (if (plusp (connection-served connection))
+        (hunchentoot:process-connection acceptor socket)
+        (hunchentoot:handle-incoming-connection taskmaster socket))
+    (or (connection-outcome connection)
+        ;; A method of the program may have closed the socket, or passed it on.
+        (let ((io (socket-io socket)))
+          (cond ((not (and first-p (socket-asked-p socket))) :close)
+                (io (if (lent-open-p io) (leave-to-program connection io) :close))
+                ((socket-open-p socket)
+                 (setf (connection-outcome connection) :detached)) ; also if what follows fails
+                (t :close))))))
 
 (defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
   "Serves one request, or all requests where a method of the program reads the connection first."
@@ -52,7 +45,7 @@
             (cond ((exchange-head exchange)
                    (serve-request acceptor exchange))
                   ((socket-asked-p socket)
-                   (loop for outcome = (call-timed acceptor exchange #'serve-next)
+                   (loop for outcome = (serve-next)
                          while (and (eq outcome :park)
                                     (not (winding-down-p (exchange-engine exchange))))
                          finally (return (if (eq outcome :park) :close outcome))))
@@ -65,7 +58,9 @@
 (defun call-with-connection-stream (exchange stream function)
   "Calls FUNCTION, which goes on with EXCHANGE over STREAM, in the dynamic context that handlers
 expect.  FUNCTION returns true when the connection may be used again, or :DEFERRED when the reply
-comes later.  Returns the connection's outcome."
+comes later.  After the call, also when it is left by an error or a throw, writes the line in the
+access log that tells how long the request took, unless it goes on.  Returns the connection's
+outcome."
   (let* ((http (exchange-http exchange))
          (connection (exchange-connection exchange))
          (*hunchentoot-stream* stream)
@@ -73,9 +68,11 @@ comes later.  Returns the connection's outcome."
          (*finish-processing-socket* t))
     (flet ((hand-over ()                ; a program has detached the socket
              (give-away (exchange-application exchange) connection http)))
-      (let ((result (unless-returned (funcall function)
-                      (unless *close-hunchentoot-stream*
-                        (setf (connection-outcome connection) (hand-over))))))
+      (let ((result (unwind-protect (unless-returned (funcall function)
+                                      (unless *close-hunchentoot-stream*
+                                        (setf (connection-outcome connection) (hand-over))))
+                      (when (and (exchange-access exchange) (not (deferred-p exchange)))
+                        (finish-access exchange)))))
         (cond ((and (eq :deferred result) *close-hunchentoot-stream*)
                :deferred)
               (t
@@ -125,6 +122,10 @@ direct code, which follows redefinitions."
             (lambda (&rest values)
               (apply #'make-instance class (arguments values)))))))
 
+(defconstant +most-session-characters+ 512
+  "The longest session identifier that is looked up: Hunchentoot would read a number in it.  Its own
+are far shorter.")
+
 (defmethod initialize-instance :after ((request hunchentoot:request) &rest initargs)
   "Fills the slots that Hunchentoot computes from head and target, and finds the session.  Takes the
 place of Hunchentoot's method, which parses by regular expressions and streams: that costs more than
@@ -152,8 +153,12 @@ all other work for a short request."
           (setf (slot-value request 'hunchentoot:cookies-in)
                 ;; Hunchentoot joins repeated fields to a string of base characters.
                 (cookie-alist (coerce cookies 'text))))
-        (setf hunchentoot:*session* (hunchentoot:session-verify request)
-              (slot-value request 'hunchentoot:session) hunchentoot:*session*))
+        (let ((name (hunchentoot:session-cookie-name hunchentoot:*acceptor*)))
+          (unless (< +most-session-characters+
+                     (length (or (hunchentoot:cookie-in name request)
+                                 (hunchentoot:get-parameter name request))))
+            (setf hunchentoot:*session* (hunchentoot:session-verify request)
+                  (slot-value request 'hunchentoot:session) hunchentoot:*session*))))
     (error (condition)
       (hunchentoot:log-message* :error "Error when creating REQUEST object: ~A" condition)
       (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+))))
@@ -192,9 +197,7 @@ all other work for a short request."
                                       acceptor remote-address remote-port local-address local-port
                                       headers (head-method head) (head-uri head)
                                       (head-protocol head)
-                                      (if (and (head-upgrade head) (eq content *no-content*))
-                                          (make-instance 'upgrade-stream)
-                                          (content-as-stream content))))
+                                      (content-as-stream content)))
                            (client (http-client http))
                            (told-id (exchange-request-id exchange)))
                        ;; For threads that know only the request.
@@ -214,8 +217,7 @@ all other work for a short request."
                    (t
                     (when (exchange-upgrade exchange)
                       (drop-upgrade exchange))
-                    (prog1 (conclude-exchange acceptor exchange)
-                      (note-served exchange))))))
+                    (conclude-exchange acceptor exchange)))))
       (declare (dynamic-extent #'process-it))
       ;; They may be left from an earlier request, where one call serves all requests.
       (setf (exchange-deferred-response exchange) nil
@@ -364,6 +366,7 @@ into logs, nor into the error page of another client."
                     (note-event exchange :reply-end)))
              (end-content exchange)))
       (abandon-content http)            ; until here, the release of HTTP would give it back
+      (note-served exchange)
       (reusable-p (exchange-protocol exchange)))))
 
 ;;; Requests that are refused, and clients that leave

@@ -20,10 +20,8 @@ platform supports that.")
 
 (defclass recycling-taskmaster (http-service hunchentoot:multi-threaded-taskmaster)
   ((standby-thread-count :initarg :standby-thread-count)
-   (max-thread-count :initarg :max-thread-count
-                     :accessor hunchentoot:taskmaster-max-thread-count)
-   (max-accept-count :initarg :max-accept-count
-                     :accessor hunchentoot:taskmaster-max-accept-count)
+   (max-thread-count :initarg :max-thread-count :reader hunchentoot:taskmaster-max-thread-count)
+   (max-accept-count :initarg :max-accept-count :reader hunchentoot:taskmaster-max-accept-count)
    (max-waiting-count :initarg :max-waiting-count :reader taskmaster-max-waiting-count)
    (worker-thread-name-format :initarg :worker-thread-name-format)
    (parking :initarg :parking :accessor taskmaster-parking-p)
@@ -36,8 +34,8 @@ last start.")
    (silent-streams :initform (make-channel :when-full :skip) :reader silent-streams
                    :documentation "A channel of the event streams that get comments.")
    (heart-engine :initform nil :accessor heart-engine
-                 :documentation "The engine whose timer for these is pending, or NIL; guarded by
-the lock of the channel."))
+                 :documentation "The engine whose timer for these runs, or NIL; guarded by the
+lock of the channel."))
   (:default-initargs
    :standby-thread-count nil
    :max-thread-count *default-max-thread-count*
@@ -95,7 +93,7 @@ HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
      "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
     (:max-waiting-count (or (member nil :half) thread-count)
      "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit")
-    (:worker-thread-name-format (satisfies name-format-p)
+    (:worker-thread-name-format (or null (satisfies name-format-p))
      ,(format nil "a control string that prints its one argument, such as ~S, or NIL"
               *default-worker-thread-name-format*)))
   "The types of the arguments of taskmasters, for CHECK-ARGUMENT-TYPES.")
@@ -106,67 +104,51 @@ HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
       (min *default-standby-thread-count* maximum)
       *default-standby-thread-count*))
 
-(defun check-arguments (taskmaster initargs)
-  "Signals HUNCHENTOOT:PARAMETER-ERROR where the arguments of TASKMASTER, or those in the plist
-INITARGS in their place, make no sense."
+(defmethod shared-initialize :before
+    ((taskmaster recycling-taskmaster) slot-names &rest initargs)
+  "Checks the arguments before any slot changes."
+  (declare (ignore slot-names))
+  (flet ((value (name slot)
+           (getf initargs name (and (slot-boundp taskmaster slot) (slot-value taskmaster slot)))))
+    (let* ((maximum (value :max-thread-count 'max-thread-count))
+           (accept (value :max-accept-count 'max-accept-count))
+           (standby (or (value :standby-thread-count 'standby-thread-count)
+                        (default-standby maximum))))
+      (with-parameter-errors
+        (check-argument-types (list* :standby-thread-count standby initargs) *taskmaster-types*)
+        (when (and maximum (> standby maximum))
+          (unfit :standby-thread-count
+                 ", ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, for no ~
+                  limit)"
+                 standby maximum))
+        (when (and (integerp accept) (null maximum))
+          (unfit :max-accept-count
+                 ", ~D, needs a MAX-THREAD-COUNT, which is NIL, for no limit" accept))
+        (when (and (integerp accept) (<= accept maximum))
+          (unfit :max-accept-count
+                 ", ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have all ~
+                  wait; or NIL, to answer 503 at once"
+                 accept maximum))))))
+
+(defmethod shared-initialize :after ((taskmaster recycling-taskmaster) slot-names &key)
+  "Replaces those arguments by their defaults for which NIL means that, and gives the engine of
+TASKMASTER, if there is one, the current limits."
+  (declare (ignore slot-names))
   (with-slots (standby-thread-count max-thread-count max-accept-count max-waiting-count
                worker-thread-name-format)
       taskmaster
-    (destructuring-bind (&key ((:max-thread-count maximum) max-thread-count)
-                           ((:standby-thread-count standby) standby-thread-count)
-                           ((:max-accept-count accept) max-accept-count)
-                           ((:max-waiting-count waiting) max-waiting-count)
-                           ((:worker-thread-name-format control) worker-thread-name-format)
-                         &allow-other-keys)
-        initargs
-      (let ((standby (or standby (default-standby maximum)))
-            (control (or control *default-worker-thread-name-format*)))
-        (with-parameter-errors
-          (check-argument-types (list :max-thread-count maximum :standby-thread-count standby
-                                      :max-accept-count accept :max-waiting-count waiting
-                                      :worker-thread-name-format control)
-                                *taskmaster-types*)
-          (when (and maximum (> standby maximum))
-            (unfit :standby-thread-count
-                   ", ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, for no ~
-                    limit)"
-                   standby maximum))
-          (when (and (integerp accept) (null maximum))
-            (unfit :max-accept-count
-                   ", ~D, needs a MAX-THREAD-COUNT, which is NIL, for no limit" accept))
-          (when (and (integerp accept) (<= accept maximum))
-            (unfit :max-accept-count
-                   ", ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have all ~
-                    wait; or NIL, to answer 503 at once"
-                   accept maximum)))))))
-
-(defun settle-arguments (taskmaster)
-  "Replaces those arguments of TASKMASTER by their defaults for which NIL means the default, and
-gives its engine, if there is one, the current limits."
-  (with-slots (standby-thread-count max-thread-count worker-thread-name-format) taskmaster
     (unless standby-thread-count
       (setf standby-thread-count (default-standby max-thread-count)))
     (unless worker-thread-name-format
-      (setf worker-thread-name-format *default-worker-thread-name-format*)))
-  (let ((engine (application-engine taskmaster)))
-    (when engine
-      (setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster)
-            (engine-waiting-limit engine)
-            (taskmaster-max-waiting-count taskmaster))
-      (resize-pool engine
-                   :standby (taskmaster-standby-thread-count taskmaster)
-                   :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)))))
+      (setf worker-thread-name-format *default-worker-thread-name-format*))
+    (let ((engine (application-engine taskmaster)))
+      (when engine
+        (setf (engine-accept-limit engine) max-accept-count
+              (engine-waiting-limit engine) max-waiting-count)
+        (resize-pool engine :standby standby-thread-count :thread-limit max-thread-count)))))
 
 (defmethod initialize-instance :after ((taskmaster recycling-taskmaster) &key)
-  (check-arguments taskmaster '())
-  (settle-arguments taskmaster)
   (reset-counters taskmaster))
-
-(defmethod reinitialize-instance :before ((taskmaster recycling-taskmaster) &rest initargs)
-  (check-arguments taskmaster initargs))
-
-(defmethod reinitialize-instance :after ((taskmaster recycling-taskmaster) &key)
-  (settle-arguments taskmaster))
 
 (defun taskmaster-standby-thread-count (taskmaster)
   "How many threads of TASKMASTER, a RECYCLING-TASKMASTER, are made at start and kept when there is
@@ -178,9 +160,7 @@ signals HUNCHENTOOT:PARAMETER-ERROR for a value that is greater than MAX-THREAD-
 (defun (setf taskmaster-standby-thread-count) (count taskmaster)
   "Makes COUNT, an integer above 0, the number of threads that TASKMASTER keeps when there is
 nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR."
-  (check-arguments taskmaster (list :standby-thread-count (or count 0)))
-  (setf (slot-value taskmaster 'standby-thread-count) count)
-  (settle-arguments taskmaster)
+  (reinitialize-instance taskmaster :standby-thread-count (or count 0))
   count)
 
 (defun taskmaster-worker-thread-name-format (taskmaster)
@@ -188,22 +168,18 @@ nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR."
 RECYCLING-TASKMASTER.  Its one argument is a string with address, port and number."
   (slot-value taskmaster 'worker-thread-name-format))
 
-(defmethod (setf hunchentoot:taskmaster-max-thread-count) :around
-    (value (taskmaster recycling-taskmaster))
-  ;; A lower maximum lowers the standby count, too.
-  (let* ((standby (taskmaster-standby-thread-count taskmaster))
-         (lowered (if (typep value 'thread-count) (min standby value) standby)))
-    (check-arguments taskmaster (list :max-thread-count value :standby-thread-count lowered))
-    (call-next-method)
-    (setf (slot-value taskmaster 'standby-thread-count) lowered)
-    (settle-arguments taskmaster)
+(defmethod (setf hunchentoot:taskmaster-max-thread-count) (value (taskmaster recycling-taskmaster))
+  "A lower maximum lowers the standby count, too."
+  (let ((standby (taskmaster-standby-thread-count taskmaster)))
+    (reinitialize-instance taskmaster
+                           :max-thread-count value
+                           :standby-thread-count (if (typep value 'thread-count)
+                                                     (min standby value)
+                                                     standby))
     value))
 
-(defmethod (setf hunchentoot:taskmaster-max-accept-count) :around
-    (value (taskmaster recycling-taskmaster))
-  (check-arguments taskmaster (list :max-accept-count value))
-  (call-next-method)
-  (settle-arguments taskmaster)
+(defmethod (setf hunchentoot:taskmaster-max-accept-count) (value (taskmaster recycling-taskmaster))
+  (reinitialize-instance taskmaster :max-accept-count value)
   value)
 
 ;;; Hunchentoot's protocol of taskmasters

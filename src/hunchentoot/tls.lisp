@@ -5,18 +5,12 @@
 ;;;; keeps nothing, since an image may be saved with the instance.
 
 (defclass parallel-ssl-acceptor (parallel-acceptor hunchentoot:ssl-acceptor)
-  ((ssl-certificates :initarg :ssl-certificates :initform '())
-   (ssl-minimum-protocol :initarg :ssl-minimum-protocol)
-   (ssl-ciphers :initarg :ssl-ciphers :initform nil)
-   (ssl-client-ca-file :initarg :ssl-client-ca-file :initform nil)
-   (ssl-verify-client :initarg :ssl-verify-client :initform nil)
-   (ssl-ticket-key-file :initarg :ssl-ticket-key-file :initform nil)
-   (given-files :initform '() :accessor given-files
-                :documentation "The arguments that name files, a plist.  Links in them are not
+  ((tls-settings :accessor tls-settings
+                 :documentation "The TLS arguments, a plist.  Links in names of files are not
 resolved, since they may lead to other files when certificates are reloaded.")
-   (own-handshakes-p :initform t
-                     :documentation "True if, at the last start, the program had no method that may
-read before the handshake.")
+   (given :initarg :ssl-certificates :initarg :ssl-minimum-protocol :initarg :ssl-ciphers
+          :initarg :ssl-client-ca-file :initarg :ssl-verify-client :initarg :ssl-ticket-key-file
+          :documentation "Nothing: the slot is here for its initargs.")
    (tls-context :initform nil :accessor acceptor-tls-context
                 :documentation "The TLS context of new connections; NIL before the first start."))
   (:default-initargs
@@ -63,66 +57,41 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 
 ;;; Settings
 
-(defun current-tls-setting (acceptor name)
-  "The current value of the argument NAME of ACCEPTOR."
-  (case name
-    (:ssl-certificate-file
-     (getf (given-files acceptor) name (hunchentoot:acceptor-ssl-certificate-file acceptor)))
-    (:ssl-privatekey-file
-     (getf (given-files acceptor) name (hunchentoot:acceptor-ssl-privatekey-file acceptor)))
-    (:ssl-privatekey-password
-     (hunchentoot:acceptor-ssl-privatekey-password acceptor))
-    (t
-     (slot-value acceptor (find-symbol (string name) '#:hunchentoot-recycling-taskmaster)))))
-
-(defun note-given-files (acceptor initargs)
-  "Stores the files of ACCEPTOR that INITARGS name, with links not resolved.  The slots that
-programs read have the true names, as with Hunchentoot; or the given one where the file is missing,
-as in the moment in which it is replaced."
-  (loop for name in '(:ssl-certificate-file :ssl-privatekey-file)
-        for file = (getf initargs name)
-        when file
-          do (setf (getf (given-files acceptor) name) (absolute-file file)))
-  (with-slots (ssl-certificates ssl-client-ca-file ssl-ticket-key-file) acceptor
-    (setf ssl-certificates (loop for (certificate key . password) in ssl-certificates
-                                 collect (list* (absolute-file certificate) (absolute-file key)
-                                                password))
-          ssl-client-ca-file (and ssl-client-ca-file (absolute-file ssl-client-ca-file))
-          ssl-ticket-key-file (and ssl-ticket-key-file (absolute-file ssl-ticket-key-file))))
-  (flet ((true-name (name)
-           (let ((file (current-tls-setting acceptor name)))
-             (namestring (or (ignore-errors (truename file)) file)))))
-    (set-ssl-files acceptor (true-name :ssl-certificate-file) (true-name :ssl-privatekey-file))))
+(defun read-tls-files (initargs settings old)
+  "A TLS context with the settings in the plist INITARGS, or else in SETTINGS; the sessions of OLD,
+a context or NIL, can be resumed in it.  The second value is a plist of all settings, in which names
+of files are absolute.  Warns."
+  (let ((settings (loop for name in *tls-arguments*
+                        collect name
+                        collect (getf initargs name (getf settings name)))))
+    (multiple-value-bind (context warnings)
+        (with-parameter-errors (context-of-settings settings old))
+      (dolist (warning warnings)
+        (warn "~A" warning))
+      (values context
+              (loop for (name value) on settings by #'cddr
+                    collect name
+                    collect (case name
+                              ((:ssl-certificate-file :ssl-privatekey-file
+                                :ssl-client-ca-file :ssl-ticket-key-file)
+                               (and value (absolute-file value)))
+                              (:ssl-certificates
+                               (loop for (certificate key . password) in value
+                                     collect (list* (absolute-file certificate)
+                                                    (absolute-file key) password)))
+                              (t value)))))))
 
 (defmethod initialize-instance :before ((acceptor parallel-ssl-acceptor) &rest initargs)
-  (dolist (warning (with-parameter-errors
-                     (nth-value 1 (context-of-settings (loop for name in *tls-arguments*
-                                                             collect name
-                                                             collect (getf initargs name))
-                                                       nil))))
-    (warn "~A" warning)))
-
-(defmethod initialize-instance :after ((acceptor parallel-ssl-acceptor) &rest initargs)
-  (note-given-files acceptor initargs))
-
-;;; Contexts
+  (setf (tls-settings acceptor) (nth-value 1 (read-tls-files initargs '() nil))))
 
 (defun renew-tls-context (acceptor initargs &optional (change (constantly nil)))
   "Makes a TLS context with the settings of ACCEPTOR and INITARGS that of new connections; earlier
-ones keep theirs, whose sessions can be resumed.  Calls CHANGE once the context is made.  Warns."
-  (let ((old (acceptor-tls-context acceptor)))
-    (multiple-value-bind (context warnings)
-        (with-parameter-errors
-          (context-of-settings (loop for name in *tls-arguments*
-                                     collect name
-                                     collect (getf initargs name
-                                                   (current-tls-setting acceptor name)))
-                               old))
-      (multiple-value-prog1 (funcall change)
-        (note-given-files acceptor initargs)
-        (set-published (acceptor-tls-context acceptor) context)
-        (dolist (warning warnings)
-          (warn "~A" warning))))))
+ones keep theirs.  Calls CHANGE once the context is made.  Warns."
+  (multiple-value-bind (context settings)
+      (read-tls-files initargs (tls-settings acceptor) (acceptor-tls-context acceptor))
+    (multiple-value-prog1 (funcall change)
+      (setf (tls-settings acceptor) settings)
+      (set-published (acceptor-tls-context acceptor) context))))
 
 (defmethod reinitialize-instance :around ((acceptor parallel-ssl-acceptor) &rest initargs)
   (if (get-properties initargs *tls-arguments*)
@@ -140,22 +109,16 @@ mistake, signals HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps th
 (defmethod renew-files :after ((acceptor parallel-ssl-acceptor))
   (reload-certificates acceptor))
 
-(defmethod hunchentoot:start :before ((acceptor parallel-ssl-acceptor))
-  (unless (hunchentoot:started-p acceptor)
-    (setf (acceptor-tls-context acceptor) nil ; the last one may come from a saved image
-          (slot-value acceptor 'own-handshakes-p)
-          (not (program-comes-first-p #'hunchentoot:initialize-connection-stream acceptor nil)))
-    (handler-bind ((warning (lambda (warning)
-                              (complain acceptor :warning "~A" warning)
-                              (muffle-warning warning))))
-      (renew-tls-context acceptor '()))))
+(defmethod hunchentoot:start-listening :before ((acceptor parallel-ssl-acceptor))
+  (setf (acceptor-tls-context acceptor) nil) ; the last one may come from a saved image
+  (handler-bind ((warning (lambda (warning)
+                            (tell (acceptor-taskmaster acceptor) :warning "~A" warning)
+                            (muffle-warning warning))))
+    (renew-tls-context acceptor '())))
 
 (defmethod handshake-context ((taskmaster recycling-taskmaster))
-  "The TLS context of the acceptor; NIL where the program has a method that may read before the
-handshake, or make a TLS stream of its own."
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
     (and (typep acceptor 'parallel-ssl-acceptor)
-         (slot-value acceptor 'own-handshakes-p)
          (acceptor-tls-context acceptor))))
 
 (defmethod hunchentoot:initialize-connection-stream ((acceptor parallel-ssl-acceptor) stream)
@@ -198,19 +161,16 @@ Call it only in the thread that serves the request, since it uses the connection
   (let ((handle (current-tls-handle)))
     (and handle (tls-facts handle))))
 
-(defstruct (client-certificate (:include opaque) (:copier nil)
-                               (:constructor make-client-certificate
-                                   (octets failure subject issuer serial-number not-before
-                                    not-after fingerprint)))
+(defstruct (client-certificate (:include opaque) (:copier nil))
   "The certificate of a client, see the function CLIENT-CERTIFICATE."
   (octets nil :read-only t)
-  (failure nil :type (or null string) :read-only t)
-  (subject "" :type string :read-only t)
-  (issuer "" :type string :read-only t)
-  (serial-number 0 :type integer :read-only t)
-  (not-before nil :type (or null integer) :read-only t)
-  (not-after nil :type (or null integer) :read-only t)
-  (fingerprint "" :type string :read-only t))
+  (failure nil :read-only t)
+  (subject "" :read-only t)
+  (issuer "" :read-only t)
+  (serial-number 0 :read-only t)
+  (not-before nil :read-only t)
+  (not-after nil :read-only t)
+  (digest nil :read-only t))
 
 (loop for (name text)
         in '((client-certificate-p
@@ -227,10 +187,12 @@ Call it only in the thread that serves the request, since it uses the connection
              (client-certificate-not-before
               "The time from which CERTIFICATE is valid, a universal time.")
              (client-certificate-not-after
-              "The time until which CERTIFICATE is valid, a universal time.")
-             (client-certificate-fingerprint
-              "The SHA-256 hash of CERTIFICATE, a string of 64 hexadecimal digits in lower case."))
+              "The time until which CERTIFICATE is valid, a universal time."))
       do (setf (documentation name 'function) text))
+
+(defun client-certificate-fingerprint (certificate)
+  "The SHA-256 hash of CERTIFICATE, a string of 64 hexadecimal digits in lower case."
+  (format nil "~(~{~2,'0X~}~)" (coerce (client-certificate-digest certificate) 'list)))
 
 (defun client-certificate-verified-p (certificate)
   "True when CERTIFICATE is valid and was issued by an authority in :SSL-CLIENT-CA-FILE.  Only with
@@ -253,9 +215,5 @@ trusted.
 Call it only in the thread that serves the request, since it uses the connection."
   (let* ((handle (current-tls-handle))
          (facts (and handle (peer-certificate-facts handle))))
-    (when facts
-      (destructuring-bind (&key octets failure subject issuer serial-number not-before not-after
-                             digest)
-          facts
-        (make-client-certificate octets failure subject issuer serial-number not-before not-after
-                                 (format nil "~(~{~2,'0X~}~)" (coerce digest 'list)))))))
+    (and facts
+         (apply #'make-client-certificate facts))))

@@ -169,15 +169,3 @@ WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
 call, while SOCKET is open."
   (check-type socket websocket)
   (close-websocket-with socket code reason))
-
-(defmethod subscriber-shared-queue ((socket websocket))
-  (websocket-shared-queue socket))
-
-(defmethod put-in-subscriber ((socket websocket) octets)
-  (put-in-websocket socket octets))     ; it takes nothing behind a close frame
-
-(defmethod message-format ((socket websocket))
-  :websocket)
-
-(defmethod resume-subscriber ((socket websocket))
-  (resume-websocket socket))

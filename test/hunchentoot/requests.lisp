@@ -164,14 +164,14 @@
 
 ;;; Replies
 
-(define-server-test (a-reply-has-one-date-and-hunchentoots-reason :needs :our-http)
+(define-server-test (a-reply-has-one-date-and-the-reason-that-is-registered :needs :our-http)
   (serving () (("/" (setf (hunchentoot:header-out :date) "Sun, 06 Nov 1994 08:49:37 GMT"
                           (hunchentoot:return-code*)
                           (parse-integer (hunchentoot:get-parameter "status")))
                     "Hey!"))
     (dolist (status '(200 302 404 413 414 416 500 503))
       (let ((response (ask (format nil "/?status=~D" status))))
-        (is (equal (hunchentoot:reason-phrase status) (response-reason response)))
+        (is (equal (http:reason-phrase status) (response-reason response)))
         (is (= 1 (length (response-header-values response "date"))))
         (is (not (search "1994" (response-header response "date"))))))))
 

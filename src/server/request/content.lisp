@@ -382,10 +382,9 @@ it was read."
   (unless (setf (trivial-gray-streams:stream-file-position (content-as-stream content)) 0)
     (error 'content-left :stream (content-as-stream content))))
 
-(defun read-all-content (content limit refusal &optional (judge (constantly nil)))
+(defun read-all-content (content limit refusal)
   "The octets of CONTENT, in a vector that the caller may keep.  If there are more than LIMIT, an
-integer or NIL, refuses CONTENT with REFUSAL, a keyword.  Calls JUDGE, which may refuse it too, with
-the octets, a start and an end."
+integer or NIL, refuses CONTENT with REFUSAL, a keyword."
   (with-content (content)
     (when (content-failure content)
       (error (content-failure content)))
@@ -408,7 +407,6 @@ the octets, a start and an end."
                (setf octets (or (octets-if-room size) (refuse-content content :no-memory)))
                (rewind content)
                (read-octets-of-content content octets 0 size)))
-        (funcall judge octets 0 size)
         octets))))
 
 ;;; As a stream

@@ -172,23 +172,6 @@ the connection."
                                  (is (string= "bird" (heard connection))))
             (close stream)))))))
 
-;;; A program that writes the 101 itself, as Clack's handler for Hunchentoot lets it do
-
-(defun talk-by-hand ()
-  "Grants the talk on the content stream of the current request, and echoes what comes."
-  (let ((stream (hunchentoot::content-stream hunchentoot:*request*)))
-    (say stream (format nil "HTTP/1.1 101 Go on~C~C~2:*~C~C" #\Return #\Linefeed))
-    (handler-case (echo stream)
-      (error () nil))))
-
-(define-server-test a-program-may-write-its-101-to-the-content-stream
-  (serving () (("/talk" (talk-by-hand)))
-    (with-connection (connection)
-      (ask-for-talk connection (message "early"))
-      (is (string= "early" (heard connection)))
-      (send connection (message "bird"))
-      (is (string= "bird" (heard connection))))))
-
 (define-server-test
     (a-request-for-another-protocol-has-no-content-before-that :needs :our-http)
   (serving () (("/" (shown (read-byte (hunchentoot:raw-post-data :want-stream t) nil))))

@@ -53,10 +53,9 @@ put in their place.")
         (cl-ppcre:regex-replace-all "Date: [^\\r]+" (without-varying (observation-rest observation)
                                                                      port)
                                     "Date: DATE")
-        (observation-trace observation)
-        (cl-ppcre:regex-replace-all "Date: [^\\r]+" (without-varying (observation-trace observation)
-                                                                     port)
-                                    "Date: DATE")
+        (observation-trace observation) ; in which our Date comes last
+        (cl-ppcre:regex-replace-all "Date: [^\\r]+\\r\\n"
+                                    (without-varying (observation-trace observation) port) "")
         (observation-log observation)
         (loop for text in (observation-log observation) collect (without-varying text port))
         (observation-messages observation)
@@ -69,6 +68,16 @@ put in their place.")
   "A list of one difference, or of none when STOCK and OURS are alike."
   (unless (equal stock ours)
     (list (append (uiop:ensure-list what) (list stock ours)))))
+
+(defun told-reason (answer)
+  "The reason phrase of ANSWER, but the registered one for an older one that Hunchentoot knows."
+  (let* ((status (answer-status answer))
+         (registered (http:reason-phrase status)))
+    (if (and registered
+             (equal (answer-reason answer) (hunchentoot:reason-phrase status))
+             (not (equal (answer-reason answer) (hunchentoot:reason-phrase -1))))
+        registered
+        (answer-reason answer))))
 
 (defun header-values (answer name)
   (loop for (header . value) in (answer-headers answer)
@@ -96,7 +105,7 @@ put in their place.")
 
 (defun answer-differences (stock ours)
   (or (difference :status (answer-status stock) (answer-status ours))
-      (append (difference :reason (answer-reason stock) (answer-reason ours))
+      (append (difference :reason (told-reason stock) (told-reason ours))
               (header-differences stock ours)
               (difference :body (answer-body stock) (answer-body ours)))))
 

@@ -35,11 +35,12 @@ then it refuses HTTP/1.2."
  :cases ("version HTTP/1.2") :differs ((:status 505 200) (:connection :closed :kept)))
 (:name "reason phrases"
  :ours "The server sends the phrase that is registered."
- :stock "Hunchentoot knows none for statuses that came after RFC 2616."
+ :stock "Hunchentoot knows those of RFC 2616."
  :why "RFC 9110, section 15."
- :cases ("status 308 at /status" "status 418 at /status*" "status 422 at /status*"
-         "status 451 at /status*" "interim status 102 at /status" "interim status 103 at /status"
-         "status 418 with own output")
+ :cases ("status 308 at /status*" "status 418 at /status*" "status 422 at /status*"
+         "status 451 at /status*" "interim status 102*" "interim status 103*" "interim status 199*"
+         "status 418 with own output" "status 444*" "status 499*" "status 599*" "status 600*"
+         "status 999*" "redirect with 308" "redirect with 399")
  :differs ((:reason "No reason phrase known" :any)))
 (:name "methods"
  :ours "`get` is not GET. A method that no program mentions is a string; since Hunchentoot 1.3.0 it
@@ -257,12 +258,17 @@ versions close the connection, and warn."
  :cases ("status 101 at /status" "status 204*" "status 304*" "interim status*"
          "kept for GET /status?x=204" "kept for GET /status?x=304" "chunks at /status?x=204"
          "text at /status?x=204" "unobserved, GET /status?x=204" "unobserved, GET /status?x=304"
-         "overridden, GET /status?x=204")
+         "overridden, GET /status?x=204" "traced, GET /status?x=204")
  :differs ((:header "Content-Length" :any ()) (:rest :any "") (:log) (:answers)))
 (:name "1xx, 204 and 304"
  :unless bodies-of-bodyless-statuses-dropped-p
  :cases ("status 101 at /status")
  :differs ((:connection :kept :closed)))
+(:name "1xx, 204 and 304"
+ :cases ("status 101 at /status-nil" "status 204 at /status-nil" "interim status 100 at /status-nil"
+         "interim status 102 at /status-nil" "interim status 103 at /status-nil"
+         "interim status 199 at /status-nil" "status 204, aborted with nothing")
+ :differs ((:header "Connection" ("Close") ()) (:connection :closed :kept)))
 (:name "Transfer-Encoding set by a program"
  :ours "The server drops it, and answers 500; elsewhere than on SBCL only if the handler returns
 the content."
@@ -323,7 +329,8 @@ and values beyond ISO 8859-1."
  :stock "Hunchentoot sends the first two as they are, and for the last half a head."
  :why "RFC 9110, section 5.5."
  :cases ("header value 20" "header value 21" "header  at /header" "header X:One at /header"
-         "header X%20One at /header")
+         "header X%20One at /header" "header  at /header-nil-content"
+         "header X:One at /header-nil-content" "header X%20One at /header-nil-content")
  :differs ((:status 200 500)))
 (:name "header values and names that nobody may send"
  :cases ("HEAD /header-value?x=14, and it stalls" "HEAD /cookie-beyond-latin-1, and it stalls"
