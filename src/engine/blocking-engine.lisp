@@ -80,8 +80,6 @@ those that are due, or a queued connection to serve."
              (let ((connection (pop (engine-queue engine))))
                (setf (connection-queued connection)
                      (- (milliseconds) (connection-opened connection)))
-               (when (unserved-queue-p engine) ; another worker is missing as well
-                 (notify-sentinel engine))
                (assign-connection worker connection)))
             ((or (not (engine-accepting-p engine))
                  (minusp (or (spare-room engine) 0))
@@ -121,9 +119,8 @@ those that are due, or a queued connection to serve."
   connection)
 
 (defmethod worker-needed-p ((engine blocking-engine))
-  (or (unserved-queue-p engine)
-      (and (engine-accepting-p engine)
-           (zerop (standby-count engine)))))
+  (and (engine-accepting-p engine)
+       (zerop (standby-count engine))))
 
 (defun accept-one (engine worker)
   "Waits for a connection.  Returns the one that WORKER is to serve, or NIL."

@@ -47,13 +47,13 @@ was raised.  Under the lock."
   "True if ENGINE should make a worker now.  Under the lock."
   (and (serving-p engine)
        (may-launch-p engine)
-       (if (room-p engine)
-           (or (and (engine-accepting-p engine)
-                    (< (pool-size engine) (engine-standby engine)))
-               (worker-needed-p engine))
-           ;; One that served may have died while all others wait in an accept.  That makes one too
-           ;; many, which ends when as many wait as should.
-           (unserved-queue-p engine))))
+       ;; One that served may have died while all others wait in an accept.  That may make one too
+       ;; many, which ends when it is free.
+       (or (unserved-queue-p engine)
+           (and (room-p engine)
+                (or (and (engine-accepting-p engine)
+                         (< (pool-size engine) (engine-standby engine)))
+                    (worker-needed-p engine))))))
 
 (defun reserve-worker (engine)
   "A new worker, counted as :STARTING before its thread exists.  Under the lock."
