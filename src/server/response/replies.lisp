@@ -12,7 +12,8 @@
 (defun send-reply (io reply &optional body)
   "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to IO.  What the descriptor does
 not accept is queued: BODY must not change any more."
-  (send-output io)                      ; octets that were written before
+  (when (or (io-unsent io) (io-lent io) (plusp (io-fill io)))
+    (send-output io))                   ; octets that were written before
   (let ((queue (io-queue io))
         (octets (output-octets reply))
         (fill (output-fill reply)))
