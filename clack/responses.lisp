@@ -109,7 +109,7 @@ that sending the head will be, and whether content follows.  Signals INVALID-HEA
       (when keep-alive
         (encode-header reply :keep-alive keep-alive))
       (encode-date reply (get-universal-time))
-      (encode-line-end reply)
+      (encode-octets reply *line-end*)
       (values event
               (and allowed-p (not (eq :head (head-method (exchange-head exchange)))))))))
 

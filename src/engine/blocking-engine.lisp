@@ -134,7 +134,7 @@ those that are due, or a queued connection to serve."
       (when (and (engine-accepting-p engine)
                  ;; The trouble of one connection need not be that of the next.
                  (or (note-trouble engine :accept condition)
-                     (not (typep condition 'network-trouble))))
+                     (not (eq :again (accept-failure-kind condition)))))
         (wait-for-change engine *tick* (lambda () (not (engine-accepting-p engine)))))
       nil)))
 
@@ -287,10 +287,11 @@ others wait for a worker; and does what else is due at a tick."
   (let ((now (milliseconds))
         (late '()))                     ; those whose handlers have run for too long
     (with-engine (engine)
-      (let ((drained-p (drain-over-p engine now)))
+      (let ((drained-p (drain-over-p engine now))
+            (trouble (trouble engine :accept)))
         (setf (engine-overloaded-p engine)
               (and (running-p engine)
-                   (or (typep (trouble engine :accept) 'descriptors-exhausted)
+                   (or (and trouble (eq :exhausted (accept-failure-kind trouble)))
                        (and (full-p engine)
                             (or (engine-queue engine)
                                 (pending-connection-p (engine-listener engine)))))

@@ -7,10 +7,15 @@
 ;;;; The decoder checks trailer fields like header fields, and drops them.  RFC 9110, section 6.5.1,
 ;;;; allows that, and a trailer field must not change the meaning of the head.
 
-(defstruct (body-decoder (:include opaque) (:constructor %make-body-decoder (limits)) (:copier nil)
+(defconstant +extension-octets+ (* 16 1024)
+  "The maximum number of octets of all chunk extensions of one body (RFC 9112, section 7.1.1).")
+
+(defconstant +trailer-octets+ (* 8 1024)
+  "The maximum number of octets of the trailer fields of one body, with their line ends.")
+
+(defstruct (body-decoder (:include opaque) (:constructor %make-body-decoder ()) (:copier nil)
                          (:conc-name decoder-))
   "Finds the content of one request; see DECODE-BODY."
-  (limits *default-limits* :type limits)
   (phase nil :type symbol)              ; see NEXT-PHASE; NIL after the end of the body
   (remaining 0 :type content-size)      ; octets of content up to the next phase
   (room 0 :type content-size)           ; octets that further chunks may have
@@ -21,13 +26,13 @@
   "A decoder for a body with FRAMING, a HEAD-FRAMING, under LIMITS."
   (check-type framing (or (member :none :chunked) content-size))
   (check-type limits limits)
-  (let ((decoder (%make-body-decoder limits)))
+  (let ((decoder (%make-body-decoder)))
     (case framing
       (:none)
       (:chunked
        (setf (decoder-phase decoder) :size
              (decoder-room decoder) (or (limits-body-octets limits) +most-content+)
-             (decoder-budget decoder) (limits-chunk-extension-octets limits)))
+             (decoder-budget decoder) +extension-octets+))
       (t
        (setf (decoder-phase decoder) (and (plusp framing) :content)
              (decoder-remaining decoder) framing)))
@@ -121,7 +126,7 @@ DECODER has not seen the end of the body."
        (expect-line-feed octet)
        (cond ((plusp (decoder-remaining decoder)) :chunk)
              (t
-              (setf (decoder-budget decoder) (limits-trailer-octets (decoder-limits decoder)))
+              (setf (decoder-budget decoder) +trailer-octets+)
               :trailer)))
       (:chunk-return
        (unless (= octet +carriage-return+)
@@ -249,26 +254,21 @@ LENIENT-P, else signals MALFORMED-MEDIA-TYPE."
                 ((char= #\" (schar text position))
                  ;; RFC 9110, section 5.6.4.  Of the backslashes only those go that escape a quote
                  ;; or a backslash: browsers escape none, and paths and patterns have them.
-                 (let* ((from (1+ position))
-                        (to (loop for place of-type index from from below size
-                                  until (char= #\" (schar text place))
-                                  do (when (char= #\\ (schar text place))
-                                       (incf place))
-                                  finally (return (min place size)))))
-                   (declare (type index from to))
-                   (when (and (= to size) (not lenient-p))
-                     (error 'malformed-media-type))
+                 (let ((value (with-output-to-string (stream)
+                                (loop
+                                  (incf position)
+                                  (when (<= size position)
+                                    (if lenient-p (return) (error 'malformed-media-type)))
+                                  (when (char= #\" (schar text position))
+                                    (incf position)
+                                    (return))
+                                  (when (and (char= #\\ (schar text position))
+                                             (< (1+ position) size)
+                                             (find (schar text (1+ position)) "\"\\"))
+                                    (incf position))
+                                  (write-char (schar text position) stream)))))
                    (when wanted-p
-                     (setf found
-                           (with-output-to-string (value)
-                             (loop while (< from to)
-                                   do (when (and (char= #\\ (schar text from))
-                                                 (< (1+ from) to)
-                                                 (find (schar text (1+ from)) "\"\\"))
-                                        (incf from))
-                                      (write-char (schar text from) value)
-                                      (incf from)))))
-                   (setf position (min size (1+ to)))))
+                     (setf found value))))
                 (t
                  (let ((end (parameter-value-end text position)))
                    (when wanted-p
@@ -458,11 +458,11 @@ Signals MALFORMED-MULTIPART if the head of a part is too large (RFC 2046, sectio
 
 ;;; The fields in the head of a part (RFC 7578, section 4.2)
 
-(defun head-lines (text)
-  "The lines of TEXT, the head of a part, as fresh strings.  A line and its continuation lines are
-one string (RFC 5322, section 2.2.3)."
+(defun part-fields (text)
+  "An alist of the names and the values in TEXT, the head of a part, as fresh strings.  A line and
+its continuation lines are one field (RFC 5322, section 2.2.3)."
   (declare (type text text) #.*plain-policy*)
-  (let ((start 0) (size (length text)) (lines '()))
+  (let ((start 0) (size (length text)) (fields '()))
     (declare (type index start size))
     (flet ((line-end (position)
              (or (search #.(coerce '(#\Return #\Linefeed) 'string) text :start2 position) size)))
@@ -474,30 +474,14 @@ one string (RFC 5322, section 2.2.3)."
                                                     +whitespace+))
                        do (fill text #\Space :start end :end (+ end 2))
                           (setf end (line-end end)))
-                 (push (text-part text start end) lines)
+                 (let ((colon (text-position #\: text start end)))
+                   (when (< colon end)
+                     (push (cons (text-part text start colon)
+                                 (text-part text (text-run-end text (1+ colon) end +whitespace+)
+                                            end))
+                           fields)))
                  (setf start (min size (+ end 2))))))
-    (nreverse lines)))
-
-(defun line-value (line name)
-  "The start and the end of the value, without parameters, in LINE; NIL if LINE is not the field
-NAME."
-  (declare (type text line name) #.*plain-policy*)
-  (let ((size (length name)))
-    (and (< size (length line))
-         (char= #\: (schar line size))
-         (string-equal name line :end2 size)
-         (let ((start (text-run-end line (1+ size) (length line) +whitespace+)))
-           (values start (parameter-value-end line start))))))
-
-(defun field-of-part (lines name &optional value)
-  "The first of LINES that is the field NAME and, unless VALUE is NIL, has that value; and the start
-and the end of its value.  NIL if there is no such line."
-  (dolist (line lines)
-    (declare (type text line))
-    (multiple-value-bind (start end) (line-value line (coerce name 'text))
-      (when (and start
-                 (or (null value) (string-equal value line :start2 start :end2 end)))
-        (return (values line start end))))))
+    (nreverse fields)))
 
 (defun extended-value (text)
   "The value of TEXT, an ext-value, as a string whose character codes are octets; and its charset
@@ -521,21 +505,24 @@ content (RFC 7578, section 5.1.2).  The character codes of the first three are o
 signals an error for the octets of a head, and takes time linear in their number."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
-  (let ((lines (head-lines (latin-1-text octets start end))))
-    (flet ((parameter (line to name)
-             (and line (parameter-in line to (coerce name 'text) t))))
-      (multiple-value-bind (line from to) (field-of-part lines "content-disposition" "form-data")
-        (declare (ignore from))
-        (multiple-value-bind (type-line type-start type-end) (field-of-part lines "content-type")
-          (multiple-value-bind (file-name charset)
-              ;; RFC 7578, section 4.2, forbids filename* to clients, but some send it for a file.
-              (let* ((plain (parameter line to "filename"))
-                     (extended (and (null plain) (parameter line to "filename*"))))
-                (if extended (extended-value extended) plain))
-            (values (parameter line to "name")
-                    file-name
-                    (and type-line
-                         (text-part type-line type-start type-end))
-                    (if file-name
-                        charset
-                        (parameter type-line type-end "charset")))))))))
+  (let ((fields (part-fields (latin-1-text octets start end))))
+    (labels ((value-end (text)
+               (parameter-value-end text 0))
+             (field (name &optional value)
+               (loop for (key . text) in fields
+                     when (and (string-equal name key)
+                               (or (null value) (string-equal value text :end2 (value-end text))))
+                       return text))
+             (parameter (text name)
+               (and text (parameter-in text (value-end text) (coerce name 'text) t))))
+      (let ((disposition (field "content-disposition" "form-data"))
+            (type (field "content-type")))
+        (multiple-value-bind (file-name charset)
+            ;; RFC 7578, section 4.2, forbids filename* to clients, but some send it for a file.
+            (let* ((plain (parameter disposition "filename"))
+                   (extended (and (null plain) (parameter disposition "filename*"))))
+              (if extended (extended-value extended) plain))
+          (values (parameter disposition "name")
+                  file-name
+                  (and type (text-part type 0 (value-end type)))
+                  (if file-name charset (parameter type "charset"))))))))

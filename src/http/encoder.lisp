@@ -60,7 +60,6 @@ returns their end, which becomes the fill."
 (declaim (ftype (function (octets index octets index index) index) put-octets)
          (ftype (function (octets index text octet) (or null index)) put-text)
          (ftype (function (octets index content-size (member 10 16)) index) put-number)
-         (ftype (function (text index) index) codes-end)
          (ftype (function (octets index text index) (or null index)) put-codes)
          (ftype (function (text index) index) utf-8-size)
          (ftype (function (octets index index text) (or null index)) put-utf-8))
@@ -175,18 +174,6 @@ OUTPUT."
                    (code-at ,text (+ ,i 2)) (code-at ,text (+ ,i 3)))
            ,limit)))
 
-(defun codes-end (text limit)
-  "The position of the first character of TEXT whose code is not below LIMIT, a power of 2; or the
-length of TEXT."
-  (declare (type text text) (type index limit) #.*hot-policy*)
-  (let ((i 0))
-    (declare (type index i))
-    (loop while (four-below-p limit text i)
-          do (incf i 4))
-    (loop while (and (< i (length text)) (< (code-at text i) limit))
-          do (incf i))
-    i))
-
 (defun put-codes (target position text limit)
   "Puts the codes of TEXT into TARGET at POSITION.  NIL if one is not below LIMIT, 128 or 256."
   (declare (type octets target) (type index position limit) (type text text) #.*hot-policy*)
@@ -280,8 +267,16 @@ another thread has changed TEXT since its size was computed."
 character of it.  In UTF-8, U+FFFD replaces a lone surrogate, so every string can be encoded (RFC
 3629, section 3)."
   (declare (type string string) #.*plain-policy*)
-  (let* ((text (coerce string 'text))
-         (end (codes-end text (ecase encoding (:utf-8 128) (:latin-1 256)))))
+  (let ((text (coerce string 'text))
+        (limit (ecase encoding (:utf-8 128) (:latin-1 256)))
+        (end 0))
+    (declare (type index limit end))
+    ;; The first character whose code is not below LIMIT
+    (locally (declare #.*hot-policy*)
+      (loop while (four-below-p limit text end)
+            do (incf end 4))
+      (loop while (and (< end (length text)) (< (code-at text end) limit))
+            do (incf end)))
     (cond ((= end (length text)) end)
           ((eq encoding :utf-8) (+ end (utf-8-size text end))))))
 
@@ -447,13 +442,8 @@ sent (RFC 9110, sections 5.1 and 5.5)."
         (setf (output-fill output) (put-line-end octets end)))))
   (values))
 
-(defun encode-line-end (output)
-  "Appends a line end to OUTPUT: the empty line after a head, or the end of a chunk's octets (RFC
-9112, sections 2.1 and 7.1)."
-  (declare (type output output) #.*plain-policy*)
-  (append-to (output octets position 2)
-    (put-line-end octets position))
-  (values))
+(defparameter *line-end* (coerce '(13 10) 'octets)
+  "The end of a line, of a head, and of a chunk's octets.")
 
 (defparameter *days* '("Mon" "Tue" "Wed" "Thu" "Fri" "Sat" "Sun")
   "RFC 9110, section 5.6.7: day-name.")
@@ -511,7 +501,7 @@ universal time, unless it is NIL.  Appends nothing if it signals INVALID-HEADER 
                          (encode-header output :set-cookie cookie))
                        (when second
                          (encode-date output second))
-                       (encode-line-end output))
+                       (encode-octets output *line-end*))
       (setf (output-fill output) start)))
   (values))
 
@@ -526,7 +516,7 @@ universal time, unless it is NIL.  Appends nothing if it signals INVALID-HEADER 
 
 (defun encode-chunk-start (output size)
   "Appends the size line of a chunk of SIZE octets, at least 1, to OUTPUT.  The caller sends that
-many octets after it, and then calls ENCODE-LINE-END (RFC 9112, section 7.1)."
+many octets after it, and then sends *LINE-END* (RFC 9112, section 7.1)."
   (declare (type output output) #.*plain-policy*)
   (check-type size (and content-size (integer 1)))
   (append-to (output octets position 17)

@@ -186,34 +186,32 @@ them: fresh strings, the last first, and +MOST-HOPS+ at most."
                  ((char= char #\") (setf quoted-p (not quoted-p))))
         finally (return (nreverse parts))))
 
-(defun parse-node (node &optional bare-p)
-  "The IP-ADDRESS and the port of NODE, a text (RFC 7239, section 6); NIL if it has no address.  The
-port is 0 if there is none, or if it is hidden.  If BARE-P, an IPv6 address without a port needs no
-brackets."
-  (let* ((end (length node))
-         (colon (position #\: node))
-         (bracket (position #\] node)))
-    (flet ((hidden-p (start)            ; RFC 7239, section 6.3
-             (and (< (1+ start) end)
-                  (char= #\_ (char node start))
-                  (every (lambda (char)
-                           (or (find char "._-")
-                               (and (< (char-code char) 128) (alphanumericp char))))
-                         (subseq node start)))))
-      (multiple-value-bind (start address-end port-start)
-          (cond ((and (plusp end) (char= #\[ (char node 0)))
-                 (and colon bracket (< colon bracket) ; IPv4 has no brackets
-                      (values 1 bracket (1+ bracket))))
-                ((and colon (find #\: node :start (1+ colon)))
-                 (and bare-p (values 0 end end)))
-                (t (values 0 (or colon end) (or colon end))))
-        (let ((address (and start (parse-ip-address node start address-end)))
-              (port (and start
-                         (cond ((= port-start end) 0)
-                               ((char/= #\: (char node port-start)) nil)
-                               ((hidden-p (1+ port-start)) 0)
-                               (t (port-in node (1+ port-start) end))))))
-          (and address port (values address port)))))))
+(defun take-node (origin node bare-p trusted-p)
+  "Makes the address and the port of NODE, a text (RFC 7239, section 6), those of ORIGIN.  The port
+is 0 if there is none, or if it is hidden.  If BARE-P, an IPv6 address without a port needs no
+brackets.  NIL if NODE has no address; the second value is true if it is that of a proxy for which
+TRUSTED-P is true, so that the next node counts, too."
+  (let ((end (length node))
+        (colon (position #\: node))
+        (bracket (position #\] node)))
+    (multiple-value-bind (start address-end port-start)
+        (cond ((and (plusp end) (char= #\[ (char node 0)))
+               (and colon bracket (< colon bracket) ; IPv4 has no brackets
+                    (values 1 bracket (1+ bracket))))
+              ((and colon (find #\: node :start (1+ colon)))
+               (and bare-p (values 0 end end)))
+              (t (values 0 (or colon end) (or colon end))))
+      (let ((address (and start (parse-ip-address node start address-end)))
+            (port (cond ((null start) nil)
+                        ((= port-start end) 0)
+                        ((char/= #\: (char node port-start)) nil)
+                        ((eql (1+ port-start) (position #\_ node)) ; it is hidden (section 6.3)
+                         (and (token-p (subseq node (+ 2 port-start))) 0))
+                        (t (port-in node (1+ port-start) end)))))
+        (when (and address port)
+          (setf (origin-address origin) address
+                (origin-port origin) port)
+          (values t (funcall trusted-p address)))))))
 
 (defun scheme-named (name)
   "The scheme of the client's request that NAME is: :HTTPS, :HTTP or NIL.  Some proxies name the
@@ -231,13 +229,10 @@ schemes of WebSockets."
 SCHEME, HOST and PORT, texts or NIL.  TRUSTED-P is a function of an IP-ADDRESS."
   (let ((origin (make-origin)) (depth 0))
     (dolist (node (and addresses (parts-from-end addresses #\,)))
-      (multiple-value-bind (address port) (parse-node node t)
-        (unless address
-          (return))
-        (incf depth)
-        (setf (origin-address origin) address
-              (origin-port origin) port)
-        (unless (funcall trusted-p address)
+      (multiple-value-bind (known-p further-p) (take-node origin node t trusted-p)
+        (when known-p
+          (incf depth))
+        (unless further-p
           (return))))
     ;; The element of the proxy which wrote the last address that counts, or the only one: it comes
     ;; from a proxy that adds nothing to a list.
@@ -287,13 +282,9 @@ IP-ADDRESS."
                    (and pair (funcall function (cdr pair))))))
           (setf (origin-scheme origin) (or (told "proto" #'scheme-named) (origin-scheme origin))
                 (origin-host origin) (or (told "host" #'host-named) (origin-host origin)))
-          (multiple-value-bind (address port) (told "for" #'parse-node)
-            (unless address
-              (return origin))
-            (setf (origin-address origin) address
-                  (origin-port origin) port)
-            (unless (funcall trusted-p address)
-              (return origin))))))))
+          (unless (nth-value 1 (told "for" (lambda (node)
+                                             (take-node origin node nil trusted-p))))
+            (return origin)))))))
 
 (defun origin-of-head (head trusted-p)
   "The ORIGIN of the request HEAD, which a trusted proxy has sent; NIL if HEAD has none of the

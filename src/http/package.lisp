@@ -50,7 +50,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:output #:make-output #:output-octets #:output-fill #:reset-output
    #:invalid-header #:invalid-header-name #:invalid-header-value
    #:encode-head #:encode-continue #:encode-status-line #:encode-header
-   #:encode-date #:encode-line-end
+   #:encode-date #:*line-end*
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
    #:utf-8-octets #:encode-event #:encode-comment #:malformed-event

@@ -2,8 +2,8 @@
 
 ;;;; The parser of request heads goes line by line, and judges a line as soon as its octets tell:
 ;;;; where they run out first, it goes on with that line when more have come.  So the decision to
-;;;; refuse a request depends on its octets alone, not on how they were split in transit.  Octets of
-;;;; fields are looked at once, the request line, which is short, once for each arrival.
+;;;; refuse a request depends on its octets alone, not on how they were split in transit.  A line is
+;;;; looked at once for each arrival of its octets.
 ;;;;
 ;;;; It is strict: if it were more lenient than a proxy in front of it, an attacker could make the
 ;;;; two see different requests.
@@ -23,10 +23,6 @@ parsed part of an incomplete head, but none of its octets."
   (progress :nothing :type (member :nothing :empty-lines :request))
   (line 0 :type index)                  ; the start of the current line within the head
   (budget 0 :type index)                ; how many octets the section may have from there on
-  ;; Of an unfinished field line: the size of its name, 0 while it is not known, and how many octets
-  ;; need not be looked at again.
-  (name-size 0 :type index)
-  (offset 0 :type index)
   ;; The head as far as it was read; NIL beyond the request line if it was forgotten.
   (head nil :type (or null head))
   (fields '() :type list)               ; as SETTLE-HEAD gets them, the last field first
@@ -41,8 +37,6 @@ only to drop an unfinished head, after a PROTOCOL-ERROR, or to change LIMITS bet
         (parser-progress parser) :nothing
         (parser-line parser) 0
         (parser-budget parser) (limits-request-line-octets limits)
-        (parser-name-size parser) 0
-        (parser-offset parser) 0
         (parser-head parser) nil
         (parser-fields parser) '()
         (parser-field-count parser) 0
@@ -153,15 +147,9 @@ the position after it, or NIL where more has to come."
 or NIL where more has to come."
   (declare (type parser parser) (type octets octets) (type index start end) #.*plain-policy*)
   ;; RFC 9112, section 5: field-line = field-name ":" OWS field-value OWS
-  (let* ((from (+ start (parser-offset parser)))
-         (name-end (if (plusp (parser-name-size parser))
-                       (+ start (parser-name-size parser))
-                       (run-end octets from end +token+)))
-         (value-end (if (< name-end end)
-                        (run-end octets (max from (1+ name-end)) end +value+)
-                        end)))
-    (declare (type index from name-end value-end))
-    (setf (parser-offset parser) (- value-end start))
+  (let* ((name-end (run-end octets start end +token+))
+         (value-end (if (< name-end end) (run-end octets (1+ name-end) end +value+) end)))
+    (declare (type index name-end value-end))
     (when (= name-end end)
       (return-from read-field nil))
     (unless (and (= (aref octets name-end) +colon+) (< start name-end))
@@ -172,13 +160,9 @@ or NIL where more has to come."
     (unless (or (= value-end end) (= (aref octets value-end) +carriage-return+))
       (refuse-octet (aref octets value-end) :control-in-value))
     (unless (< (1+ value-end) end)
-      (setf (parser-name-size parser) (- name-end start))
       (return-from read-field nil))
     (expect-line-feed (aref octets (1+ value-end)))
     (incf (parser-field-count parser))
-    (setf (parser-name-size parser) 0
-          (parser-offset parser) 0
-          from (1+ name-end))
     (let* ((word (find-word *headers* octets start name-end 32))
            (name (if word
                      (word-keyword word)
@@ -189,8 +173,9 @@ or NIL where more has to come."
            (role (if word (word-role word) +unknown-field+))
            (seen (parser-seen parser))
            (earlier nil)
+           (from (1+ name-end))
            (to value-end))
-      (declare (type index to))
+      (declare (type index from to))
       (loop while (and (< from to) (octet-in-class-p (aref octets from) +whitespace+))
             do (incf from))
       (loop while (and (< from to) (octet-in-class-p (aref octets (1- to)) +whitespace+))
@@ -228,8 +213,7 @@ received so far cannot become an acceptable request (RFC 9112, section 2.2)."
   (let ((line (+ start (parser-line parser)))
         (limits (parser-limits parser)))
     (declare (type index line))
-    (assert (<= (+ line (parser-offset parser)) end) (end)
-            "PARSE-HEAD was given fewer octets than before.")
+    (assert (<= line end) (end) "PARSE-HEAD was given fewer octets than before.")
     (loop
       ;; The request line, with the empty lines before it, must end within the budget, and so must
       ;; the fields.  No octet beyond it is looked at.

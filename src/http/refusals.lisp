@@ -189,12 +189,6 @@ are a new object.  All sizes are in octets."
   ;; The maximum number of octets of content in these LIMITS, NIL for no bound. The server refuses
   ;; more with 413 (RFC 9110, section 15.5.14).
   (body-octets nil :type (or null content-size) :read-only t)
-  ;; The maximum number of octets of all chunk extensions of one body. The server refuses more with
-  ;; 413 (RFC 9112, section 7.1.1). No argument changes it.
-  (chunk-extension-octets (* 16 1024) :type index :read-only t)
-  ;; The maximum number of octets of the trailer fields of one body, with their line ends. The
-  ;; server refuses more with 431 (RFC 9112, section 7.1.2). No argument changes it.
-  (trailer-octets (* 8 1024) :type index :read-only t)
   ;; The maximum number of octets of content that the server keeps as a whole, in these LIMITS; NIL
   ;; for no bound. The server refuses more with 413 (RFC 9110, section 15.5.14).
   (raw-octets (* 64 1024 1024) :type (or null content-size) :read-only t)

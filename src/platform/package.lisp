@@ -12,8 +12,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:process-exits-p #:process-exits #:call-at-exit #:call-on-signal #:exit-process
    ;; listeners
    #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener #:admit-held
-   #:stop-arrivals #:close-listener #:accept-failed #:listener-closed #:descriptors-exhausted
-   #:network-trouble #:accept-failure-kind #:make-accept-failure
+   #:stop-arrivals #:close-listener #:accept-failed #:accept-failure-kind #:accept-error-kind
    ;; listeners that usocket cannot make
    #:special-listeners-supported-p #:listen-failed #:access-denied-p #:inherited-designator
    #:inherited-descriptor #:open-path-listener #:open-inherited-listener
@@ -49,7 +48,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:tls-mistake-subject #:tls-mistake-index #:tls-mistake-value #:tls-mistake-reason
    #:tls-failure-words #:stream-tls-handle #:tls-facts #:peer-certificate-facts
    ;; octets through TLS
-   #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands #:end-tls-session
+   #:make-tls-session #:tls-session-pointer #:shake-hands #:end-tls-session
    #:abandon-tls-session #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
    ;; files as descriptors
    #:prepare-process #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets

@@ -5,26 +5,13 @@
 ;;; Conditions
 
 (define-condition accept-failed (recycling-error)
-  ((cause :initarg :cause :reader accept-failure-cause))
+  ((kind :initarg :kind :reader accept-failure-kind
+         :documentation "What has failed, a keyword of *ACCEPT-FAILURES*; see ACCEPT-ERROR-KIND.")
+   (cause :initarg :cause :reader accept-failure-cause))
   (:report (lambda (condition stream)
              (format stream "No connection could be accepted: ~A"
                      (accept-failure-cause condition))))
-  (:documentation "The listener returned no connection, for a reason that may pass."))
-
-(define-condition descriptors-exhausted (accept-failed)
-  ()
-  (:documentation "The process or the system has no descriptor or no memory left for another
-connection.  Another accept right away would fail, too."))
-
-(define-condition network-trouble (accept-failed)
-  ()
-  (:documentation "The network failed before a connection could be accepted.  The next accept may
-succeed."))
-
-(define-condition listener-closed (accept-failed)
-  ()
-  (:documentation "The listener was shut down or closed, and will never return another
-connection."))
+  (:documentation "The listener returned no connection."))
 
 (define-condition listen-failed (recycling-error)
   ((place :initarg :place :reader listen-failure-place)
@@ -285,20 +272,11 @@ over; or a list of :SYSTEMD and a name, a string, for the first of that name."
     (:closed 9 22 38))
   "The error numbers of accept(2), by kind of failure.")
 
-(defun accept-failure-kind (number)
+(defun accept-error-kind (number)
   "The kind of failure for the error NUMBER of accept(2), an integer or NIL if unknown: :NONE,
 :GONE, :AGAIN, :EXHAUSTED, :CLOSED or :OTHER."
   (or (first (find-if (lambda (entry) (member number (rest entry))) *accept-failures*))
       :other))
-
-(defun make-accept-failure (kind cause)
-  "A condition for CAUSE, a failure to accept of KIND, a value of ACCEPT-FAILURE-KIND."
-  (make-condition (ecase kind
-                    (:again 'network-trouble)
-                    (:exhausted 'descriptors-exhausted)
-                    (:closed 'listener-closed)
-                    (:other 'accept-failed))
-                  :cause cause))
 
 ;;; Addresses
 

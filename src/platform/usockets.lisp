@@ -47,9 +47,7 @@ waits for the first.  Returns their number; 0 at the end of input, and if the so
 (defun accept-connection (listener)
   "Waits for the next connection on LISTENER, and returns its socket; or NIL if the client has
 already left (ECONNABORTED) or the wait was cut short.  The caller uses UNINTERRUPTIBLY, so that no
-connection is lost on its way to the caller.  Signals LISTENER-CLOSED once the listener was woken or
-closed, DESCRIPTORS-EXHAUSTED if the system has no room for a connection, NETWORK-TROUBLE if the
-network failed, and ACCEPT-FAILED for any other failure."
+connection is lost on its way to the caller.  Signals ACCEPT-FAILED."
   (handler-case (let ((socket (accept-usocket listener)))
                   (when socket
                     (ignore-errors (setf (usocket:socket-option socket :tcp-nodelay) t))
@@ -57,7 +55,7 @@ network failed, and ACCEPT-FAILED for any other failure."
     (error (condition)
       (let* ((number (error-number condition))
              (kind (cond ((listener-closed-p listener) :closed)
-                         (number (accept-failure-kind number))
+                         (number (accept-error-kind number))
                          (t (typecase condition
                               (usocket:connection-aborted-error :gone)
                               ((or usocket:bad-file-descriptor-error usocket:invalid-argument-error)
@@ -65,10 +63,10 @@ network failed, and ACCEPT-FAILED for any other failure."
                               (usocket:no-buffers-error :exhausted)
                               (t :other))))))
         (unless (member kind '(:none :gone))
-          (error (make-accept-failure kind condition)))))))
+          (error 'accept-failed :kind kind :cause condition))))))
 
 (defun wake-listener (listener waiting-count)
-  "Ends every ACCEPT-CONNECTION on LISTENER, in WAITING-COUNT threads, with LISTENER-CLOSED or NIL.
+  "Ends every ACCEPT-CONNECTION on LISTENER, in WAITING-COUNT threads, with ACCEPT-FAILED or NIL.
 If the platform has no call for that, connects to the listener WAITING-COUNT times."
   (unless (wake-usocket listener)
     (multiple-value-bind (address port) (usocket:get-local-name listener)

@@ -95,9 +95,7 @@ warnings.  Signals UNFIT-ARGUMENT."
                           :client-ca-file ssl-client-ca-file
                           :verify-client (or ssl-verify-client (and ssl-client-ca-file :required))
                           :ticket-key (and old (tls-context-ticket-key old))
-                          :ticket-key-file ssl-ticket-key-file
-                          ;; A wait for octets on the socket misses those that OpenSSL has read.
-                          :read-ahead (readiness-supported-p))
+                          :ticket-key-file ssl-ticket-key-file)
       (tls-mistake (mistake)
         (unfit (blame mistake) "~@[, ~S,~] ~A"
                (tls-mistake-value mistake) (tls-mistake-reason mistake))))))

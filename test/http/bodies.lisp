@@ -55,7 +55,7 @@
           while (< start 5000)
           do (http:encode-chunk-start output (- end start))
              (http:encode-octets output octets start end)
-             (http:encode-line-end output))
+             (http:encode-octets output http:*line-end*))
     (http:encode-last-chunk output)
     (is (equal `((:request :method :post :body ,(octet-text octets)))
                (mapcar (lambda (event)

@@ -25,14 +25,8 @@ pairs of a name and contents, for those groups."
    (loop for (share membership . files)
            in `((nil "0::/" ("cpu.max" "max 100000"))
                 (nil "0::/none-there")
-                (nil "1:cpu,cpuacct:/" ("cpu/cpu.cfs_quota_us" "-1")
-                     ("cpu/cpu.cfs_period_us" "100000"))
                 (3/2 "0::/" ("cpu.max" "150000 100000"))
-                (1/2 "0::/a/b" ("unified/a/b/cpu.max" "50000 100000"))
-                (2 "3:cpu,cpuacct:/docker" ("cpu,cpuacct/docker/cpu.cfs_quota_us" "200000")
-                   ("cpu,cpuacct/docker/cpu.cfs_period_us" "100000"))
-                (2 ,(format nil "4:memory:/m~%3:cpu:/docker/x~%0::/")
-                   ("cpu/cpu.cfs_quota_us" "200000") ("cpu/cpu.cfs_period_us" "100000"))
+                (1/2 ,(format nil "1:name=systemd:/x~%0::/a/b") ("a/b/cpu.max" "50000 100000"))
                 (2 "0::/a/b" ("a/b/cpu.max" "400000 100000") ("a/cpu.max" "200000 100000")
                    ("cpu.max" "max 100000"))
                 ;; Files that make no sense limit nothing.
@@ -64,7 +58,7 @@ pairs of a name and contents, for those groups."
                      (12 :exhausted) (22 :closed) (9 :closed) (1 :other) (9999 :other) (nil :other))
                    '((35 :none) (53 :gone) (24 :exhausted) (22 :closed) (1 :other)))))
     (loop for (number kind) in kinds
-          do (is (eq kind (platform:accept-failure-kind number)) "~A" number))))
+          do (is (eq kind (platform:accept-error-kind number)) "~A" number))))
 
 ;;; Names
 

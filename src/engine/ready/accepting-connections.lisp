@@ -39,12 +39,14 @@ WORKER-P is true if a worker may serve it.  The second value is true if there ma
 connections, which the poller will not report."
   (multiple-value-bind (descriptor peer) (accept-descriptor (engine-listener-descriptor engine))
     (when (minusp descriptor)
-      (let ((kind (accept-failure-kind (- descriptor))))
+      (let ((kind (accept-error-kind (- descriptor))))
         (case kind
           ((:gone :again) (return-from take-connection (values nil t)))
           (:none (forget-trouble engine :accept))
           (t (when (engine-accepting-p engine)
-               (note-trouble engine :accept (make-accept-failure kind (error-text (- descriptor)))))
+               (note-trouble engine :accept
+                             (make-condition 'accept-failed
+                                             :kind kind :cause (error-text (- descriptor)))))
              (when (and (eq :exhausted kind) (evict-idle-connections engine))
                (rearm-listener engine)))) ; behind the ends that are left to workers
         (return-from take-connection nil)))

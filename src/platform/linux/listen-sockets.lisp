@@ -18,11 +18,13 @@
   (:documentation "A listener on a Unix-domain socket."))
 
 (defclass inherited-listener (descriptor-listener)
-  ((poller :initarg :poller :reader listener-poller))
+  ()
   (:documentation "A listener that another process opened.  Other processes may accept on it, too,
 and it has to outlive this process.  So this process never shuts the socket down, and uses and
-closes a duplicate of its descriptor.  ACCEPT-CONNECTION waits on a poller, since WAKE-LISTENER can
-wake threads there."))
+closes a duplicate of its descriptor, which is non-blocking."))
+
+(defparameter *accept-milliseconds* 250
+  "How long ACCEPT-CONNECTION waits on an INHERITED-LISTENER, where no other thread can wake it.")
 
 (defmethod usocket:get-local-port ((usocket descriptor-listener))
   (nth-value 1 (local-name usocket)))
@@ -50,28 +52,22 @@ just before the wait begins would have no effect until the next connection.  Cal
   "Waits for the next connection on LISTENER, and returns its non-blocking descriptor; or NIL if the
 client has already left (ECONNABORTED) or the wait was cut short.  The caller uses UNINTERRUPTIBLY,
 so that no connection is lost on its way to the caller.  The wait then ends after a few seconds, or
-when another thread wants to interrupt or destroy the current one.  Signals LISTENER-CLOSED once the
-listener was woken or closed, DESCRIPTORS-EXHAUSTED if the system has no room for a connection,
-NETWORK-TROUBLE if the network failed, and ACCEPT-FAILED for any other failure."
+when another thread wants to interrupt or destroy the current one.  Signals ACCEPT-FAILED."
   (let ((descriptor (listener-descriptor listener)))
     (flet ((accept ()
              (let ((result (accept-descriptor descriptor)))
                (cond ((minusp result)
-                      (let ((kind (accept-failure-kind (- result))))
+                      (let ((kind (accept-error-kind (- result))))
                         (unless (member kind '(:none :gone))
-                          (error (make-accept-failure kind (error-text (- result)))))))
+                          (error 'accept-failed :kind kind :cause (error-text (- result))))))
                      (t
                       (set-no-delay result)
                       result)))))
       (if (typep listener 'inherited-listener)
-          (let ((poller (listener-poller listener)))
-            (unwind-protect
-                 (case (interruptibly (await-ready poller -1))
-                   (:broadcast (error 'listener-closed :cause "it was woken"))
-                   ((nil) nil)
-                   (t (accept)))
-              ;; The event woke one thread only.  If more connections wait, this wakes another.
-              (rearm poller descriptor descriptor)))
+          (and (interruptibly
+                 (await-descriptor descriptor :input
+                                   :until (+ (milliseconds) *accept-milliseconds*)))
+               (accept))
           (accept)))))
 
 (defun pending-connection-p (listener)
@@ -80,17 +76,15 @@ block."
   (await-descriptor (listener-descriptor listener) :input :until (milliseconds)))
 
 (defun wake-listener (listener waiting-count)
-  "Ends every ACCEPT-CONNECTION on LISTENER, in WAITING-COUNT threads, with LISTENER-CLOSED or NIL."
+  "Ends every ACCEPT-CONNECTION on LISTENER, in WAITING-COUNT threads, with ACCEPT-FAILED or NIL."
   (declare (ignore waiting-count))
-  (if (typep listener 'inherited-listener)
-      (wake-all (listener-poller listener))
-      (shut-descriptor (listener-descriptor listener) :io)))
+  (unless (typep listener 'inherited-listener)
+    (shut-descriptor (listener-descriptor listener) :io)))
 
 (defun close-listener (listener)
   "Closes LISTENER, and so frees its port.  No thread may wait on it then."
-  (typecase listener
-    (path-listener (remove-path listener))
-    (inherited-listener (close-poller (listener-poller listener))))
+  (when (typep listener 'path-listener)
+    (remove-path listener))
   (usocket:socket-close listener))
 
 ;;; Before a listener is closed
@@ -252,12 +246,8 @@ down.  Signals LISTEN-FAILED if DESCRIPTOR does not listen."
     (fail-to-listen (format nil "descriptor ~D" descriptor)
                     "it is not a stream socket that listens"))
   (let ((own (duplicate-descriptor descriptor)))
-    (unless-returned
-        (let ((poller (make-poller)))
-          (set-non-blocking own)
-          (watch poller own own)
-          (make-listener 'inherited-listener own :poller poller))
-      (close-descriptor own))))
+    (set-non-blocking own)
+    (make-listener 'inherited-listener own)))
 
 ;;; On a port that several processes share
 

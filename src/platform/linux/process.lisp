@@ -167,58 +167,32 @@ real, or NIL where the system does not tell."
             (started))))
 
 ;;; The number of processors that this process may use: its affinity, and the quotas of its control
-;;; group and of those above, limit it; see cgroups(7).  Version 1 has a hierarchy for each
-;;; controller; version 2 has one for all.
+;;; group and of those above, limit it; see cgroups(7), of which this reads version 2.
 
 (defparameter *cgroup-membership* "/proc/self/cgroup"
   "The file that lists the control groups of this process.")
 
 (defparameter *cgroup-root* "/sys/fs/cgroup/"
-  "The folder in which hierarchies are mounted.")
-
-(defun file-lines (path)
-  "A list of the lines of the file PATH; NIL if it cannot be read, so that its limit is unknown."
-  (ignore-errors (uiop:read-file-lines (sb-ext:parse-native-namestring path))))
-
-(defun group-share (folder version)
-  "The number of processors that the group of FOLDER, a string that ends in a slash, may use; NIL
-for no limit."
-  (flet ((numbers (file)
-           (loop for word in (uiop:split-string
-                              (or (first (file-lines (concatenate 'string folder file))) ""))
-                 collect (ignore-errors (parse-integer word)))))
-    (destructuring-bind (&optional quota period &rest more)
-        (ecase version
-          (1 (append (numbers "cpu.cfs_quota_us") (numbers "cpu.cfs_period_us")))
-          (2 (numbers "cpu.max")))
-      (declare (ignore more))
-      (and quota period (plusp quota) (plusp period)
-           (/ quota period)))))
+  "The folder in which the hierarchy is mounted.")
 
 (defun cgroup-share ()
   "The least limit, in processors, of the control groups of this process; NIL for no limit."
-  (loop for line in (file-lines *cgroup-membership*)
-        for (nil controllers . path) = (uiop:split-string line :separator ":")
-        for version = (cond ((null controllers) nil)
-                            ((string= controllers "") 2)
-                            ((member "cpu" (uiop:split-string controllers :separator ",")
-                                     :test #'string=)
-                             1))
-        for mounts = (if (eql version 2)
-                         '("" "unified/")
-                         (list "cpu/" (format nil "~A/" controllers)))
-        for names = (remove "" (uiop:split-string (format nil "~{~A~^:~}" path) :separator "/")
-                            :test #'string=)
-        when version
-          append (loop for mount in mounts
-                       append (loop for count from (length names) downto 0 ; and the groups above
-                                    for share = (group-share
-                                                 (format nil "~A~A~{~A/~}" *cgroup-root* mount
-                                                         (subseq names 0 count))
-                                                 version)
-                                    when share collect share))
-            into shares
-        finally (return (and shares (reduce #'min shares)))))
+  (flet ((lines (path)                  ; NIL if it cannot be read, so that its limit is unknown
+           (ignore-errors (uiop:read-file-lines (sb-ext:parse-native-namestring path)))))
+    (let* ((line (find-if (lambda (line) (uiop:string-prefix-p "0::/" line))
+                          (lines *cgroup-membership*)))
+           (names (and line (remove "" (uiop:split-string (subseq line 4) :separator "/")
+                                    :test #'string=)))
+           (shares (loop for count from (length names) downto 0 ; and the groups above
+                         for file = (format nil "~A~{~A/~}cpu.max"
+                                            *cgroup-root* (subseq names 0 count))
+                         for (quota period) = (mapcar (lambda (word)
+                                                        (parse-integer word :junk-allowed t))
+                                                      (uiop:split-string
+                                                       (or (first (lines file)) "")))
+                         when (and quota period (plusp quota) (plusp period))
+                           collect (/ quota period))))
+      (and shares (reduce #'min shares)))))
 
 (defun processor-count ()
   "The number of processors that this process may use, an integer of at least 1.  It is the number

@@ -231,7 +231,7 @@ section 4.2).")
   "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
   "The ciphers for TLS 1.3 (RFC 8446, section 9.1).")
 
-(defun settle-context (context minimum-protocol ciphers cipher-suites read-ahead)
+(defun settle-context (context minimum-protocol ciphers cipher-suites)
   "Gives CONTEXT, an SSL_CTX, what all contexts have, and these settings; see MAKE-TLS-CONTEXT."
   (openssl :unsigned-long "SSL_CTX_set_options" context
            ;; Bits 7, IGNORE_UNEXPECTED_EOF (an answer is to follow); 17, NO_COMPRESSION; 21,
@@ -244,7 +244,9 @@ section 4.2).")
   (control-context context 33 (logior 1 2 16))
   (control-context context 123          ; SSL_CTRL_SET_MIN_PROTO_VERSION
                    (ecase minimum-protocol (:tls-1.2 #x303) (:tls-1.3 #x304)))
-  (control-context context 41 (if read-ahead 1 0)) ; SSL_CTRL_SET_READ_AHEAD
+  ;; SSL_CTRL_SET_READ_AHEAD: sessions read all octets that are there.  Elsewhere a wait for octets
+  ;; on the socket would miss those that OpenSSL has read.
+  (control-context context 41 (if (readiness-supported-p) 1 0))
   (control-context context 44 0)        ; SSL_CTRL_SET_SESS_CACHE_MODE: tickets do
   (openssl :void "SSL_CTX_set_alpn_select_cb" context (cffi:callback choose-protocol)
            (cffi:null-pointer))
@@ -284,7 +286,7 @@ from the issuers in CLIENT-CA-FILE, and send clients the names of these; see MAK
 
 (defun make-tls-context (certificates
                          &key (minimum-protocol :tls-1.2) ciphers cipher-suites client-ca-file
-                           verify-client ticket-key ticket-key-file (read-ahead t))
+                           verify-client ticket-key ticket-key-file)
   "Returns a TLS-CONTEXT for a server, and a list of warnings, strings, about certificates that
 clients will not trust: one that has expired or is not valid yet, or a chain out of order.
 
@@ -307,8 +309,6 @@ certificates.
 TICKET-KEY-FILE: a file with 80 secret octets, the key for session tickets (RFC 5077).  Processes
 with the same file resume each other's sessions.  TICKET-KEY: instead of a file, the key of another
 context; see TLS-CONTEXT-TICKET-KEY.  The default is a random key.
-
-READ-AHEAD: false if OpenSSL shall read no more from a socket than the current record.
 
 Signals TLS-MISTAKE."
   (let* ((ciphers (or ciphers *default-tls-ciphers*))
@@ -334,7 +334,7 @@ Signals TLS-MISTAKE."
                      (error "OpenSSL cannot make a context: ~A." (why-it-failed)))
                    (setf handles (append handles (list handle)))
                    (settle-context handle minimum-protocol ciphers
-                                   (or cipher-suites *default-tls-cipher-suites*) read-ahead)
+                                   (or cipher-suites *default-tls-cipher-suites*))
                    (settle-clients handle verify-client client-ca-file)
                    (when ticket-key     ; SSL_CTRL_SET_TLSEXT_TICKET_KEYS
                      (cffi:with-foreign-object (pointer :uint8 +ticket-key-octets+)

@@ -45,7 +45,7 @@ they are."
     (when (cffi:null-pointer-p bio)
       (error "OpenSSL has no memory for a name."))
     (unwind-protect
-         (cffi:with-foreign-object (buffer :uint8 1024)
+         (cffi:with-foreign-object (octets :pointer)
            (openssl :int "X509_NAME_print_ex" bio name (:int 0)
                     (:unsigned-long
                      (logior 1 2        ; ASN1_STRFLGS_ESC_2253, ASN1_STRFLGS_ESC_CTRL
@@ -54,12 +54,9 @@ they are."
                              (ash 1 16) ; XN_FLAG_SEP_COMMA_PLUS
                              (ash 1 20) ; XN_FLAG_DN_REV
                              (ash 1 24)))) ; XN_FLAG_DUMP_UNKNOWN_FIELDS
-           (flexi-streams:octets-to-string
-            (apply #'concatenate 'octets
-                   (loop for count = (openssl :int "BIO_read" bio buffer (:int 1024))
-                         while (plusp count)
-                         collect (copy-in buffer count)))
-            :external-format :utf-8))
+           (let ((count (openssl :long "BIO_ctrl" bio (:int 3) (:long 0) octets))) ; BIO_CTRL_INFO
+             (flexi-streams:octets-to-string (copy-in (cffi:mem-ref octets :pointer) count)
+                                             :external-format :utf-8)))
       (openssl :int "BIO_free" bio))))
 
 (defun serial-number (certificate)

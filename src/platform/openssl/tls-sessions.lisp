@@ -13,7 +13,7 @@
 ;;;;   SSL_get_error(3).
 
 (defstruct (tls-session (:include opaque)
-                        (:constructor %make-tls-session (pointer descriptor context greedy-p))
+                        (:constructor %make-tls-session (pointer descriptor context))
                         (:copier nil))
   "A TLS connection on DESCRIPTOR."
   (pointer nil)                         ; to the SSL object, of CFFI; NIL once it was freed
@@ -21,18 +21,9 @@
   (lock (sb-thread:make-mutex :name "TLS session") :read-only t)
   (context nil :read-only t)            ; the callbacks of OpenSSL need it in a handshake
   (failed-p nil)
-  ;; True if OpenSSL reads all octets that are there; see SSL_set_read_ahead(3).
-  (greedy-p nil :read-only t)
   ;; True if the last read from the descriptor did not fill OpenSSL's buffer.
   (short-read-p nil)
   (octets-read 0 :type (unsigned-byte 62))) ; total from the descriptor
-
-(defvar *tls-sessions* (make-counter)
-  "The number of open sessions.")
-
-(defun tls-session-count ()
-  "The number of open TLS-SESSIONs in this process, an integer."
-  (counter-count *tls-sessions*))
 
 (defmacro owning-session ((session handle) &body body)
   "Evaluates BODY, which calls OpenSSL for HANDLE, that of SESSION, or NIL.  Meanwhile, no other
@@ -52,9 +43,7 @@ it has recorded the session.  Signals an error if OpenSSL has no memory."
         (error "OpenSSL cannot make a connection."))
       (openssl :int "SSL_set_fd" handle (:int descriptor))
       (openssl :void "SSL_set_accept_state" handle)
-      (counter-add *tls-sessions* 1)
-      (%make-tls-session handle descriptor context
-                         (= 1 (openssl :int "SSL_get_read_ahead" handle))))))
+      (%make-tls-session handle descriptor context))))
 
 ;;; Calls that may fail, or have to wait.  The value is that of RECEIVE-OCTETS.
 
@@ -75,27 +64,6 @@ it has recorded the session.  Signals an error if OpenSSL has no memory."
                      (setf (tls-session-failed-p ,session) t)
                      (- +eio+))))))
            (t (- +ebadf+)))))
-
-;;; When OpenSSL looks for the next record, it reads as much as fits into its buffer, which has room
-;;; for a record of 16 KiB.  When it has the header of a record, it reads only the rest of that
-;;; record, and the descriptor may have more.
-
-(defmacro noting-octets-read ((session handle) call)
-  "The value of CALL, a call of OpenSSL for HANDLE that may read from the descriptor of SESSION.
-Records whether it has emptied that: whether it has not filled OpenSSL's buffer."
-  `(let ((within-p (or (/= 0 (openssl :int "SSL_has_pending" ,handle))
-                       ;; "RB" within the body of a record, "RH" for its header.
-                       (= (char-code #\B)
-                          (sb-sys:sap-ref-8 (openssl :pointer "SSL_rstate_string" ,handle) 1)))))
-     (prog1 ,call
-       (let* ((total (openssl :unsigned-long "BIO_number_read"
-                              (openssl :pointer "SSL_get_rbio" ,handle)))
-              (count (- total (tls-session-octets-read ,session))))
-         ;; OpenSSL's buffer tells nothing about the descriptor, where more octets may have arrived.
-         (setf (tls-session-octets-read ,session) total
-               (tls-session-short-read-p ,session) (and (tls-session-greedy-p ,session)
-                                                        (not within-p)
-                                                        (<= 1 count 4096)))))))
 
 (defun tls-drained-p (session)
   "True if the last read from SESSION has returned all octets that had arrived by then."
@@ -119,10 +87,21 @@ value of RECEIVE-OCTETS."
   (declare (type octets octets) (type index start end))
   (assert (<= start end (length octets))) ; OpenSSL checks nothing
   (calling-openssl (session handle)
-    (noting-octets-read (session handle)
-      (sb-sys:with-pinned-objects (octets)
-        (openssl :int "SSL_read" handle (sb-sys:sap+ (sb-sys:vector-sap octets) start)
-                 (:int (- end start)))))))
+    ;; When OpenSSL looks for the next record, it reads as much as fits into its buffer, which has
+    ;; room for a record of 16 KiB.  When it is within a record, it reads only the rest of that, and
+    ;; the descriptor may have more.
+    (let ((within-p (or (/= 0 (openssl :int "SSL_has_pending" handle))
+                        ;; "RB" within the body of a record, "RH" for its header.
+                        (= (char-code #\B)
+                           (sb-sys:sap-ref-8 (openssl :pointer "SSL_rstate_string" handle) 1)))))
+      (prog1 (sb-sys:with-pinned-objects (octets)
+               (openssl :int "SSL_read" handle (sb-sys:sap+ (sb-sys:vector-sap octets) start)
+                        (:int (- end start))))
+        (let* ((total (openssl :unsigned-long "BIO_number_read"
+                               (openssl :pointer "SSL_get_rbio" handle)))
+               (count (- total (tls-session-octets-read session))))
+          (setf (tls-session-octets-read session) total
+                (tls-session-short-read-p session) (and (not within-p) (<= 1 count 4096))))))))
 
 (defun send-tls (session octets start end)
   "Writes OCTETS from START to END to SESSION, as many as it accepts now.  Returns the value of
@@ -142,8 +121,7 @@ SEND-OCTETS.  The caller must write the octets that SESSION did not accept befor
 and OpenSSL's reason, a string, or NIL if the peer has left."
   (let* ((reason nil)
          (result (calling-openssl (session handle)
-                   (let ((result (noting-octets-read (session handle)
-                                   (openssl :int "SSL_do_handshake" handle))))
+                   (let ((result (openssl :int "SSL_do_handshake" handle)))
                      (unless (plusp result) ; the queue stays for SSL_get_error
                        (let ((code (openssl :unsigned-long "ERR_peek_error")))
                          (unless (zerop code)
@@ -163,8 +141,7 @@ object.  The descriptor stays open.  Another call has no effect."
         (clear-errors)
         (openssl :int "SSL_shutdown" handle))
       (openssl :void "SSL_free" handle)
-      (setf (tls-session-pointer session) nil)
-      (counter-add *tls-sessions* -1))))
+      (setf (tls-session-pointer session) nil))))
 
 (defun abandon-tls-session (session)
   "Ends SESSION and closes its descriptor, unless SESSION was ended before."

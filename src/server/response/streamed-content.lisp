@@ -267,7 +267,7 @@ is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks a
           (whole-or-broken (io)
             (write-encoded io line)
             (write-with-backpressure io octets start end)
-            (encode-line-end (reset-output line))
+            (encode-octets (reset-output line) *line-end*)
             (write-encoded io line)
             (setf (chunk-end stream) 0)))
         (loop while (< start end)
