@@ -206,7 +206,7 @@ The response may come later."
   (let ((exchange (deferred-response-exchange deferred-response)))
     (with-reply (end)
       (when (eq :chunked (written-framing (deferred-response-context deferred-response)))
-        (encode-last-chunk end))
+        (encode-octets end *last-chunk*))
       (send-reply (http-io (exchange-http exchange)) end))
     (note-event exchange (if (member (shared-queue-announced shared-queue) '(nil 0))
                              :reply-end

@@ -177,7 +177,8 @@ those that are due, or a queued connection to serve."
       (t
        (unwind-protect (refuse-with-notice engine connection decision)
          (leave-address engine connection)
-         (close-unread (connection-handle connection)))
+         ;; Unread input would reset the connection, and the client might lose the answer.
+         (close-gently (connection-handle connection) nil 0))
        nil))))
 
 (defmethod accept-rest ((engine blocking-engine) seconds)

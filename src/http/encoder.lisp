@@ -445,20 +445,16 @@ sent (RFC 9110, sections 5.1 and 5.5)."
 (defparameter *line-end* (coerce '(13 10) 'octets)
   "The end of a line, of a head, and of a chunk's octets.")
 
-(defparameter *days* '("Mon" "Tue" "Wed" "Thu" "Fri" "Sat" "Sun")
-  "RFC 9110, section 5.6.7: day-name.")
-
-(defparameter *months*
-  '("Jan" "Feb" "Mar" "Apr" "May" "Jun" "Jul" "Aug" "Sep" "Oct" "Nov" "Dec")
-  "RFC 9110, section 5.6.7: month.")
-
 (defun imf-fixdate (universal-time)
   "UNIVERSAL-TIME, in seconds, in the date format of HTTP: a fresh string of 29 characters such as
 \"Sun, 06 Nov 1994 08:49:37 GMT\" (RFC 9110, section 5.6.7)."
   (multiple-value-bind (second minute hour day month year weekday)
       (decode-universal-time universal-time 0)
     (format nil "~A, ~2,'0D ~A ~4,'0D ~2,'0D:~2,'0D:~2,'0D GMT"
-            (nth weekday *days*) day (nth (1- month) *months*) year hour minute second)))
+            (nth weekday '("Mon" "Tue" "Wed" "Thu" "Fri" "Sat" "Sun")) day
+            (nth (1- month) '("Jan" "Feb" "Mar" "Apr" "May" "Jun"
+                              "Jul" "Aug" "Sep" "Oct" "Nov" "Dec"))
+            year hour minute second)))
 
 (defmacro rendered-second (variable second render)
   "The result of RENDER, a form for a function, for the universal time SECOND.  All threads share
@@ -505,14 +501,10 @@ universal time, unless it is NIL.  Appends nothing if it signals INVALID-HEADER 
       (setf (output-fill output) start)))
   (values))
 
-(defun encode-continue (output)
-  "Appends the interim reply 100 to OUTPUT (RFC 9110, section 15.2.1)."
-  (encode-head output 100 '()))
-
 ;;; Chunks.  RFC 9112, section 7.1: chunk = chunk-size CRLF chunk-data CRLF
 
 (defparameter *last-chunk* (coerce '(48 13 10 13 10) 'octets)
-  "The chunk of size 0 and no trailer field.")
+  "The end of a chunked body: the chunk of size 0, and no trailer field (RFC 9112, section 7.1).")
 
 (defun encode-chunk-start (output size)
   "Appends the size line of a chunk of SIZE octets, at least 1, to OUTPUT.  The caller sends that
@@ -522,10 +514,6 @@ many octets after it, and then sends *LINE-END* (RFC 9112, section 7.1)."
   (append-to (output octets position 17)
     (put-line-end octets (put-number octets position size 16)))
   (values))
-
-(defun encode-last-chunk (output)
-  "Appends the end of a chunked body, without trailer fields, to OUTPUT (RFC 9112, section 7.1)."
-  (encode-octets output *last-chunk*))
 
 ;;; A chunk that grows in place: its size is known only after its last octet is written.
 ;;;

@@ -20,9 +20,6 @@
 
 ;;; From text
 
-(defconstant +most-address-characters+ 45
-  "The length of the longest address: IPv6 whose last 32 bits are written as IPv4.")
-
 (defun ipv4-bits (text start end)
   "The 32 bits of the IPv4 address in TEXT, a string, from START to END; NIL if there is none.  Each
 of its four numbers has no leading zero (RFC 3986, section 3.2.2): some programs would read an octal
@@ -69,7 +66,8 @@ number."
 (defun parse-ip-address (text &optional (start 0) (end (length text)))
   "The IP-ADDRESS that TEXT, a string, has from START to END in the usual notation, without brackets
 and zone; NIL if there is none."
-  (cond ((not (<= 2 (- end start) +most-address-characters+)) nil)
+  ;; The longest one is of IPv6, and has its last 32 bits as IPv4.
+  (cond ((not (<= 2 (- end start) 45)) nil)
         ((find #\: text :start start :end end)
          (ipv6-bits (subseq text start end)))
         (t

@@ -49,12 +49,12 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; replies
    #:output #:make-output #:output-octets #:output-fill #:reset-output
    #:invalid-header #:invalid-header-name #:invalid-header-value
-   #:encode-head #:encode-continue #:encode-status-line #:encode-header
+   #:encode-head #:encode-status-line #:encode-header
    #:encode-date #:*line-end*
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
    #:utf-8-octets #:encode-event #:encode-comment #:malformed-event
-   #:encode-chunk-start #:encode-last-chunk
+   #:encode-chunk-start #:*last-chunk*
    #:chunk-room #:lengthen-chunk #:chunk-of
    #:reason-phrase #:media-type-of-file #:body-allowed-p #:imf-fixdate #:rendered-second
    ;; lists and words in header fields

@@ -22,7 +22,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    ;; connections
    #:await-input #:limit-waits #:wait-timed-out-p #:shut-down #:socket-open-p #:close-socket
    #:peer-name #:peer-gone #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket
-   #:close-gently #:close-unread #:read-stream-octets #:write-stream-octets #:receive-before-stream
+   #:close-gently #:read-stream-octets #:write-stream-octets #:receive-before-stream
    ;; readiness: non-blocking descriptors, and pollers
    #:readiness-supported-p #:descriptor #:token #:would-block-p #:+would-block+ #:error-text
    #:+ebadf+ #:+eio+ #:listener-descriptor #:descriptor-socket #:descriptor-peer-name

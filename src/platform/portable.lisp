@@ -177,12 +177,12 @@ wait and a notification wakes only one."
             finally (return value)))))
 
 (defun wait-once (predicate condition-variable lock period)
-  "Waits like WAIT-UNTIL, with LOCK held, until PREDICATE is true, but only once: until
-CONDITION-VARIABLE is notified or PERIOD is over.  The wait may end early, so the caller needs a
-loop that checks everything that may have changed."
-  (let ((waited-p nil))
-    (wait-until (lambda () (or (funcall predicate) (shiftf waited-p t)))
-                condition-variable lock nil period)))
+  "Waits with LOCK held until CONDITION-VARIABLE is notified or PERIOD, as of WAIT-UNTIL, is over;
+not at all if PREDICATE is true.  The wait may end early, so the caller needs a loop that checks
+everything that may have changed."
+  (bt:with-lock-held (lock)
+    (unless (funcall predicate)
+      (wait-on condition-variable lock (if (functionp period) (funcall period) period)))))
 
 (defmacro unwind-protect-whole (form &body cleanup)
   "UNWIND-PROTECT that runs all of CLEANUP also where the thread was destroyed."
@@ -339,12 +339,6 @@ gets input later, resets the connection, and the peer may lose the reply (RFC 91
                                 (plusp (milliseconds-left end)))))
            (error () nil))
       (close-socket socket))))
-
-(defun close-unread (socket)
-  "Closes SOCKET, on which a reply was sent before any input was read, without a wait.  Drops the
-octets received so far, since unread input would reset the connection; see CLOSE-GENTLY.  Never
-signals."
-  (close-gently socket nil 0))
 
 ;;; Sockets that record whether a program has asked for their stream
 

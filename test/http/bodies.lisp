@@ -56,7 +56,7 @@
           do (http:encode-chunk-start output (- end start))
              (http:encode-octets output octets start end)
              (http:encode-octets output http:*line-end*))
-    (http:encode-last-chunk output)
+    (http:encode-octets output http:*last-chunk*)
     (is (equal `((:request :method :post :body ,(octet-text octets)))
                (mapcar (lambda (event)
                          (list :request :method (getf (rest event) :method)

@@ -332,7 +332,7 @@
 
 (test the-interim-reply-is-a-status-line
   (is (equal (lines-text '("HTTP/1.1 100 Continue" ""))
-             (encoding (output) (http:encode-continue output)))))
+             (encoding (output) (http:encode-head output 100 '())))))
 
 (test an-output-is-in-the-octets-that-it-is-given-until-it-grows
   (let* ((octets (as-octets '(1 2 3 4))) (output (http:make-output octets)))

@@ -42,16 +42,17 @@ result."
 (defun clear-errors ()
   (openssl :void "ERR_clear_error"))
 
-(defun take-error ()
-  "OpenSSL's text for the first error of this thread, or its numbers if there is no text; NIL if
-there is no error.  Clears all errors of this thread."
+(defun why-it-failed ()
+  "OpenSSL's reason for its failure, as the end of a sentence: its text for the first error of this
+thread, or its numbers if there is no text.  Clears all errors of this thread."
   (let ((code (openssl :unsigned-long "ERR_get_error")))
     (clear-errors)
-    (unless (zerop code)
-      (or (openssl :string "ERR_reason_error_string" (:unsigned-long code))
-          (cffi:with-foreign-object (text :char 256)
-            (openssl :void "ERR_error_string_n" (:unsigned-long code) text (:size 256))
-            (cffi:foreign-string-to-lisp text))))))
+    (cond ((zerop code) "OpenSSL does not say why")
+          ((openssl :string "ERR_reason_error_string" (:unsigned-long code)))
+          (t
+           (cffi:with-foreign-object (text :char 256)
+             (openssl :void "ERR_error_string_n" (:unsigned-long code) text (:size 256))
+             (cffi:foreign-string-to-lisp text))))))
 
 (defmethod tls-failure-words ((condition cl+ssl::ssl-error/handle))
   (let* ((text (princ-to-string condition)) ; in the format of ERR_print_errors(3)

@@ -20,10 +20,6 @@ reason from CONTROL and ARGUMENTS."
                       :value (and value (princ-to-string value))
                       :reason (apply #'format nil control arguments)))
 
-(defun why-it-failed ()
-  "OpenSSL's reason for its failure, as the end of a sentence."
-  (or (take-error) "OpenSSL does not say why"))
-
 (defstruct (tls-context (:include opaque)
                         (:constructor %make-tls-context (handles ciphers)))
   "The certificates, keys and settings of TLS connections; see MAKE-TLS-CONTEXT.  A context never

@@ -56,7 +56,7 @@ content if HEAD-ONLY-P.  The thread need not own the connection.  True when it i
 (defun send-continue (io)
   "Asks the peer of IO for the content that it holds back (RFC 9110, section 10.1.1)."
   (with-reply (reply)
-    (encode-continue reply)
+    (encode-head reply 100 '())
     (handler-case (send-reply io reply)
       (descriptor-broken () nil))))     ; reading finds the end
 

@@ -353,7 +353,7 @@ not take now are queued.  True when the content has its announced length."
     (when (and framing (io-open-p io))
       (when (eq :chunked framing)
         (with-reply (end)
-          (encode-last-chunk end)
+          (encode-octets end *last-chunk*)
           (write-encoded io end)))
       (push-output io))
     (not (typep framing '(integer 1)))))
