@@ -33,7 +33,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:proxy-header-source #:proxy-header-destination
    ;; reuse of a connection
    #:protocol-state #:next-state #:state-after-head #:reusable-p #:persists-p #:last-request-read-p
-   #:client-side #:our-side #:illegal-event #:illegal-event-event #:illegal-event-state
+   #:client-side #:our-side
    ;; request bodies
    #:body-decoder #:make-body-decoder #:decode-body #:body-done-p #:body-octets-due
    ;; multipart bodies

@@ -37,32 +37,25 @@ and one bit for each side that wants to close; 0 is the initial one."
   (declare (type protocol-state state))
   (svref *sides* (ldb (byte 3 3) state)))
 
-(define-condition illegal-event (recycling-error)
-  ((event :initarg :event :reader illegal-event-event
-          :documentation "The event, a keyword, or another object that the caller passed as one.")
-   (state :initarg :state :reader illegal-event-state
-          :documentation "The PROTOCOL-STATE in which the event is illegal."))
-  (:report (lambda (condition stream)
-             (let ((state (illegal-event-state condition)))
-               (format stream "~S cannot happen while the client's side is ~S, and ours ~S."
-                       (illegal-event-event condition) (client-side state) (our-side state)))))
-  (:documentation "The calling code reported an event that is illegal in the state of the
-connection.  This is a defect of that code, not of the client."))
+(defun refuse-event (event state)
+  "Signals an error, since EVENT, a keyword, cannot happen in STATE: a defect of the caller."
+  (error "~S cannot happen while the client's side is ~S, and ours ~S."
+         event (client-side state) (our-side state)))
 
 (defun state-after-head (state head)
   "The PROTOCOL-STATE after HEAD was read in STATE, the initial PROTOCOL-STATE or one for which
-REUSABLE-P is true.  Signals ILLEGAL-EVENT in any other state."
+REUSABLE-P is true.  Signals an error in any other state."
   (declare (type protocol-state state) (type head head) #.*plain-policy*)
   (unless (or (zerop state) (reusable-p state))
-    (error 'illegal-event :event :request :state state))
+    (refuse-event :request state))
   (logior (cond ((eq :none (head-framing head)) 3) ; :DONE
                 ((head-expect-100-continue-p head) 2) ; :HELD
                 (t 1))                               ; :BODY
           (if (head-keep-alive-p head) 0 +client-closes+)))
 
 (defun next-state (state event)
-  "The PROTOCOL-STATE after EVENT, a keyword, in STATE, a PROTOCOL-STATE.  Signals ILLEGAL-EVENT if
-EVENT is illegal in STATE."
+  "The PROTOCOL-STATE after EVENT, a keyword, in STATE, a PROTOCOL-STATE.  Signals an error
+if EVENT is illegal in STATE."
   (declare (type protocol-state state) #.*plain-policy*)
   (let* ((client (client-side state))
          (ours (our-side state))
@@ -106,7 +99,7 @@ EVENT is illegal in STATE."
                   (setf ours :switched))
                 t)))))
     (unless legal-p
-      (error 'illegal-event :event event :state state))
+      (refuse-event event state))
     (logior (the (integer 0 5) (position client (the simple-vector *sides*)))
             (ash (the (integer 0 5) (position ours (the simple-vector *sides*))) 3)
             closing)))

@@ -28,7 +28,7 @@
 (defun state-after (state &rest events)
   "The state after EVENTS, one after the other, in STATE; NIL if one of them is illegal."
   (handler-case (reduce #'http:next-state events :initial-value state)
-    (http:illegal-event () nil)))
+    (error () nil)))
 
 (defun states-from (states)
   "A list of STATES and all states to which events lead from them."
@@ -75,12 +75,9 @@ event or NIL."
   (for-all-steps (state event after)
     (unless after
       (handler-case (progn (http:next-state state event) (fail "~S in ~S" event (sides state)))
-        (http:illegal-event (condition)
-          (is (eq event (http:illegal-event-event condition)))
-          (is (= state (http:illegal-event-state condition)))
-          (is (typep condition 'base:recycling-error))
+        (error (condition)
           (is (search (prin1-to-string event) (princ-to-string condition)))))))
-  (signals http:illegal-event (http:next-state 0 :nonsense)))
+  (signals error (http:next-state 0 :nonsense)))
 
 (test a-connection-is-reused-only-when-both-sides-are-done
   (dolist (state (all-states))
@@ -169,4 +166,4 @@ event or NIL."
     (dolist (state (all-states))
       (if (or (zerop state) (http:reusable-p state))
           (is (= (http:state-after-head 0 head) (http:state-after-head state head)))
-          (signals http:illegal-event (http:state-after-head state head))))))
+          (signals error (http:state-after-head state head))))))

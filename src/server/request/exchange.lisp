@@ -37,7 +37,7 @@
 
 (defun note-event (exchange event)
   "Applies EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply, to
-the protocol state.  Signals ILLEGAL-EVENT."
+the protocol state.  Signals an error if that is illegal."
   (setf (exchange-protocol exchange) (next-state (exchange-protocol exchange) event)))
 
 (defun exchange-duration (exchange)
