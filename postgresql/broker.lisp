@@ -109,7 +109,6 @@
   (limit 0 :type unsigned-byte :read-only t)
   (messages '() :type list)
   (last '() :type list)                 ; the last cons of MESSAGES
-  (count 0 :type unsigned-byte)
   (octets 0 :type unsigned-byte))
 
 (defun put-in-queue (queue message)
@@ -121,8 +120,7 @@
             (setf (cdr (queue-last queue)) new)
             (setf (queue-messages queue) new))
         (setf (queue-last queue) new
-              (queue-octets queue) octets))
-      (incf (queue-count queue)))))
+              (queue-octets queue) octets)))))
 
 (defun first-in-queue (queue most-messages most-octets)
   "A fresh list of the first messages of QUEUE: up to MOST-MESSAGES, with up to MOST-OCTETS except
@@ -136,13 +134,11 @@ for the first."
 (defun take-from-queue (queue count)
   "Takes the first COUNT messages out of QUEUE."
   (loop repeat count
-        do (decf (queue-octets queue) (message-size (pop (queue-messages queue)))))
-  (decf (queue-count queue) count))
+        do (decf (queue-octets queue) (message-size (pop (queue-messages queue))))))
 
 (defun keep-in-queue (queue count)
   "Takes out all but the first COUNT messages of QUEUE; returns how many those were."
   (let ((kept (subseq (queue-messages queue) 0 count)))
-    (setf (queue-messages queue) kept
-          (queue-last queue) (last kept)
+    (setf (queue-last queue) (last kept)
           (queue-octets queue) (reduce #'+ kept :key #'message-size))
-    (- (shiftf (queue-count queue) count) count)))
+    (- (length (shiftf (queue-messages queue) kept)) count)))

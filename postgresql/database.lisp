@@ -123,35 +123,14 @@ CONNECTION, which undoes it."
 (defvar *own-sockets-p* nil
   "True in a thread that opens a connection of a broker.")
 
-(defun open-path-socket (open path)
-  "Calls OPEN, of CL-POSTGRES, with PATH, except for a broker."
-  (if *own-sockets-p*
-      (open-path-stream path)
-      (funcall open path)))
+(defun open-socket (open place &optional port)
+  "Calls OPEN, of CL-POSTGRES, with PLACE, a path or a host, and PORT, except for a broker."
+  (cond ((not *own-sockets-p*) (apply open place (and port (list port))))
+        (port (usocket:socket-stream (usocket:socket-connect place port :element-type 'octet)))
+        (t (open-path-stream place))))
 
-(defun open-host-socket (open host port)
-  "Calls OPEN, of CL-POSTGRES, with HOST and PORT, except for a broker."
-  (if *own-sockets-p*
-      (usocket:socket-stream (usocket:socket-connect host port :element-type 'octet))
-      (funcall open host port)))
-
-(wrap-function 'cl-postgres::unix-socket-connect 'open-path-socket)
-(wrap-function 'cl-postgres::inet-socket-connect 'open-host-socket)
-
-(defun open-connection (arguments)
-  "A connection to the database of ARGUMENTS, those of CL-POSTGRES:OPEN-DATABASE, that is ready for
-*STATEMENTS*."
-  (let ((connection (with-answer ()
-                      (let ((*own-sockets-p* t))
-                        (apply #'cl-postgres:open-database arguments))))
-        (ready-p nil))
-    (unwind-protect
-         (progn
-           (prepare-connection connection)
-           (setf ready-p t)
-           connection)
-      (unless ready-p
-        (close-connection connection)))))
+(wrap-function 'cl-postgres::unix-socket-connect 'open-socket)
+(wrap-function 'cl-postgres::inet-socket-connect 'open-socket)
 
 (defun set-defaults (connection)
   "Lets the role of CONNECTION have any defaults for its transactions."
@@ -175,21 +154,18 @@ CONNECTION, which undoes it."
     (loop for (name text) in *statements*
           do (with-answer (connection) (cl-postgres:prepare-query connection name text)))))
 
-(defun close-connection (connection)
-  "Closes CONNECTION, whatever its state.  Never signals."
-  (handler-case (with-answer () (cl-postgres:close-database connection))
-    (error ()
-      (abort-connection connection))))
-
-(defmacro with-connection ((connection arguments) &body body)
-  "Evaluates BODY with CONNECTION bound to a connection of ARGUMENTS; see OPEN-CONNECTION."
-  `(let ((,connection nil) (*notified-p* nil))
-     (unwind-protect
-          (progn
-            (setf ,connection (open-connection ,arguments))
-            ,@body)
-       (when ,connection
-         (close-connection ,connection)))))
+(defun call-with-connection (arguments function)
+  "Calls FUNCTION with a connection to the database of ARGUMENTS, those of
+CL-POSTGRES:OPEN-DATABASE, that is ready for *STATEMENTS*."
+  (let ((*notified-p* nil)
+        (connection (with-answer ()
+                      (let ((*own-sockets-p* t))
+                        (apply #'cl-postgres:open-database arguments)))))
+    (unwind-protect
+         (progn (prepare-connection connection)
+                (funcall function connection))
+      (handler-case (with-answer () (cl-postgres:close-database connection))
+        (error () (abort-connection connection))))))
 
 (defun await-notification (connection seconds)
   "Waits up to SECONDS, a real, until CONNECTION has something to read.  The next statement takes

@@ -105,55 +105,45 @@ that are being committed, unless COMMITTED-P: then the publisher has ended."
 (defparameter *longest-pause* 5
   "The maximum time between two attempts to connect, in seconds.")
 
-(defun note-connected (opening link)
-  "Notes that LINK of OPENING is connected."
-  (let* ((broker (opening-broker opening))
-         (since (with-state (broker)
-                  (setf (link-connected-p link) t)
-                  (incf (link-connections link))
-                  (when (and (eq link (opening-publisher opening))
-                             (or (link-away-since link) (< 1 (link-connections link))))
-                    (setf (opening-late-through opening) (opening-sequence opening)))
-                  (shiftf (link-away-since link) nil))))
-    (when since
-      (report broker "The ~A is connected again after ~,1F seconds." (link-name link)
-              (/ (- (milliseconds) since) 1000)))))
-
-(defun run-link (opening link run)
-  "Connects LINK of OPENING, and calls RUN with OPENING and the connection.  True if RUN returns;
-NIL after an error."
-  (let ((broker (opening-broker opening)))
-    (handler-case
-        (with-connection (connection (list (broker-database broker) (broker-user broker)
-                                           (broker-password broker) (broker-host broker)
-                                           (broker-port broker) (broker-use-ssl broker)
-                                           "postgres" "hunchentoot-recycling-taskmaster"))
-          (note-connected opening link)
-          (funcall run opening connection)
-          t)
-      (error (condition)
-        (when (with-state (broker)
-                (setf (link-connected-p link) nil)
-                (unless (link-away-since link)
-                  (setf (link-away-since link) (milliseconds))))
-          (report broker "The ~A has no database: ~A" (link-name link) condition))
-        nil))))
-
 (defun keep-connected (opening link run)
-  "The life of the thread of LINK: calls RUN as RUN-LINK does, again after each error, until RUN
-returns or OPENING is closed.  After each failure in a row it waits twice as long, and at random, so
-that many processes do not come at the same time."
-  (loop with attempt = 0
-        for start = (milliseconds)
-        until (or (closed-p opening)
-                  (run-link opening link run))
-        do (when (<= (as-milliseconds *longest-pause*) (- (milliseconds) start))
-             (setf attempt 0))          ; the connection was good for a while
-           (wait-until (lambda () (closed-p opening))
-                       (link-changed link) (broker-state-lock (opening-broker opening))
-                       (* (min *longest-pause* (* 1/10 (expt 2 (min (incf attempt) 10))))
-                          (+ 1/2 (random 0.5)))
-                       nil)))
+  "The life of the thread of LINK of OPENING: connects it, and calls RUN with OPENING and the
+connection; again after each error, until RUN returns or OPENING is closed.  After each failure in a
+row it waits twice as long, and at random, so that many processes do not come at the same time."
+  (let ((broker (opening-broker opening)) (attempt 0))
+    (flet ((run-connected (connection)
+             (let ((since (with-state (broker)
+                            (setf (link-connected-p link) t)
+                            (incf (link-connections link))
+                            (when (and (eq link (opening-publisher opening))
+                                       (or (link-away-since link) (< 1 (link-connections link))))
+                              (setf (opening-late-through opening) (opening-sequence opening)))
+                            (shiftf (link-away-since link) nil))))
+               (when since
+                 (report broker "The ~A is connected again after ~,1F seconds." (link-name link)
+                         (/ (- (milliseconds) since) 1000))))
+             (funcall run opening connection)
+             (return-from keep-connected)))
+      (loop for start = (milliseconds)
+            until (closed-p opening)
+            do (handler-case
+                   (call-with-connection (list (broker-database broker) (broker-user broker)
+                                               (broker-password broker) (broker-host broker)
+                                               (broker-port broker) (broker-use-ssl broker)
+                                               "postgres" "hunchentoot-recycling-taskmaster")
+                                         #'run-connected)
+                 (error (condition)
+                   (when (with-state (broker)
+                           (setf (link-connected-p link) nil)
+                           (unless (link-away-since link)
+                             (setf (link-away-since link) (milliseconds))))
+                     (report broker "The ~A has no database: ~A" (link-name link) condition))))
+               (when (<= (as-milliseconds *longest-pause*) (- (milliseconds) start))
+                 (setf attempt 0))      ; the connection was good for a while
+               (wait-until (lambda () (closed-p opening))
+                           (link-changed link) (broker-state-lock broker)
+                           (* (min *longest-pause* (* 1/10 (expt 2 (min (incf attempt) 10))))
+                              (+ 1/2 (random 0.5)))
+                           nil)))))
 
 (defun start-link (opening link run)
   "Makes the thread of LINK of OPENING, which calls RUN."
@@ -220,6 +210,6 @@ that many processes do not come at the same time."
     (let* ((opening (broker-opening broker))
            (queue (and opening (opening-queue opening))))
       (list* :connected-p (and opening (connected-p opening) t)
-             :queued (if queue (queue-count queue) 0)
+             :queued (if queue (length (queue-messages queue)) 0)
              :queued-octets (if queue (queue-octets queue) 0)
              (copy-list (broker-counts broker))))))
