@@ -96,31 +96,9 @@ during the call, calls KEEP, a function, with a list of their pathnames."
 (defun delete-files (files)
   "Deletes those of FILES, a list of pathnames, that still exist."
   (dolist (path files)
-    (when (pathnamep path)
-      ;; The handler may have moved the file, and PROBE-FILE of SBCL signals an error when that
-      ;; happens during the call.
-      (ignore-errors (delete-file path)))))
+    (ignore-errors (delete-file path)))) ; the handler may have moved the file
 
 ;;; Hunchentoot's objects
-
-(defvar *constructors* '()
-  "An alist of symbols that name classes, and functions that make an instance; replaced whole.")
-
-(defun constructor (class initargs)
-  "A function of the values of INITARGS, always the same keywords for the same CLASS, that makes
-an instance of CLASS, a symbol or a class.  With a constant class, MAKE-INSTANCE is compiled to
-direct code, which follows redefinitions."
-  (or (cdr (assoc class *constructors* :test #'eq))
-      (flet ((arguments (values)
-               (mapcan #'list initargs values)))
-        (if (and class (symbolp class))
-            (let* ((values (loop for nil in initargs collect (gensym "VALUE")))
-                   (new (compile nil `(lambda ,values
-                                        (make-instance ',class ,@(arguments values))))))
-              (push (cons class new) *constructors*)
-              new)
-            (lambda (&rest values)
-              (apply #'make-instance class (arguments values)))))))
 
 (defconstant +most-session-characters+ 512
   "The longest session identifier that is looked up: Hunchentoot would read a number in it.  Its own
@@ -172,12 +150,13 @@ all other work for a short request."
 (defun serve-request (acceptor exchange)
   "Serves the request of EXCHANGE, whose head was read.  Returns the connection's outcome."
   (let* ((http (exchange-http exchange))
-         (head (exchange-head exchange))
-         (headers (head-headers head)))
+         (head (exchange-head exchange)))
     (flet ((process-it ()
              (let ((content (take-content exchange))
+                   (remote (request-remote http))
+                   (local (http-local http))
                    (hunchentoot:*reply*
-                     (funcall (constructor (hunchentoot:acceptor-reply-class acceptor) '())))
+                     (make-instance (hunchentoot:acceptor-reply-class acceptor)))
                    (hunchentoot:*session* nil))
                (when hunchentoot:*header-stream*
                  (show-head head))
@@ -186,28 +165,26 @@ all other work for a short request."
                  (hunchentoot:parameter-error
                   "The client sends a chunked body, but INPUT-CHUNKING-P is false for ~A."
                   acceptor))
-               (destructuring-bind ((remote-address remote-port) (local-address local-port))
-                   (list (request-remote http) (http-local http))
-                 (unless-returned
-                     (let ((request
-                             (funcall (constructor
-                                       (hunchentoot:acceptor-request-class acceptor)
-                                       '(:acceptor :remote-addr :remote-port :local-addr :local-port
-                                         :headers-in :method :uri :server-protocol :content-stream))
-                                      acceptor remote-address remote-port local-address local-port
-                                      headers (head-method head) (head-uri head)
-                                      (head-protocol head)
-                                      (content-as-stream content)))
-                           (client (http-client http))
-                           (told-id (exchange-request-id exchange)))
-                       ;; For threads that know only the request.
-                       (when client
-                         (setf (hunchentoot:aux-request-value 'scheme request)
-                               (client-scheme client)))
-                       (when told-id
-                         (setf (hunchentoot:aux-request-value 'request-id request) told-id))
-                       (hunchentoot:process-request request))
-                   (drop-upgrade exchange))))
+               (unless-returned
+                   (let ((request
+                           (make-instance (hunchentoot:acceptor-request-class acceptor)
+                                          :acceptor acceptor
+                                          :remote-addr (first remote) :remote-port (second remote)
+                                          :local-addr (first local) :local-port (second local)
+                                          :headers-in (head-headers head)
+                                          :method (head-method head) :uri (head-uri head)
+                                          :server-protocol (head-protocol head)
+                                          :content-stream (content-as-stream content)))
+                         (client (http-client http))
+                         (told-id (exchange-request-id exchange)))
+                     ;; For threads that know only the request.
+                     (when client
+                       (setf (hunchentoot:aux-request-value 'scheme request)
+                             (client-scheme client)))
+                     (when told-id
+                       (setf (hunchentoot:aux-request-value 'request-id request) told-id))
+                     (hunchentoot:process-request request))
+                 (drop-upgrade exchange)))
              (cond ((and (exchange-deferred-response exchange) (deferred-p exchange))
                     (end-content exchange)
                     :deferred)

@@ -337,6 +337,12 @@ and values beyond ISO 8859-1."
          "GET /redirect?x=/%E2%82%AC by *" "GET /header-value?x=14 by *"
          "GET /cookie-beyond-latin-1 by *" "guarded, realm beyond Latin-1")
  :differs ((:answers 0 1) (:connection :closed :kept)))
+(:name "vectors of what is no octet"
+ :ours "The server answers 500."
+ :stock "Hunchentoot closes the connection."
+ :why "RFC 9110, section 15.6.1."
+ :cases ("GET /vector-of-others by *")
+ :differs ((:answers 0 1) (:connection :closed :kept)))
 (:name "empty header values"
  :ours "The server sends them."
  :stock "Hunchentoot leaves out the line end, so that the next line becomes the value."
