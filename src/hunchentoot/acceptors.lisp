@@ -36,9 +36,7 @@ taskmaster may be replaced, or serve another acceptor later.")
    ;; Logs
    (journals :initform '() :reader acceptor-journals
              :documentation "The journals for all destinations that the logs have had.")
-   (journal-lock :initform (bt:make-lock "logs") :documentation "Held while JOURNALS change.")
-   (throttle :initform (make-throttle)
-             :documentation "Limits the rate of messages that clients can cause."))
+   (journal-lock :initform (bt:make-lock "logs") :documentation "Held while JOURNALS change."))
   (:default-initargs
    ;; Connections wait for a worker in the kernel, which reduces this to its own maximum.
    :listen-backlog 1024
@@ -281,36 +279,25 @@ for their numbers."
 
 ;;; Listening
 
-(defmethod hunchentoot:start-listening :around ((acceptor parallel-acceptor))
-  (prepare-process)
-  (handler-bind ((error (lambda (condition)
-                          (tell-where (hunchentoot:acceptor-address acceptor)
-                                      (hunchentoot:acceptor-port acceptor)
-                                      condition))))
-    (call-next-method))
-  (with-slots (sole-name listen-path listen-fd defer-accept) acceptor
-    (setf sole-name (sole-name (acceptor-listener acceptor)))
-    ;; The process that made an inherited socket has set its options, and a Unix-domain socket has
-    ;; no such option.
-    (unless (or listen-path listen-fd)
-      (defer-accepts (acceptor-listener acceptor) (or defer-accept 0)))))
-
 (defmethod hunchentoot:start-listening ((acceptor parallel-acceptor))
-  (with-slots (listen-path listen-mode listen-fd reuse-port) acceptor
-    (let ((backlog (hunchentoot:acceptor-listen-backlog acceptor)))
-      (setf (acceptor-listener acceptor)
-            (cond ((not (or listen-path listen-fd reuse-port))
-                   (return-from hunchentoot:start-listening (call-next-method)))
-                  (listen-path
-                   (open-path-listener listen-path listen-mode backlog))
-                  (listen-fd
-                   (open-inherited-listener (inherited-descriptor listen-fd)))
-                  (t
-                   (open-shared-port-listener (hunchentoot:acceptor-address acceptor)
-                                              (hunchentoot:acceptor-port acceptor) backlog))))
-      (unless reuse-port
-        (multiple-value-call #'set-acceptor-name acceptor
-          (local-name (acceptor-listener acceptor))))
+  (with-slots (sole-name listen-path listen-mode listen-fd reuse-port defer-accept) acceptor
+    (let ((address (hunchentoot:acceptor-address acceptor))
+          (port (hunchentoot:acceptor-port acceptor))
+          (backlog (hunchentoot:acceptor-listen-backlog acceptor)))
+      (handler-bind ((error (lambda (condition)
+                              (tell-where address port condition))))
+        (if (or listen-path listen-fd reuse-port)
+            (setf (acceptor-listener acceptor)
+                  (cond (listen-path (open-path-listener listen-path listen-mode backlog))
+                        (listen-fd (open-inherited-listener (inherited-descriptor listen-fd)))
+                        (t (open-shared-port-listener address port backlog))))
+            (call-next-method)))
+      (let ((listener (acceptor-listener acceptor)))
+        (setf sole-name (sole-name listener))
+        (if (or listen-path listen-fd)
+            (multiple-value-call #'set-acceptor-name acceptor (local-name listener))
+            ;; Others have no such option, or have set it.
+            (defer-accepts listener (or defer-accept 0))))
       (values))))
 
 (defun stop-listening (acceptor listener)
@@ -350,6 +337,7 @@ and ours, which are for the classes below and all sockets."
 and leaves it stopped."
   (when (hunchentoot:started-p acceptor)
     (hunchentoot:parameter-error "~A is already listening." acceptor))
+  (prepare-process)
   (with-parameter-errors                ; the class of ACCEPTOR may have changed
     (check-argument-types (list :taskmaster (acceptor-taskmaster acceptor)) *argument-types*))
   (with-slots (engine server-name reads-first-p) acceptor

@@ -199,11 +199,13 @@ more of its reply.  That is no error of the program."
   (let ((current (current-request)))
     (and current (identifier-of current))))
 
-(defun write-message (acceptor level control arguments)
-  "Writes the message of CONTROL and ARGUMENTS, at LEVEL, to the message log of ACCEPTOR.  That of
-an error in a handler has the request and the backtrace.  Never signals an error, and never waits
-for the destination while ACCEPTOR is started."
+(defmethod hunchentoot:acceptor-log-message ((acceptor parallel-acceptor) level control
+                                             &rest arguments)
+  "Has a log thread write the line that Hunchentoot would write.  That of an error in a handler has
+the request and the backtrace.  The rate of messages that clients can cause is limited; a later line
+tells how many were left out.  Never signals an error."
   (let* ((destination (hunchentoot:acceptor-message-log-destination acceptor))
+         (taskmaster (acceptor-taskmaster acceptor))
          (request (current-request))
          (error-p (equal control *error-control*))
          ;; Makes a text of an argument, if clients can cause the message.
@@ -216,16 +218,14 @@ for the destination while ACCEPTOR is started."
                       (*ours-to-tell-p* #'report-text))))
     (cond ((null destination))
           ((and treat (some #'departure-p arguments))
-           (log-rarely (slot-value acceptor 'throttle) :departure
-                       (lambda (control &rest arguments)
-                         (write-message acceptor :info control arguments))
-                       "A client left before its request was answered"
-                       "clients left before their requests were answered"))
+           (tell-seldom taskmaster :departure :info
+                        "A client left before its request was answered"
+                        "clients left before their requests were answered"))
           (t
            (multiple-value-bind (arguments backtrace) (message-parts control arguments)
              ;; With the number of earlier ones that were left out; NIL where they come too often.
              (let ((text (if treat
-                             (counted-text (slot-value acceptor 'throttle)
+                             (counted-text (application-throttle taskmaster)
                                            control arguments treat)
                              (message-text control arguments))))
                (when text
@@ -243,12 +243,6 @@ for the destination while ACCEPTOR is started."
                                    (cond (request (hunchentoot:remote-addr request))
                                          ((and *exchange* (exchange-http *exchange*))
                                           (http-address (exchange-http *exchange*)))))))))))))
-
-(defmethod hunchentoot:acceptor-log-message ((acceptor parallel-acceptor) level control
-                                             &rest arguments)
-  "Has a log thread write the line that Hunchentoot would write.  The rate of messages that clients
-can cause is limited; a later line tells how many were left out."
-  (write-message acceptor level control arguments))
 
 (defmethod note ((taskmaster recycling-taskmaster) level control &rest arguments
                  &aux (*ours-to-tell-p* t))

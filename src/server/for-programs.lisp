@@ -45,8 +45,8 @@ handler sends the announced octets first; others send nothing of that write."))
 ;;; Timers
 
 (defgeneric server-engine (server)
-  (:documentation "The engine of the last start of SERVER, an acceptor of Hunchentoot's or a
-CLACK-SERVER; NIL where there is none.  Signals UNFIT-ARGUMENT for any other object.")
+  (:documentation "The engine of the last start of SERVER, an acceptor or a CLACK-SERVER; NIL where
+there is none.  Signals UNFIT-ARGUMENT for any other object.")
   (:method (server)
     (unfit :server " must be an acceptor or a CLACK-SERVER, not ~S" server)))
 
@@ -111,10 +111,9 @@ a timer."
 ;;; For people who look after a server
 
 (defgeneric stats (server)
-  (:documentation "The statistics of SERVER, an acceptor of Hunchentoot's or a CLACK-SERVER: a plist
-for people and for monitors.  Counts begin at the last start.  A statistic that another taskmaster
-than ours cannot tell is NIL.  A CLACK-SERVER does not count rejected requests and failed
-handshakes.
+  (:documentation "The statistics of SERVER, an acceptor or a CLACK-SERVER: a plist for people and
+for monitors.  Counts begin at the last start.  A CLACK-SERVER does not count rejected requests and
+failed handshakes.
 
 Threads:
   :THREADS             how many there are
@@ -188,9 +187,8 @@ Requests:
                        them"))
 
 (defgeneric list-connections (server)
-  (:documentation "A list of plists, one for each open connection of SERVER, an acceptor of
-Hunchentoot's or a CLACK-SERVER.  It is empty where SERVER is not started or has another taskmaster
-than ours.
+  (:documentation "A list of plists, one for each open connection of SERVER, an acceptor or a
+CLACK-SERVER.  It is empty where SERVER is not started.
 
   :PEER     the client's address and port, a string
   :STATE    :NEW before the first request; :ACTIVE while one is served; between two, :PARKED without

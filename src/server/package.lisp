@@ -56,9 +56,9 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; the main function of a program
    #:serve-and-exit #:begin-serving #:end-serving #:renew-files #:tell-operator
    ;; what is told seldom, however often it happens
-   #:log-rarely #:application-throttle
+   #:application-throttle
    #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address #:tell-of-failed-handshake
-   #:*rare-control* #:make-throttle
+   #:*rare-control* #:tell-seldom
    ;; links
    #:http-base #:http-io #:http-stream #:http-content
    #:http-local #:http-client #:client-scheme
