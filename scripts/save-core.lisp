@@ -10,6 +10,7 @@
 
 ;; As programs do when they are loaded.  No process must have it.
 (uiop:symbol-call '#:hunchentoot '#:reset-session-secret)
+(uiop:symbol-call '#:hunchentoot-recycling-taskmaster.server '#:new-request-id)
 
 #+sbcl
 (sb-ext:save-lisp-and-die (setting "CORE"))

@@ -95,6 +95,15 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
     (open-gate release)
     (expect-replies slow "/slow")))
 
+(define-front-test clients-that-leave-before-they-are-looked-at-are-no-failure
+  (with-held-requests (1 :worker-num 1 :max-thread-count 1 :max-address-connections 9
+                         :defer-accept nil)
+    (loop repeat 5 do (reset (connect)))
+    (open-gate release)
+    (expect-replies slow "/slow")
+    (is (equal "word" (ask-text "/word")))
+    (is (zerop (figure :failed)))))
+
 ;;; What comes while a connection is served
 
 (define-front-test (timers-take-no-client-its-place :modes (:plain :unparked))

@@ -36,6 +36,17 @@
       (is-true (closed-by-server-p connection))
       (await-ended-by :head))))
 
+(define-front-test (each-head-has-that-limit-for-itself :needs :our-http)
+  (with-growing-limit (seconds)
+    (with-front (request :head-timeout seconds :read-timeout 60) (reply 200 '() "Hey!")
+      (with-connection (connection)
+        (loop with octets = (request-octets "/")
+              repeat 3
+              do (is (equal "Hey!" (promptly (send connection (subseq octets 0 10))
+                                             (poll (constantly nil) (* 6/10 seconds))
+                                             (send connection (subseq octets 10))
+                                             (response-text (read-response connection))))))))))
+
 (define-front-test (a-connection-that-idles-has-a-limit-of-its-own :needs :our-http)
   (with-growing-limit (seconds)
     (with-front (request :idle-timeout seconds :read-timeout 60) (reply 200 '() "Hey!")

@@ -150,6 +150,7 @@
                             :key (lambda (plist) (getf plist :state)))))
           (is (zerop (getf active :served)))
           (is (integerp (getf active :worker)))
-          (is (realp (getf active :seconds)))))
+          (is (realp (getf active :seconds)))
+          (is (<= 0 (getf active :age) (* 10 *patience*)))))
       (is (= 2 (length (recycling:list-connections acceptor))))))
   (is (null (recycling:list-connections (make-test-acceptor)))))

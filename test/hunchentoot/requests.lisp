@@ -187,6 +187,14 @@
       (is (<= (search "HTTP/1.1 200" text) (search "HTTP/1.1 " text :from-end t)) "~A" text)
       (is (uiop:string-suffix-p text "body")))))
 
+(define-server-test (a-handler-that-aborts-the-stream-of-its-reply-cuts-it :needs :our-http)
+  (serving () (("/" (let ((stream (hunchentoot:send-headers)))
+                      (write-part stream "half")
+                      (close stream :abort t))))
+    (let ((text (ask-parts (request-octets "/"))))
+      (is (search "half" text))
+      (is (not (search (format nil "~C~C0~2:*~C~C" #\Return #\Newline) text)) "It has no end."))))
+
 (defclass called-once () ()
   (:documentation "Has a primary method of its own, so all requests of a connection are served
 within it."))

@@ -81,8 +81,8 @@ for a request with HEADERS."
 ;;; Processes of one executable
 
 (defun secrets-of (program)
-  "The session secret of PROGRAM, once it serves, a random number of Hunchentoot's, and a session's
-cookie."
+  "The session secret of PROGRAM, once it serves, a random number of Hunchentoot's, the beginning of
+its requests' identifiers, and a session's cookie."
   (let ((*server* program))
     (await-serving program)
     (append (log-lines (ask-text "/secrets"))
@@ -90,8 +90,10 @@ cookie."
 
 (defun secret-pages ()
   (concatenate 'string
-               (page-form "/secrets" "(format nil \"~A~%~A\" hunchentoot:*session-secret*
-                                              (random (ash 1 64) hunchentoot::*the-random-state*))")
+               (page-form "/secrets"
+                          "(format nil \"~A~%~A~%~A\" hunchentoot:*session-secret*
+                                   (random (ash 1 64) hunchentoot::*the-random-state*)
+                                   (subseq (hunchentoot-recycling-taskmaster:request-id) 0 16))")
                (page-form "/session" "(hunchentoot:start-session) \"body\"")))
 
 (define-server-test (processes-of-one-executable-have-secrets-of-their-own :needs :our-engine)
