@@ -1,5 +1,4 @@
-;;; Where we do not do as Clack's other handlers; differential.lisp tells what an entry has, and
-;;; docs/guide/clack.md lists the same.
+;;; Where we do not do as Clack's other handlers; differential.lisp tells what an entry has.
 
 ;;; Requests
 

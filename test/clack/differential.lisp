@@ -192,18 +192,7 @@ are there."
                                                      (compare-with-rival rival port)))))
                (skip "ASDF does not find ~A." system))))
 
-;;; The document
-
-(defun clack-difference-item (entry)
-  "The item of the list of the guide for ENTRY."
-  (destructuring-bind (name ours theirs)
-      (loop for key in '(:name :ours :theirs) collect (on-one-line (getf entry key)))
-    (format nil "**~A**: ~A. ~@(~C~)~A." name ours (char theirs 0) (subseq theirs 1))))
-
-(test the-guide-tells-every-difference-of-clack-handlers
-  (let ((items (mapcar #'clack-difference-item (clack-differences))))
-    (is (equal items (list-items "docs/guide/clack.md" "what differs"))
-        "The items must be:~{~%- ~A~}" items)))
+;;; The table
 
 (test every-difference-of-clack-handlers-is-whole
   (dolist (entry (clack-differences))

@@ -192,10 +192,3 @@ http {
                         port haproxy "-db" "-f" (uiop:native-namestring file)))))
           (hunchentoot:stop *server*)
           (is (zerop (figure :rejected)) "Its checks are in order."))))))
-
-;;; The page
-
-(test the-guide-shows-the-configurations-that-are-tested
-  (let ((page (source-text (merge-pathnames "docs/guide/proxies.md" (source-root)))))
-    (dolist (name '("nginx-site.conf" "haproxy.cfg" "haproxy-tcp.cfg"))
-      (is (search (string-right-trim '(#\Newline) (configuration name)) page) "~A" name))))

@@ -449,17 +449,3 @@ echo end >>restarted"
               (is (eql 0 (uiop:wait-process second)))
               (is (equal (loop repeat 4 append '("begin" "end"))
                          (restarted-units directory))))))))))
-
-;;; The page
-
-(test the-guide-shows-the-files-for-several-processes-that-are-tested
-  (let ((page (source-text (merge-pathnames "docs/guide/processes.md" (source-root)))))
-    (dolist (name '("haproxy-processes.cfg" "nginx-processes.conf"))
-      (is (search (string-right-trim '(#\Newline) (configuration name)) page) "~A" name))
-    (flet ((lines (text) (uiop:split-string text :separator '(#\Newline))))
-      (is (equal (example-text (find "ini" (examples "docs/guide/processes.md")
-                                     :key #'example-language :test #'equal))
-                 (format nil "~{~A~%~}"
-                         (let ((lines (lines (configuration "shop.service"))))
-                           (remove-if (lambda (line) (member line lines :test #'string=))
-                                      (lines (configuration "shop@.service"))))))))))

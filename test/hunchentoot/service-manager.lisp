@@ -189,10 +189,3 @@ WATCHDOG, a string, is the number of microseconds for which its watchdog waits."
         (multiple-value-bind (code output)
             (analyzed analyze "security" "--offline=true" "--threshold=20" (first units))
           (is (eql 0 code) "~A" output))))))
-
-(test the-guide-shows-the-units-that-are-tested
-  (let ((shown (loop for example in (examples "docs/guide/deploy.md")
-                     when (equal "ini" (example-language example))
-                       collect (example-text example))))
-    (dolist (name '("shop.service" "shop.socket"))
-      (is (member (configuration name) shown :test #'string=) "~A" name))))

@@ -79,14 +79,6 @@ before it says of it, a string, or NIL."
              (when position (write-string new out))
           while position)))
 
-(defun on-one-line (text)
-  "TEXT as it stands in a row of a table."
-  (replace-all (format nil "~{~A~^ ~}" (remove "" (uiop:split-string text
-                                                                     :separator '(#\Space
-                                                                                  #\Newline))
-                                               :test #'string=))
-               "|" "\\|"))
-
 (defun table-rows (page header)
   "The rows, lists of cells, of all tables of the document PAGE whose first header is HEADER."
   (loop with inside = nil
