@@ -48,41 +48,6 @@ octets that have arrived, which the parser must not read yet."
   "The octets of LINES, strings, with a line end between each two."
   (octets (loop for (line . more) on lines collect line when more collect :crlf)))
 
-(defparameter *multipart-vectors*
-  '((("--b" "A: 1" "" "text" "--b--" "")
-     (:head ("A: 1" "" "")) (:content "text") (:end) (:done))
-    ;; Several parts: one without a head, one without content, one with neither.
-    (("--b" "" "one" "--b" "A: 1" "" "" "--b" "" "" "--b--" "")
-     (:head ("" "")) (:content "one") (:end)
-     (:head ("A: 1" "" "")) (:end)
-     (:head ("" "")) (:end) (:done))
-    ;; The empty line after the head is also the line end before the delimiter.
-    (("--b" "A: 1" "" "--b--" "") (:head ("A: 1" "" "")) (:end) (:done))
-    (("--b" "" "--b--" "") (:head ("" "")) (:end) (:done))
-    (("--b" "" "x" "--b" "A: 1" "" "--b--" "")
-     (:head ("" "")) (:content "x") (:end) (:head ("A: 1" "" "")) (:end) (:done))
-    ;; Text around the parts.
-    (("preamble" "more --b" "--b" "" "x" "--b--" "epilogue" "--b" "")
-     (:head ("" "")) (:content "x") (:end) (:done))
-    (("" "--b" "" "x" "--b--  	" "") (:head ("" "")) (:content "x") (:end) (:done))
-    (("--b 	" "" "x" "--b--") (:head ("" "")) (:content "x") (:end) (:closed))
-    (("--b--" "") (:done))
-    ;; RFC 2046: it is sufficient that the boundary follows the line end.
-    (("--b" "" "x" "--bc" "" "y" "--b-" "" "z" "--b--d" "")
-     (:head ("" "")) (:content "x") (:end) (:head ("" "")) (:content "y") (:end)
-     (:head ("" "")) (:content "z") (:end) (:done))
-    ;; Lines that resemble delimiters.
-    (("--b" "" "-" "--" "---b" " --b" "--a--b" "" "-b" "x--b--" "--b--" "")
-     (:head ("" "")) (:content ("-" "--" "---b" " --b" "--a--b" "" "-b" "x--b--")) (:end) (:done))
-    (("--b" "" "" "" "" "--b--" "") (:head ("" "")) (:content ("" "" "")) (:end) (:done))
-    ;; Incomplete bodies.
-    (("--b" "" "x" "--b") (:head ("" "")) (:content "x") (:end) (:waiting))
-    (("--b" "" "x" "-") (:head ("" "")) (:content "x") (:waiting))
-    (("--b" "A: 1") (:waiting))
-    (("no delimiter") (:waiting))
-    (() (:waiting)))
-  "Lists of the lines of a body with the boundary b, and its events.")
-
 (defun expected-events (events)
   (loop for (event . text) in events
         collect (list* event (when text
@@ -93,7 +58,7 @@ octets that have arrived, which the parser must not read yet."
   (loop for end from 1 to size collect end))
 
 (test parts-are-found-however-they-arrive
-  (loop for (lines . expected) in *multipart-vectors*
+  (loop for (lines . expected) in (read-vectors "multipart")
         for octets = (multipart-octets lines)
         for size = (length octets)
         for events = (expected-events expected)
@@ -171,38 +136,7 @@ octets that have arrived, which the parser must not read yet."
     (multiple-value-list (http:part-facts octets 0 (length octets)))))
 
 (test heads-of-parts-say-what-they-mean
-  (loop for (facts . lines)
-          in '((("a" nil nil nil) "Content-Disposition: form-data; name=\"a\"")
-               (("a" "f" "b/c" nil)
-                "Content-Disposition: form-data; name=\"a\"; filename=\"f\""
-                "Content-Type: b/c; charset=e")
-               (("a" "" nil nil) "CONTENT-disposition:FORM-DATA;NAME=a;FileName=\"\"")
-               (("a;b" "c\"d\\e" nil nil)
-                "Content-Disposition: form-data; filename=\"c\\\"d\\\\e\"; name=\"a;b\"")
-               (("a" nil nil nil) "Content-Disposition: form-data;" "  name=\"a\"")
-               (("a" "f" nil nil)
-                "Content-Disposition:" " form-data" "^I; name=\"a\";" " filename=f")
-               (("a" nil "b" "iso-8859-1")
-                "Content-Type: b;" "^I charset=iso-8859-1" "Content-Disposition: form-data; name=a")
-               (("a" nil "b" "x y")
-                "Content-Disposition: form-data; name=a" "Content-Type: b; c=d; Charset=\"x y\"")
-               (("a" nil nil nil) "Content-Disposition: form-data; name=\"a\"; filename")
-               (("a" nil nil nil) "Content-Disposition: form-data; name=\"a")
-               (("a" "b c%4" nil "utf-8")
-                "Content-Disposition: form-data; name=a; filename*=UTF-8''b%20c%4")
-               (("a" "x'y" nil "iso-8859-1")
-                "Content-Disposition: form-data; name=a; filename*=iso-8859-1'en'x'y")
-               (("a" "" nil "utf-8") "Content-Disposition: form-data; name=a; filename*=utf-8''")
-               (("a" "koi8-r''%41" nil nil)
-                "Content-Disposition: form-data; name=a; filename*=koi8-r''%41")
-               (("a" "utf-8'%41" nil nil)
-                "Content-Disposition: form-data; name=a; filename*=utf-8'%41")
-               (("a" "b" nil nil)
-                "Content-Disposition: form-data; name=a; filename*=UTF-8''c; filename=b")
-               ((nil nil nil nil) "Content-Disposition: attachment; name=\"a\"")
-               ((nil nil nil nil) "Content-Disposition: form-data; name")
-               ((nil nil nil nil) "Content-Disposition") ((nil nil nil nil) "X: y")
-               ((nil nil nil nil)))
+  (loop for (facts . lines) in (read-vectors "part-heads")
         do (is (equal facts (apply #'facts-of lines)) "~S" lines)))
 
 (test heads-of-parts-with-stray-returns-are-read-without-a-word
