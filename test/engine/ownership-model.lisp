@@ -232,15 +232,6 @@ it."
         (t
          (at :look))))
 
-(defvar *omission* '()
-  "What one of the threads does not do, a mistake: a list of the field of its place, and a name.")
-
-(defun omitted-p (name)
-  "Whether the current thread does not do NAME."
-  (and *omission*
-       (eq name (second *omission*))
-       (= (car *thread*) (model-field (first *omission*)))))
-
 (defmacro one-of (&rest forms)
   "A list of functions, each of which evaluates one of FORMS."
   `(list ,@(loop for form in forms collect `(lambda () ,form))))
@@ -279,7 +270,7 @@ it."
                              (mark-pending connection)
                              (at :park))))
       (:park (one-of (at (if (bits-p (model-event :park connection) :arrived) :serve :late))))
-      (:late (one-of (at (cond ((or (zerop (shared *world* :stopping)) (omitted-p :late)) :idle)
+      (:late (one-of (at (cond ((zerop (shared *world* :stopping)) :idle)
                                ((bits-p (model-event :claim connection) :owned :closed) :idle)
                                (t :forget)))))
       ;; Ending
@@ -344,8 +335,7 @@ it."
                             (unless (zerop (shared *world* :entry))
                               (at :claim (shared *world* :entry))))))
       (:claim (one-of (at (if (claimed-in-model-p connection) :forget :shut))))
-      (:shut (one-of (progn (unless (omitted-p :shut)
-                              (shut-in-model connection))
+      (:shut (one-of (progn (shut-in-model connection)
                             (stop-is-done-with connection))))
       (t (worker-choices place)))))
 
@@ -505,36 +495,4 @@ came to be."
                          (:sibling :sentinel :stop)))
         (let ((result (search-worlds 22 threads)))
           (is (integerp result) "~A: ~A" threads result)))
-      (skip "There is no ready engine here.")))
-
-(defun broken-rules (event place value)
-  "The rules of ownership, with VALUE in the place of what EVENT makes of the ownership PLACE."
-  (let ((changes (copy-seq (ownership-changes event))))
-    (setf (aref changes place) value)
-    (append (list event changes) *model-changes*)))
-
-(defmacro finds-the-mistake (event place value)
-  "Checks that the search notices when EVENT makes VALUE of the ownership PLACE."
-  `(let ((*model-changes* (broken-rules ,event (ownership-word ,@place)
-                                        (ownership-word ,@value))))
-     (is (stringp (search-worlds 22 '(:worker :sibling :sentinel)))
-         "~A of ~A" ,event ',place)))
-
-(test the-search-notices-mistakes-in-the-rules
-  (if (platform:readiness-supported-p)
-      (progn
-        (finds-the-mistake :ready (:owned) (:owned)) ; no mark is left
-        (finds-the-mistake :ready-over (:owned) (:owned :arrived))
-        (finds-the-mistake :park (:owned :arrived) ())
-        (finds-the-mistake :end (:owned) (:owned)))
-      (skip "There is no ready engine here.")))
-
-(test the-search-notices-what-a-thread-does-not-do
-  (if (platform:readiness-supported-p)
-      (loop for (place name) in '((:sibling-at :late) ; who parks does not look whether all stops
-                                  (:sentinel-at :late)
-                                  (:stop-at :shut))
-            do (let ((*omission* (list place name)))
-                 (is (stringp (search-worlds 22 '(:sibling :sentinel :stop)))
-                     "~A at ~A" name place)))
       (skip "There is no ready engine here.")))

@@ -18,22 +18,6 @@
   (loop for function = (take-due-timer timers now)
         while function collect function))
 
-(test timers-are-due-in-the-order-of-their-deadlines
-  (let ((timers (make-timers)))
-    (loop for deadline in '(50 20 90 10 70)
-          for name in '(c b e a d)
-          do (add-at timers deadline name))
-    (is (null (take-all-due timers 9)))
-    (is (equal '(a b) (take-all-due timers 49)))
-    (is (equal '(c d e) (take-all-due timers 1000)))
-    (is (null (take-all-due timers 2000)))))
-
-(test timers-of-one-deadline-are-due-as-they-were-scheduled
-  (let ((timers (make-timers)) (names '(a b c d e f g h i j)))
-    (dolist (name names)
-      (add-at timers 10 name))
-    (is (equal names (take-all-due timers 10)))))
-
 (test a-timer-that-is-cancelled-lets-go-of-its-function-and-of-its-place
   (let* ((timers (make-timers))
          (others (loop for deadline below 40 collect (add-at timers deadline)))
