@@ -109,20 +109,6 @@ Replaced as a whole.")
                           (protocol-error-status condition) (protocol-error-reason condition))
                (send-text exchange 500 "Internal Server Error"))))))
 
-(defun answer-failure (exchange condition backtrace)
-  "Ends the response to EXCHANGE after CONDITION, which has BACKTRACE, a string or NIL.  NIL where
-the client is gone."
-  (let ((gone-p (client-gone-p condition exchange)))
-    (handler-case
-        (cond ((not (taken-over-p exchange))
-               (if gone-p
-                   (note-event exchange :reply-cut)
-                   (send-failure exchange condition backtrace)))
-              ((not gone-p)
-               (fail-program-socket (exchange-upgrade exchange) condition backtrace)))
-      ((or descriptor-broken stream-timeout) () (setf gone-p t)))
-    (not gone-p)))
-
 ;;; The request
 
 (defun conclude-request (exchange)
@@ -165,19 +151,27 @@ connection's outcome, :PARK or :CLOSE."
                                       response))))))
       (declare (dynamic-extent #'blameless-p #'debug #'call-application #'answer))
       (multiple-value-bind (failure backtrace) (call-catching #'answer #'blameless-p)
-        (let ((answered-p (or (null failure) (answer-failure exchange failure backtrace)))
+        (let ((gone-p (and failure (client-gone-p failure exchange)))
               (late-p (and (exchange-watch exchange) (handler-timed-out-p exchange)))
-              (taken-over-p (and (exchange-upgrade exchange)
-                                 (or (taken-over-p exchange)
-                                     ;; From now on it cannot be.
-                                     (progn (end-websocket (exchange-upgrade exchange))
-                                            nil)))))
+              (taken-over-p (and (exchange-upgrade exchange) (taken-over-p exchange))))
+          (handler-case
+              (cond ((null failure))
+                    (taken-over-p
+                     (unless gone-p
+                       (fail-program-socket (exchange-upgrade exchange) failure backtrace)))
+                    (gone-p
+                     (note-event exchange :reply-cut))
+                    (t
+                     (send-failure exchange failure backtrace)))
+            ((or descriptor-broken stream-timeout) () (setf gone-p t)))
           (when late-p
             (note-event exchange :reply-cut))
+          (when (and (exchange-upgrade exchange) (not taken-over-p)) ; from now on it cannot be
+            (end-websocket (exchange-upgrade exchange)))
           (if (and (exchange-deferred-response exchange) (deferred-p exchange))
               (leave-or-keep exchange)
               (let ((outcome (conclude-request exchange)))
                 (cond (late-p outcome)
-                      ((not answered-p) :broken)
+                      (gone-p :broken)
                       (taken-over-p (leave-or-keep exchange))
                       (t outcome)))))))))
