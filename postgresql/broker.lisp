@@ -24,7 +24,7 @@
    (lock :initform (bt:make-lock "postgresql broker") :reader broker-state-lock)
    (opening :initform nil :accessor broker-opening
             :documentation "The newest OPENING, or NIL at first.")
-   (counts :initform (list :published 0 :delivered 0 :late 0 :lost 0 :refused 0)
+   (counts :initform (list :published 0 :delivered 0 :lost 0 :refused 0)
            :accessor broker-counts))
   (:documentation "A broker whose engine is a PostgreSQL database.  Its initargs:
 

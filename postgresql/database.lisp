@@ -20,7 +20,6 @@
        (id bigint primary key,
         channel bytea not null,
         payload bytea not null,
-        late boolean not null,
         at timestamptz not null default clock_timestamp())"
     "create table if not exists recycling_publishers
        (publisher text primary key,
@@ -40,13 +39,13 @@ user has to select, insert, update and delete rows.")
                                 where at >= 'epoch'::timestamptz + $1 * interval '1 microsecond'),
                                (select last_id from recycling_log))")
     ;; The first messages of a range: up to so many, with up to so many octets except for one.
-    ("read" "select id, channel, payload, late
+    ("read" "select id, channel, payload
              from (select *, sum(octet_length(payload)) over (order by id) as octets
                    from (select * from recycling_messages
                          where id > $1 and id <= $2 order by id limit $3) as range) as counted
              where octets <= $4 or octets = octet_length(payload) order by id")
     ("published" "select sequence from recycling_publishers where publisher = $1")
-    ("insert" "insert into recycling_messages (id, channel, payload, late) values ($1, $2, $3, $4)")
+    ("insert" "insert into recycling_messages (id, channel, payload) values ($1, $2, $3)")
     ("note" "insert into recycling_publishers (publisher, sequence) values ($1, $2)
              on conflict (publisher)
              do update set sequence = excluded.sequence, at = excluded.at")
@@ -174,11 +173,11 @@ it."
 
 ;;; Messages
 
-(defun insert-messages (connection publisher messages late-through commit-p)
+(defun insert-messages (connection publisher messages commit-p)
   "Publishes MESSAGES, a list in the order of their sequence numbers, as those of PUBLISHER, a
-string.  Leaves out those that the database has already.  Messages up to the sequence number
-LATE-THROUGH count as late.  Calls COMMIT-P, a function without arguments, just before it commits:
-if that returns NIL, undoes everything.  Returns whether the database has MESSAGES."
+string.  Leaves out those that the database has already.  Calls COMMIT-P, a function without
+arguments, just before it commits: if that returns NIL, undoes everything.  Returns whether the
+database has MESSAGES."
   (with-transaction (connection (funcall commit-p))
     (let* ((last-id (ask-value connection "lock"))
            (published (or (ask-value connection "published" publisher) -1))
@@ -186,8 +185,7 @@ if that returns NIL, undoes everything.  Returns whether the database has MESSAG
       (when new
         (dolist (message new)
           (ask connection "insert" (incf last-id) (message-channel message)
-               (message-payload message)
-               (<= (message-sequence message) late-through)))
+               (message-payload message)))
         (ask connection "note" publisher (message-sequence (first (last new))))
         (ask connection "advance" last-id)
         (execute connection "notify recycling_messages")))))

@@ -26,8 +26,7 @@
   (thread nil)
   (changed (bt:make-condition-variable) :read-only t) ; notified when the thread has to look
   (connected-p nil)
-  (away-since nil)                      ; a moment of MILLISECONDS while it was reported as away
-  (connections 0 :type unsigned-byte))  ; how often it was connected
+  (away-since nil))                     ; a moment of MILLISECONDS while it was reported as away
 
 (defstruct (opening (:include opaque) (:copier nil) (:constructor make-opening (broker queue)))
   "What BROKER has from OPEN-BROKER to the end of CLOSE-BROKER.  Its lock guards the slots."
@@ -40,7 +39,6 @@
   (queue nil :type queue :read-only t)
   (phase :open :type (member :open :draining :closed))
   (sequence 0 :type unsigned-byte)      ; the number of messages that the queue has taken
-  (late-through 0 :type unsigned-byte)  ; up to here they were published without a database
   (committing 0 :type unsigned-byte)    ; how many of the queue the database may have already
   (earlier-position 0 :type integer)    ; earlier openings have delivered up to here
   (position nil :type (or null integer))) ; the last message that was delivered; NIL at first
@@ -113,10 +111,6 @@ row it waits twice as long, and at random, so that many processes do not come at
     (flet ((run-connected (connection)
              (let ((since (with-state (broker)
                             (setf (link-connected-p link) t)
-                            (incf (link-connections link))
-                            (when (and (eq link (opening-publisher opening))
-                                       (or (link-away-since link) (< 1 (link-connections link))))
-                              (setf (opening-late-through opening) (opening-sequence opening)))
                             (shiftf (link-away-since link) nil))))
                (when since
                  (report broker "The ~A is connected again after ~,1F seconds." (link-name link)

@@ -30,22 +30,20 @@
 (defun publish-batch (opening connection)
   "Moves the first messages of the queue of OPENING to the database.  NIL if there are none, or
 OPENING is closed."
-  (let ((broker (opening-broker opening)))
-    (multiple-value-bind (messages late-through)
-        (with-state (broker)
-          (values (first-in-queue (opening-queue opening) *batch-messages* *batch-octets*)
-                  (opening-late-through opening)))
-      (let ((count (length messages)))
-        (when (and messages
-                   (insert-messages connection (opening-name opening) messages late-through
-                                    (lambda ()
-                                      (with-state (broker)
-                                        (unless (closed-p opening)
-                                          (setf (opening-committing opening) count))))))
-          (with-state (broker)
-            (take-from-queue (opening-queue opening) count)
-            (setf (opening-committing opening) 0)
-            (count-messages broker :published count)))))))
+  (let* ((broker (opening-broker opening))
+         (messages (with-state (broker)
+                     (first-in-queue (opening-queue opening) *batch-messages* *batch-octets*)))
+         (count (length messages)))
+    (when (and messages
+               (insert-messages connection (opening-name opening) messages
+                                (lambda ()
+                                  (with-state (broker)
+                                    (unless (closed-p opening)
+                                      (setf (opening-committing opening) count))))))
+      (with-state (broker)
+        (take-from-queue (opening-queue opening) count)
+        (setf (opening-committing opening) 0)
+        (count-messages broker :published count)))))
 
 (defun run-publisher (opening connection)
   "Publishes by CONNECTION until OPENING ends."
@@ -87,47 +85,37 @@ when its connection has died.")
     (when (delivers-p opening)
       (setf (opening-position opening) position))))
 
-(defun deliver-row (opening row late-p)
-  "Delivers the message of ROW, as the statement \"read\" returns it.  NIL if OPENING delivers no
-more."
-  (destructuring-bind (id channel payload marked-late-p) row
-    (when (move-position opening id)    ; before the delivery: a newer opening begins behind it
-      (let ((broker (opening-broker opening)))
-        (handler-case (deliver-message broker (utf-8-text channel) payload)
-          (error (condition)
-            (report broker "A message cannot be read: ~A" condition)
-            (report-loss broker :malformed 1)))
-        (with-state (broker)
-          (count-messages broker :delivered)
-          (when (or late-p marked-late-p)
-            (count-messages broker :late))))
-      t)))
-
-(defun catch-up (opening connection late-p)
+(defun catch-up (opening connection)
   "Delivers all messages that OPENING has not read."
   (setf *notified-p* nil)
-  (let ((last-id (ask-value connection "last")))
+  (let ((broker (opening-broker opening))
+        (last-id (ask-value connection "last")))
     (when (and (< last-id (opening-position opening))
                (move-position opening last-id))
-      (report-loss (opening-broker opening) :reset nil))
+      (report-loss broker :reset nil))
     (loop while (and (< (opening-position opening) last-id)
                      (delivers-p opening))
           do (let* ((rows (ask connection "read" (opening-position opening) last-id
                                *rows* *read-octets*))
                     (end (if rows (first (first (last rows))) last-id))
                     (missing (- end (opening-position opening) (length rows))))
-               (when (delivers-p opening)
-                 (when (plusp missing)
-                   (report-loss (opening-broker opening) :deleted missing))
-                 (when (loop for row in rows
-                             always (deliver-row opening row late-p))
-                   (move-position opening end)))))))
+               (when (and (plusp missing) (delivers-p opening))
+                 (report-loss broker :deleted missing))
+               (loop for (id channel payload) in rows
+                     while (move-position opening id) ; before: a newer opening begins behind it
+                     do (handler-case (deliver-message broker (utf-8-text channel) payload)
+                          (error (condition)
+                            (report broker "A message cannot be read: ~A" condition)
+                            (report-loss broker :malformed 1)))
+                        (with-state (broker)
+                          (count-messages broker :delivered))
+                     finally (move-position opening end))))))
 
 (defun run-listener (opening connection)
   "Delivers what CONNECTION reads until OPENING ends."
   (execute connection "listen recycling_messages")
   (settle-position opening connection)
-  (catch-up opening connection (< 1 (link-connections (opening-listener opening))))
+  (catch-up opening connection)
   (loop while (delivers-p opening)
         ;; A statement may have taken a notification, and yet not have seen its message: PostgreSQL
         ;; sends the notification at the end of a statement whose snapshot is from its beginning.
@@ -136,4 +124,4 @@ more."
                            (not (delivers-p opening))
                            (zerop (milliseconds-left end))
                            (await-notification connection *slice-seconds*)))
-           (catch-up opening connection nil)))
+           (catch-up opening connection)))
