@@ -63,44 +63,15 @@ WRITTEN-RESPONSE."
 
 ;;; Writing
 
-(defun await-room-in (written)
-  "Waits until there is room in WRITTEN.  Signals CLIENT-LEFT when there is none in time."
-  (let* ((shared-queue (written-shared-queue written))
-         (deferred-response (written-deferred-response written))
-         (exchange (deferred-response-exchange deferred-response))
-         (io (http-io (exchange-http exchange))))
-    (cond ((not (if (within-function-p deferred-response)
-                    (handler-case (loop while (full-p shared-queue)
-                                        do (await-peer io :output)
-                                           (flush-io io)
-                                        finally (return t))
-                      (client-left () nil))
-                    ;; An engine that sends gives up slow clients itself.
-                    (await-room shared-queue
-                                (if (engine-sends-p io)
-                                    nil
-                                    (write-seconds (exchange-application exchange))))))
-           (end-shared-queue shared-queue) ; so that no thread waits for room in vain
-           (error 'client-left :source deferred-response))
-          ((shared-queue-ended-p shared-queue)
-           (refuse-write written)))))
-
 (defun put-piece (written octets)
   "Puts OCTETS, framed, into the shared queue of WRITTEN, and has them sent.  Waits for room."
-  (let ((shared-queue (written-shared-queue written)))
-    (loop
-      (let ((result (put-in-shared-queue shared-queue octets)))
-        (ecase result
-          ((:room :full)                ; unless they were sent at once, or the poller sees to it
-           (send-waiting (shared-queue-queue shared-queue))
-           (have-owner-send (written-deferred-response written)))
-          (:refused)
-          (:too-long (error 'content-too-long :stream nil))
-          (:over (refuse-write written)))
-        (unless (eq :room result)
-          (await-room-in written))
-        (unless (eq :refused result)
-          (return))))))
+  (let ((deferred-response (written-deferred-response written))
+        (shared-queue (written-shared-queue written)))
+    (ecase (put-waiting deferred-response shared-queue t
+                        (lambda () (put-in-shared-queue shared-queue octets)))
+      (:room)
+      (:too-long (error 'content-too-long :stream nil))
+      (:over (refuse-write written)))))
 
 (defun make-writer (written)
   "A function with which an application writes WRITTEN: a string, octets or NIL, from START to END.

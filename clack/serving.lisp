@@ -74,8 +74,8 @@ Replaced as a whole.")
 (defmethod identifier-of ((environment cons))
   (keep-request-id (exchange-request-id (getf environment :clack.io))))
 
-(defmethod watch-of ((environment cons))
-  (exchange-watch (getf environment :clack.io)))
+(defmethod limited-exchange-of ((environment cons))
+  (getf environment :clack.io))
 
 ;;; Failures
 
@@ -141,7 +141,7 @@ connection's outcome, :PARK or :CLOSE."
                (let ((response (call-with-handler-limit exchange #'call-application)))
                  (unless (or (exchange-deferred-response exchange)
                              (and (exchange-upgrade exchange) (taken-over-p exchange))
-                             (and (exchange-watch exchange) (handler-timed-out-p exchange)))
+                             (and (exchange-claim exchange) (handler-timed-out-p exchange)))
                    (check-response response)
                    (send-response exchange
                                   ;; Load balancers ask so whether the server is alive.
@@ -152,13 +152,13 @@ connection's outcome, :PARK or :CLOSE."
       (declare (dynamic-extent #'blameless-p #'debug #'call-application #'answer))
       (multiple-value-bind (failure backtrace) (call-catching #'answer #'blameless-p)
         (let ((gone-p (and failure (client-gone-p failure exchange)))
-              (late-p (and (exchange-watch exchange) (handler-timed-out-p exchange)))
+              (late-p (and (exchange-claim exchange) (handler-timed-out-p exchange)))
               (taken-over-p (and (exchange-upgrade exchange) (taken-over-p exchange))))
           (handler-case
               (cond ((null failure))
                     (taken-over-p
                      (unless gone-p
-                       (fail-program-socket (exchange-upgrade exchange) failure backtrace)))
+                       (fail-websocket (exchange-upgrade exchange) failure backtrace)))
                     (gone-p
                      (note-event exchange :reply-cut))
                     (t

@@ -506,15 +506,6 @@ universal time, unless it is NIL.  Appends nothing if it signals INVALID-HEADER 
 (defparameter *last-chunk* (coerce '(48 13 10 13 10) 'octets)
   "The end of a chunked body: the chunk of size 0, and no trailer field (RFC 9112, section 7.1).")
 
-(defun encode-chunk-start (output size)
-  "Appends the size line of a chunk of SIZE octets, at least 1, to OUTPUT.  The caller sends that
-many octets after it, and then sends *LINE-END* (RFC 9112, section 7.1)."
-  (declare (type output output) #.*plain-policy*)
-  (check-type size (and content-size (integer 1)))
-  (append-to (output octets position 17)
-    (put-line-end octets (put-number octets position size 16)))
-  (values))
-
 ;;; A chunk that grows in place: its size is known only after its last octet is written.
 ;;;
 ;;;   start               end

@@ -54,7 +54,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
    #:utf-8-octets #:encode-event #:encode-comment #:malformed-event
-   #:encode-chunk-start #:*last-chunk*
+   #:*last-chunk*
    #:chunk-room #:lengthen-chunk #:chunk-of
    #:reason-phrase #:media-type-of-file #:body-allowed-p #:imf-fixdate #:rendered-second
    ;; lists and words in header fields

@@ -209,7 +209,7 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
            (when condition              ; the client gets its answer all the same
              (log-handler-error condition backtrace))
            (setf hunchentoot:*session* (hunchentoot:session request)) ; any thread's
-           (cond ((functionp (deferred-response-answer deferred-response))
+           (cond ((functionp (deferred-response-state deferred-response))
                   (call-answer (take-answer deferred-response)))
                  ((not *close-hunchentoot-stream*) ; a program has taken the connection
                   (withdraw-deferred-response deferred-response)

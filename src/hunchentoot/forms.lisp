@@ -40,7 +40,7 @@ where the content is not ours, or where only its stream is wanted."
            (apply hunchentoots arguments))
           (want-stream
            ;; No minimum rate: a program that reads a stream may have agreed on another pace.
-           (setf (io-pace (content-io content)) nil)
+           (setf (content-paced-p content) nil)
            (invite-content content)
            (apply hunchentoots arguments))
           (t

@@ -31,24 +31,22 @@ STATUS, HEADERS and CONTENT-TYPE are as COMPLETE-REPLY takes them.  HIGH-WATER-M
 octets, an integer, may wait for a client that does not take them.  REPLY has no deadline from now
 on, and its status and Content-Length must not change.  A stream that is not closed stays open until
 the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
-  (let ((deferred-response (deferred-reply-deferred-response reply))
-        (settle (lambda () (settle-reply status headers content-type)))
-        (stream nil))
-    (flet ((make-it ()
-             (destructuring-bind (&optional request reply) (deferred-reply-objects reply)
-               (when request            ; the reply is not over
-                 (let* ((length (or (cdr (assoc :content-length headers :test #'string-equal))
-                                    (hunchentoot:content-length reply)))
-                        (framing (framing-for request (or status (hunchentoot:return-code reply))
-                                              length)))
-                   (setf stream
-                         (make-outgoing-stream
-                          deferred-response
-                          (queue-of-exchange (deferred-response-exchange deferred-response)
-                                             high-water-mark (and (integerp framing) framing))
-                          framing (hunchentoot:reply-external-format reply) settle)))))))
-      (and (call-to-answer deferred-response #'make-it)
-           stream))))
+  (let* ((deferred-response (deferred-reply-deferred-response reply))
+         (stream
+           (destructuring-bind (&optional request reply) (deferred-reply-objects reply)
+             (when request              ; the reply is not over
+               (let* ((length (or (cdr (assoc :content-length headers :test #'string-equal))
+                                  (hunchentoot:content-length reply)))
+                      (framing (framing-for request (or status (hunchentoot:return-code reply))
+                                            length)))
+                 (make-outgoing-stream
+                  deferred-response
+                  (queue-of-exchange (deferred-response-exchange deferred-response)
+                                     high-water-mark (and (integerp framing) framing))
+                  framing (hunchentoot:reply-external-format reply)
+                  (lambda () (settle-reply status headers content-type))))))))
+    (and (answer-deferred-response deferred-response stream)
+         stream)))
 
 (defun begin-outgoing (deferred-response stream)
   "Sends the head of STREAM, the answer to DEFERRED-RESPONSE, in the context of that."
@@ -107,43 +105,20 @@ has stopped, or the reply has no content, as the reply to HEAD."
 (defun write-octets (stream octets wait)
   "Writes OCTETS, which do not change any more, to STREAM.  WAIT and values are as in
 WRITE-OUTGOING."
-  (let* ((framing (outgoing-stream-framing stream))
-         (shared-queue (outgoing-stream-shared-queue stream))
-         (deferred-response (outgoing-stream-deferred-response stream)))
-    (when (shared-queue-shut-p shared-queue)
-      (refuse-write stream))
-    (when (or (eq :none framing) (zerop (length octets)))
-      (return-from write-octets t))
-    (flet ((room-p ()
-             ;; Waits for that as WAIT says, unless this is the thread that would make room.
-             (let ((room-p (if (and wait
-                                    (not (eq (bt:current-thread)
-                                             (deferred-response-owner deferred-response))))
-                               (await-room shared-queue (if (eq t wait) nil wait))
-                               (not (full-p shared-queue)))))
-               (when (and (shared-queue-ended-p shared-queue)
-                          (not (outgoing-stream-closed-p stream))) ; else they may have been sent
-                 (refuse-write stream))
-               room-p)))
-      (let ((framed (framed octets framing)))
-        (put-waiting (lambda ()
-                       (let ((put (put-in-shared-queue shared-queue framed)))
-                         (case put
-                           (:too-long (error 'content-too-long :stream nil))
-                           (:over (refuse-write stream)))
-                         (have-owner-send deferred-response)
-                         put))
-                     #'room-p)))))
-
-(defun put-waiting (put room-p)
-  "Calls PUT, which returns what PUT-IN-SHARED-QUEUE does, until that has taken the octets.  Returns
-true when more may follow at once.  ROOM-P waits for room, and returns true when there is some."
-  (loop
-    (ecase (funcall put)
-      (:room (return t))
-      (:full (return (funcall room-p)))
-      (:refused (unless (funcall room-p)
-                  (error 'stream-full))))))
+  (let ((framing (outgoing-stream-framing stream))
+        (shared-queue (outgoing-stream-shared-queue stream)))
+    (cond ((shared-queue-shut-p shared-queue)
+           (refuse-write stream))
+          ((or (eq :none framing) (zerop (length octets))))
+          (t
+           (let ((framed (framed octets framing)))
+             (ecase (put-waiting (outgoing-stream-deferred-response stream) shared-queue wait
+                                 (lambda () (put-in-shared-queue shared-queue framed)))
+               (:room t)
+               (:full nil)
+               (:refused (error 'stream-full))
+               (:too-long (error 'content-too-long :stream nil))
+               (:over (refuse-write stream))))))))
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when STREAM, an OUTGOING-STREAM, has room: at once if it

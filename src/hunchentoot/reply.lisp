@@ -262,9 +262,9 @@ content.  Leaves the handler by a throw if the method is HEAD."
         (whole-or-broken (io)
           (begin-reply acceptor status event)
           (write-encoded io reply)))
-      (setf *hunchentoot-stream* (make-reply-stream io *hunchentoot-stream* framing))
-      (when (eql status hunchentoot:+http-switching-protocols+)
-        (let-program-talk-on request))
+      (if (eql status hunchentoot:+http-switching-protocols+)
+          (let-program-talk-on request)
+          (setf *hunchentoot-stream* (make-reply-stream io *hunchentoot-stream* framing)))
       (cond ((eq :head (hunchentoot:request-method request))
              (throw 'request-processed nil))
             ;; At once, as Hunchentoot does, since the handler may take long.

@@ -199,7 +199,7 @@ all other work for a short request."
       ;; They may be left from an earlier request, where one call serves all requests.
       (setf (exchange-deferred-response exchange) nil
             (exchange-upgrade exchange) nil
-            (exchange-watch exchange) nil)
+            (exchange-claim exchange) nil)
       (let ((outcome (call-with-connection-stream exchange (http-stream http) #'process-it)))
         (if (eq :deferred outcome)
             (leave-or-keep exchange)
@@ -237,9 +237,8 @@ the head."
                        (call-with-handler-limit exchange #'handle)
                        (values nil nil nil nil))) ; making the request has found it bad
                  (handle ()
-                   (when (exchange-watch exchange) ; kept for any thread that has REQUEST
-                     (setf (hunchentoot:aux-request-value 'watch request)
-                           (exchange-watch exchange)))
+                   (when (exchange-claim exchange) ; kept for any thread that has REQUEST
+                     (setf (hunchentoot:aux-request-value 'exchange request) exchange))
                    (call-handler acceptor request)))
           (declare (dynamic-extent #'answer #'call-in-time #'handle))
           (call-as-request request #'answer #'delete-files))
@@ -251,8 +250,8 @@ the head."
           (note-event exchange :switch)
           (setf (slot-value request 'content-stream) (stream-for-program exchange))))))
 
-(defmethod watch-of ((request hunchentoot:request))
-  (hunchentoot:aux-request-value 'watch request))
+(defmethod limited-exchange-of ((request hunchentoot:request))
+  (hunchentoot:aux-request-value 'exchange request))
 
 (defun call-handler (acceptor request)
   "Calls the handler for REQUEST.  Returns its value, or NIL, the condition that it signalled and a
@@ -275,7 +274,7 @@ content, or NIL, a condition and a backtrace; and as fourth value true if it was
       (when (exchange-upgrade exchange)
         (check-switch exchange condition))
       (let ((deferred-response (exchange-deferred-response exchange)))
-        (cond ((and (exchange-watch exchange) (handler-timed-out-p exchange))
+        (cond ((and (exchange-claim exchange) (handler-timed-out-p exchange))
                ;; The request was answered in place of its handler.
                (when (and condition (not (departure-p condition)))
                  (log-handler-error condition backtrace))

@@ -147,21 +147,12 @@ WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
 (defun send-frame (socket frame wait)
   "Has FRAME sent to SOCKET; WAIT, values and conditions are as in WRITE-OUTGOING."
   (check-type socket websocket)
-  (let ((queue (websocket-shared-queue socket)))
-    (flet ((room-p ()                   ; waits for that as WAIT says
-             (let ((room-p (or (not (full-p queue))
-                               (and wait (await-room-in-websocket socket wait)))))
-               (when (shared-queue-ended-p queue)
-                 (error 'client-left :source socket))
-               room-p)))
-      (put-waiting (lambda ()
-                     (let ((put (put-in-websocket socket frame)))
-                       (when (owner-wanted-p queue)
-                         (resume-websocket socket))
-                       (if (eq :over put)
-                           (error 'client-left :source socket)
-                           put)))
-                   #'room-p))))
+  (ecase (put-waiting socket (websocket-shared-queue socket) wait
+                      (lambda () (put-in-websocket socket frame)))
+    (:room t)
+    (:full nil)
+    (:refused (error 'stream-full))
+    (:over (error 'client-left :source socket))))
 
 (defun close-websocket (socket &key (code 1000) (reason ""))
   "Ends SOCKET, a WEBSOCKET, with a close frame behind earlier messages.  CODE is an integer of RFC

@@ -402,7 +402,7 @@ served, since the poller will not report them."
          (or (plusp (io-reserved (http-io http)))
              (and content (plusp (content-reserved content)))
              (and (websocket-p suspended-exchange)
-                  (plusp (account-size (websocket-memory suspended-exchange))))))))
+                  (plusp (websocket-reserved suspended-exchange)))))))
 
 ;;; The end
 

@@ -264,15 +264,15 @@ it: those of the last two minutes, then one each second, which it shares with th
 its engine.  A slow client misses some.  Ends when the client leaves or the server stops.  The
 result has no meaning."
   (let* ((deferred-response (streamed-answer-deferred-response answer))
+         (shared-queue (streamed-answer-shared-queue answer))
          (feed (watch-servers (suspended-exchange-engine deferred-response) servers)))
     (let ((viewer (lambda (event)
-                    (when (member (put-in-shared-queue (streamed-answer-shared-queue answer)
-                                                       (framed event framing))
-                                  '(:room :full))
-                      (have-owner-send deferred-response)))))
+                    (put-waiting deferred-response shared-queue nil
+                                 (lambda ()
+                                   (put-in-shared-queue shared-queue (framed event framing)))))))
       (with-lock-briefly (*live-feeds-lock*)
         (push viewer (live-feed-viewers feed)))
-      (call-when-over (streamed-answer-shared-queue answer)
+      (call-when-over shared-queue
                       (lambda ()
                         (with-lock-briefly (*live-feeds-lock*)
                           (setf (live-feed-viewers feed)

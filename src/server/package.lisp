@@ -10,7 +10,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
                 #:make-message-decoder #:decode-message #:end-decoding
                 #:encode-frame #:encode-close
                 #:+abnormal-end+ #:+going-away+
-                #:whole-frame-p #:close-frame-code #:frame-of-client #:close-of-client
+                #:close-frame-code #:frame-of-client #:close-of-client
                 #:failure-code-p
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:export
@@ -23,12 +23,8 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; buffered connections
    #:io-tls-handle #:encrypted-stream
    #:handshake-failure-kind #:handshake-failure-kinds
-   #:io-open-p #:io-stream
-   #:io-descriptor
-   #:io-pace
-   #:flushed-p #:flush-io
-   #:engine-sends-p #:*high-water-mark* #:io-talked-on-p
-   #:write-with-backpressure
+   #:io-open-p #:io-descriptor #:io-talked-on-p
+   #:flushed-p #:*high-water-mark* #:write-with-backpressure
    ;; streams of the Lisp's own beside buffered connections
    #:lent-open-p
    #:stream-timeout #:descriptor-broken
@@ -73,8 +69,8 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:exchange-head #:exchange-status #:exchange-words #:exchange-duration
    #:note-served
    #:last-of-connection-p
-   #:exchange-watch #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
-   #:handler-timed-out-p #:watch-of #:request-timed-out-p #:call-when-timed-out
+   #:exchange-claim #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
+   #:handler-timed-out-p #:limited-exchange-of #:request-timed-out-p #:call-when-timed-out
    #:exchange-protocol #:note-event #:exchange-access #:exchange-deferred-response
    #:exchange-request-id #:keep-request-id
    #:request-id #:identifier-of
@@ -86,30 +82,27 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:deferred-response-context #:deferred-response-shared-queue #:deferred-response-endless-p
    #:deferred-response-left-p
    #:deferred-response-unsent-p #:deferred-response-over-p #:deferred-response-answer
-   #:deferred-response-owner #:answer-deferred-response #:call-to-answer
+   #:deferred-response-state #:deferred-response-owner #:answer-deferred-response
    #:withdraw-deferred-response #:take-answer
    #:streamed-answer #:refuse-write
-   #:queue-of-exchange #:have-owner-send
+   #:queue-of-exchange #:put-waiting
    #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
    #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p
    #:put-in-websocket #:resume-websocket
    #:close-websocket-with #:call-for-websocket
-   #:await-room-in-websocket
    #:exchange-upgrade
-   #:make-program-socket #:begin-to-speak #:end-websocket #:fail-program-socket
+   #:make-program-socket #:begin-to-speak #:end-websocket #:fail-websocket
    #:websocket-on-message #:listen-to-program-socket
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket
    #:finish-program-socket
    #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced
-   #:silent-again-p
-   #:shared-queue #:shared-queue-queue
-   #:put-in-shared-queue #:full-p #:owner-wanted-p
+   #:silent-again-p #:shared-queue #:put-in-shared-queue #:full-p #:owner-wanted-p
    #:shared-queue-shut-p #:close-shared-queue
    #:drop-shared-queue #:end-shared-queue
-   #:call-when-room #:await-room #:await-peer #:begin-shared-queue
+   #:call-when-room #:begin-shared-queue
    ;; requests
    #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
-   #:content-io #:content-size #:content-announced #:content-left #:invite-content
+   #:content-paced-p #:content-size #:content-announced #:content-left #:invite-content
    #:refuse-content #:keep-reply-from #:read-all-content #:reserve-memory
    #:content-limits #:end-taking #:with-content #:rewind
    #:abandon-content #:*no-content*

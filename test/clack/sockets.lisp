@@ -296,7 +296,7 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
                         (record calls kind)
                         (write-close io 3001 (lambda ()
                                                (record calls (if (eq :text kind)
-                                                                 :called :called-at-once))
+                                                                 :called :called-too))
                                                (close-clack-socket io)))
                         (when (eq :close kind)
                           (record calls :written))))
@@ -306,7 +306,7 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
         (say-close talk 3001)
         (is (equal '(:end) (hear talk))))
       (eventually ("the callbacks to be called") (plusp (recorded-count calls :written)))
-      (is (equal '(:text :close :called :called-at-once :written) (recorded calls)))
+      (is (equal '(:text :close :written :called :called-too) (recorded calls)))
       (setf (recorder-entries calls) '())
       (with-talk (talk)                 ; whose client does not answer
         (tell talk "go")

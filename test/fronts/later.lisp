@@ -199,8 +199,7 @@
     (with-connection (connection)
       (loop repeat 2 do (is (= 504 (response-status (exchange connection "/")))))
       (let ((answer (await-answer answers)))
-        (is (null (funcall answer 200 '() "late")))
-        (signals recycling:reply-already-sent (funcall answer 200 '() "later")))
+        (loop repeat 2 do (is (null (funcall answer 200 '() "late")))))
       (signals recycling:client-left (funcall (funcall (await-answer answers) 200 '()) "late"))
       (is (equal "word" (exchange-text connection "/word"))))))
 

@@ -53,9 +53,7 @@
     (loop for start = 0 then end
           for end = (min 5000 (+ start (* 7 (1+ (mod start 97)))))
           while (< start 5000)
-          do (http:encode-chunk-start output (- end start))
-             (http:encode-octets output octets start end)
-             (http:encode-octets output http:*line-end*))
+          do (http:encode-octets output (http:chunk-of (subseq octets start end))))
     (http:encode-octets output http:*last-chunk*)
     (is (equal `((:request :method :post :body ,(octet-text octets)))
                (mapcar (lambda (event)

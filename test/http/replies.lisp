@@ -172,8 +172,6 @@
                             (http:encode-header output :content-length (1- (expt 2 60)))))
                    (list* "1152921504606846975"
                           (lambda (output) (http:encode-decimal output (1- (expt 2 60)))))
-                   (list* (format nil "fffffffffffffff~C~C" #\Return #\Linefeed)
-                          (lambda (output) (http:encode-chunk-start output (1- (expt 2 60)))))
                    (list* (octet-text (utf-8-octets (sample-string '(65 233 #x20AC))))
                           (lambda (output)
                             (http:encode-string output (sample-string '(65 233 #x20AC)) :utf-8)))
@@ -320,15 +318,7 @@
         do (is (null (http::put-utf-8 target 0 room (sample-string codes))))
            (is (every (lambda (octet) (= 255 octet)) (subseq target room)) "~S" codes)))
 
-;;; Chunks
-
-(test sizes-of-chunks-are-hexadecimal
-  (dolist (size (remove 0 (numbers-around-powers 16)))
-    (is (equal (format nil "~(~X~)~C~C" size #\Return #\Linefeed)
-               (encoding (output) (http:encode-chunk-start output size))))))
-
-(test an-empty-chunk-never-ends-the-body
-  (signals error (http:encode-chunk-start (http:make-output) 0)))
+;;; Interim replies
 
 (test the-interim-reply-is-a-status-line
   (is (equal (lines-text '("HTTP/1.1 100 Continue" ""))

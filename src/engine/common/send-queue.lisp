@@ -55,7 +55,6 @@
   (parts '() :type list)
   (last '() :type list)
   (size 0 :type fixnum)                 ; how many octets wait
-  (held '() :type list)                 ; vectors that wait for something else, the last first
   ;; A function that sends instead of the descriptor.  It takes a list of parts, the first with
   ;; octets left, and returns what SEND-OCTETS does; or NIL.
   (sender nil :type (or null function))
@@ -97,17 +96,6 @@
 MAKE-ROOM-FOR-OUTPUT."
   (incf (send-queue-reserved queue) octets)
   (reserve-client-memory octets nil))
-
-(defun hold-octets (queue octets)
-  "Keeps OCTETS, a vector, in QUEUE until RELEASE-HELD."
-  (hold-memory queue (length octets))
-  (push octets (send-queue-held queue)))
-
-(defun release-held (queue)
-  "Queues what is held in QUEUE, to be sent."
-  (dolist (octets (reverse (shiftf (send-queue-held queue) '())))
-    (hold-memory queue (- (length octets)))
-    (queue-octets queue octets 0 (length octets) nil)))
 
 (defun put-parts (queue parts)
   "Queues PARTS, a list."
@@ -218,7 +206,6 @@ which QUEUE is dead, or NIL."
   (drop-parts (send-queue-parts queue))
   (setf (send-queue-parts queue) '()
         (send-queue-last queue) '()
-        (send-queue-held queue) '()
         (send-queue-size queue) 0
         (send-queue-looked queue) nil)
   (hold-memory queue (- (send-queue-reserved queue)))
@@ -309,7 +296,7 @@ an event: the owner of the connection closes it, and calls the functions that wa
 ;;;   less than the least rate       since a wait for it began, beyond a time of grace
 ;;;
 ;;;   while                          the peer is looked at by
-;;;   a handler waits for room       its worker: the server's AWAIT-TAKER
+;;;   a handler waits for room       its worker: the server's AWAIT-PEER
 ;;;   no thread has the connection   the sentinel
 ;;;
 ;;; Only waits count, and the octets taken during them: a handler may be slow as well.

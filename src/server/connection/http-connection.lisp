@@ -40,7 +40,7 @@
   (content nil)
   ;; The SUSPENDED-EXCHANGE of HTTP; NIL while requests are read.
   (suspended-exchange nil)
-  (watch nil)                           ; the HANDLER-WATCH of the handler that runs, or NIL
+  (limited-exchange nil)                ; the EXCHANGE whose handler runs with a limit, or NIL
   ;; Address and port of the peer of HTTP, a list; with the PROXY protocol, of the proxy's client.
   (remote '() :type list)
   ;; Address and port of our end of HTTP, a list; with the PROXY protocol, of the proxy's.
@@ -230,51 +230,3 @@ that has too many, refuses it, and returns NIL."
                (format nil "~A has ~A open, as many as one address may"
                        (client-address connection)
                        (limits-address-connections (application-limits application)))))
-
-;;; The share of one connection in the client memory budget (see memory-budget.lisp of the engine).
-;;; It grows and shrinks with the memory that the connection keeps.  One thread reserves.  Any
-;;; thread may close the account, even more than once; from then on no reservation succeeds, so
-;;; that none outlives the connection.
-
-(defstruct (memory-account (:include opaque) (:conc-name account-)
-                           (:constructor make-memory-account ()) (:copier nil))
-  "The memory that is reserved for the input of one connection."
-  (octets 0))                           ; NIL after closing
-
-(defun account-size (account)
-  "How many octets are reserved for ACCOUNT."
-  (or (account-octets account) 0))
-
-(defun change-account (account octets &optional (share 1))
-  "Adds OCTETS, which may be negative, to ACCOUNT and the budget.  Returns NIL, and changes nothing,
-where more than SHARE of the budget would be in use, or ACCOUNT was closed."
-  (uninterruptibly
-    (when (or (minusp octets) (reserve-client-memory octets share))
-      (let ((changed-p (loop for old = (account-octets account)
-                             while old
-                             when (compare-and-set (account-octets account) old (+ old octets))
-                               return t)))
-        (release-client-memory (if changed-p (- octets) octets)) ; nothing if that is below 0
-        changed-p))))
-
-(defun reserve-for-account (account octets &optional (share 1))
-  "Reserves OCTETS for ACCOUNT, within SHARE of the budget.  Returns NIL where there is no memory,
-or ACCOUNT was closed; then the caller drops the data."
-  (and (change-account account octets share)
-       ;; A vector that grows to twice its size is copied, so the heap needs room for twice the
-       ;; growth.
-       (make-room-in-heap (* 2 octets))))
-
-(defun reduce-account (account octets)
-  "Releases all but OCTETS of the reservation of ACCOUNT."
-  (let ((more (- (account-size account) octets)))
-    (when (plusp more)
-      (change-account account (- more)))))
-
-(defun close-account (account)
-  "Releases the reservation of ACCOUNT, and prevents further ones."
-  (uninterruptibly
-    (loop for old = (account-octets account)
-          while old
-          when (compare-and-set (account-octets account) old nil)
-            do (release-client-memory old))))

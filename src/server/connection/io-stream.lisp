@@ -55,8 +55,8 @@ BODY ends the connection."
                     (flush-io io))))
     (send-unsent)
     (when (io-lent io)
-      (forget-closed-lent io)
-      (open-descriptor io)              ; signals when it was closed
+      (unless (lent-open-p io)
+        (fail-as-broken io +ebadf+))
       (finish-output (io-lent io)))
     (when (plusp (io-fill io))
       (push-buffer io)
@@ -89,7 +89,7 @@ in a buffer.  Octets in the queue may wait: the engine sends them."
 (defun output-buffer (io)
   "The output buffer of IO, which may be full."
   (or (io-output io)
-      (setf (io-output io) (take-buffer :output))))
+      (setf (io-output io) (take-buffer))))
 
 (defconstant +slice-octets+ (* 256 1024)
   "A long vector is written by slices of so many octets, so that few of them are ever copied.")
@@ -100,7 +100,7 @@ queued, up to the high-water mark."
   (loop while (< start end)
         do (if (and (typep sequence 'octets)
                     (zerop (io-fill io))
-                    (>= (- end start) +output-size+)
+                    (>= (- end start) +buffer-size+)
                     (engine-sends-p io))
                ;; Without a copy, as far as the socket takes it.
                (let ((next (min end (+ start +slice-octets+))))
@@ -131,7 +131,7 @@ otherwise each would be a TLS record and a system call.  Returns what SEND-OCTET
              (or (null (rest parts))
                  (>= (- (part-end part) (part-position part)) +gathered-octets+)))
         (funcall send (octets-part-octets part) (part-position part) (part-end part))
-        (let ((buffer (take-buffer :output))
+        (let ((buffer (take-buffer))
               (fill 0))
           (loop for part in parts
                 while (< fill +gathered-octets+)
@@ -147,7 +147,7 @@ otherwise each would be a TLS record and a system call.  Returns what SEND-OCTET
                           (return))))
                      (setf fill next)))
           (prog1 (if (plusp fill) (funcall send buffer 0 fill) 0) ; 0 if a file ends too early
-            (return-buffer :output buffer))))))
+            (return-buffer buffer))))))
 
 (defun begin-tls (io context)
   "Makes IO, of a descriptor, carry TLS by CONTEXT, a TLS-CONTEXT.  The handshake is not begun."
@@ -174,15 +174,23 @@ otherwise each would be a TLS record and a system call.  Returns what SEND-OCTET
 (defun make-io-stream (descriptor queue &optional source beneath)
   "A stream of octets, with its buffered connection: on DESCRIPTOR, which is open and non-blocking,
 with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that of BENEATH."
-  (let ((io (make-io descriptor queue source beneath)))
+  (let ((io (make-io descriptor queue nil beneath)))
     (when source
-      (flet ((send (octets start end)
-               (or-broken (source)
-                 (write-stream-octets source octets start end)
-                 (- end start))))
-        (setf (send-queue-sender queue) (lambda (parts) (send-parts-by #'send parts))
-              (send-queue-waits-p queue) t)))
+      (carry-by io source))
     (setf (io-stream io) (make-instance 'descriptor-stream :io io))))
+
+(defun carry-by (io source)
+  "Makes the stream SOURCE carry the octets of IO in both directions, in place of a descriptor."
+  (let ((queue (make-send-queue)))
+    (flet ((send (octets start end)
+             (or-broken (source)
+               (write-stream-octets source octets start end)
+               (- end start))))
+      (setf (send-queue-sender queue) (lambda (parts) (send-parts-by #'send parts))
+            (send-queue-waits-p queue) t
+            (io-descriptor io) nil
+            (io-source io) source
+            (io-queue io) queue))))
 
 (defun socket-io (socket)
   "The buffered connection of SOCKET; NIL where it is none of ours."
@@ -229,7 +237,7 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
             (ecase (io-owner io)
               (:engine (shut-descriptor descriptor :io))
               (:stream (close-descriptor descriptor))
-              ((:closing :lent)))
+              (:closing))
             (close-lent io))))
       t)))
 
@@ -251,7 +259,7 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
   (loop with io = (stream-io stream)
         with position = start
         while (and (< position end)
-                   (await-input-of io (min (- end position) +input-size+)))
+                   (await-input-of io (min (- end position) +buffer-size+)))
         do (incf position (copy-input io sequence position end))
         finally (return position)))
 
@@ -282,12 +290,12 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
 ;;; support: they set time limits, ask for the descriptor, read characters.  So a program that asks
 ;;; for the stream gets one of those, LENT, with a duplicate of the descriptor.
 ;;;
-;;; - The octets that we have received go to LENT each time that a program asks for it; what it has
-;;;   read ahead, we read first.
+;;; - From then on LENT is read in place of the descriptor; it gets the octets that were received
+;;;   before.  Over TLS it has only the time limits.
 ;;; - Octets written to LENT are sent before octets written to the buffered connection later.
 ;;; - LENT has the time limit for both.
 ;;; - If a program closes LENT, the connection ends with the request.  When the connection is given
-;;;   away, the buffered connection uses the descriptor of LENT, and the engine closes its own.
+;;;   away, LENT carries it, and the engine closes its own descriptor.
 
 (defmethod octet-stream-descriptor ((stream descriptor-stream))
   (io-descriptor (stream-io stream)))
@@ -298,14 +306,14 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
           (io-lent io) stream)))
 
 (defmethod hand-octets-over ((octet-stream descriptor-stream))
-  (let* ((io (stream-io octet-stream))
-         (start (io-start io))
-         (end (io-end io)))
-    (when (and (io-descriptor io) (open-stream-p (io-lent io)))
+  (let ((io (stream-io octet-stream)))
+    (when (and (io-descriptor io) (lent-open-p io))
       (send-output io)
-      (when (and (< start end) (not (io-tls io))) ; the stream of the Lisp would read what TLS sent
-        (put-read-ahead (io-lent io) (io-input io) start end)
-        (setf (io-start io) end)))))
+      (unless (io-tls io)
+        (when (< (io-start io) (io-end io))
+          (put-read-ahead (io-lent io) (io-input io) (io-start io) (io-end io)))
+        (setf (io-start io) (io-end io)
+              (io-source io) (io-lent io))))))
 
 (defun lent-open-p (io)
   "True when there is a stream beside IO, and it is open."
@@ -319,39 +327,7 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
              (not (lent-open-p io)))
     (drop-descriptor io)))
 
-(defun receive-beside-lent (io octets start end)
-  "Like RECEIVE-OCTETS; octets that the stream beside IO has read ahead come first."
-  (forget-closed-lent io)
-  (if (null (io-descriptor io))
-      0
-      (let* ((ahead (take-read-ahead (io-lent io)))
-             (count (min (length ahead) (- end start))))
-        (cond ((zerop count)
-               (receive-octets (io-descriptor io) octets start end))
-              (t
-               (replace octets ahead :start1 start :end2 count)
-               (when (< count (length ahead))
-                 (put-read-ahead (io-lent io) ahead count (length ahead)))
-               count)))))
-
 (defun close-lent (io)
   "Closes the stream beside IO, if there is one.  Unflushed output is lost."
   (when (io-lent io)
     (close (io-lent io) :abort t)))
-
-(defun hand-descriptor-over (io)
-  "Sends the unsent octets of IO, then gives its descriptor to its stream, which closes it from now
-on.  Returns NIL when the descriptor was closed already."
-  (send-output io)
-  (setf (io-owner io) :stream)
-  (and (io-descriptor io) t))
-
-(defun leave-to-lent (io)
-  "Sends the unsent octets of IO, then makes the descriptor of the stream beside it that of IO,
-blocking, as programs expect.  The caller closes the former descriptor."
-  (send-output io)
-  (setf (io-descriptor io) (lisp-stream-descriptor (io-lent io))
-        ;; The former queue stays with the connection.
-        (io-queue io) (make-send-queue (io-descriptor io))
-        (io-owner io) :lent)
-  (set-blocking (io-descriptor io)))

@@ -14,8 +14,8 @@
 
 (defstruct (worker-buffers (:include opaque) (:constructor make-worker-buffers ()))
   "The buffers and the parser of a worker."
-  (input nil)                           ; a buffer that no connection uses, or NIL
-  (output nil)
+  (first nil)                           ; buffers that no connection uses, or NIL
+  (second nil)
   (parser nil)                          ; of request heads, between two requests
   (reply (make-output) :read-only t)    ; replies are composed here
   (line (make-output) :read-only t))    ; lines of a journal are composed here
@@ -47,54 +47,33 @@ thread changes it at the same time."
     (when (< (length items) (free-list-most free-list))
       (compare-and-set (free-list-items free-list) items (cons object items)))))
 
-(eval-when (:compile-toplevel :load-toplevel :execute)
-  (defconstant +vector-header-octets+ 16
-    "How many octets of SBCL's heap a vector takes before its elements.  The heap consists of pages
-of 32 KiB.  A vector of 16 KiB plus header takes a whole page, and half of that is lost."))
-(defconstant +input-size+ (- (* 16 1024) +vector-header-octets+))
-(defconstant +output-size+ (- (* 32 1024) +vector-header-octets+))
+(defconstant +buffer-size+ (- (* 32 1024) 16)
+  "With its header, such a vector takes one page of SBCL's heap.")
 
-;; A connection often takes a buffer in one thread and returns it in another.  So each worker keeps
-;; at most one of each kind, and all threads share a free list for the others.  Wherever the buffers
-;; flow, about as many exist as are in use.
+(defvar *buffers* (make-free-list 64)
+  "Buffers that neither a connection nor a worker has.  A connection often takes a buffer in one
+thread and returns it in another: wherever they flow, about as many exist as are in use.")
 
-(defvar *input-buffers* (make-free-list 32)
-  "Input buffers that neither a connection nor a worker has.")
+(defun take-buffer ()
+  "A buffer for the input or the output of a connection."
+  (let ((own *worker-buffers*))
+    (or (and own (or (shiftf (worker-buffers-first own) nil)
+                     (shiftf (worker-buffers-second own) nil)))
+        (take-from-free-list *buffers*)
+        (make-octets +buffer-size+))))
 
-(defvar *output-buffers* (make-free-list 32)
-  "Output buffers that neither a connection nor a worker has.")
-
-(defun take-buffer (kind)
-  "A buffer of KIND, :INPUT or :OUTPUT."
-  (ecase kind
-    (:input (or (and *worker-buffers* (shiftf (worker-buffers-input *worker-buffers*) nil))
-                (take-from-free-list *input-buffers*)
-                (make-octets +input-size+)))
-    (:output (or (and *worker-buffers* (shiftf (worker-buffers-output *worker-buffers*) nil))
-                 (take-from-free-list *output-buffers*)
-                 (make-octets +output-size+)))))
-
-(defun return-buffer (kind buffer)
-  "Keeps BUFFER, to which nothing refers any more, for the next connection that takes one of KIND."
-  (ecase kind
-    ;; A buffer that grew, for a long head for example, is not kept.
-    (:input (cond ((/= (length (the octets buffer)) +input-size+))
-                  ((and *worker-buffers* (null (worker-buffers-input *worker-buffers*)))
-                   (setf (worker-buffers-input *worker-buffers*) buffer))
-                  (t (put-on-free-list *input-buffers* buffer))))
-    (:output (if (and *worker-buffers* (null (worker-buffers-output *worker-buffers*)))
-                 (setf (worker-buffers-output *worker-buffers*) buffer)
-                 (put-on-free-list *output-buffers* buffer)))))
+(defun return-buffer (buffer)
+  "Keeps BUFFER, to which nothing refers any more, for the next connection that takes one."
+  (let ((own *worker-buffers*))
+    (cond ((/= (length (the octets buffer)) +buffer-size+)) ; it grew, for a long head for example
+          ((and own (null (worker-buffers-first own)))
+           (setf (worker-buffers-first own) buffer))
+          ((and own (null (worker-buffers-second own)))
+           (setf (worker-buffers-second own) buffer))
+          (t
+           (put-on-free-list *buffers* buffer)))))
 
 ;;; A buffered connection
-
-(defstruct (pace (:include opaque) (:constructor make-pace (rate left received)) (:copier nil))
-  "The least rate of input of an IO: RATE octets a second.  When RECEIVED octets had come, LEFT
-milliseconds of waiting were left.  Each RATE further octets add a second.  Only waits for the peer
-count: the reading handler may be slow, too."
-  (rate nil :type (integer 1) :read-only t)
-  (left 0 :type fixnum)
-  (received 0 :type fixnum))
 
 (defstruct (io (:include opaque) (:copier nil)
                (:constructor make-io (descriptor queue source beneath)))
@@ -110,8 +89,8 @@ was written before those.  DRAINED-P is true only if the poller will report the 
   (connection nil)
   ;; The party that closes the descriptor.  :ENGINE: the engine, which watches it, so that CLOSE
   ;; only shuts it down.  :CLOSING: the engine is closing the connection, and CLOSE leaves it alone.
-  ;; :STREAM: CLOSE closes it.  :LENT: the stream in LENT closes it.
-  (owner :engine :type (member :engine :closing :stream :lent))
+  ;; :STREAM: CLOSE closes it.
+  (owner :engine :type (member :engine :closing :stream))
   (lent nil)                            ; the Lisp's own stream beside it, see io-stream.lisp
   (source-ready-p nil)                  ; the socket beneath SOURCE has octets that were not read
   (milliseconds -1 :type fixnum)        ; limit of one wait for input; -1 for none
@@ -119,7 +98,7 @@ was written before those.  DRAINED-P is true only if the poller will report the 
   (start 0 :type index)
   (end 0 :type index)
   (received 0 :type fixnum)             ; octets, since the current request began
-  (pace nil)                            ; the least rate of input, a PACE, or NIL
+  (limit nil :type (or null fixnum))    ; by when content has to come, in MILLISECONDS
   ;; A program uses it for another protocol, and its waits have no share.
   (talked-on-p nil)
   (drained-p nil)
@@ -220,15 +199,6 @@ since no line end may follow."
           (error condition))))
     (- position start)))
 
-(defun read-source (io octets start end wanted)
-  "Like RECEIVE-OCTETS, from the stream that carries IO: WANTED octets, or a line if that is NIL."
-  (let ((stream (io-source io)))
-    (setf (io-source-ready-p io) nil)
-    (or-broken (stream)
-      (if wanted
-          (read-stream-octets stream octets start (min end (+ start wanted)))
-          (read-line-octets stream octets start end)))))
-
 (defun source-ready-p (io)
   "True when a read of the stream that carries IO would return octets, or its end, at once."
   (or (io-source-ready-p io)
@@ -249,13 +219,18 @@ since no line end may follow."
 octets, or up to the end of a line if that is NIL.  Returns :SOME and how many, :NONE or :END.
 Signals DESCRIPTOR-BROKEN."
   (let* ((tls (io-tls io))
-         (count (cond ((io-source io) (read-source io octets start end wanted))
+         (source (io-source io))
+         (count (cond (source
+                       (setf (io-source-ready-p io) nil)
+                       (or-broken (source)
+                         (if wanted
+                             (read-stream-octets source octets start (min end (+ start wanted)))
+                             (read-line-octets source octets start end))))
                       (tls (receive-tls tls octets start end))
-                      ((io-lent io) (receive-beside-lent io octets start end))
                       (t (receive-octets (open-descriptor io) octets start end)))))
     (declare (type fixnum count))
     (setf (io-drained-p io)
-          (cond ((or (io-source io) (io-lent io)) nil) ; that may have taken some
+          (cond ((or source (io-lent io)) nil) ; a program may have taken some
                 ((null tls) (< count (- end start)))
                 ((would-block-p count) (eq :input (tls-awaits tls))) ; or it has read nothing
                 (t (tls-drained-p tls))))
@@ -280,8 +255,8 @@ DESCRIPTOR-BROKEN."
            (return-from fill-input :none))
           ((= start end)
            (setf start 0 end 0)
-           (unless (and buffer (>= (length buffer) +input-size+))
-             (setf buffer (setf (io-input io) (take-buffer :input)))))
+           (unless (and buffer (>= (length buffer) +buffer-size+))
+             (setf buffer (setf (io-input io) (take-buffer)))))
           ((= end (length buffer))      ; move the input, or make the buffer larger
            (setf buffer (replace (if (plusp start) buffer (make-octets (* 2 (length buffer))))
                                  buffer :start2 start :end2 end)
@@ -350,9 +325,9 @@ to find out."
   (when (and (io-input io) (= (io-start io) (io-end io)))
     (setf (io-start io) 0
           (io-end io) 0)
-    (return-buffer :input (shiftf (io-input io) nil)))
+    (return-buffer (shiftf (io-input io) nil)))
   (when (and (io-output io) (zerop (io-fill io)))
-    (return-buffer :output (shiftf (io-output io) nil))))
+    (return-buffer (shiftf (io-output io) nil))))
 
 (defconstant +least-kept+ 256
   "The smallest vector, in octets, for input that waits: a client may send one octet at a time.")
@@ -377,7 +352,7 @@ be in use, or when the heap has no room for MORE."
                                    :start2 (io-start io) :end2 (io-end io))
             (io-start io) 0
             (io-end io) size)
-      (return-buffer :input input)))
+      (return-buffer input)))
   (let ((size (+ more (input-memory io))))
     (cond ((<= size (io-reserved io))
            (release-input io size)
@@ -417,10 +392,9 @@ LIMIT milliseconds; a negative LIMIT means none."
 
 (defun wait-limit (io)
   "The limit of one wait for input of IO, in milliseconds; -1 for no limit."
-  (let* ((below (io-base io))
-         (lent (io-lent below)))
-    (if (and lent (open-stream-p lent))
-        (lisp-stream-milliseconds lent)
+  (let ((below (io-base io)))
+    (if (lent-open-p below)
+        (lisp-stream-milliseconds (io-lent below))
         (io-milliseconds below))))
 
 (defun await-peer (io direction)
@@ -431,21 +405,21 @@ that does not apply to a program that has taken the connection.  Each wait has t
          (queue (io-queue below))
          (began (milliseconds)))
     (flet ((wait ()
-             (let ((pace (io-pace io)) (limit (wait-limit io)))
-               (cond ((and (eq :output direction) (io-source io))
-                      ;; Another thread is in the sender of the queue, which waits for the peer.
-                      (wait-until (lambda () (not (send-queue-sending-p (io-queue io))))
-                                  (bt:make-condition-variable) (send-queue-lock (io-queue io))
-                                  nil 1/100))
-                     ((eq :output direction) (await-taker below))
-                     ((null pace) (await-input-within io limit))
-                     (t
-                      (let ((most (max 0 (+ (pace-left pace)
-                                            (floor (* 1000 (- (io-received io)
-                                                              (pace-received pace)))
-                                                   (pace-rate pace))))))
-                        (await-input-within io (if (minusp limit) most (min limit most)))
-                        (decf (pace-left pace) (- (milliseconds) began))))))))
+             (cond ((eq :input direction)
+                    (let ((limit (wait-limit io))
+                          (left (and (io-limit io) (max 0 (- (io-limit io) began)))))
+                      (await-input-within io (if (and left (not (<= 0 limit left))) left limit))))
+                   ((send-queue-waits-p (io-queue io))
+                    ;; Another thread is in the sender of the queue, which waits for the peer.
+                    (wait-until (lambda () (not (send-queue-sending-p (io-queue io))))
+                                (bt:make-condition-variable) (send-queue-lock (io-queue io))
+                                nil 1/100))
+                   (t
+                    (loop for now = (milliseconds)
+                          when (taker-given-up-p queue now)
+                            do (give-up-taker below)
+                          until (await-descriptor (open-descriptor below) :output
+                                                  :until (next-look-at-taker queue now)))))))
       (declare (dynamic-extent #'wait))
       (if (or (io-talked-on-p io) (not (eq :engine (io-owner below))))
           (wait)
@@ -463,13 +437,3 @@ the connection is broken off first, so that no later wait for this peer is possi
   (when (eq :engine (io-owner io))
     (break-off-io io))
   (error 'stream-timeout :stream (io-stream io)))
-
-(defun await-taker (io)
-  "Waits until the descriptor of IO has room for more octets.  If the peer is too slow (see
-TAKER-GIVEN-UP-P), calls GIVE-UP-TAKER."
-  (loop with queue = (io-queue io)
-        for now = (milliseconds)
-        when (taker-given-up-p queue now)
-          do (give-up-taker io)
-        until (await-descriptor (open-descriptor io) :output
-                                :until (next-look-at-taker queue now))))

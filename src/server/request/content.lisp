@@ -49,8 +49,9 @@
   (position 0 :type index)
   (last-size 0 :type index)             ; octets of the last character that was read
   (given-p nil)                         ; a program has OCTETS
+  (paced-p t)                           ; its reader is given up when it comes too slowly
   (reserved 0 :type index)              ; octets of memory that are reserved for it
-  (began (milliseconds) :type fixnum :read-only t)
+  (began (milliseconds) :type fixnum)   ; a reader's own time is added
   (touched (milliseconds) :type fixnum) ; when the last octets came
   (failure nil))                        ; the condition that each further read signals, or NIL
 
@@ -122,7 +123,7 @@ as one request may have.")
   "Gives the window of CONTENT room for TOTAL octets; NIL where they are to go to a file."
   (or (<= total (length (content-octets content)))
       (let* ((announced (content-announced content))
-             (most (if (>= total +input-size+) *most-content-memory* *content-memory*))
+             (most (if (>= total +buffer-size+) *most-content-memory* *content-memory*))
              ;; What was announced if that is little, or if enough of it has come.
              (size (cond ((and announced (<= total announced most)) announced)
                          ((> total *content-memory*) (* 2 total))
@@ -226,26 +227,30 @@ STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
   (let* ((io (content-io content))
          (decoder (content-decoder content))
          (announced (content-announced content)))
-    (flet ((receive-to-window ()        ; which has room for all that was announced
-             (let ((octets (content-octets content))
-                   (fill (content-count content)))
-               (multiple-value-bind (outcome count) (receive io octets fill announced)
+    (labels ((await-more ()
+               (setf (io-limit io) (and (content-paced-p content) (content-deadline content nil)))
+               (prog1 (await-input-of io (body-octets-due decoder))
+                 (setf (io-limit io) nil)))
+             (receive-to-window ()      ; which has room for all that was announced
+               (let ((octets (content-octets content))
+                     (fill (content-count content)))
+                 (multiple-value-bind (outcome count) (receive io octets fill announced)
+                   (when (eq :some outcome)
+                     (decode-body decoder octets fill (+ fill count))
+                     (incf (content-count content) count)
+                     (incf (content-size content) count))
+                   outcome)))
+             (receive-to-input ()
+               (let ((outcome (cond ((not (and wait-p (io-waits-p io))) (fill-input io))
+                                    ((await-more) :some)
+                                    (t :end))))
                  (when (eq :some outcome)
-                   (decode-body decoder octets fill (+ fill count))
-                   (incf (content-count content) count)
-                   (incf (content-size content) count))
+                   (multiple-value-bind (start end next)
+                       (decode-body decoder (io-input io) (io-start io) (io-end io))
+                     (when (< start end)
+                       (spool content (io-input io) start end))
+                     (setf (io-start io) next)))
                  outcome)))
-           (receive-to-input ()
-             (let ((outcome (cond ((not (and wait-p (io-waits-p io))) (fill-input io))
-                                  ((await-input-of io (body-octets-due decoder)) :some)
-                                  (t :end))))
-               (when (eq :some outcome)
-                 (multiple-value-bind (start end next)
-                     (decode-body decoder (io-input io) (io-start io) (io-end io))
-                   (when (< start end)
-                     (spool content (io-input io) start end))
-                   (setf (io-start io) next)))
-               outcome)))
       (loop until (body-done-p decoder)
             do (ecase (if (and announced
                                (= (io-start io) (io-end io))
@@ -262,7 +267,7 @@ STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
                     (return :some)))
                  (:none
                   (cond ((not wait-p) (return :none))
-                        ((not (await-input-of io (body-octets-due decoder))) (return :end))))
+                        ((not (await-more)) (return :end))))
                  (:end (return :end)))
             finally (return :all)))))
 
@@ -274,7 +279,7 @@ milliseconds no octets may come, or NIL."
          (rate (limits-content-rate limits))
          (seconds (limits-content-seconds limits))
          (times (remove nil (list (and idle (+ (content-touched content) idle))
-                                  (and seconds (+ began (* 1000 seconds)))
+                                  (and seconds (+ began (as-milliseconds seconds)))
                                   (and rate
                                        (+ began (* 1000 *content-grace*)
                                           (floor (* 1000 (content-size content)) rate)))))))
@@ -316,8 +321,10 @@ does not count as its time, since reading has limits of its own."
   (unless (or (null (content-reader content))
               (eq (bt:current-thread) (content-reader content)))
     (error 'content-left :stream (content-as-stream content)))
+  (let ((now (milliseconds)))
+    (incf (content-began content) (- now (shiftf (content-touched content) now))))
   (let ((outcome (handler-case
-                     (call-reading-in-time (content-io content)
+                     (call-reading-in-time (content-exchange content)
                                            (lambda ()
                                              (invite-content content)
                                              (receive-content content t)))
@@ -502,11 +509,9 @@ HTTP.  Returns what READ-REQUEST does."
   (let* ((limits (application-limits application))
          (io (http-io http))
          (framing (head-framing head))
-         (rate (limits-content-rate limits))
          (content (new-content head io limits (make-body-decoder framing limits)
                                (content-as-it-comes-p application head))))
-    (setf (http-content http) content
-          (io-pace io) (and rate (make-pace rate (* 1000 *content-grace*) (io-received io))))
+    (setf (http-content http) content)
     (cond ((content-reader content) head)
           ((and (integerp framing)      ; and within the limit, if there is one
                 (> framing *most-octets-in-files*)
@@ -523,7 +528,6 @@ HTTP.  Returns what READ-REQUEST does."
     (handler-case
         (ecase (receive-content content wait-p)
           (:all
-           (setf (io-pace io) nil)
            (when (plusp (io-reserved io))
              (release-input io))
            (content-head content))
@@ -598,8 +602,7 @@ received of content that comes makes this request the last."
       (note-event exchange (if (or (null content) (content-over-p content))
                                :request-end
                                :request-fault)))
-    (setf (io-pace (http-io http)) nil
-          (http-phase http)
+    (setf (http-phase http)
           (if (last-request-read-p (exchange-protocol exchange)) :over :requests))))
 
 ;;; The memory that a request needs

@@ -31,8 +31,10 @@
   ;; The use that the application has for the connection of EXCHANGE after a reply with status 101;
   ;; NIL for none.
   (upgrade nil)
-  ;; The HANDLER-WATCH of the handler of EXCHANGE; NIL where that has no limit of time.
-  (watch nil)
+  ;; Who has the reply, see handler-limit.lisp; NIL where the handler has no limit of time.
+  (claim nil)
+  (limit nil :type (or null fixnum))    ; that time, in MILLISECONDS; NIL for never
+  (on-late nil)                         ; a function of the program for when it has passed; or NIL
   (counted-p nil))                      ; NOTE-SERVED was called for its request
 
 (defun note-event (exchange event)

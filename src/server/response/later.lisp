@@ -90,8 +90,8 @@ the thread is destroyed meanwhile, the last release of the connection abandons i
       (setf (http-suspended-exchange http) nil))))
 
 (defparameter *keeping-seconds* 1/2
-  "How often a worker that keeps a connection looks whether its client has left or the engine
-stops;")
+  "How often a worker that keeps a connection looks whether its client has left, its time has run
+out or the engine stops;")
 
 (defparameter *reading-seconds* 1/20
   "and whether there are octets to send, while it waits for input.")
@@ -128,29 +128,56 @@ stops before."
                                    (shiftf (suspended-exchange-resumed-p suspended-exchange) nil))
                                  (suspended-exchange-keeper suspended-exchange)
                                  (suspended-exchange-lock suspended-exchange)
-                                 (let ((end (connection-deadline connection)))
-                                   (if end
-                                       (min *keeping-seconds*
-                                            (/ (max 1 (milliseconds-left end)) 1000))
-                                       *keeping-seconds*))
-                                 nil)))
+                                 *keeping-seconds* nil)))
           (abandon-suspended-exchange http)))))
+
+;;; Writing over it, from any thread
+
+(defun have-sent (suspended-exchange shared-queue)
+  "Has the owner of the connection send what of SHARED-QUEUE only that can send, and look at
+SUSPENDED-EXCHANGE."
+  (cond ((not (eq (bt:current-thread) (suspended-exchange-owner suspended-exchange)))
+         (resume suspended-exchange))
+        ((shared-queue-begun-p shared-queue)
+         (flush-queue (shared-queue-queue shared-queue)))))
+
+(defun put-waiting (suspended-exchange shared-queue wait put)
+  "Calls PUT, which returns what PUT-IN-SHARED-QUEUE does for SHARED-QUEUE, until that has taken its
+octets, and has them sent.  Waits for room: up to WAIT seconds, a real; while the client takes
+octets, for T; not for NIL, nor in the owner before the head was sent.  Returns :ROOM when more may
+follow at once, else what PUT has returned last, or :OVER."
+  (let ((owner-p (eq (bt:current-thread) (suspended-exchange-owner suspended-exchange)))
+        (http (connection-data (suspended-exchange-connection suspended-exchange))))
+    (loop
+      (let ((result (funcall put)))
+        (when (and (member result '(:room :full)) (owner-wanted-p shared-queue))
+          (have-sent suspended-exchange shared-queue))
+        (unless (member result '(:full :refused))
+          (return result))
+        (cond ((or (null wait)
+                   *giving-room-p*
+                   (and owner-p (not (shared-queue-begun-p shared-queue)))))
+              ((and owner-p (eq t wait)) ; workers may wait for too many clients
+               (handler-case (loop while (full-p shared-queue)
+                                   do (await-peer (http-io http) :output)
+                                      (flush-io (http-io http)))
+                 (client-left () (end-shared-queue shared-queue))))
+              (t (await-room shared-queue (if (eq t wait) nil wait))))
+        (cond ((shared-queue-ended-p shared-queue) (return :over))
+              ((full-p shared-queue) (return result))
+              ((eq :full result) (return :room)))))))
 
 ;;; A deferred response: a reply that comes later.  Any thread may give the answer; the owner of the
 ;;; connection sends it.  The states change by compare-and-set:
 ;;;
 ;;;   state        event                                   becomes      action
-;;;   :PENDING     a thread begins to answer               :CLAIMED
-;;;   :CLAIMED     it has the answer                       :ANSWERED    the connection is resumed
-;;;                it is left without one                  :PENDING
-;;;   these two    the deadline has passed (owner)         :EXPIRED     the owner answers: too late
-;;;                the handler has failed                  :EXPIRED     the handler's worker answers
-;;;   :ANSWERED    an owner comes                          :DONE        the owner sends the answer
-;;;   all before   the connection is closed                :GONE        the client counts as gone
-;;;   :EXPIRED,    a thread begins to answer               :MISSED      the answer is dropped
-;;;   :GONE
+;;;   :PENDING     a thread answers                        the answer   the connection is resumed
+;;;                the deadline has passed (owner)         :OVER        the owner answers: too late
+;;;                the handler has failed                  :OVER        the handler's worker answers
+;;;   an answer    an owner comes                          :DONE        the owner sends the answer
+;;;   all others   the connection is closed                :OVER        the client counts as gone
 ;;;
-;;; A thread that begins to answer in any other state gets REPLY-ALREADY-SENT.
+;;; An answer that comes when it is :OVER is dropped; any other further one gets REPLY-ALREADY-SENT.
 ;;;
 ;;; An answer may be a stream.  Then its shared queue is sent until it has ended, in the state
 ;;; :DONE.  The client's leaving changes no state: a client that has only closed its sending side
@@ -174,8 +201,7 @@ stops before."
   ;; leaves before it was answered; NIL at the end, since it may refer to much memory.
   (on-leaving nil)
   (state :pending)
-  ;; The answer for SEND-DEFERRED-RESPONSE; NIL before there is one, and once its sending has
-  ;; begun.
+  ;; The answer whose sending was begun, but has not left yet; or NIL.
   (answer nil)
   ;; True when the client of DEFERRED-RESPONSE has left, as far as that is known.
   (left-p nil)
@@ -207,18 +233,15 @@ was sent wholly.  Returns an outcome as SERVE does."))
 
 (defgeneric drop-deferred (application deferred-response)
   (:documentation "Has APPLICATION release its state for DEFERRED-RESPONSE, whose connection is
-about to be closed.")
-  (:method (application deferred-response)
-    (declare (ignore application deferred-response))
-    nil))
+about to be closed."))
 
 (defun deferred-response-unsent-p (deferred-response)
   "True while the answer of DEFERRED-RESPONSE is still to come, or to be sent."
-  (and (member (deferred-response-state deferred-response) '(:pending :claimed :answered)) t))
+  (not (member (deferred-response-state deferred-response) '(:done :over))))
 
 (defun deferred-response-over-p (deferred-response)
   "True when DEFERRED-RESPONSE has no answer, and its client does not wait for one any more."
-  (and (member (deferred-response-state deferred-response) '(:expired :gone :missed)) t))
+  (eq :over (deferred-response-state deferred-response)))
 
 (defun deferred-p (exchange)
   "True while the reply of EXCHANGE, or the rest of it, is still to come, and its connection waits
@@ -239,50 +262,26 @@ CLIENT-LEFT."
 
 ;;; From any thread
 
-(defun call-to-answer (deferred-response function)
-  "Gives DEFERRED-RESPONSE an answer, the result of FUNCTION, of a kind that SEND-DEFERRED-RESPONSE
-understands, and has it sent.  True when the client still waits for it.  Signals REPLY-ALREADY-SENT,
-and does not call FUNCTION, if there was an answer before.  If FUNCTION exits non-locally,
-DEFERRED-RESPONSE can be answered again."
-  (ecase (change-state (deferred-response-state deferred-response)
-           :pending :claimed :expired :missed :gone :missed)
-    (:pending
-     (unless-returned
-         (progn
-           (setf (deferred-response-answer deferred-response) (funcall function))
-           (when (eq :claimed (change-state (deferred-response-state deferred-response)
-                                :claimed :answered))
-             ;; An owner looks by itself.
-             (unless (eq (bt:current-thread) (deferred-response-owner deferred-response))
-               (resume deferred-response))
-             t))
-       (change-state (deferred-response-state deferred-response) :claimed :pending)))
-    ((:expired :gone) nil)
-    ((:claimed :answered :done :missed) (error 'reply-already-sent))))
-
 (defun answer-deferred-response (deferred-response answer)
-  "Like CALL-TO-ANSWER, with ANSWER."
-  (call-to-answer deferred-response (lambda () answer)))
+  "Gives DEFERRED-RESPONSE ANSWER, no keyword, and has it sent.  True when the client still waits
+for it.  Signals REPLY-ALREADY-SENT if there was an answer before."
+  (cond ((compare-and-set (deferred-response-state deferred-response) :pending answer)
+         ;; An owner looks by itself.
+         (unless (eq (bt:current-thread) (deferred-response-owner deferred-response))
+           (resume deferred-response))
+         t)
+        ((not (deferred-response-over-p deferred-response))
+         (error 'reply-already-sent))))
 
 (defun withdraw-deferred-response (deferred-response)
   "Makes DEFERRED-RESPONSE drop any later answer, unless it has one.  True when it had none."
-  (and (member (change-state (deferred-response-state deferred-response)
-                 :pending :expired :claimed :expired)
-               '(:pending :claimed))
-       t))
+  (compare-and-set (deferred-response-state deferred-response) :pending :over))
 
 (defun queue-of-exchange (exchange mark announced)
   "A shared queue for the content of the reply of EXCHANGE, in which MARK octets may wait.
 ANNOUNCED is the number of octets of that, or NIL."
   (make-shared-queue mark (io-queue (http-io (exchange-http exchange)))
-                     :engine (exchange-engine exchange) :announced announced))
-
-(defun have-owner-send (deferred-response)
-  "Has the owner of the connection of DEFERRED-RESPONSE send what was put into its shared queue,
-unless that was sent at once, or the poller sees to it."
-  (let ((shared-queue (deferred-response-shared-queue deferred-response)))
-    (when (and shared-queue (owner-wanted-p shared-queue))
-      (resume deferred-response))))
+                     (exchange-engine exchange) announced))
 
 ;;; The client's leaving, and the end
 
@@ -292,22 +291,23 @@ time.  Logs an error of that."
   (let ((function (and (compare-and-set (deferred-response-left-p deferred-response) nil t)
                        (deferred-response-on-leaving deferred-response))))
     (when function
-      (handler-case (funcall function)
-        (error (condition)
-          (log-message (suspended-exchange-engine deferred-response) :error
-                       "What was to be done for a client's leaving failed: ~A" condition))))))
+      (call-noting (suspended-exchange-engine deferred-response) function "a client's leaving"))))
 
 (defun break-stream (deferred-response shared-queue)
   "Ends SHARED-QUEUE, of DEFERRED-RESPONSE, whose client does not get the rest.  Wakes threads that
 wait for room first: one of them may hold a lock that the ON-LEAVING function needs.  Calls that
 function next, and then the functions that wait for room."
   (end-queue (shared-queue-queue shared-queue))
-  (end-shared-queue shared-queue (lambda () (note-leaving deferred-response))))
+  (note-leaving deferred-response)
+  (end-shared-queue shared-queue))
 
 (defmethod abandon ((deferred-response deferred-response))
-  (let* ((state (change-state (deferred-response-state deferred-response)
-                  :pending :gone :claimed :gone :answered :gone :expired :gone))
-         (answer (deferred-response-answer deferred-response))
+  (let* ((state (loop for state = (deferred-response-state deferred-response)
+                      until (or (eq :done state)
+                                (compare-and-set (deferred-response-state deferred-response)
+                                                 state :over))
+                      finally (return state)))
+         (answer (if (keywordp state) (deferred-response-answer deferred-response) state))
          (shared-queue (or (deferred-response-shared-queue deferred-response)
                            (and (streamed-answer-p answer)
                                 (streamed-answer-shared-queue answer)))))
@@ -339,49 +339,48 @@ answered, it will not be."
 ;;; The owner of the connection
 
 (defun take-answer (deferred-response)
-  "The answer with which DEFERRED-RESPONSE continues, and true; NIL while that is to come.
-DEFERRED-RESPONSE keeps the answer until its sending has begun: the thread that takes it may be
-destroyed before."
-  (let ((end (deferred-response-end deferred-response)))
-    (cond ((eq :answered (change-state (deferred-response-state deferred-response)
-                           :answered :done))
-           (values (deferred-response-answer deferred-response) t))
-          ((not (and end (<= end (milliseconds)))) nil)
-          ((withdraw-deferred-response deferred-response) (values :expired t))
-          ((eq :answered (deferred-response-state deferred-response)) ; just now
-           (take-answer deferred-response)))))
+  "The answer with which DEFERRED-RESPONSE continues; :EXPIRED if none has come in time; NIL while
+that is to come."
+  (loop
+    (let ((state (deferred-response-state deferred-response))
+          (end (deferred-response-end deferred-response)))
+      (cond ((not (keywordp state))
+             (when (compare-and-set (deferred-response-state deferred-response) state :done)
+               (return (setf (deferred-response-answer deferred-response) state))))
+            ((not (and (eq :pending state) end (<= end (milliseconds))))
+             (return nil))
+            ((withdraw-deferred-response deferred-response)
+             (count-late (suspended-exchange-engine deferred-response) :deferred)
+             (return :expired))))))
 
 (defmethod continue-over ((deferred-response deferred-response) http)
   (let ((connection (suspended-exchange-connection deferred-response))
         (base (http-base http))
-        (left-p (peer-left-p deferred-response)))
+        (left-p (peer-left-p deferred-response))
+        (answer nil))
     (cond ((and left-p base (io-event-p base :failure))
            ;; It has not only closed its sending side.  The worker that closes the connection
            ;; abandons DEFERRED-RESPONSE.
            :broken)
           ((deferred-response-shared-queue deferred-response)
            (continue-stream deferred-response http left-p))
-          (t
-           (when (and left-p (not (eq :answered (deferred-response-state deferred-response))))
+          ((null (setf answer (take-answer deferred-response)))
+           (when left-p
              (note-leaving deferred-response))
-           (multiple-value-bind (answer come-p) (take-answer deferred-response)
-             (when (eq :expired answer)
-               (count-late (suspended-exchange-engine deferred-response) :deferred))
-             (if (not come-p)
-                 (progn (set-deadline-at connection :deferred
-                                         (deferred-response-end deferred-response))
-                        :deferred)
-                 (let ((outcome (send-deferred-response
-                                 (suspended-exchange-application deferred-response)
-                                 deferred-response answer)))
-                   (cond ((deferred-response-shared-queue deferred-response)
-                          ;; Its sending has begun.
-                          (setf (deferred-response-answer deferred-response) nil)
-                          (continue-stream deferred-response http left-p))
-                         (t
-                          (setf (http-suspended-exchange http) nil)
-                          (finish-deferred-response deferred-response)
-                          outcome)))))))))
+           (set-deadline-at connection :deferred (deferred-response-end deferred-response))
+           :deferred)
+          (t
+           (let ((outcome (send-deferred-response
+                           (suspended-exchange-application deferred-response)
+                           deferred-response answer)))
+             (cond ((deferred-response-shared-queue deferred-response)
+                    ;; Its sending has begun.
+                    (setf (deferred-response-answer deferred-response) nil)
+                    (continue-stream deferred-response http left-p))
+                   (t
+                    (setf (http-suspended-exchange http) nil)
+                    (finish-deferred-response deferred-response)
+                    outcome)))))))
 
 (defun continue-stream (deferred-response http left-p)
   "Sends as much of the stream of DEFERRED-RESPONSE as the client takes now over HTTP.  LEFT-P is

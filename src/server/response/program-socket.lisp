@@ -25,32 +25,23 @@
 ;;;; For other protocols, the program is called with octets as they come, and all that it writes is
 ;;;; sent until it has closed the connection; then it is an error.
 ;;;;
-;;;; Invariants: the program has put PUT octets into the shared queue, and all but the size of that
-;;;; were sent, as far as is known.  A function that the program gives with its octets is called
-;;;; once after they were sent, without a lock, one at a time.  A function that it gives with a
-;;;; close frame waits, while HELD-P, until the program was informed about the end.
-
-(defparameter *close-answer-seconds* 2
-  "How many seconds a client has to answer a close frame of a program.")
+;;;; A function that the program gives with its octets is called once all that waited was sent.  One
+;;;; that it gives with a close frame, or with what was dropped, is called after the program was
+;;;; called with a close frame, or at the end.  They are called without a lock, one at a time.
 
 (defstruct (program-socket (:include websocket)
                            (:constructor %make-program-socket
-                               (application engine connection shared-queue memory decoder
-                                on-message on-close ping idle-milliseconds request))
+                               (application engine connection shared-queue on-message on-close
+                                ping-milliseconds idle-milliseconds request))
                            (:copier nil))
   "A connection over which a program speaks by itself.  ON-MESSAGE is its function for the input."
-  (ping nil :read-only t)               ; PING-MILLISECONDS while pings may be sent
   (buffered '() :type list)             ; pieces that wait for a flush, the last first
   (buffered-size 0 :type unsigned-byte) ; their octets, at most the high-water mark
-  (put 0 :type unsigned-byte)
-  ;; Functions to be called: lists of position, kind and function.
-  (written '() :type list)
+  (written '() :type list)              ; functions for when all was sent
+  (farewells '() :type list)            ; functions for when the program knows of the end
   (calling-p nil)                       ; a thread calls them
-  (held-p nil)                          ; see above
-  (teller nil)                          ; the thread that tells the program of the end
-  (told 0 :type fixnum)                 ; how often it was
-  (finished-p nil)                      ; the program has closed it
-  (failed-p nil))                       ; and so has a failure of the program
+  (told 0 :type fixnum)                 ; how often the program was told of the end
+  (finished-p nil))                     ; the program has closed it
 
 (defun make-program-socket (exchange frames-p &key most-octets ping-seconds idle-seconds)
   "A PROGRAM-SOCKET on the connection of EXCHANGE, over which the program speaks from now on; in the
@@ -78,84 +69,44 @@ on, output of the program is sent at once."
   "Calls FUNCTION, of a program, without arguments.  A failure ends SOCKET."
   (multiple-value-bind (condition backtrace) (call-catching function)
     (when condition
-      (fail-program-socket socket condition backtrace))))
-
-(defun fail-program-socket (socket condition backtrace)
-  "Ends SOCKET because its program has failed with CONDITION, which has BACKTRACE, a string or NIL."
-  (log-callback-failure socket "What speaks over the connection" condition backtrace)
-  (count-failure (suspended-exchange-engine socket))
-  (setf (program-socket-failed-p socket) t)
-  (unless (and (websocket-decoder socket)
-               (close-websocket-with socket 1011 "The server failed."))
-    (close-shared-queue (websocket-shared-queue socket))
-    (resume-websocket socket)))
+      (fail-websocket socket condition backtrace))))
 
 (defun call-reader (socket octets)
   "Calls the function of the program of SOCKET with OCTETS, if it still wants any."
   (let ((reader (websocket-on-message socket)))
     (when (and reader
                (not (program-socket-finished-p socket))
-               (not (program-socket-failed-p socket)))
+               (not (websocket-failed-p socket)))
       (call-program socket (lambda () (funcall reader octets :start 0 :end (length octets)))))))
 
-(defun tell-of-close (socket code reason)
-  "Calls the function of the program of SOCKET with a close frame with CODE and REASON.  Then the
-functions that it has given with a close frame are due."
-  (setf (program-socket-teller socket) (bt:current-thread))
-  (incf (program-socket-told socket))
-  (unwind-protect (call-reader socket (close-of-client code reason))
-    (setf (program-socket-teller socket) nil
-          (program-socket-held-p socket) nil)))
-
-(defun due-p (socket position kind)
-  "True when a function of KIND in the list WRITTEN of SOCKET, with POSITION, is to be called."
-  (let* ((shared-queue (websocket-shared-queue socket))
-         (ended-p (shared-queue-ended-p shared-queue)))
-    (and (or ended-p
-             (<= position (- (program-socket-put socket) (octets-waiting-in shared-queue))))
-         (ecase kind
-           (:data (not ended-p))        ; it may not have been sent
-           (:close (or (not (program-socket-held-p socket))
-                       (eq (bt:current-thread) (program-socket-teller socket))))))))
+(defun tell-of-close (socket)
+  "Calls the function of the program of SOCKET with a close frame."
+  (call-reader socket (close-of-client (websocket-code socket) (websocket-reason socket)))
+  (incf (program-socket-told socket)))
 
 (defun call-written (socket)
-  "Calls the functions in WRITTEN of SOCKET that are due, unless a thread, perhaps this one, does so
-already.  True if there were any."
-  (let ((caller-p nil))
-    (flet ((next ()
-             (with-websocket (socket)
-               (when (or caller-p (not (program-socket-calling-p socket)))
-                 (let ((entry (find-if (lambda (entry)
-                                         (due-p socket (first entry) (second entry)))
-                                       (program-socket-written socket))))
-                   (setf (program-socket-written socket)
-                         (remove entry (program-socket-written socket) :test #'eq)
-                         caller-p (and entry t)
-                         (program-socket-calling-p socket) caller-p)
-                   (third entry))))))
-      (when (program-socket-written socket)
-        (unwind-protect (loop for function = (next)
-                              while function
-                              do (call-program socket function)
-                              count t into count
-                              finally (return (plusp count)))
-          (when caller-p                ; one has exited non-locally: a worker calls the others
-            (setf (program-socket-calling-p socket) nil)
-            (resume socket)))))))
+  "Calls the functions of SOCKET that are due, unless a thread, perhaps this one, does so already.
+True if there were any."
+  (flet ((next ()
+           (with-websocket (socket)
+             (unless (program-socket-calling-p socket)
+               (let* ((shared-queue (websocket-shared-queue socket))
+                      (function (cond ((and (program-socket-written socket)
+                                            (zerop (octets-waiting-in shared-queue))
+                                            (not (shared-queue-ended-p shared-queue)))
+                                       (pop (program-socket-written socket)))
+                                      ((plusp (program-socket-told socket))
+                                       (pop (program-socket-farewells socket))))))
+                 (setf (program-socket-calling-p socket) (and function t))
+                 function)))))
+    (loop for function = (next)
+          while function
+          do (unwind-protect (call-program socket function)
+               (setf (program-socket-calling-p socket) nil))
+          count t into count
+          finally (return (plusp count)))))
 
 ;;; Writing
-
-(defun put-close-of-program (socket octets code)
-  "Puts OCTETS, a close frame with CODE, into the queue of SOCKET.  The caller holds the lock."
-  (when (eq :open (websocket-state socket))
-    (setf (program-socket-held-p socket) t
-          (websocket-code socket) code
-          (websocket-closing-end socket)
-          (+ (milliseconds) (as-milliseconds *close-answer-seconds*)))
-    (when (failure-code-p code)
-      (step-websocket socket :fail)))
-  (put-close socket octets)
-  :room)
 
 (defun put-written (socket octets callback)
   "Puts OCTETS, which must not change any more, into the queue of SOCKET.  CALLBACK, a function or
@@ -165,55 +116,43 @@ frame was sent before."
     (let* ((shared-queue (websocket-shared-queue socket))
            (frames-p (websocket-decoder socket))
            (state (websocket-state socket))
-           (size (length octets))
            (code (and frames-p (close-frame-code octets)))
            (result (cond ((and code (or (sending-p state) (close-owed-p state)))
-                          (put-close-of-program socket octets code))
-                         ((and frames-p (not (sending-p state))) :over)
-                         ((plusp size)
-                          (when frames-p ; is it a frame, or the end of the head of a response?
-                            (setf (websocket-ping-milliseconds socket)
-                                  (and (or (whole-frame-p octets)
-                                           (and (<= 4 size)
-                                                (equalp #(13 10 13 10) (subseq octets (- size 4)))))
-                                       (program-socket-ping socket))))
-                          (put-in-shared-queue shared-queue octets))
+                          (when (eq :open state)
+                            (note-code socket code ""))
+                          (when (and (eq :open state) (failure-code-p code))
+                            (step-websocket socket :fail))
+                          (put-close socket octets)
+                          :room)
+                         ((and frames-p (not (sending-p state)))
+                          (if (farewell-said-p socket) :dropped :over))
+                         ((plusp (length octets)) (put-in-shared-queue shared-queue octets))
                          ((shared-queue-shut-p shared-queue) :over)
                          (t :room))))
       (when (and (eq :over result) frames-p (farewell-said-p socket))
-        (when (and code (zerop (program-socket-told socket)))
-          (setf (program-socket-held-p socket) t)) ; the server has closed it, and is to tell first
         (setf result :dropped))
-      (when (member result '(:room :full))
-        (incf (program-socket-put socket) size))
       (when (and callback (member result '(:room :full :dropped)))
-        (setf (program-socket-written socket)
-              (append (program-socket-written socket)
-                      (list (list (program-socket-put socket)
-                                  (if (or (eq :dropped result) (program-socket-held-p socket))
-                                      :close
-                                      :data)
-                                  callback)))))
+        (if (or code (eq :dropped result))
+            (setf (program-socket-farewells socket)
+                  (append (program-socket-farewells socket) (list callback)))
+            (setf (program-socket-written socket)
+                  (append (program-socket-written socket) (list callback)))))
       result)))
 
 (defun write-to-program-socket (socket octets &optional callback)
   "Sends OCTETS, a vector that must not change any more, to SOCKET.  CALLBACK, a function without
 arguments or NIL, is called in any thread when the system has accepted them.  Any thread may call
 this.  It waits while the queue is full, for at most the write timeout.  Signals CLIENT-LEFT."
-  (loop
-    (ecase (put-written socket octets callback)
-      ((:room :full :dropped)
-       (when (or (owner-wanted-p (websocket-shared-queue socket))
-                 (not (eq :open (websocket-state socket))))
-         (resume-websocket socket))
-       (call-written socket)
-       (return))
-      (:refused
-       (unless (await-room-in-websocket
-                socket (or (write-seconds (suspended-exchange-application socket)) t))
-         (end-websocket socket)
-         (resume socket)))
-      (:over (error 'client-left :source socket)))))
+  (let ((result (put-waiting socket (websocket-shared-queue socket)
+                             (or (write-seconds (suspended-exchange-application socket)) t)
+                             (lambda () (put-written socket octets callback)))))
+    (when (eq :refused result)
+      (end-websocket socket))
+    (unless (eq :open (websocket-state socket))
+      (resume-websocket socket))
+    (call-written socket)
+    (when (member result '(:refused :over))
+      (error 'client-left :source socket))))
 
 (defun buffer-for-program-socket (socket octets)
   "Keeps OCTETS, a vector that must not change any more, for FLUSH-PROGRAM-SOCKET; drops it if
@@ -239,7 +178,7 @@ signal as WRITE-TO-PROGRAM-SOCKET does."
 
 (defun finish-program-socket (socket)
   "Closes SOCKET when all its output was sent.  If that had a close frame, waits for the answer of
-the client, but for at most *CLOSE-ANSWER-SECONDS*.  The program is not called any more."
+the client, but for at most *CLOSING-SECONDS*.  The program is not called any more."
   (when (program-socket-buffered socket)
     (handler-case (flush-program-socket socket)
       (client-left () nil)))            ; its end closes it anyway
@@ -254,8 +193,7 @@ the client, but for at most *CLOSE-ANSWER-SECONDS*.  The program is not called a
 one message or control frame in the WebSocket protocol, otherwise with any number of octets; in
 order, one call at a time.  With NIL, input stays in the system."
   (setf (websocket-on-message socket) function)
-  (unless (owned-websocket-p socket)
-    (resume socket)))
+  (resume-websocket socket))
 
 ;;; The owner of the connection
 
@@ -265,20 +203,15 @@ order, one call at a time.  With NIL, input stays in the system."
 (defmethod note-close ((socket program-socket) code reason)
   (with-websocket (socket)
     (step-websocket socket :receive-close)
-    (setf (websocket-code socket) code
-          (websocket-reason socket) reason
-          (websocket-closing-end socket)
-          (+ (milliseconds) (as-milliseconds *close-answer-seconds*))))
-  (tell-of-close socket code reason)
+    (note-code socket code reason))
+  (tell-of-close socket)
   (when (over-p (websocket-state socket))
     (close-shared-queue (websocket-shared-queue socket))))
 
 (defmethod continue-over ((socket program-socket) http)
   (loop
-    (let ((end (websocket-closing-end socket)))
-      (when (or (and end (>= (milliseconds) end))
-                (and (null (websocket-on-message socket)) (peer-left-p socket)))
-        (close-shared-queue (websocket-shared-queue socket))))
+    (when (and (null (websocket-on-message socket)) (peer-left-p socket))
+      (close-shared-queue (websocket-shared-queue socket)))
     (let* ((outcome (continue-websocket socket (http-io http)))
            (called-p (and (member outcome '(:deferred :again))
                           (call-written socket)))) ; which may have written, or closed it
@@ -292,12 +225,8 @@ order, one call at a time.  With NIL, input stays in the system."
          (say-farewell socket)
          (end-websocket socket)
          (when (websocket-decoder socket)
-           (loop while (and (< (program-socket-told socket) (if (farewell-said-p socket) 2 1))
-                            (websocket-on-message socket)
-                            (not (program-socket-finished-p socket))
-                            (not (program-socket-failed-p socket)))
-                 do (tell-of-close socket (websocket-code socket) (websocket-reason socket))))
-         (setf (program-socket-held-p socket) nil)
+           (loop while (< (program-socket-told socket) (if (farewell-said-p socket) 2 1))
+                 do (tell-of-close socket)))
          (call-written socket))
     (end-websocket socket)              ; the program may have ended the thread
     (setf (program-socket-buffered socket) '()
@@ -310,7 +239,6 @@ order, one call at a time.  With NIL, input stays in the system."
   "Leaves the socket of CONNECTION, with HTTP, to a program under APPLICATION.  Returns the outcome
 for CONNECTION."
   (let ((base (http-base http)))
-    (setf (io-pace (http-io http)) nil)
     (abandon-content http)              ; a non-local exit out of the request has not done so
     (cond ((null base)
            (setf (connection-outcome connection) :detached))
@@ -321,10 +249,14 @@ for CONNECTION."
            ;; on that number may at any moment be that of another connection.
            (detach (worker-engine *worker*) connection)
            (setf (connection-outcome connection) :detached)
-           (if (hand-descriptor-over base)
-               (end-when-forgotten base)
-               ;; The program has just closed it.
-               (close-socket (connection-descriptor connection)))
+           (send-output base)
+           (setf (io-owner base) :stream) ; whose CLOSE closes it
+           (let ((session (io-tls base)))
+             (cond ((null (io-descriptor base)) ; the program has just closed it
+                    (close-socket (connection-descriptor connection)))
+                   (session
+                    (call-when-forgotten (io-stream base)
+                                         (lambda () (abandon-tls-session session))))))
            :detached)
           (t
            (usocket:socket-stream (connection-usocket connection)) ; lends that
@@ -332,18 +264,14 @@ for CONNECTION."
                (leave-to-program connection base)
                :close)))))
 
-(defun end-when-forgotten (base)
-  "Registers a finalizer that ends the TLS session on BASE, which a program has taken away."
-  (let ((session (io-tls base)))
-    (when session
-      (call-when-forgotten (io-stream base) (lambda () (abandon-tls-session session))))))
-
 (defun leave-to-program (connection io)
   "Leaves the streams of CONNECTION, with IO, to the program.  Returns the outcome for CONNECTION:
 its own descriptor is closed, without a farewell."
   ;; This outcome holds also if one of the next steps fails.
   (setf (connection-outcome connection) :broken)
-  (leave-to-lent io)
+  (send-output io)
+  (set-blocking (lisp-stream-descriptor (io-lent io))) ; as programs expect
+  (carry-by io (io-lent io))
   (setf (connection-data connection) nil
         (connection-socket connection) nil)
   :broken)

@@ -65,14 +65,6 @@ content if HEAD-ONLY-P.  The thread need not own the connection.  True when it i
 (defvar *keep-alive* '(nil . nil)
   "The last timeout for Keep-Alive in seconds, and its text; replaced as a whole.")
 
-(defun keep-alive-of (seconds)
-  "The value of the header Keep-Alive for SECONDS."
-  (let ((known *keep-alive*))
-    (unless (eql seconds (car known))
-      (setf known (cons seconds (format nil "timeout=~D" seconds)))
-      (set-published *keep-alive* known))
-    (cdr known)))
-
 (defun settle-reply-connection (exchange status kept-p said)
   "Decides what becomes of the connection of EXCHANGE after its reply with STATUS, which is noted:
 it is kept only if KEPT-P, and if the program's header Connection, SAID, a string or NIL, does not
@@ -98,7 +90,11 @@ reply; and the default values of the headers Connection and Keep-Alive, strings 
           ((and seconds
                 (or (head-keep-alive-requested-p head)
                     (not (eq (head-protocol head) :http/1.1))))
-           (values event "Keep-Alive" (keep-alive-of seconds)))
+           (let ((known *keep-alive*))
+             (unless (eql seconds (car known))
+               (setf known (cons seconds (format nil "timeout=~D" seconds)))
+               (set-published *keep-alive* known))
+             (values event "Keep-Alive" (cdr known))))
           (t
            event))))
 

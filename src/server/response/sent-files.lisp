@@ -21,6 +21,8 @@ of the file system stands still for milliseconds at a time.")
 
 (defstruct (version (:include opaque))
   "The state in which a file was found."
+  (pathname nil :type pathname :read-only t)
+  (name nil :type (or null string) :read-only t) ; as the system calls it
   (size 0 :type index :read-only t)
   (seconds 0 :type integer :read-only t) ; the time of the change, a universal time
   (nanoseconds 0 :type integer :read-only t)
@@ -28,69 +30,48 @@ of the file system stands still for milliseconds at a time.")
   (tag nil :type (or null string) :read-only t)
   (settled-p nil :read-only t))         ; the next change will have another time
 
-(defstruct (known-file (:include opaque) (:constructor make-known-file (pathname name)))
-  "The cached facts about a file."
-  (pathname nil :type pathname :read-only t)
-  (name nil :type (or null string) :read-only t) ; as the system calls it
-  (version nil :type (or null version))) ; of the last time that it was sent, if settled
-
 (defparameter *known-name-limit* 1024
   "Files with longer names, in characters, are not cached.")
 
-(defvar *known-files* (make-array 1024 :initial-element nil)
-  "The cache: each KNOWN-FILE is at the hash of its pathname until another one takes that place.")
-
-(defun known-file (pathname)
-  "The KNOWN-FILE for PATHNAME, a designator."
-  (let* ((pathname (let ((pathname (translate-logical-pathname (pathname pathname))))
-                     (if (eq :absolute (first (pathname-directory pathname)))
-                         pathname
-                         (merge-pathnames pathname))))
-         (place (mod (sxhash pathname) (length *known-files*)))
-         (known (svref *known-files* place)))
-    (if (and known (equal pathname (known-file-pathname known)))
-        known
-        (let* ((name (native-name pathname))
-               (new (make-known-file pathname name)))
-          (when (<= (length name) *known-name-limit*)
-            (set-published (svref *known-files* place) new))
-          new))))
-
-(defun version-of (known file)
-  "The current version of KNOWN, a KNOWN-FILE, which is open as the descriptor FILE; NIL for
-anything but a regular file.  A new version is cached when it has settled."
-  (multiple-value-bind (size seconds nanoseconds) (file-facts file)
-    (let ((version (known-file-version known)))
-      (cond ((null size) nil)
-            ((and version
-                  (= size (version-size version))
-                  (= seconds (version-seconds version))
-                  (= nanoseconds (version-nanoseconds version)))
-             version)
-            (t
-             (let* ((now (get-universal-time))
-                    (settled-p (>= (- now seconds) *settled-seconds*))
-                    (telling-p (> seconds *constant-time*))
-                    (new (make-version
-                          :size size :seconds seconds :nanoseconds nanoseconds
-                          :settled-p settled-p
-                          ;; Not later than that of the reply (RFC 9110, section 8.8.2.1).
-                          :date (and telling-p (imf-fixdate (min now seconds)))
-                          :tag (and telling-p (entity-tag seconds nanoseconds size settled-p)))))
-               (when settled-p
-                 (set-published (known-file-version known) new))
-               new))))))
+(defvar *versions* (make-array 1024 :initial-element nil)
+  "The cache: the last settled VERSION of a file is at the hash of its pathname until another takes
+that place.")
 
 (defun call-with-file (pathname function)
   "Calls FUNCTION with a FILE-PART of the file PATHNAME, which it may send, and its VERSION.  NIL
 where that is no readable regular file."
-  (let* ((known (known-file pathname))
-         (file (if (known-file-name known) (open-file (known-file-name known)) -1))
+  (let* ((pathname (let ((pathname (translate-logical-pathname (pathname pathname))))
+                     (if (eq :absolute (first (pathname-directory pathname)))
+                         pathname
+                         (merge-pathnames pathname))))
+         (place (mod (sxhash pathname) (length *versions*)))
+         (version (let ((known (svref *versions* place)))
+                    (and known (equal pathname (version-pathname known)) known)))
+         (name (if version (version-name version) (native-name pathname)))
+         (file (if name (open-file name) -1))
          (part (and (not (minusp file)) (make-file-part file))))
-    (unwind-protect (let ((version (and part (version-of known file))))
-                      (when version
-                        (funcall function part version)
-                        t))
+    (unwind-protect
+         (multiple-value-bind (size seconds nanoseconds) (if part (file-facts file) nil)
+           (when size
+             (unless (and version
+                          (= size (version-size version))
+                          (= seconds (version-seconds version))
+                          (= nanoseconds (version-nanoseconds version)))
+               (let* ((now (get-universal-time))
+                      (settled-p (>= (- now seconds) *settled-seconds*))
+                      (telling-p (> seconds *constant-time*)))
+                 (setf version
+                       (make-version
+                        :pathname pathname :name name
+                        :size size :seconds seconds :nanoseconds nanoseconds
+                        :settled-p settled-p
+                        ;; Not later than that of the reply (RFC 9110, section 8.8.2.1).
+                        :date (and telling-p (imf-fixdate (min now seconds)))
+                        :tag (and telling-p (entity-tag seconds nanoseconds size settled-p))))
+                 (when (and settled-p (<= (length name) *known-name-limit*))
+                   (set-published (svref *versions* place) version))))
+             (funcall function part version)
+             t))
       (unless (or (null part) (file-part-queued-p part))
         (drop-parts (list part))))))
 

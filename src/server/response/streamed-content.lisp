@@ -6,7 +6,7 @@
 ;;;; It writes to the send queue of the connection, whose lock guards it as well.
 ;;;;
 ;;;;   what a thread puts in                    is
-;;;;   before the head of the reply was sent    held in the send queue
+;;;;   before the head of the reply was sent    held
 ;;;;   after that                               sent at once, as far as the client takes it
 ;;;;
 ;;;;   phase     meaning                   PUT-IN-SHARED-QUEUE
@@ -19,7 +19,7 @@
 ;;;; that affects no other.
 
 (defstruct (shared-queue (:include opaque)
-                         (:constructor make-shared-queue (mark queue &key engine announced))
+                         (:constructor make-shared-queue (mark queue engine announced))
                          (:copier nil))
   "Octets that any thread sends by QUEUE, a SEND-QUEUE.  It is full when more than MARK wait."
   (mark 0 :type index :read-only t)
@@ -28,7 +28,8 @@
   (announced nil :type (or null unsigned-byte)) ; octets that may still be put in, if limited
   (phase :open :type (member :open :ending :ended))
   (begun-p nil)                         ; the head was sent
-  (size 0 :type fixnum)                 ; how many octets wait for that
+  (held '() :type list)                 ; vectors that wait for that, the last first
+  (size 0 :type fixnum)                 ; and their octets
   (silent-p nil :type boolean)          ; nothing was put in since the last SILENT-AGAIN-P
   (on-end '() :type list))              ; functions without arguments, called when it has ended
 
@@ -77,11 +78,10 @@ has ended; or :TOO-LONG because fewer octets were announced."
                          (write-under-lock (shared-queue-queue shared-queue)
                                            octets 0 (length octets) nil))
                         (t
-                         (hold-octets (shared-queue-queue shared-queue) octets)
+                         (push octets (shared-queue-held shared-queue))
                          (incf (shared-queue-size shared-queue) (length octets))))
                   (if (full-p shared-queue) :full :room))))
-    (when (shared-queue-engine shared-queue)
-      (make-room-for-output (shared-queue-engine shared-queue) (shared-queue-queue shared-queue)))))
+    (make-room-for-output (shared-queue-engine shared-queue) (shared-queue-queue shared-queue))))
 
 (defun owner-wanted-p (shared-queue)
   "True when octets of SHARED-QUEUE wait for the owner of the connection, since no poller does."
@@ -104,30 +104,27 @@ has ended; or :TOO-LONG because fewer octets were announced."
   "Ends the connection of SHARED-QUEUE, whose peer is too slow.  Its owner does the rest."
   (end-queue (shared-queue-queue shared-queue) t))
 
-(defun end-shared-queue (shared-queue &optional first)
-  "Ends SHARED-QUEUE.  Calls FIRST, a function without arguments or NIL; and then the functions of
-programs that wait for its end, or for room."
+(defun end-shared-queue (shared-queue)
+  "Ends SHARED-QUEUE, and calls the functions of programs that wait for its end, or for room."
   (let* ((queue (shared-queue-queue shared-queue))
          (functions (with-shared-queue (shared-queue)
                       (setf (shared-queue-phase shared-queue) :ended
+                            (shared-queue-held shared-queue) '()
                             (shared-queue-size shared-queue) 0)
                       (when (send-queue-changed queue)
                         (bt:condition-notify (send-queue-changed queue)))
                       (append (reverse (shiftf (shared-queue-on-end shared-queue) '()))
-                              (and first (list first))
                               (reverse (shiftf (send-queue-on-room queue) '()))))))
     (dolist (function functions)
-      (call-noting shared-queue function))))
+      (call-noting (shared-queue-engine shared-queue) function))))
 
-(defun call-noting (shared-queue function)
-  "Calls FUNCTION, which a program gave to SHARED-QUEUE.  Logs an error, but not CLIENT-LEFT, by
-which a writer ends."
+(defun call-noting (engine function &optional (occasion "a stream's room or end"))
+  "Calls FUNCTION, which a program gave for OCCASION.  Logs an error in the log of ENGINE, but not
+CLIENT-LEFT, by which a writer ends."
   (handler-case (funcall function)
     (client-left () nil)
     (error (condition)
-      (when (shared-queue-engine shared-queue)
-        (log-message (shared-queue-engine shared-queue) :error
-                     "What was to be done for a stream's room or end failed: ~A" condition)))))
+      (log-message engine :error "What was to be done for ~A failed: ~A" occasion condition))))
 
 (defun call-when-over (shared-queue function)
   "Calls FUNCTION, which has no arguments and does not wait, once, in any thread, when SHARED-QUEUE
@@ -135,7 +132,7 @@ has ended; at once if it has ended already."
   (when (with-shared-queue (shared-queue)
           (cond ((eq :ended (shared-queue-phase shared-queue)) t)
                 (t (push function (shared-queue-on-end shared-queue)) nil)))
-    (call-noting shared-queue function)))
+    (call-noting (shared-queue-engine shared-queue) function)))
 
 (defun forget-when-over (shared-queue function)
   "Removes FUNCTION, an argument of an earlier CALL-WHEN-OVER, from SHARED-QUEUE."
@@ -148,34 +145,37 @@ has ended; at once if it has ended already."
 not full, or has ended; otherwise when at most half of its mark waits, or it has ended."
   (unless (with-shared-queue (shared-queue)
             (when (and (full-p shared-queue) (not (shared-queue-ended-p shared-queue)))
-              (push (lambda () (call-noting shared-queue function))
+              (push (lambda () (call-noting (shared-queue-engine shared-queue) function))
                     (send-queue-on-room (shared-queue-queue shared-queue)))
               t))
     (let ((*giving-room-p* t))
-      (call-noting shared-queue function))))
+      (call-noting (shared-queue-engine shared-queue) function))))
 
 (defun await-room (shared-queue seconds)
   "Waits up to SECONDS, a real or NIL for no limit, until SHARED-QUEUE is not full or has ended.
-True when it is so.  Returns NIL at once in a function that waited for room itself."
-  (let ((queue (shared-queue-queue shared-queue))
-        (end (end-after seconds)))
+True when it is so.  Returns NIL at once in a function that waited for room itself.  A thread that
+waits also sends: it may be the owner, and all workers may wait."
+  (let* ((queue (shared-queue-queue shared-queue))
+         (end (end-after seconds))
+         (changed (with-shared-queue (shared-queue)
+                    (or (send-queue-changed queue)
+                        (setf (send-queue-changed queue) (bt:make-condition-variable))))))
     (flet ((room-p ()
              (or (not (full-p shared-queue)) (shared-queue-ended-p shared-queue))))
-      (cond (*giving-room-p* (room-p))
-            ((or (send-queue-arm queue) (null (send-queue-descriptor queue)))
-             (let ((changed (with-shared-queue (shared-queue)
-                              (or (send-queue-changed queue)
-                                  (setf (send-queue-changed queue)
-                                        (bt:make-condition-variable))))))
-               (wait-until #'room-p changed (send-queue-lock queue) seconds 1/4)))
-            (t                          ; no poller
-             (loop until (room-p)
-                   do (when (eql 0 (milliseconds-left end))
-                        (return nil))
-                      (await-descriptor (send-queue-descriptor queue) :output
-                                        :until (earlier end (+ (milliseconds) 250)))
-                      (flush-queue queue)
-                   finally (return t)))))))
+      (loop until (or *giving-room-p* (room-p))
+            do (when (eql 0 (milliseconds-left end))
+                 (return nil))
+               (when (shared-queue-begun-p shared-queue)
+                 (when (send-queue-descriptor queue)
+                   (await-descriptor (send-queue-descriptor queue) :output
+                                     :until (earlier end (+ (milliseconds) 250)))
+                   (when (taker-given-up-p queue (milliseconds))
+                     (end-queue queue t)))
+                 (flush-queue queue))
+               (unless (and (shared-queue-begun-p shared-queue) (send-queue-descriptor queue))
+                 (wait-until #'room-p changed (send-queue-lock queue)
+                             (min 1/4 (/ (or (milliseconds-left end) 250) 1000)) nil))
+            finally (return (room-p))))))
 
 ;;; The owner of the connection
 
@@ -200,7 +200,8 @@ no more will follow.  Signals DESCRIPTOR-BROKEN."
       (setf (send-queue-mark queue) (shared-queue-mark shared-queue)
             (shared-queue-begun-p shared-queue) t
             (shared-queue-size shared-queue) 0)
-      (release-held queue))
+      (dolist (octets (reverse (shiftf (shared-queue-held shared-queue) '())))
+        (write-under-lock queue octets 0 (length octets) nil)))
     (flush-queue queue)))
 
 ;;; A reply stream: a handler writes the content of its reply to it, after the head.
@@ -211,18 +212,17 @@ no more will follow.  Signals DESCRIPTOR-BROKEN."
 ;;;   :PLAIN      ends with the connection, or is of another  are sent unchanged
 ;;;               protocol
 ;;;   :NONE       does not exist                              are dropped
-;;;   NIL         has ended                                   go to the stream beneath
+;;;   NIL         has ended                                   are dropped
 ;;;
 ;;; Chunks are composed in the output buffer of the connection.  Each is complete at any time, so
-;;; that a read, which sends the output first, may come between two writes.  Writes without a flush
-;;; between them share one chunk, as long as the buffer has room.
+;;; that a read of content, which sends the output first, may come between two writes.  Writes
+;;; without a flush between them share one chunk, as long as the buffer has room.
 
-(defclass reply-stream (trivial-gray-streams:fundamental-binary-input-stream
-                        trivial-gray-streams:fundamental-binary-output-stream
+(defclass reply-stream (trivial-gray-streams:fundamental-binary-output-stream
                         trivial-gray-streams:trivial-gray-stream-mixin)
   ((io :initarg :io :reader reply-stream-io)
    (inner :initarg :inner :reader reply-stream-inner
-          :documentation "The stream of the connection, for reading.")
+          :documentation "The stream of the connection.")
    (framing :initarg :framing :accessor reply-stream-framing)
    ;; The last chunk in the output buffer: where it begins, its number of octets, and where it ends.
    ;; If the buffer ends elsewhere, that chunk was sent.
@@ -261,43 +261,30 @@ is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks a
   "Writes OCTETS from START to END to STREAM in chunks."
   (let ((io (reply-stream-io stream)))
     (check-range octets start end)
-    (if (> (- end start) +output-size+)
-        (with-reply (line)              ; as one chunk, without a copy
-          (encode-chunk-start line (- end start))
-          (whole-or-broken (io)
-            (write-encoded io line)
-            (write-with-backpressure io octets start end)
-            (encode-octets (reset-output line) *line-end*)
-            (write-encoded io line)
-            (setf (chunk-end stream) 0)))
-        (loop while (< start end)
-              do (let* ((buffer (output-buffer io))
-                        (fill (io-fill io))
-                        (last-p (and (plusp fill) (= fill (the index (chunk-end stream)))))
-                        (first (if last-p (chunk-start stream) fill))
-                        (size (if last-p (chunk-size stream) 0))
-                        (count (min (- end start)
-                                    (chunk-room size (- (length buffer) first)))))
-                   (declare (type index fill first size count))
-                   (if (zerop count)
-                       (empty-output io)
-                       (multiple-value-bind (position chunk-end)
-                           (lengthen-chunk buffer first size count)
-                         (replace buffer octets :start1 position :start2 start
-                                                :end2 (+ start count))
-                         (setf (chunk-start stream) first
-                               (chunk-size stream) (+ size count)
-                               (chunk-end stream) chunk-end
-                               (io-fill io) chunk-end)
-                         (incf start count))))))))
+    (loop while (< start end)
+          do (let* ((buffer (output-buffer io))
+                    (fill (io-fill io))
+                    (last-p (and (plusp fill) (= fill (the index (chunk-end stream)))))
+                    (first (if last-p (chunk-start stream) fill))
+                    (size (if last-p (chunk-size stream) 0))
+                    (count (min (- end start) (chunk-room size (- (length buffer) first)))))
+               (declare (type index fill first size count))
+               (if (zerop count)
+                   (empty-output io)
+                   (multiple-value-bind (position chunk-end)
+                       (lengthen-chunk buffer first size count)
+                     (replace buffer octets :start1 position :start2 start :end2 (+ start count))
+                     (setf (chunk-start stream) first
+                           (chunk-size stream) (+ size count)
+                           (chunk-end stream) chunk-end
+                           (io-fill io) chunk-end)
+                     (incf start count)))))))
 
 (defmethod trivial-gray-streams:stream-write-sequence
     ((stream reply-stream) sequence start end &key)
   (let ((io (reply-stream-io stream))
         (framing (reply-stream-framing stream)))
-    (cond ((null framing)
-           (write-sequence sequence (reply-stream-inner stream) :start start :end end))
-          ((eq :none framing))
+    (cond ((member framing '(nil :none)))
           ((not (typep sequence 'octets))
            (write-sequence (coerce (subseq sequence start end) 'octets) stream))
           ((eq :chunked framing)
@@ -322,9 +309,8 @@ is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks a
 
 (defun flush-reply (stream)
   "Sends as much of the output of STREAM as the client takes now."
-  (if (reply-stream-framing stream)
-      (push-output (reply-stream-io stream))
-      (finish-output (reply-stream-inner stream)))
+  (when (reply-stream-framing stream)
+    (push-output (reply-stream-io stream)))
   nil)
 
 (defmethod trivial-gray-streams:stream-force-output ((stream reply-stream))
@@ -333,9 +319,8 @@ is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks a
 (defmethod trivial-gray-streams:stream-finish-output ((stream reply-stream))
   (flush-reply stream))
 
-(defmethod trivial-gray-streams:stream-clear-output ((stream reply-stream))
-  ;; Octets may have been sent already, and the head may still be in the buffer.
-  nil)
+(defmethod stream-element-type ((stream reply-stream))
+  '(unsigned-byte 8))
 
 ;;; The end
 
@@ -363,23 +348,3 @@ not take now are queued.  True when the content has its announced length."
     (end-reply stream))
   (setf (reply-stream-framing stream) nil)
   (close (reply-stream-inner stream) :abort abort))
-
-;;; The other methods of a stream
-
-(defmethod stream-element-type ((stream reply-stream))
-  '(unsigned-byte 8))
-
-(defmethod open-stream-p ((stream reply-stream))
-  (open-stream-p (reply-stream-inner stream)))
-
-(defmethod trivial-gray-streams:stream-read-byte ((stream reply-stream))
-  (read-byte (reply-stream-inner stream) nil :eof))
-
-(defmethod trivial-gray-streams:stream-read-sequence ((stream reply-stream) sequence start end &key)
-  (read-sequence sequence (reply-stream-inner stream) :start start :end end))
-
-(defmethod trivial-gray-streams:stream-listen ((stream reply-stream))
-  (listen (reply-stream-inner stream)))
-
-(defmethod trivial-gray-streams:stream-clear-input ((stream reply-stream))
-  (clear-input (reply-stream-inner stream)))

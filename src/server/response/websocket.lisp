@@ -18,33 +18,32 @@
 ;;;;
 ;;;; Input is not read while the client does not take the output.  ON-CLOSE is called once.
 
-(defparameter *closing-seconds* 5
+(defparameter *closing-seconds* 3
   "How many seconds a client has to answer a close frame.")
 
 (defstruct (websocket (:include suspended-exchange)
                       (:constructor %make-websocket
-                          (application engine connection shared-queue memory decoder
-                           on-message on-close ping-milliseconds idle-milliseconds request))
+                          (application engine connection shared-queue on-message on-close
+                           ping-milliseconds idle-milliseconds request))
                       (:copier nil))
   "A WebSocket.  The lock guards STATE; only the owner uses HEARD, PINGED and DECODER."
   (request nil :read-only t)            ; its REQUEST-WORDS and client
   ;; The shared send queue of WEBSOCKET.
   (shared-queue nil :read-only t)
-  ;; The memory of a message that is incomplete or being handled.
-  (memory nil :read-only t)
-  (decoder nil :read-only t)            ; NIL for another protocol, of a PROGRAM-SOCKET
+  (reserved 0 :type index)              ; memory for a message that is incomplete or being handled
+  (decoder nil)                         ; NIL for another protocol, of a PROGRAM-SOCKET
   (on-message nil)                      ; while it is NIL, nothing is read
   (on-close nil)
   (state :open :type keyword)           ; see websocket-frames.lisp of the layer websocket
   (code +abnormal-end+ :type fixnum)    ; the code of the end, for ON-CLOSE
   (reason "" :type string)
-  ;; NIL also while a ping would interrupt a frame that is being sent.
-  (ping-milliseconds nil :type (or null fixnum))
+  (ping-milliseconds nil :type (or null fixnum) :read-only t)
   (idle-milliseconds nil :type (or null fixnum) :read-only t)
   (heard (milliseconds) :type fixnum)   ; when octets came last
   ;; The time of a ping since then; :PUT while it is in the queue.
   (pinged nil :type (or null (eql :put) fixnum))
-  (closing-end nil :type (or null fixnum))) ; the deadline for the close frame of the client
+  (closing-end nil :type (or null fixnum)) ; the deadline for the close frame of the client
+  (failed-p nil))                       ; a function of the program has failed
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
@@ -59,21 +58,26 @@ ON-CLOSE is a function of the WebSocket, the code of the end and its reason.  Wo
 HIGH-WATER-MARK is how many octets may wait for the client; MESSAGE-OCTETS is how many a message may
 have, or NIL.  After PING-SECONDS without input a ping is sent, and after IDLE-SECONDS the client
 counts as gone; NIL for never."
-  (let ((memory (make-memory-account)))
-    (funcall constructor
-             (exchange-application exchange) (exchange-engine exchange)
-             (exchange-connection exchange) (queue-of-exchange exchange high-water-mark nil)
-             memory
-             (and frames-p
-                  (make-message-decoder
-                   :message-octets (or message-octets (* 1024 1024))
-                   :strings-p strings-p
-                   :reserve (lambda (octets whole-p)
-                              (reserve-for-account memory octets
-                                                   (if whole-p 1 *waiting-share*)))))
-             on-message on-close (as-milliseconds ping-seconds) (as-milliseconds idle-seconds)
-             (format nil "~A from ~A" (exchange-words exchange)
-                     (http-address (exchange-http exchange))))))
+  (let ((socket (funcall constructor
+                         (exchange-application exchange) (exchange-engine exchange)
+                         (exchange-connection exchange)
+                         (queue-of-exchange exchange high-water-mark nil)
+                         on-message on-close
+                         (as-milliseconds ping-seconds) (as-milliseconds idle-seconds)
+                         (format nil "~A from ~A" (exchange-words exchange)
+                                 (http-address (exchange-http exchange))))))
+    (when frames-p
+      (setf (websocket-decoder socket)
+            (make-message-decoder
+             :message-octets (or message-octets (* 1024 1024))
+             :strings-p strings-p
+             :reserve (lambda (octets whole-p)
+                        (and (change-reservation (websocket-reserved socket)
+                                                 (+ octets (websocket-reserved socket))
+                                                 :share (if whole-p 1 *waiting-share*))
+                             ;; A vector that grows to twice its size is copied.
+                             (make-room-in-heap (* 2 octets)))))))
+    socket))
 
 (defmacro with-websocket ((socket) &body body)
   "Evaluates BODY, which is short and does not wait, while no other thread uses the state of
@@ -84,14 +88,6 @@ SOCKET."
 (defun step-websocket (socket step)
   "Applies STEP to the state of SOCKET, and returns the new state.  The caller holds the lock."
   (setf (websocket-state socket) (next-websocket-state (websocket-state socket) step)))
-
-(defun websocket-io (socket)
-  "The buffered connection of SOCKET."
-  (http-io (connection-data (suspended-exchange-connection socket))))
-
-(defun owned-websocket-p (socket)
-  "True when the current thread is the owner of SOCKET."
-  (eq (bt:current-thread) (websocket-owner socket)))
 
 (defun websocket-open-p (socket)
   "True while messages can be sent to SOCKET, as far as is known."
@@ -116,16 +112,16 @@ holds the lock."
   (when (over-p (websocket-state socket))
     (close-shared-queue (websocket-shared-queue socket))))
 
+(defun note-code (socket code reason)
+  "Notes CODE and REASON of a close frame of either side.  From now on the client has
+*CLOSING-SECONDS* to end SOCKET.  The caller holds the lock."
+  (setf (websocket-code socket) code
+        (websocket-reason socket) reason
+        (websocket-closing-end socket) (end-after *closing-seconds*)))
+
 (defun resume-websocket (socket)
   "Has the owner of SOCKET send what only that can send, and look at the state of SOCKET."
-  (cond ((not (owned-websocket-p socket)) (resume socket))
-        ((shared-queue-begun-p (websocket-shared-queue socket)) (send-for-websocket socket))))
-
-(defun send-for-websocket (socket)
-  "Sends as much of the shared queue of SOCKET as the client takes now.  The caller is its owner."
-  (handler-case (send-queued (websocket-shared-queue socket) (websocket-io socket))
-    ((or descriptor-broken stream-timeout) ()
-      (end-websocket socket))))         ; its owner will notice
+  (have-sent socket (websocket-shared-queue socket)))
 
 (defun end-websocket (socket)
   "Notes that the TCP connection of SOCKET has ended, or will end."
@@ -141,10 +137,7 @@ Signals an error where either must not be in a close frame."
     (when (with-websocket (socket)
             (when (sending-p (websocket-state socket))
               (put-close socket frame)
-              (setf (websocket-closing-end socket)
-                    (+ (milliseconds) (as-milliseconds *closing-seconds*))
-                    (websocket-code socket) code
-                    (websocket-reason socket) reason)
+              (note-code socket code reason)
               t))
       (resume-websocket socket)
       t)))
@@ -155,29 +148,6 @@ Signals an error where either must not be in a close frame."
         ((websocket-decoder socket)
          (close-websocket-with socket +going-away+ "The server stops."))
         (t (close-shared-queue (websocket-shared-queue socket)))))
-
-(defun await-room-in-websocket (socket wait)
-  "Waits up to WAIT seconds, a real, or T for no limit, until SOCKET has room or has ended.  True
-when it does.  Returns NIL at once in a handler that has not returned yet: its octets are not sent
-before."
-  (cond ((not (owned-websocket-p socket))
-         (await-room (websocket-shared-queue socket) (if (eq t wait) nil wait)))
-        ((not (shared-queue-begun-p (websocket-shared-queue socket))) nil)
-        (t
-         ;; All other workers may wait as well, so the owner sends; without a limit, up to the write
-         ;; timeout.
-         (loop with io = (websocket-io socket)
-               with end = (if (eq t wait) nil (end-after wait))
-               while (full-p (websocket-shared-queue socket))
-               do (handler-case
-                      (if end
-                          (unless (await-descriptor (open-descriptor (io-base io)) :output
-                                                    :until end)
-                            (return nil))
-                          (await-peer io :output))
-                    ((or descriptor-broken stream-timeout) () (end-websocket socket)))
-                  (send-for-websocket socket)
-               finally (return t)))))
 
 ;;; The owner of the connection
 
@@ -215,7 +185,7 @@ may have come."
                (return t))
              (let ((new-p (= (io-start io) (io-end io))))
                (when new-p
-                 (send-for-websocket socket))
+                 (resume-websocket socket))
                (ecase (if (and new-p
                                (io-drained-p io)
                                ;; It may have come with the last octets, without its own event.
@@ -273,13 +243,9 @@ returns them; for a KIND of NIL, octets of another protocol.")
           ((:ping :pong) (hand-over socket kind value))
           ((:text :binary)
            (unwind-protect (hand-over socket kind value)
-             (reduce-account (websocket-memory socket) 0)))
-          (:close
-           (reduce-account (websocket-memory socket) 0)
-           (note-close socket value more))
-          (:failure
-           (reduce-account (websocket-memory socket) 0)
-           (end-messages socket :fail value more more))))))
+             (change-reservation (websocket-reserved socket) 0)))
+          (:close (note-close socket value more))
+          (:failure (end-messages socket :fail value more more))))))
 
 (defun end-messages (socket step code reason answer)
   "Applies STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, to SOCKET; a close frame that is
@@ -295,19 +261,26 @@ owed has ANSWER."
 
 (defun call-for-websocket (socket callback function)
   "Calls FUNCTION, which calls the function of a program that it knows as CALLBACK, a string.  A
-failure is logged, and ends SOCKET."
+failure ends SOCKET."
   (multiple-value-bind (condition backtrace) (call-catching function)
     (when condition
-      (log-callback-failure socket callback condition backtrace)
-      (close-websocket-with socket 1011 "The server failed."))))
+      (fail-websocket socket condition backtrace callback))))
 
-(defun log-callback-failure (socket callback condition backtrace)
-  "Logs CONDITION, with BACKTRACE, of a call of CALLBACK, a string, for SOCKET."
+(defun fail-websocket (socket condition backtrace
+                       &optional (callback "What speaks over the connection"))
+  "Ends SOCKET because CALLBACK, a string, has failed with CONDITION, which has BACKTRACE, a string
+or NIL."
   (log-message (suspended-exchange-engine socket) :error *error-control*
                (message-text "~A of ~A failed: ~A"
                              (list callback (websocket-request socket) condition) #'report-text)
                backtrace
-               condition))              ; not in the text; its type counts for the throttle
+               condition)               ; not in the text; its type counts for the throttle
+  (count-failure (suspended-exchange-engine socket))
+  (setf (websocket-failed-p socket) t)
+  (unless (and (websocket-decoder socket)
+               (close-websocket-with socket 1011 "The server failed."))
+    (close-shared-queue (websocket-shared-queue socket))
+    (resume-websocket socket)))
 
 ;;; Time
 ;;;
@@ -332,8 +305,7 @@ never."
     (earlier (websocket-closing-end socket)
              (cond ((null idle) nil)
                    ((or (null ping) (<= idle ping)) (+ heard idle))
-                   ((integerp pinged) (max (+ heard idle) (+ pinged (- idle ping))))
-                   (t nil)))))
+                   ((integerp pinged) (+ pinged (- idle ping)))))))
 
 (defun keep-time (socket now)
   "Closes or pings SOCKET if that was due at NOW, in MILLISECONDS.  The input that had come by then
@@ -365,13 +337,13 @@ was read."
 memory.  A program may keep SOCKET for ever."
   (when (websocket-decoder socket)
     (end-decoding (websocket-decoder socket)))
-  (close-account (websocket-memory socket)))
+  (change-reservation (websocket-reserved socket) 0))
 
 (defun say-farewell (socket)
   "Sends the client of SOCKET, whose connection the caller owns and closes next, a close frame if
 its engine stops, unless other octets would have to be sent before."
   (setf (websocket-owner socket) (bt:current-thread))
-  (let ((io (websocket-io socket)))
+  (let ((io (http-io (connection-data (suspended-exchange-connection socket)))))
     (when (and (shared-queue-begun-p (websocket-shared-queue socket))
                (io-open-p io)
                (null (io-unsent io)))

@@ -64,7 +64,7 @@
   (write-parts (hunchentoot:send-headers) "own"))
 
 (define-page "/own-odd"
-  (setf (hunchentoot:content-length*) 14)
+  (setf (hunchentoot:content-length*) 12)
   (let ((stream (hunchentoot:send-headers)))
     (write-sequence (list 65 66) stream)
     (write-sequence (vector 67 68 69) stream :start 1)
@@ -73,7 +73,6 @@
     (write-byte 70 stream)
     (force-output stream)
     (write-sequence (octets (shown (open-stream-p stream) (output-stream-p stream)
-                                   (input-stream-p stream)
                                    (equal '(unsigned-byte 8) (stream-element-type stream))))
                     stream)))
 (define-page "/own-odd-chunks"
