@@ -184,28 +184,22 @@ X509."
 (defun certificate-warnings (context file)
   "A list of warnings, strings, about certificates of CONTEXT, an SSL_CTX, which were in FILE, that
 some clients will not trust."
-  (labels ((words (time)
-             (multiple-value-bind (seconds minutes hours day month year)
-                 (decode-universal-time (or (universal-time-of time) 0) 0)
-               (format nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D UTC"
-                       year month day hours minutes seconds)))
-           (compared-with-now (time)
-             (openssl :int "X509_cmp_current_time" time))
-           (date-warning (certificate position)
-             (let ((begin (certificate-begin certificate))
-                   (end (certificate-end certificate))
-                   (it (if (= position 1)
-                           (format nil "The certificate in ~A" file)
-                           (format nil "Certificate ~D in ~A" position file))))
-               (cond ((minusp (compared-with-now end))
-                      (format nil "~A has expired on ~A." it (words end)))
-                     ((plusp (compared-with-now begin))
-                      (format nil "~A is not valid before ~A." it (words begin)))))))
-    (loop for (certificate . issuers) on (certificate-chain context)
+  (flet ((words (time)
+           (multiple-value-bind (seconds minutes hours day month year)
+               (decode-universal-time time 0)
+             (format nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D UTC"
+                     year month day hours minutes seconds))))
+    (loop with now = (get-universal-time)
+          for (certificate . issuers) on (certificate-chain context)
           for position from 1
-          for warning = (date-warning certificate position)
-          when warning
-            collect warning
+          for it = (format nil "~:[Certificate ~D~;The certificate~*~] in ~A"
+                           (= position 1) position file)
+          for begin = (universal-time-of (certificate-begin certificate))
+          for end = (universal-time-of (certificate-end certificate))
+          when (and end (< end now))
+            collect (format nil "~A has expired on ~A." it (words end))
+          when (and begin (< now begin))
+            collect (format nil "~A is not valid before ~A." it (words begin))
           when (and issuers             ; else X509_V_OK, which is 0
                     (/= 0 (openssl :int "X509_check_issued" (first issuers) certificate)))
             collect (format nil "Certificate ~D in ~A was not issued by the next one in that file: ~
