@@ -7,7 +7,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
   (:export
    ;; refusals
    #:protocol-error #:protocol-error-refusal #:protocol-error-status
-   #:protocol-error-section #:protocol-error-reason #:refuse #:make-refusal
+   #:protocol-error-reason #:refuse #:make-refusal
    ;; limits
    #:limits #:*default-limits* #:content-size #:make-limits
    #:limits-request-line-octets #:limits-header-octets #:limits-header-count

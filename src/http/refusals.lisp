@@ -5,15 +5,11 @@
             :documentation "The keyword that names the rule that the client broke.")
    (status :initarg :status :reader protocol-error-status
            :documentation "The HTTP status code of the reply, an integer.")
-   (section :initarg :section :reader protocol-error-section
-            :documentation "The section of an RFC that states the rule, a string.")
    (reason :initarg :reason :reader protocol-error-reason
            :documentation "The rule that was broken, a sentence for the client."))
   (:report (lambda (condition stream)
-             (format stream "~D: ~A (~A)"
-                     (protocol-error-status condition)
-                     (protocol-error-reason condition)
-                     (protocol-error-section condition))))
+             (format stream "~D: ~A"
+                     (protocol-error-status condition) (protocol-error-reason condition))))
   (:documentation "A client sent octets that are not acceptable HTTP.  The end of the request is
 unknown, so the server replies with PROTOCOL-ERROR-STATUS, if the client has sent anything, and
 closes the connection."))
@@ -23,128 +19,111 @@ closes the connection."))
 
 (defparameter *refusals*
   '(;; Line structure
-    (:bare-carriage-return 400 "RFC 9112, section 2.2"
-     "A carriage return is not followed by a line feed.")
-    (:bare-line-feed 400 "RFC 9112, section 2.2"
-     "A line feed is not preceded by a carriage return.")
-    (:too-many-empty-lines 400 "RFC 9112, section 2.2"
-     "Too many empty lines precede the request line.")
+    ;; RFC 9112, section 2.2
+    (:bare-carriage-return 400 "A carriage return is not followed by a line feed.")
+    (:bare-line-feed 400 "A line feed is not preceded by a carriage return.")
+    (:too-many-empty-lines 400 "Too many empty lines precede the request line.")
     ;; Request line
-    (:malformed-method 400 "RFC 9112, section 3.1"
-     "The method is not a token followed by one space.")
-    (:method-too-long 501 "RFC 9112, section 3"
-     "The method is longer than any that this server knows.")
-    (:malformed-target 400 "RFC 9112, section 3.2"
-     "The request target is not visible ASCII followed by one space.")
-    (:target-too-long 414 "RFC 9112, section 3"
-     "The request line is longer than this server takes.")
-    (:missing-version 400 "RFC 9112, section 3"
-     "The request line names no HTTP version.")
-    (:malformed-version 400 "RFC 9112, section 2.3"
-     "The request line does not end in an HTTP version.")
-    (:unsupported-version 505 "RFC 9110, section 15.6.6"
-     "This server speaks only HTTP/1.1 and HTTP/1.0.")
-    (:unknown-target-form 400 "RFC 9112, section 3.2"
-     "The request target is neither a path nor an http URI.")
-    (:fragment-in-target 400 "RFC 9112, section 3.2"
-     "The request target has a fragment.")
-    (:asterisk-without-options 400 "RFC 9112, section 3.2.4"
-     "The target * goes with the method OPTIONS only.")
-    (:connect-without-authority 400 "RFC 9112, section 3.2.3"
-     "The target of CONNECT is a host, a colon and a port.")
-    (:invalid-authority 400 "RFC 9110, section 4.2"
-     "The request target names no valid host.")
+    ;; RFC 9112, section 3.1
+    (:malformed-method 400 "The method is not a token followed by one space.")
+    ;; RFC 9112, section 3
+    (:method-too-long 501 "The method is longer than any that this server knows.")
+    ;; RFC 9112, section 3.2
+    (:malformed-target 400 "The request target is not visible ASCII followed by one space.")
+    ;; RFC 9112, section 3
+    (:target-too-long 414 "The request line is longer than this server takes.")
+    (:missing-version 400 "The request line names no HTTP version.")
+    ;; RFC 9112, section 2.3
+    (:malformed-version 400 "The request line does not end in an HTTP version.")
+    ;; RFC 9110, section 15.6.6
+    (:unsupported-version 505 "This server speaks only HTTP/1.1 and HTTP/1.0.")
+    ;; RFC 9112, section 3.2
+    (:unknown-target-form 400 "The request target is neither a path nor an http URI.")
+    (:fragment-in-target 400 "The request target has a fragment.")
+    ;; RFC 9112, section 3.2.4
+    (:asterisk-without-options 400 "The target * goes with the method OPTIONS only.")
+    ;; RFC 9112, section 3.2.3
+    (:connect-without-authority 400 "The target of CONNECT is a host, a colon and a port.")
+    ;; RFC 9110, section 4.2
+    (:invalid-authority 400 "The request target names no valid host.")
     ;; Fields
-    (:whitespace-before-fields 400 "RFC 9112, section 2.2"
-     "White space follows the request line.")
-    (:folded-line 400 "RFC 9112, section 5.2"
-     "A header field is continued on a second line.")
-    (:whitespace-before-colon 400 "RFC 9112, section 5.1"
-     "White space stands between a field name and its colon.")
-    (:malformed-field-name 400 "RFC 9112, section 5.1"
-     "A field name is not a token followed by a colon.")
-    (:control-in-value 400 "RFC 9110, section 5.5"
-     "A field value contains a control character.")
-    (:headers-too-large 431 "RFC 6585, section 5"
-     "The header fields are larger than this server takes.")
-    (:too-many-headers 431 "RFC 6585, section 5"
-     "There are more header fields than this server takes.")
+    ;; RFC 9112, section 2.2
+    (:whitespace-before-fields 400 "White space follows the request line.")
+    ;; RFC 9112, section 5.2
+    (:folded-line 400 "A header field is continued on a second line.")
+    ;; RFC 9112, section 5.1
+    (:whitespace-before-colon 400 "White space stands between a field name and its colon.")
+    (:malformed-field-name 400 "A field name is not a token followed by a colon.")
+    ;; RFC 9110, section 5.5
+    (:control-in-value 400 "A field value contains a control character.")
+    ;; RFC 6585, section 5
+    (:headers-too-large 431 "The header fields are larger than this server takes.")
+    (:too-many-headers 431 "There are more header fields than this server takes.")
     ;; Host
-    (:missing-host 400 "RFC 9112, section 3.2"
-     "An HTTP/1.1 request needs a Host field.")
-    (:repeated-host 400 "RFC 9112, section 3.2"
-     "There is more than one Host field.")
-    (:invalid-host 400 "RFC 9112, section 3.2"
-     "The Host field is not a host with an optional port.")
+    ;; RFC 9112, section 3.2
+    (:missing-host 400 "An HTTP/1.1 request needs a Host field.")
+    (:repeated-host 400 "There is more than one Host field.")
+    (:invalid-host 400 "The Host field is not a host with an optional port.")
     ;; Framing
-    (:malformed-content-length 400 "RFC 9110, section 8.6"
-     "Content-Length is not a decimal number.")
-    (:repeated-content-length 400 "RFC 9110, section 8.6"
-     "There is more than one Content-Length.")
-    (:body-too-large 413 "RFC 9110, section 15.5.14"
-     "The content is larger than this server takes.")
-    (:two-framings 400 "RFC 9112, section 6.1"
-     "Transfer-Encoding and Content-Length exclude each other.")
-    (:transfer-encoding-in-http/1.0 400 "RFC 9112, section 6.1"
-     "HTTP/1.0 has no Transfer-Encoding.")
-    (:malformed-transfer-encoding 400 "RFC 9112, section 7"
-     "Transfer-Encoding is not a list of plain coding names.")
-    (:chunked-not-final 400 "RFC 9112, section 6.3"
-     "The final transfer coding, and no other, must be chunked.")
-    (:unknown-transfer-coding 501 "RFC 9112, section 6.1"
-     "This server knows no transfer coding but chunked.")
-    (:unknown-expectation 417 "RFC 9110, section 10.1.1"
-     "This server can meet no expectation but 100-continue.")
+    ;; RFC 9110, section 8.6
+    (:malformed-content-length 400 "Content-Length is not a decimal number.")
+    (:repeated-content-length 400 "There is more than one Content-Length.")
+    ;; RFC 9110, section 15.5.14
+    (:body-too-large 413 "The content is larger than this server takes.")
+    ;; RFC 9112, section 6.1
+    (:two-framings 400 "Transfer-Encoding and Content-Length exclude each other.")
+    (:transfer-encoding-in-http/1.0 400 "HTTP/1.0 has no Transfer-Encoding.")
+    ;; RFC 9112, section 7
+    (:malformed-transfer-encoding 400 "Transfer-Encoding is not a list of plain coding names.")
+    ;; RFC 9112, section 6.3
+    (:chunked-not-final 400 "The final transfer coding, and no other, must be chunked.")
+    ;; RFC 9112, section 6.1
+    (:unknown-transfer-coding 501 "This server knows no transfer coding but chunked.")
+    ;; RFC 9110, section 10.1.1
+    (:unknown-expectation 417 "This server can meet no expectation but 100-continue.")
     ;; Chunked bodies
-    (:malformed-chunk-size 400 "RFC 9112, section 7.1"
-     "A chunk does not begin with its size in hexadecimal digits.")
-    (:malformed-chunk-extension 400 "RFC 9112, section 7.1.1"
+    ;; RFC 9112, section 7.1
+    (:malformed-chunk-size 400 "A chunk does not begin with its size in hexadecimal digits.")
+    ;; RFC 9112, section 7.1.1
+    (:malformed-chunk-extension 400
      "A chunk extension is not a name, perhaps with a token or a quoted string.")
-    (:chunk-extensions-too-large 413 "RFC 9112, section 7.1.1"
-     "The chunk extensions are larger than this server takes.")
-    (:malformed-chunk-end 400 "RFC 9112, section 7.1"
-     "The octets of a chunk are not followed by a line end.")
-    (:trailers-too-large 431 "RFC 9112, section 7.1.2"
-     "The trailer fields are larger than this server takes.")
+    (:chunk-extensions-too-large 413 "The chunk extensions are larger than this server takes.")
+    ;; RFC 9112, section 7.1
+    (:malformed-chunk-end 400 "The octets of a chunk are not followed by a line end.")
+    ;; RFC 9112, section 7.1.2
+    (:trailers-too-large 431 "The trailer fields are larger than this server takes.")
     ;; Refusals by the layers above, which have handlers, a heap and a clock
-    (:form-too-large 413 "RFC 9110, section 15.5.14"
-     "The form is larger than this server takes.")
-    (:too-many-fields 413 "RFC 9110, section 15.5.14"
-     "The form has more fields than this server takes.")
-    (:too-many-files 413 "RFC 9110, section 15.5.14"
-     "The form has more files than this server takes.")
-    (:no-memory 503 "RFC 9110, section 15.6.4"
-     "Neither memory nor a temporary file has room for the request.")
-    (:queue-timeout 503 "RFC 9110, section 15.6.4"
-     "The server is busy.  Please try again in a moment.")
-    (:handler-timeout 503 "RFC 9110, section 15.6.4"
-     "The server took too long to answer the request.")
-    (:connect-not-served 501 "RFC 9110, section 9.3.6"
-     "This server is not a proxy, and does not serve CONNECT.")
-    (:content-of-handshake 400 "RFC 6455, section 4.1"
-     "A request that opens a WebSocket must not have content.")
-    (:plain-http-to-tls 400 "RFC 9110, section 4.2.2"
-     "A plain HTTP request was sent to a port for https.")
-    (:tls-to-plain-http 400 "RFC 9110, section 4.2.1"
-     "A TLS handshake was begun on a port for plain http.")
-    (:malformed-proxy-header 400 "proxy-protocol.txt, section 2"
+    ;; RFC 9110, section 15.5.14
+    (:form-too-large 413 "The form is larger than this server takes.")
+    (:too-many-fields 413 "The form has more fields than this server takes.")
+    (:too-many-files 413 "The form has more files than this server takes.")
+    ;; RFC 9110, section 15.6.4
+    (:no-memory 503 "Neither memory nor a temporary file has room for the request.")
+    (:queue-timeout 503 "The server is busy.  Please try again in a moment.")
+    (:handler-timeout 503 "The server took too long to answer the request.")
+    ;; RFC 9110, section 9.3.6
+    (:connect-not-served 501 "This server is not a proxy, and does not serve CONNECT.")
+    ;; RFC 6455, section 4.1
+    (:content-of-handshake 400 "A request that opens a WebSocket must not have content.")
+    ;; RFC 9110, section 4.2.2
+    (:plain-http-to-tls 400 "A plain HTTP request was sent to a port for https.")
+    ;; RFC 9110, section 4.2.1
+    (:tls-to-plain-http 400 "A TLS handshake was begun on a port for plain http.")
+    ;; proxy-protocol.txt, section 2
+    (:malformed-proxy-header 400
      "The connection does not begin with a header of the PROXY protocol.")
-    (:no-trusted-proxy 400 "proxy-protocol.txt, section 2"
-     "The connection does not come from a trusted proxy.")
-    (:contradicting-proxies 400 "RFC 7239, section 8.1"
-     "Forwarded and X-Forwarded-For name different clients.")
-    (:request-timeout 408 "RFC 9110, section 15.5.9"
-     "The request did not arrive in time."))
-  "A list of (REFUSAL STATUS SECTION REASON): the section that has the rule, and a sentence for the
-client.")
+    (:no-trusted-proxy 400 "The connection does not come from a trusted proxy.")
+    ;; RFC 7239, section 8.1
+    (:contradicting-proxies 400 "Forwarded and X-Forwarded-For name different clients.")
+    ;; RFC 9110, section 15.5.9
+    (:request-timeout 408 "The request did not arrive in time."))
+  "A list of (REFUSAL STATUS REASON), the last a sentence for the client.")
 
 (defun make-refusal (refusal)
   "The PROTOCOL-ERROR named REFUSAL, a keyword such as :REQUEST-TIMEOUT, not signalled."
-  (destructuring-bind (status section reason)
-      (or (rest (assoc refusal *refusals*))
-          (error "There is no refusal named ~S." refusal))
-    (make-condition 'protocol-error :refusal refusal :status status
-                                    :section section :reason reason)))
+  (destructuring-bind (status reason) (or (rest (assoc refusal *refusals*))
+                                          (error "There is no refusal named ~S." refusal))
+    (make-condition 'protocol-error :refusal refusal :status status :reason reason)))
 
 (declaim (ftype (function (symbol) nil) refuse))
 (defun refuse (refusal)

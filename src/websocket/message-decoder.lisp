@@ -79,8 +79,7 @@ complete result.  NIL if there is no memory."
 
 (defun fail (decoder position failure)
   "Ends a step that has found FAILURE, a keyword of *FAILURES*, at POSITION; returns its values."
-  (destructuring-bind (code section reason) (rest (assoc failure *failures*))
-    (declare (ignore section))
+  (destructuring-bind (code reason) (rest (assoc failure *failures*))
     (end-decoding decoder)
     (values position :failure code reason)))
 

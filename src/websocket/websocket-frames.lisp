@@ -82,27 +82,27 @@ expects no close frame in return (RFC 6455, sections 7.1.7 and 7.4.1)."
   (and (<= 1002 code 1015)
        (/= +no-close-code+ code)))
 
-;;; Every reason for which a decoder fails a connection: the code for the close frame, the section
-;;; of RFC 6455 with the rule, and a sentence for the client that fits into a close frame.
+;;; Every reason for which a decoder fails a connection: the code for the close frame, and a
+;;; sentence for the client that fits into it (RFC 6455, sections 5.1 to 5.5, 7.4, 8.1 and 10.4).
 
 (defparameter *failures*
-  '((:reserved-bits 1002 "5.2" "A reserved bit of a frame is set.")
-    (:unknown-opcode 1002 "5.2" "The opcode of a frame is reserved.")
-    (:fragmented-control 1002 "5.5" "A control frame is fragmented.")
-    (:stray-continuation 1002 "5.4" "A continuation frame continues no message.")
-    (:interrupted-message 1002 "5.4" "A message begins before the previous one has ended.")
-    (:unmasked-frame 1002 "5.1" "A frame of a client is not masked.")
-    (:masked-frame 1002 "5.1" "A frame of a server is masked.")
-    (:control-too-long 1002 "5.5" "A control frame has more than 125 octets.")
-    (:close-of-one-octet 1002 "5.5.1" "A close frame has half a code.")
-    (:invalid-close-code 1002 "7.4" "A close frame has an invalid code.")
-    (:length-not-minimal 1002 "5.2" "The length of a frame is not in the shortest form.")
-    (:length-too-large 1002 "5.2" "The length of a frame has more than 63 bits.")
-    (:text-not-utf-8 1007 "8.1" "A text is not UTF-8.")
-    (:reason-not-utf-8 1007 "8.1" "The reason of a close frame is not UTF-8.")
-    (:message-too-large 1009 "10.4" "A message is larger than this server takes.")
-    (:no-memory 1013 "10.4" "The server has no memory for the message at the moment."))
-  "A list of (FAILURE CODE SECTION REASON).")
+  '((:reserved-bits 1002 "A reserved bit of a frame is set.")
+    (:unknown-opcode 1002 "The opcode of a frame is reserved.")
+    (:fragmented-control 1002 "A control frame is fragmented.")
+    (:stray-continuation 1002 "A continuation frame continues no message.")
+    (:interrupted-message 1002 "A message begins before the previous one has ended.")
+    (:unmasked-frame 1002 "A frame of a client is not masked.")
+    (:masked-frame 1002 "A frame of a server is masked.")
+    (:control-too-long 1002 "A control frame has more than 125 octets.")
+    (:close-of-one-octet 1002 "A close frame has half a code.")
+    (:invalid-close-code 1002 "A close frame has an invalid code.")
+    (:length-not-minimal 1002 "The length of a frame is not in the shortest form.")
+    (:length-too-large 1002 "The length of a frame has more than 63 bits.")
+    (:text-not-utf-8 1007 "A text is not UTF-8.")
+    (:reason-not-utf-8 1007 "The reason of a close frame is not UTF-8.")
+    (:message-too-large 1009 "A message is larger than this server takes.")
+    (:no-memory 1013 "The server has no memory for the message at the moment."))
+  "A list of (FAILURE CODE REASON).")
 
 ;;; Masks: RFC 6455, section 5.3.  No function here checks its arguments: their callers ensure that
 ;;; every range lies within its vector.

@@ -64,7 +64,6 @@
     (http:protocol-error (refusal)
       (is (typep refusal 'base:recycling-error))
       (is (= 408 (http:protocol-error-status refusal)))
-      (is (search "RFC 9110" (http:protocol-error-section refusal)))
       (is (not (search "RFC" (http:protocol-error-reason refusal))) "The client gets a sentence.")
       (is (search (http:protocol-error-reason refusal) (princ-to-string refusal))))))
 
