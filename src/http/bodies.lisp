@@ -424,12 +424,6 @@ Signals MALFORMED-MULTIPART if the head of a part is too large (RFC 2046, sectio
                  (and hyphen-p (= +hyphen+ (aref octets (1+ start))))
                  (multipart-phase parser) :rest-of-line)))
         (:rest-of-line
-         (let ((stop (octet-position +carriage-return+ octets start end)))
-           (when (= stop end)
-             (return (values nil nil nil end)))
-           (setf (multipart-phase parser) :line-feed
-                 start (1+ stop))))
-        (:line-feed
          (let ((stop (octet-position +line-feed+ octets start end)))
            (when (= stop end)
              (return (values nil nil nil end)))

@@ -58,7 +58,6 @@ returns their end, which becomes the fill."
 ;;; Octets
 
 (declaim (ftype (function (octets index octets index index) index) put-octets)
-         (ftype (function (octets index text octet) (or null index)) put-text)
          (ftype (function (octets index content-size (member 10 16)) index) put-number)
          (ftype (function (octets index text index) (or null index)) put-codes)
          (ftype (function (text index) index) utf-8-size)
@@ -153,16 +152,6 @@ OUTPUT."
 
 ;;; Strings.  RFC 3629, section 3, excludes surrogates.  In some Lisps strings are UTF-16, so a
 ;;; surrogate pair becomes the character that it encodes.  Any other surrogate becomes U+FFFD.
-
-(defun put-text (target position text class)
-  "Puts TEXT in Latin-1 into TARGET at POSITION.  NIL if a character is not in CLASS."
-  (declare (type octets target) (type index position) (type octet class) (type text text)
-           #.*hot-policy*)
-  (dotimes (i (length text) (the index (+ position i)))
-    (let ((code (char-code (schar text i))))
-      (unless (and (< code 256) (octet-in-class-p code class))
-        (return nil))
-      (setf (aref target (the index (+ position i))) code))))
 
 (defmacro code-at (text index)
   `(char-code (schar ,text (the index ,index))))
@@ -425,21 +414,23 @@ sent (RFC 9110, sections 5.1 and 5.5)."
     (multiple-value-bind (octets position)
         (reserve output (+ (length line-start) (length spelling) 2
                            (if (integerp sendable) 19 (length sendable)) 2))
-      (let ((end (cond (line-start
-                        (put-octets octets position line-start 0 (length line-start)))
-                       ((plusp (length spelling))
-                        (put-text octets position spelling +token+)))))
-        (when (and end (not line-start))
-          (setf (aref octets end) +colon+
-                (aref octets (1+ end)) +space+
-                end (+ end 2)))
-        (when end
-          (setf end (if (integerp sendable)
-                        (put-number octets end sendable 10)
-                        (put-text octets end sendable +value+))))
-        (unless end
-          (error 'invalid-header :name name :value value))
-        (setf (output-fill output) (put-line-end octets end)))))
+      (flet ((put (start text class)
+               (let ((end (put-codes octets start text 256)))
+                 (if (and end (= (the index end) (run-end octets start end class)))
+                     (the index end)
+                     (error 'invalid-header :name name :value value)))))
+        (let* ((value-start
+                 (if line-start
+                     (put-octets octets position line-start 0 (length line-start))
+                     ;; No token is empty, and none is a space.
+                     (let ((end (put position (if (string= "" spelling) " " spelling) +token+)))
+                       (setf (aref octets end) +colon+
+                             (aref octets (1+ end)) +space+)
+                       (+ 2 end))))
+               (end (if (integerp sendable)
+                        (put-number octets value-start sendable 10)
+                        (put value-start sendable +value+))))
+          (setf (output-fill output) (put-line-end octets end))))))
   (values))
 
 (defparameter *line-end* (coerce '(13 10) 'octets)
