@@ -62,7 +62,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; numbers
    #:decimal-number #:+most-integer-digits+
    ;; texts and octets
-   #:text-position #:text-part #:latin-1-text #:octet-count
+   #:text-position #:text-part #:latin-1-text
    #:utf-8-text #:utf-8-end #:utf-8-code #:utf-8-size-by-first #:percent-decoded
    ;; checks of arguments
    #:check-range))

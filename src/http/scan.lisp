@@ -176,7 +176,7 @@ bits between +EXPECT+ and +UNKNOWN-FIELD+."
 (declaim (ftype (function (octets index index octet) index) run-end)
          (ftype (function (text index index octet) index) text-run-end text-run-start)
          (ftype (function (character text index index) index) text-position)
-         (ftype (function (octet octets index index) index) octet-position octet-count)
+         (ftype (function (octet octets index index) index) octet-position)
          (ftype (function (octets index octets index index) index) matching-octets)
          (ftype (function (octets index index) text) latin-1-text))
 
@@ -243,20 +243,7 @@ bits between +EXPECT+ and +UNKNOWN-FIELD+."
 (defun octet-position (octet octets start end)
   "The first position from START below END where OCTETS have OCTET, or END."
   (declare (type octet octet) (type octets octets) (type index start end) #.*hot-policy*)
-  (loop with position of-type index = start
-        while (and (< position end)
-                   (/= octet (aref octets position)))
-        do (incf position)
-        finally (return position)))
-
-(defun octet-count (octet octets start end)
-  "The number of times that OCTET occurs in OCTETS from START below END."
-  (declare (type octet octet) (type octets octets) (type index start end) #.*hot-policy*)
-  (loop with count of-type index = 0
-        for position of-type index from start below end
-        when (= octet (aref octets position))
-          do (incf count)
-        finally (return count)))
+  (or (position octet octets :start start :end end) end))
 
 (defun matching-octets (wanted from octets start end)
   "The number of octets that match between WANTED, from FROM on, and OCTETS from START below END,
@@ -301,11 +288,7 @@ before the first difference."
 (defun text-position (char text start end)
   "The first position from START below END where TEXT has CHAR, or END."
   (declare (type text text) (type index start end) (type character char) #.*hot-policy*)
-  (loop with position of-type index = start
-        while (and (< position end)
-                   (char/= char (schar text position)))
-        do (incf position)
-        finally (return position)))
+  (or (position char text :start start :end end) end))
 
 (defun text-spells-p (text start end word)
   "True if TEXT from START to END is WORD, regardless of case.  WORD consists of lower-case letters,

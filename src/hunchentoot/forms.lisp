@@ -110,8 +110,7 @@ the call comes from outside of the handler's thread."
                      (check-count content (length octets) (limits-form-octets limits)
                                   :form-too-large)
                      (check-count content
-                                  (1+ (octet-count (load-time-value (char-code #\&))
-                                                   octets 0 (length octets)))
+                                  (1+ (count (load-time-value (char-code #\&)) (the octets octets)))
                                   (limits-field-count limits) :too-many-fields)
                      (reserve-memory content (* +octets-for-decoding+ (length octets)))
                      (setf hunchentoot:post-parameters
