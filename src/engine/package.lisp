@@ -24,8 +24,8 @@ subclasses SERVICE and is called through its generic functions.")
    #:send-queue-sender #:send-queue-waits-p #:send-queue-sending-p #:send-waiting
    #:send-queue-arm #:send-queue-mark #:send-queue-on-room #:send-queue-changed #:send-queue-dead-p
    #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock #:queue-octets
-   #:flush-queue #:end-queue #:make-room-for-output #:peer-progress
-   #:note-worker-wait #:limit-taking #:next-look-at-taker
+   #:flush-queue #:end-queue #:make-room-for-output
+   #:limit-taking #:next-look-at-taker
    #:taker-given-up-p #:reset-taking #:earlier #:drop-parts #:part #:part-position #:part-end
    #:make-octets-part #:octets-part #:octets-part-p #:octets-part-octets #:arm-for-output
    #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p
@@ -38,7 +38,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:log-message #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take
    #:*waiting-share* #:*request-share* #:client-memory-budget #:client-memory-reserved
-   #:reserve-client-memory #:release-client-memory #:change-reservation #:fits-in-heap-p
+   #:change-reservation #:fits-in-heap-p
    #:make-room-in-heap
    ;; timers
    #:timer #:schedule #:cancel #:call-when-pool-serves))

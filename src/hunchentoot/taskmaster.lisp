@@ -58,7 +58,7 @@ thread that has served one connection serves another.  The number of threads fol
   :MAX-WAITING-COUNT          how many threads may wait for clients at a time, to send content or to
                               take a reply: an integer above 0, :HALF of MAX-THREAD-COUNT, the
                               default, or NIL for no limit.  When one more has to wait, the server
-                              gives up the slowest client
+                              gives up the one for which a thread has waited longest
   :WORKER-THREAD-NAME-FORMAT  a control string that prints its one argument, a string of the
                               acceptor's address and port and the thread's number; NIL for the
                               default.  LIST-CONNECTIONS tells which connection a thread serves

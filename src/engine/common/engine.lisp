@@ -71,7 +71,7 @@
   (workers '() :type list)              ; every one that has not ended
   (suspended '() :type list)            ; workers, the one suspended last first
   (queue '() :type list)                ; accepted connections without a worker, oldest first
-  (client-waits '() :type list)         ; of its workers, for clients
+  (client-waits '() :type list)         ; of its workers, for clients, the latest first
   (overloaded-p nil)                    ; a connection waits for a worker and none is free
   (timers (make-timers) :read-only t)
   ;; How many connections each address, an integer, has open, under another lock; no number is 0.

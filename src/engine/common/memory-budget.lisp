@@ -33,38 +33,29 @@ heap is not known, and nothing is limited."
   (counter-count *client-memory*))
 
 (defun reserve-client-memory (octets &optional (share 1))
-  "Reserves OCTETS, an integer of 0 or more.  True when no more than SHARE of the budget, a
-rational, is reserved then; otherwise NIL, and nothing was reserved.  SHARE is *WAITING-SHARE* for
-what waits for a client; NIL reserves whatever the budget is, for memory that is in use already, or
-releases minus OCTETS.
-Any thread may call it; the caller releases as many octets later, and is not to be interrupted
-before it has noted that."
+  "Reserves OCTETS more, an integer, or releases some if it is below 0.  True when no more than
+SHARE of the budget, a rational, is reserved then, or some were released; otherwise NIL, and nothing
+was reserved.  SHARE is *WAITING-SHARE* for what waits for a client; NIL reserves whatever the
+budget is, for memory that is in use already.  Any thread may call it; the caller releases as many
+octets later, and is not to be interrupted before it has noted that."
   (let ((budget (client-memory-budget)))
     (cond ((null budget) t)
-          (share (counter-add-up-to *client-memory* octets (floor (* share budget))))
+          ((and share (not (minusp octets)))
+           (counter-add-up-to *client-memory* octets (floor (* share budget))))
           (t (counter-add *client-memory* octets)
              t))))
-
-(defun release-client-memory (octets)
-  "Releases OCTETS, an integer, that RESERVE-CLIENT-MEMORY has reserved; nothing if OCTETS is below
-1.  What it returns does not matter."
-  (when (and (plusp octets) (client-memory-budget)) ; or nothing was counted
-    (counter-add *client-memory* (- octets))))
 
 (defmacro change-reservation (place size &key (share 1))
   "Reserves SIZE octets, an integer, where PLACE says how many octets are reserved so far, and sets
 PLACE to SIZE.  Returns true; or NIL, and changes nothing, if more than SHARE of the budget would
 then be reserved.  Evaluates the forms in PLACE several times.  No interrupt comes between the
 budget and PLACE."
-  (let ((new (gensym "SIZE")) (more (gensym "MORE")))
+  (let ((new (gensym "SIZE")))
     `(let ((,new ,size))
        (uninterruptibly
-         (let ((,more (- ,new ,place)))
-           (when (or (<= ,more 0) (reserve-client-memory ,more ,share))
-             (setf ,place ,new)
-             (when (minusp ,more)
-               (release-client-memory (- ,more)))
-             t))))))
+         (when (or (= ,new ,place) (reserve-client-memory (- ,new ,place) ,share))
+           (setf ,place ,new)
+           t)))))
 
 ;;; The heap itself, garbage included
 

@@ -72,7 +72,6 @@
   (moved 0 :type fixnum)                ; when it took some last, or the wait began
   (waited 0 :type fixnum)               ; for how many milliseconds it was waited for
   (taken 0 :type fixnum)                ; how many octets it took meanwhile
-  (worker-waited 0 :type fixnum)        ; of workers for output and input, in milliseconds
   ;; How many octets of SEND-QUEUE were sent since they were counted last; see COUNT-REQUEST.
   (sent 0 :type fixnum)
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
@@ -347,20 +346,9 @@ wait, has taken.  The first look begins a wait.  True if it has taken too few by
   "The moment of the next look at the peer of QUEUE, a SEND-QUEUE, after NOW, in MILLISECONDS."
   (+ now (min 1000 (ceiling (or (send-queue-milliseconds queue) 16000) +looks+))))
 
-(defun peer-progress (queue)
-  "Returns two values: the number of octets that the peer of QUEUE, a SEND-QUEUE, has taken while it
-was waited for, and for how many milliseconds workers have waited for it, for input as well."
-  (values (send-queue-taken queue) (send-queue-worker-waited queue)))
-
-(defun note-worker-wait (queue milliseconds)
-  "Notes that a worker has waited for the peer of QUEUE, a SEND-QUEUE, for MILLISECONDS more, an
-integer."
-  (incf (send-queue-worker-waited queue) milliseconds))
-
 (defun reset-taking (queue)
   "Gives the peer of QUEUE, a SEND-QUEUE, all its time again: a new request begins."
   (setf (send-queue-looked queue) nil
         (send-queue-owed queue) nil
         (send-queue-waited queue) 0
-        (send-queue-taken queue) 0
-        (send-queue-worker-waited queue) 0))
+        (send-queue-taken queue) 0))

@@ -199,77 +199,47 @@ at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true
 
 ;;; Workers that wait for their clients, to send content or to take a reply.  A limit, by default
 ;;; half of the threads, keeps slow clients from holding all threads.  When one worker more begins
-;;; to wait, the slowest of the clients that workers wait for is given up.
+;;; to wait, the client that a worker has waited for longest is given up: its connection is shut
+;;; down; that worker wakes, and learns it.
 ;;;
-;;;   a worker begins to wait, and     then
-;;;   the limit allows it              it waits
-;;;   its own client is the slowest    it does not wait, and learns that its client was given up
-;;;   another client is the slowest    that one's connection is shut down; its worker wakes, and
-;;;                                    learns it
-;;;
-;;; Workers seldom wait for fast clients, which are never the slowest.  A connection between two
-;;; requests does not count: it is parked.  In the blocking engine it keeps its thread, and is
-;;; closed when other connections wait.
+;;; A fast client is never waited for long.  A connection between two requests does not count: it
+;;; is parked.  In the blocking engine it keeps its thread, and is closed when other connections
+;;; wait.
 
-(defstruct (client-wait (:include opaque)
-                        (:constructor make-client-wait (connection direction octets since))
+(defstruct (client-wait (:include opaque) (:constructor make-client-wait (connection direction))
                         (:copier nil))
-  "A worker waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT.  The wait counts
-as if it had begun at SINCE, in MILLISECONDS; OCTETS have come or were taken."
+  "A worker waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT."
   (connection nil :read-only t)
   (direction :input :read-only t)
-  (octets 0 :type (unsigned-byte 62) :read-only t)
-  (since 0 :type fixnum :read-only t)
   (given-up-p nil))
 
-(defconstant +octets-granted+ (* 64 1024)
-  "The number of octets that count as moved, in the second that counts as waited, when a wait for
-a client begins.")
-
-(defun slowest-wait-too-many (engine now)
-  "If too many workers of ENGINE wait at NOW, in MILLISECONDS, the wait for the client that has
-moved the fewest octets a second; among equally slow ones the oldest.  It is one no longer.  Under
-the lock."
-  (flet ((speed (wait)
-           (floor (* 1000 (+ (client-wait-octets wait) +octets-granted+))
-                  (+ 1000 (max 0 (- now (client-wait-since wait)))))))
-    (let* ((waits (engine-client-waits engine))
-           (threads (engine-thread-limit engine))
-           (limit (if (eq :half (engine-waiting-limit engine))
-                      (and threads (max 1 (floor threads 2)))
-                      (engine-waiting-limit engine)))
-           (slowest (first waits)))
-      (when (and limit (> (length waits) limit))
-        (dolist (wait (rest waits))
-          (when (<= (speed wait) (speed slowest))
-            (setf slowest wait)))
-        (setf (engine-client-waits engine) (delete slowest waits)
-              (client-wait-given-up-p slowest) t)
-        slowest))))
-
-(defun wait-for-client (connection direction octets milliseconds function)
+(defun wait-for-client (connection direction function)
   "Calls FUNCTION, which waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT.
-Returns true unless that client was given up, before or meanwhile, because workers wait for too
-many.  OCTETS, an integer, have come from this client, or were taken by it, in the MILLISECONDS
-of earlier waits.  Threads that are no workers wait without a limit, and so does a worker if
-CONNECTION is NIL."
+Returns true unless that client was given up meanwhile, because workers wait for too many.  Threads
+that are no workers wait without a limit, and so does a worker if CONNECTION is NIL."
   (unless (and *worker* connection)
     (funcall function)
     (return-from wait-for-client t))
   (let* ((engine (worker-engine *worker*))
-         (now (milliseconds))
-         (wait (make-client-wait connection direction octets (- now milliseconds))))
+         (threads (engine-thread-limit engine))
+         (limit (if (eq :half (engine-waiting-limit engine))
+                    (and threads (max 1 (floor threads 2)))
+                    (engine-waiting-limit engine)))
+         (wait (make-client-wait connection direction))
+         (longest nil))
     (unwind-protect
-         (let ((slowest (with-engine (engine)
-                          (push wait (engine-client-waits engine))
-                          (slowest-wait-too-many engine now))))
-           (when slowest
-             (count-late engine (if (eq :input (client-wait-direction slowest)) :body :write))
-             (unless (eq slowest wait)
-               (wake-from-client engine (client-wait-connection slowest)
-                                 (client-wait-direction slowest))))
-           (unless (eq slowest wait)
-             (funcall function)))
+         (progn
+           (with-engine (engine)
+             (push wait (engine-client-waits engine))
+             (when (and limit (> (length (engine-client-waits engine)) limit))
+               (setf longest (first (last (engine-client-waits engine)))
+                     (engine-client-waits engine) (butlast (engine-client-waits engine))
+                     (client-wait-given-up-p longest) t)))
+           (when longest
+             (count-late engine (if (eq :input (client-wait-direction longest)) :body :write))
+             (wake-from-client engine (client-wait-connection longest)
+                               (client-wait-direction longest)))
+           (funcall function))
       (with-engine (engine)
         (setf (engine-client-waits engine) (delete wait (engine-client-waits engine)))))
     (not (client-wait-given-up-p wait))))

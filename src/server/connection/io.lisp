@@ -399,7 +399,7 @@ LIMIT milliseconds; a negative LIMIT means none."
 
 (defun await-peer (io direction)
   "Waits until the descriptor of IO is ready in DIRECTION, :INPUT or :OUTPUT.  Signals
-STREAM-TIMEOUT when that takes too long, or when too many workers wait and this peer is the slowest;
+STREAM-TIMEOUT when that takes too long, or when too many workers wait, and for this peer longest;
 that does not apply to a program that has taken the connection.  Each wait has the whole limit."
   (let* ((below (io-base io))
          (queue (io-queue below))
@@ -423,13 +423,10 @@ that does not apply to a program that has taken the connection.  Each wait has t
       (declare (dynamic-extent #'wait))
       (if (or (io-talked-on-p io) (not (eq :engine (io-owner below))))
           (wait)
-          (multiple-value-bind (taken waited) (peer-progress queue)
-            (unless (wait-for-client (io-connection below) direction (+ taken (io-received io))
-                                     waited #'wait)
-              (if (eq :output direction)
-                  (give-up-taker below)
-                  (error 'stream-timeout :stream (io-stream below))))
-            (note-worker-wait queue (- (milliseconds) began)))))))
+          (unless (wait-for-client (io-connection below) direction #'wait)
+            (if (eq :output direction)
+                (give-up-taker below)
+                (error 'stream-timeout :stream (io-stream below))))))))
 
 (defun give-up-taker (io)
   "Signals STREAM-TIMEOUT for IO, whose peer has taken too long.  If the engine owns the descriptor,
