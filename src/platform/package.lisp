@@ -29,8 +29,8 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
    ;; streams of the Lisp on descriptors
-   #:octet-stream-descriptor #:accompany #:hand-octets-over #:lisp-stream-descriptor
-   #:lisp-stream-milliseconds #:take-read-ahead #:put-read-ahead #:set-blocking #:first-octet
+   #:descriptor-usocket #:lend-stream #:lisp-stream-descriptor
+   #:lisp-stream-milliseconds #:put-read-ahead #:set-blocking #:first-octet
    #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor #:unsent-octets
    #:quiet-milliseconds #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all
    #:wake-one #:await-ready #:token-hangup-p #:plain-token #:make-timer-descriptor

@@ -158,7 +158,7 @@ peer has left."
                     accept-descriptor close-descriptor shut-descriptor await-descriptor
                     set-no-delay set-non-blocking set-blocking unsent-octets
                     lisp-stream-descriptor lisp-stream-milliseconds
-                    (setf lisp-stream-milliseconds) take-read-ahead put-read-ahead
+                    (setf lisp-stream-milliseconds) lend-stream put-read-ahead
                     process-number send-notification inherited-descriptor
                     open-path-listener open-inherited-listener open-shared-port-listener
                     native-name open-file file-facts read-file-octets write-file-octets send-file
@@ -167,9 +167,7 @@ peer has left."
                     thread-identity thread-state thread-run-time processor-stall processor-idle-time
                     #-sbcl online-processors schedule-as-batch let-timers-be-late nap)
 
-(defgeneric octet-stream-descriptor (octet-stream))
-(defgeneric accompany (octet-stream stream))
-(defgeneric hand-octets-over (octet-stream))
+(defclass descriptor-usocket (watched-usocket) ())
 
 ;;; Groups of octets that are fixnums in every Lisp; linux/descriptors.lisp has groups of machine
 ;;; words.

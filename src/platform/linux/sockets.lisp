@@ -79,17 +79,6 @@ socket, \"unix:\" followed by its path, and 0."
 ;;; a duplicate of the socket's descriptor.  So a program that closes the stream never closes a
 ;;; descriptor that the engine still uses.
 
-(defgeneric octet-stream-descriptor (octet-stream)
-  (:documentation "The descriptor, an integer, of OCTET-STREAM; NIL if it is closed."))
-
-(defgeneric accompany (octet-stream stream)
-  (:documentation "Records that programs have STREAM, a stream of the Lisp, for the socket of
-OCTET-STREAM."))
-
-(defgeneric hand-octets-over (octet-stream)
-  (:documentation "Moves the unread octets of OCTET-STREAM to the stream of the Lisp beside it,
-which then reads them first.  Sends the octets that were written to OCTET-STREAM."))
-
 (defun lisp-socket (descriptor)
   "A socket of the Lisp for DESCRIPTOR.  The owner of DESCRIPTOR still has to close it."
   (let ((socket (make-instance (case (socket-option descriptor 39) ; SO_DOMAIN
@@ -102,26 +91,15 @@ which then reads them first.  Sends the octets that were written to OCTET-STREAM
     (sb-ext:cancel-finalization socket)
     socket))
 
-(defmethod slot-unbound (class (instance descriptor-usocket) (slot (eql 'usocket::socket)))
-  (declare (ignore class))
-  (let* ((octet-stream (usocket-octet-stream instance))
-         (descriptor (octet-stream-descriptor octet-stream)))
-    ;; A closed descriptor's number may belong to another connection by now.
-    (unless descriptor
-      (error 'usocket:bad-file-descriptor-error :socket instance))
-    ;; The duplicate is closed when the stream is closed or has become garbage.
-    (let* ((socket (lisp-socket (duplicate-descriptor descriptor)))
-           (stream (sb-bsd-sockets:socket-make-stream socket :input t :output t
-                                                             :element-type :default
-                                                             :buffering :full :auto-close t)))
-      (accompany octet-stream stream)
-      (setf (slot-value instance 'usocket::stream) stream
-            (slot-value instance slot) socket))))
-
-(defmethod usocket:socket-stream ((socket descriptor-usocket))
-  (usocket:socket socket)               ; makes the stream if necessary
-  (hand-octets-over (usocket-octet-stream socket))
-  (slot-value socket 'usocket::stream))
+(defun lend-stream (usocket descriptor)
+  "Makes the Lisp's own stream of USOCKET, a DESCRIPTOR-USOCKET, and its socket, with a duplicate of
+DESCRIPTOR, an integer; returns the stream."
+  ;; The duplicate is closed when the stream is closed or has become garbage.
+  (let ((socket (lisp-socket (duplicate-descriptor descriptor))))
+    (setf (slot-value usocket 'usocket::socket) socket
+          (slot-value usocket 'usocket::stream)
+          (sb-bsd-sockets:socket-make-stream socket :input t :output t :element-type :default
+                                                    :buffering :full :auto-close t))))
 
 (defmethod usocket:socket-close ((socket descriptor-usocket))
   (close (usocket-octet-stream socket)))
@@ -139,34 +117,20 @@ which then reads them first.  Sends the octets that were written to OCTET-STREAM
         (and (>= milliseconds 0) (/ milliseconds 1000.0)))
   milliseconds)
 
-;;; The octets that a stream has read ahead.  Its buffer is a structure of SBCL with the octets from
-;;; HEAD to TAIL in foreign memory.
-
-(defun take-read-ahead (stream)
-  "Takes the octets that STREAM has read ahead, and the characters that were unread to it, out of
-it; returns them, a vector."
-  (let* ((buffer (sb-impl::fd-stream-ibuf stream))
-         (unread (sb-impl::fd-stream-instead stream))
-         (characters (reverse (coerce unread 'string)))
-         (octets (loop for position from (shiftf (sb-impl::buffer-head buffer) 0)
-                         below (shiftf (sb-impl::buffer-tail buffer) 0)
-                       collect (sb-sys:sap-ref-8 (sb-impl::buffer-sap buffer) position))))
-    (setf (fill-pointer unread) 0)
-    (concatenate 'octets
-                 (sb-ext:string-to-octets characters
-                                          :external-format (stream-external-format stream))
-                 octets)))
-
 (defun put-read-ahead (stream octets start end)
   "Makes STREAM return OCTETS from START to END next, before the octets that it has read ahead."
-  (let* ((all (concatenate 'octets (subseq octets start end) (take-read-ahead stream)))
+  ;; Those are in a structure of SBCL, from HEAD to TAIL, in foreign memory.
+  (let* ((buffer (sb-impl::fd-stream-ibuf stream))
+         (ahead (loop for position from (sb-impl::buffer-head buffer)
+                      below (sb-impl::buffer-tail buffer)
+                      collect (sb-sys:sap-ref-8 (sb-impl::buffer-sap buffer) position)))
+         (all (concatenate 'octets (subseq octets start end) ahead))
          (size (length all)))
-    (when (> size (sb-impl::buffer-length (sb-impl::fd-stream-ibuf stream)))
-      (sb-impl::release-buffer
-       (shiftf (sb-impl::fd-stream-ibuf stream) (sb-impl::alloc-buffer size))))
-    (let ((buffer (sb-impl::fd-stream-ibuf stream)))
-      (dotimes (position size)
-        (setf (sb-sys:sap-ref-8 (sb-impl::buffer-sap buffer) position) (aref all position)))
-      (setf (sb-impl::buffer-head buffer) 0
-            (sb-impl::buffer-tail buffer) size)))
-  stream)
+    (when (> size (sb-impl::buffer-length buffer))
+      (setf buffer (sb-impl::alloc-buffer size))
+      (sb-impl::release-buffer (shiftf (sb-impl::fd-stream-ibuf stream) buffer)))
+    (dotimes (position size)
+      (setf (sb-sys:sap-ref-8 (sb-impl::buffer-sap buffer) position) (aref all position)))
+    (setf (sb-impl::buffer-head buffer) 0
+          (sb-impl::buffer-tail buffer) size)
+    stream))

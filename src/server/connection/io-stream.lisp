@@ -297,23 +297,27 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
 ;;; - If a program closes LENT, the connection ends with the request.  When the connection is given
 ;;;   away, LENT carries it, and the engine closes its own descriptor.
 
-(defmethod octet-stream-descriptor ((stream descriptor-stream))
-  (io-descriptor (stream-io stream)))
+(defmethod slot-unbound (class (socket descriptor-usocket) (slot (eql 'usocket::socket)))
+  (declare (ignore class))
+  (let ((io (socket-io socket)))
+    ;; A closed descriptor's number may belong to another connection by now.
+    (unless (io-descriptor io)
+      (error 'usocket:bad-file-descriptor-error :socket socket))
+    (setf (io-lent io) (lend-stream socket (io-descriptor io))
+          (lisp-stream-milliseconds (io-lent io)) (io-milliseconds io))
+    (slot-value socket slot)))
 
-(defmethod accompany ((octet-stream descriptor-stream) stream)
-  (let ((io (stream-io octet-stream)))
-    (setf (lisp-stream-milliseconds stream) (io-milliseconds io)
-          (io-lent io) stream)))
-
-(defmethod hand-octets-over ((octet-stream descriptor-stream))
-  (let ((io (stream-io octet-stream)))
+(defmethod usocket:socket-stream ((socket descriptor-usocket))
+  (usocket:socket socket)               ; makes the stream if necessary
+  (let ((io (socket-io socket)))
     (when (and (io-descriptor io) (lent-open-p io))
       (send-output io)
       (unless (io-tls io)
         (when (< (io-start io) (io-end io))
           (put-read-ahead (io-lent io) (io-input io) (io-start io) (io-end io)))
         (setf (io-start io) (io-end io)
-              (io-source io) (io-lent io))))))
+              (io-source io) (io-lent io))))
+    (io-lent io)))
 
 (defun lent-open-p (io)
   "True when there is a stream beside IO, and it is open."
