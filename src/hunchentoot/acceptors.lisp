@@ -319,18 +319,17 @@ another thread has done so, and ACCEPTOR may have been started again."
   (place-text (hunchentoot:acceptor-address acceptor) (hunchentoot:acceptor-port acceptor)))
 
 (defun program-comes-first-p (acceptor)
-  "True if a program has methods of PROCESS-CONNECTION for ACCEPTOR that come before Hunchentoot's
-and ours, which are for the classes below and all sockets."
-  (loop with arguments = (list acceptor
-                               (make-instance 'usocket:stream-usocket :socket nil :stream nil))
-        for method in (compute-applicable-methods #'hunchentoot:process-connection arguments)
-        for qualifiers = (method-qualifiers method)
-        thereis (not (or (equal '(:after) qualifiers)
-                         (loop for name in '(parallel-acceptor hunchentoot:acceptor)
-                               thereis (eq method
-                                           (find-method #'hunchentoot:process-connection qualifiers
-                                                        (mapcar #'find-class (list name t))
-                                                        nil)))))))
+  "True if a program has methods of PROCESS-CONNECTION for the class of ACCEPTOR that come before
+Hunchentoot's and ours."
+  (flet ((methods-for (acceptor)
+           (compute-applicable-methods
+            #'hunchentoot:process-connection
+            (list acceptor (make-instance 'usocket:stream-usocket :socket nil :stream nil)))))
+    (and (find '(:after) (set-difference (methods-for acceptor)
+                                         (methods-for (allocate-instance
+                                                       (find-class 'parallel-acceptor))))
+               :key #'method-qualifiers :test-not #'equal)
+         t)))
 
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
   "Starts ACCEPTOR, and returns it once it accepts connections.  When that fails, signals the reason

@@ -10,7 +10,7 @@
 (defun serve-file (hunchentoots pathname &rest arguments)
   "Replies with the file PATHNAME.  Calls HUNCHENTOOTS, Hunchentoot's function, with ARGUMENTS where
 our own code cannot send it, except for what is no regular file: it would wait for a pipe's writer."
-  (cond ((and (ours-to-send-p) (apply #'send-best-file pathname arguments)))
+  (cond ((and (current-head) (not *headers-sent*) (apply #'send-best-file pathname arguments)))
         ((and (readiness-supported-p) (not (time-of-file pathname)))
          (leave-with hunchentoot:+http-not-found+))
         (t
@@ -74,20 +74,14 @@ client has asked; or leaves the handler with another answer."
          (leave-with hunchentoot:+http-precondition-failed+))))
     (when callback
       (funcall callback pathname content-type))
-    (multiple-value-bind (status range first last)
+    (multiple-value-bind (status range)
         (settle-range part version head (hunchentoot:return-code*)
                       (hunchentoot:header-out :etag) (hunchentoot:header-out :vary))
       (when range
         (setf (hunchentoot:header-out :content-range) range
               (hunchentoot:return-code*) status)
         (when (= hunchentoot:+http-requested-range-not-satisfiable+ status)
-          ;; Hunchentoot's answer, whose Content-Range is what there is.
-          (let ((end (1- (version-size version))))
-            (setf (hunchentoot:header-out :content-range)
-                  (format nil "bytes 0-~D/~D" end (1+ end)))
-            (leave-with status
-                        (format nil "invalid request range (requested ~D-~D, accepted 0-~D)"
-                                first last end))))))
+          (leave-with status))))
     (when coding
       (setf (hunchentoot:header-out :content-encoding) (coding-name coding)))
     (when (member (hunchentoot:return-code*) '(200 206))

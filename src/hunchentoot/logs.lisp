@@ -7,7 +7,8 @@
 ;;;; without a reader does, lines are lost and counted, but no reply and no worker waits.
 
 (defun settle-logs (acceptor)
-  "Has a journal run for each destination of the logs of ACCEPTOR, if it is started, and no other."
+  "Has a journal run for each destination of the logs of ACCEPTOR, if it is started, and no other.
+A new destination of messages has its journal at the first line to it."
   (with-slots (journals journal-lock) acceptor
     (let ((wanted (remove nil (list (hunchentoot:acceptor-access-log-destination acceptor)
                                     (hunchentoot:acceptor-message-log-destination acceptor))))
@@ -34,11 +35,6 @@
                (known)))))
 
 (defmethod (setf hunchentoot:acceptor-access-log-destination) :after
-    (destination (acceptor parallel-acceptor))
-  (declare (ignore destination))
-  (settle-logs acceptor))
-
-(defmethod (setf hunchentoot:acceptor-message-log-destination) :after
     (destination (acceptor parallel-acceptor))
   (declare (ignore destination))
   (settle-logs acceptor))

@@ -221,11 +221,6 @@ leave that as it is.  Returns the protocol event that sending the head will be."
 ;;; own code has read the request, the head is made as for a whole reply, and the stream is a
 ;;; REPLY-STREAM.
 
-(defun ours-to-send-p ()
-  "True when our own code has read the current request, and the reply has not begun."
-  (and (current-head)
-       (not *headers-sent*)))
-
 (defun start-output-here (hunchentoots status &rest content)
   "Begins a reply with STATUS, whose content its handler writes.  Calls HUNCHENTOOTS, a function of
 STATUS and CONTENT, a list of one or no element, where our own code has not read the request."

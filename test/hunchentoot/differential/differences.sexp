@@ -380,3 +380,8 @@ empty file."
          "range bytes=-3 of /folder/small.txt"
          "range bytes=3-1 of /folder/small.txt" "range bytes=12- of /folder/small.txt")
  :differs ((:status 206 200) (:status 416 200) (:status 206 416) (:status 200 206) (:answers 0 1)))
+(:name "ranges of files"
+ :if platform:functions-can-be-wrapped-p
+ :cases ("range bytes=0-12 of /folder/small.txt" "range bytes=0-99999999 of /folder/small.txt")
+ :differs ((:header "Content-Length") (:header "Content-Range") (:header "Content-Type") (:body)
+           (:log)))
