@@ -118,6 +118,17 @@ those that are due, or a queued connection to serve."
   (set-worker-state worker :serving)
   connection)
 
+(defmethod spare-room ((engine blocking-engine))
+  "One more while it needs a worker, besides those that may serve, that accepts connections only to
+queue or to refuse them.  A draining engine does: connections that wait in the kernel would be reset
+with the listener."
+  (let ((room (call-next-method)))
+    (if (and room
+             (engine-accepting-p engine)
+             (not (and (eq (engine-accept-limit engine) :unlimited) (running-p engine))))
+        (1+ room)
+        room)))
+
 (defmethod worker-needed-p ((engine blocking-engine))
   (and (engine-accepting-p engine)
        (zerop (standby-count engine))))
@@ -180,14 +191,6 @@ those that are due, or a queued connection to serve."
          ;; Unread input would reset the connection, and the client might lose the answer.
          (close-gently (connection-handle connection) nil 0))
        nil))))
-
-(defmethod accept-rest ((engine blocking-engine) seconds)
-  ;; Its workers accept, and make siblings for it.
-  (loop with left = (countdown seconds)
-        while (and (engine-accepting-p engine)
-                   (pending-connection-p (engine-listener engine))
-                   (plusp (funcall left)))
-        do (await-kernel engine)))
 
 (defmethod milliseconds-queued ((engine blocking-engine) connection least)
   (declare (ignore least))

@@ -66,7 +66,7 @@
   (accepting-p nil)                     ; it accepts connections from its listener
   (listener-users 0 :type fixnum)       ; threads that stop it, and use the listener meanwhile
   (troubles '() :type list)             ; a plist of those that last; see NOTE-TROUBLE
-  (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
+  (launch-failed-p nil)                 ; no thread is made before the next tick
   (exited '() :type list)               ; threads of workers that ended, to be joined
   (workers '() :type list)              ; every one that has not ended
   (suspended '() :type list)            ; workers, the one suspended last first
@@ -186,11 +186,6 @@ that the worker wakes.  DIRECTION is :INPUT, so that the client can still be tol
   (:documentation "For how many milliseconds, an integer, the input of CONNECTION of ENGINE has
 waited for a worker, which is the caller, and has just read it; 0 where that is less than LEAST, or
 not known.  Costs next to nothing while no connection waits for long."))
-
-(defgeneric accept-rest (engine seconds)
-  (:documentation "Has the connections accepted that have come to the listener of ENGINE, which
-drains.  Takes up to SECONDS, a real, while ENGINE accepts: new connections may come as fast, and
-descriptors may be missing."))
 
 (defgeneric leave-listener (engine)
   (:documentation "Wakes the workers of ENGINE that wait for its listener.  Called once,
@@ -346,22 +341,16 @@ keyword, was of the same type, and lasts: true then."
 
 ;;; The making of threads
 
-(defparameter *trouble-seconds* 5
-  "The trouble of making threads is over if none failed for this number of seconds, even if none
-was needed since.")
-
 (defun may-launch-p (engine)
   "False for a moment after a thread could not be made, and once the process exits."
-  (let ((after (engine-launch-after engine)))
-    (and (or (zerop after) (<= after (milliseconds)))
-         (not (process-exits-p)))))
+  (not (or (engine-launch-failed-p engine) (process-exits-p))))
 
 (defun thread-made-p (engine function)
   "Calls FUNCTION, which makes a thread for ENGINE.  NIL if it could not: that is counted, and
 logged unless it was before.  No thread is made then before a tick has passed."
   (handler-case (call-making-thread function)
     ((or error storage-condition) (condition)
-      (setf (engine-launch-after engine) (+ (milliseconds) (as-milliseconds *tick*)))
+      (setf (engine-launch-failed-p engine) t)
       (note-trouble engine :threads condition
                     "A thread could not be made, and is tried again: ~A")
       nil)

@@ -49,7 +49,9 @@ listener cannot be watched; and leaves nothing behind."
                                                                :waiting :serving :active)))))
         (when (zerop (pool-size engine))
           (error (or (trouble engine :threads) 'no-workers)))
-        (call-making-thread (lambda () (make-sentinel engine)))
+        (call-making-thread (lambda ()
+                              (make-engine-thread (engine-service engine) :sentinel
+                                                  (lambda () (run-sentinel engine)))))
         (wait-for-change engine 5 (lambda () (engine-sentinel engine))))
     (stop-engine engine :timeout 0)
     (unless (engine-sentinel engine)
@@ -91,10 +93,16 @@ arrive, and holds no more.")
   "Waits for SECONDS, or until another thread has ENGINE leave PHASE."
   (wait-for-change engine seconds (lambda () (not (eq phase (engine-phase engine))))))
 
-(defun await-kernel (engine)
-  "Waits for ten milliseconds, or until ENGINE accepts nothing more: a worker that does not accept
-learns nothing about the kernel's queue of connections, nor about its descriptors."
-  (wait-for-change engine 1/100 (lambda () (not (engine-accepting-p engine)))))
+(defun await-accepts (engine seconds)
+  "Waits until the connections are accepted that have come to the listener of ENGINE, which drains.
+Takes up to SECONDS, a real, while ENGINE accepts: new connections may come as fast, and descriptors
+may be missing."
+  (loop with left = (countdown seconds)
+        while (and (engine-accepting-p engine)
+                   (pending-connection-p (engine-listener engine))
+                   (plusp (funcall left)))
+        ;; Nobody learns from the kernel when its queue is empty.
+        do (wait-for-change engine 1/100 (lambda () (not (engine-accepting-p engine))))))
 
 (defun work-finished-p (engine)
   "True when ENGINE has no connection, and no worker that serves."
@@ -123,7 +131,7 @@ of seconds above 0, or NIL for no limit.  True if that succeeded."
            (await-other-phase engine :draining (at-most held))
            (when (stop-arrivals (engine-listener engine))
              (await-other-phase engine :draining (at-most *arrival-seconds*))
-             (accept-rest engine (at-most *drain-seconds*)))
+             (await-accepts engine (at-most *drain-seconds*)))
            (end-accepting engine)))))
     (wait-for-change engine (funcall left)
                      (lambda ()

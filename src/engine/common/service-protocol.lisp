@@ -64,7 +64,7 @@ moment."))
   (:documentation "Makes the thread of ROLE of the engine of SERVICE, which calls THUNK, a
 function without arguments.  Returns the thread, or anything else if it is not known.  ROLE is
   an integer  the number of a worker;
-  :SENTINEL   the thread that lives as long as the engine runs; it is replaced if it dies.
+  :SENTINEL   the thread that lives as long as the engine runs.
 Signals an error if no thread can be made; the engine tries again later."))
 
 (defgeneric call-as-worker (service thunk)

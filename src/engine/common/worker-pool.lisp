@@ -7,21 +7,12 @@
   (setf (worker-state worker) state
         (worker-since worker) (milliseconds)))
 
-(defgeneric overflow-acceptor-needed-p (engine)
-  (:documentation "True if ENGINE needs a worker, besides those that may serve, that accepts
-connections only to queue or to refuse them.  A draining engine does: connections that wait in
-the kernel would be reset with the listener.")
+(defgeneric spare-room (engine)
+  (:documentation "How many more workers ENGINE may have: below 0 where it has too many, NIL for no
+limit.")
   (:method ((engine engine))
-    (and (engine-accepting-p engine)
-         (not (and (eq (engine-accept-limit engine) :unlimited)
-                   (running-p engine))))))
-
-(defun spare-room (engine)
-  "How many more workers ENGINE may have: below 0 where it has too many, NIL for no limit."
-  (let ((limit (engine-thread-limit engine)))
-    (and limit
-         (- (if (overflow-acceptor-needed-p engine) (1+ limit) limit)
-            (pool-size engine)))))
+    (let ((limit (engine-thread-limit engine)))
+      (and limit (- limit (pool-size engine))))))
 
 (defun room-p (engine)
   "True when the pool of ENGINE may grow."
@@ -41,7 +32,9 @@ was raised.  Under the lock."
        (zerop (worker-count engine :starting))))
 
 (defgeneric worker-needed-p (engine)
-  (:documentation "True when ENGINE should make another worker at once.  Under the lock."))
+  (:documentation "True when ENGINE should make another worker at once.  Under the lock.")
+  (:method ((engine engine))
+    nil))                               ; the sentinel of the ready engine adds workers
 
 (defun worker-missing-p (engine)
   "True if ENGINE should make a worker now.  Under the lock."
@@ -71,7 +64,8 @@ was raised.  Under the lock."
       ;; Other threads read the list without the lock, so the list itself never changes.
       (setf (engine-workers engine) (remove worker (engine-workers engine))
             ;; Else it would be resumed although it has ended.
-            (engine-suspended engine) (delete worker (engine-suspended engine)))
+            (engine-suspended engine) (delete worker (engine-suspended engine))
+            (engine-exited engine) (remove-if-not #'bt:thread-alive-p (engine-exited engine)))
       (when (worker-thread worker)
         (push (worker-thread worker) (engine-exited engine)))
       (bt:condition-notify (engine-changed engine))
@@ -105,7 +99,9 @@ reservation is given back, and the sentinel tries again.  Never call it with the
   "Makes up to MOST workers of ENGINE, while NEEDED-P, a function of that, is true under the lock."
   (loop repeat most
         for worker = (with-engine (engine)
-                       (when (funcall needed-p engine)
+                       (when (and (serving-p engine)
+                                  (may-launch-p engine)
+                                  (funcall needed-p engine))
                          (reserve-worker engine)))
         while (and worker (launch worker))))
 
@@ -116,21 +112,14 @@ THREAD-LIMIT, an integer not below STANDBY or NIL for no limit: from now on."
   (with-engine (engine)
     (setf (engine-standby engine) standby
           (engine-thread-limit engine) thread-limit)
-    (notify-sentinel engine)
-    (recheck-workers engine)))
-
-(defgeneric recheck-workers (engine)
-  (:documentation "Lets the resting workers of ENGINE look whether they are needed.  Under the
-lock.")
-  (:method ((engine engine))))
+    (notify-sentinel engine)))
 
 ;;; The sentinel.  Each engine has one, a thread for work that no worker can do: it makes workers in
 ;;; place of those that died or could not be made, and ends connections whose time is over.
 
 (defun run-sentinel (engine)
-  "The life of the sentinel of ENGINE in its own thread.  Only a person at a REPL or a failing Lisp
-makes it die before ENGINE stops.  Its last act is then to make the next one.  Otherwise that is to
-release the resources of ENGINE, once no worker is left."
+  "The life of the sentinel of ENGINE in its own thread.  Its last act is to release the resources
+of ENGINE, once no worker is left."
   (unwind-protect
       (progn
         (with-engine (engine)
@@ -142,41 +131,31 @@ release the resources of ENGINE, once no worker is left."
           (interruptibly (wait-for-change engine nil (lambda () (zerop (pool-size engine)))))
           (list-engine engine #'remove)
           (release-resources engine)))
-    (if (serving-p engine)
-        (thread-made-p engine (lambda () (make-sentinel engine)))
-        (with-engine (engine)
-          (setf (engine-sentinel engine) nil)))))
-
-(defun make-sentinel (engine)
-  "Makes the sentinel of ENGINE, and returns its thread."
-  (make-engine-thread (engine-service engine) :sentinel (lambda () (run-sentinel engine))))
+    (with-engine (engine)
+      (setf (engine-sentinel engine) nil))))
 
 (defun maintain-pool (engine)
-  "Removes the workers of ENGINE that are gone, and makes missing ones."
+  "Removes the workers of ENGINE that are gone, and makes missing ones.  The sentinel calls this at
+each tick."
   ;; Some Lisps, and some ways to kill a thread, run no cleanup forms.
-  (loop for worker in (with-engine (engine) (copy-list (engine-workers engine)))
-        for thread = (worker-thread worker)
-        when (and thread (not (bt:thread-alive-p thread)))
-          do (let ((connection (with-engine (engine)
-                                 (retire worker)
-                                 (shiftf (worker-connection worker) nil))))
-               (when connection
-                 (close-orphaned-connection engine connection))))
-  (join-exited-threads engine 0)
-  (when (< (+ (engine-launch-after engine) (as-milliseconds *trouble-seconds*)) (milliseconds))
-    (forget-trouble engine :threads))
+  (dolist (worker (engine-workers engine))
+    (let ((thread (worker-thread worker)))
+      (when (and thread (not (bt:thread-alive-p thread)))
+        (let ((connection (with-engine (engine)
+                            (retire worker)
+                            (shiftf (worker-connection worker) nil))))
+          (when connection
+            (close-orphaned-connection engine connection))))))
+  (setf (engine-launch-failed-p engine) nil)
   (make-workers engine #'worker-missing-p))
 
 (defun join-exited-threads (engine seconds)
-  "Joins the threads of ENGINE that have ended, and waits up to SECONDS, a real or NIL for no limit,
-for all of them.  A thread that goes on, in code that the program has put around its life, is left
-for the next time."
+  "Waits up to SECONDS, a real or NIL for no limit, for the threads of workers of ENGINE that have
+ended.  A thread that goes on, in code that the program has put around its life, is left."
   (let ((left (countdown seconds)))
-    (dolist (thread (with-engine (engine) (shiftf (engine-exited engine) '())))
-      (unless (or (eq thread (bt:current-thread))
-                  (join-thread thread (funcall left)))
-        (with-engine (engine)
-          (push thread (engine-exited engine)))))))
+    (dolist (thread (engine-exited engine))
+      (unless (eq thread (bt:current-thread))
+        (join-thread thread (funcall left))))))
 
 (defun call-surviving (engine function)
   "Calls FUNCTION, the work of the sentinel of ENGINE.  True if it succeeds.  A failure is logged,

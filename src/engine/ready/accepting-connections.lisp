@@ -50,18 +50,14 @@ connections, which the poller will not report."
              (when (and (eq :exhausted kind) (evict-idle-connections engine))
                (rearm-listener engine)))) ; behind the ends that are left to workers
         (return-from take-connection nil)))
-    (let* ((table (engine-table engine))
-           (connection (unless-returned
-                           (make-connection nil :descriptor descriptor
-                                                :opened (milliseconds)
-                                                :peer peer
-                                                :parkable-p t)
+    (let* ((connection (unless-returned
+                           (make-connection nil :descriptor descriptor :peer peer :parkable-p t)
                          (close-descriptor descriptor)))
            (queue (connection-queue connection))
            (reason nil))
       (setf (send-queue-connection queue) connection
             (send-queue-arm queue) (engine-arm engine))
-      (enter-connection table connection)
+      (enter-connection (engine-table engine) connection)
       (counter-add (engine-accepted engine) 1)
       (counter-add (engine-open engine) 1)
       (setf reason (cond ((not (enter-address engine connection)) :address)
@@ -87,36 +83,17 @@ its limit, connections may be served, or wait for their first worker."
                             (engine-table engine)))
          (<= count limit)))))
 
-;;; When no worker may
-
-(defun accept-and-park (engine worker-p)
-  "Accepts a connection and parks it for the worker that gets the event of its request.  True if
-there may be more connections, for which no event will come."
-  (uninterruptibly                      ; what was accepted is nobody else's to close
-    (multiple-value-bind (connection more-p) (take-connection engine worker-p)
-      (when connection
-        (ecase (park engine connection)
-          (:parked)
-          (:again (requeue-connection engine connection))
-          (:broken (drop-connection engine connection))))
-      more-p)))
-
-(defmethod accept-rest ((engine ready-engine) seconds)
-  (let ((left (countdown seconds)))
-    ;; Another thread that stops ENGINE waits for the end of this before it closes the listener.
-    (loop while (and (engine-accepting-p engine) (plusp (funcall left)))
-          do (unless (accept-and-park engine (not (all-serve-p engine)))
-               ;; Else a connection could not be accepted.
-               (unless (trouble engine :accept)
-                 (return))
-               (await-kernel engine)))))
-
 (defun accept-overflow (engine)
-  "Accepts connections when no worker may, only to refuse or park them, if connections are
-limited.  The sentinel calls this."
-  (unless (or (eq (engine-accept-limit engine) :unlimited)
-              (not (engine-accepting-p engine))
-              (not (all-serve-p engine)))
+  "Accepts connections when no worker may, only to refuse or queue them, if connections are limited,
+or would be reset with the listener of ENGINE, which drains.  The sentinel calls this."
+  (when (and (engine-accepting-p engine)
+             (not (and (eq (engine-accept-limit engine) :unlimited) (running-p engine)))
+             (with-engine (engine)
+               (not (or (room-p engine) (plusp (standby-count engine))))))
     (loop repeat +turn+
-          while (accept-and-park engine nil)
+          do (multiple-value-bind (connection more-p) (take-connection engine nil)
+               (when connection
+                 (requeue-connection engine connection))
+               (unless more-p
+                 (return)))
           finally (rearm-listener engine))))

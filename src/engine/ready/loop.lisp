@@ -14,8 +14,8 @@
 
 (defconstant +turn+ 16
   "How many events a worker takes at a time, if it waits alone, and from the queue before it asks
-the poller; and how many requests of one connection it serves, timers it runs, and parts of input it
-drops, before other events have their turn.")
+the poller; and how many requests of one connection it serves, and parts of input it drops, before
+other events have their turn.")
 
 (defmethod worker-loop ((engine ready-engine) worker)
   ;; A thread that wakes should interrupt neither the others nor the clients: one that is
@@ -44,18 +44,22 @@ drops, before other events have their turn.")
              (setf (ready-worker-stamp worker) (microseconds))
              ;; This worker no longer counts as waiting; see REST-AFTER-LOOK.
              (when (and (engine-sentinel-idle-p engine) (not (somebody-waits-p engine)))
-               (with-engine (engine)
-                 (setf (engine-sentinel-idle-p engine) nil)
-                 (notify-sentinel engine)))
+               (wake-sentinel engine))
              (unwind-protect
                   (cond ((= token (engine-listener-descriptor engine))
                          ;; Connections of an inherited listener may be for others.
                          (when (engine-accepting-p engine)
                            (accept-connections engine worker)))
                         ((= token +timer-token+)
-                         (unless-returned (run-due-timers engine worker)
-                           ;; That event will not come again.
-                           (queue-events engine (list +timer-token+))))
+                         ;; The alarm makes one event when it rings.  Before a function is
+                         ;; called, which may block, another worker is called for the next timer
+                         ;; that is due, or the alarm was set for it.
+                         (multiple-value-bind (function more-p)
+                             (take-due-timer (engine-timers engine) (microseconds))
+                           (when more-p
+                             (queue-events engine (list +timer-token+)))
+                           (when function
+                             (run-timer engine function))))
                         (t
                          (let ((connection (find-connection (engine-table engine)
                                                             (plain-token token))))
@@ -72,36 +76,6 @@ drops, before other events have their turn.")
              (interruptibly)
              (clear-stack))))))         ; else it may keep the last connection alive
 
-;;; Timers.  The poller watches a timer descriptor, which makes one event each time the alarm rings.
-;;; The worker that gets the event takes the due functions, one at a time.
-;;;
-;;;   after it took a function, it finds      and before it calls that function, it
-;;;   another one due, for the first time     queues the token, for the next free worker
-;;;   another one due, not the first time     does nothing: the worker that it called sees to them
-;;;   nothing more due                        sets the alarm for the next timer
-;;;   it has called many                      sets the alarm to now: its event comes after all
-;;;                                           that is ready now
-;;;
-;;; So instant functions run in one worker, one after the other, and one that blocks holds up no
-;;; other: while it runs, the alarm is set, or another worker was called for those that are due.
-
-(defun run-due-timers (engine worker)
-  "Calls the functions of the due timers of ENGINE in WORKER, the current thread's, and in others
-if one takes long."
-  (loop with timers = (engine-timers engine)
-        with called-p = nil
-        repeat +turn+
-        do (multiple-value-bind (function more-p) (take-due-timer timers (microseconds))
-             (unless function
-               (return))
-             (when (and more-p (not called-p))
-               (setf called-p t)
-               (queue-events engine (list +timer-token+)))
-             (setf (ready-worker-stamp worker) (microseconds))
-             (run-timer engine function))
-        finally (with-timers (timers)
-                  (set-alarm timers))))
-
 ;;; Suspended workers, which are not needed now, and may be soon
 
 (defparameter *poll-milliseconds* 1000
@@ -113,7 +87,7 @@ the worker that came last first, so the others reach this time.")
 
 (defun suspend-worker (engine worker)
   "Waits until WORKER is resumed: true; or has left the pool: NIL.  The pool grows only while no
-worker is suspended, and a thread that lowers the floor calls RECHECK-WORKERS."
+worker is suspended."
   (clear-stack)                         ; else it may keep the last connection alive for long
   (with-engine (engine)
     (set-worker-state worker :suspended)
@@ -124,16 +98,11 @@ worker is suspended, and a thread that lowers the floor calls RECHECK-WORKERS."
                       (and (> (pool-size engine) (engine-standby engine))
                            (>= (worker-milliseconds worker) (* 1000 *suspension-seconds*))))
                   (retire worker)
-                  :retired)))
-         (period ()
-           (and (> (pool-size engine) (engine-standby engine))
-                *suspension-seconds*)))
-    (declare (dynamic-extent #'outcome #'period))
-    (prog1 (eq :resumed (interruptibly
-                          (wait-until #'outcome (ready-worker-resumed worker) (engine-lock engine)
-                                      nil #'period)))
-      (with-engine (engine)
-        (setf (engine-suspended engine) (delete worker (engine-suspended engine)))))))
+                  :retired))))
+    (declare (dynamic-extent #'outcome))
+    (eq :resumed (interruptibly
+                   (wait-until #'outcome (ready-worker-resumed worker) (engine-lock engine)
+                               nil *suspension-seconds*)))))
 
 (defun resume-workers (engine count)
   "Lets up to COUNT suspended workers of ENGINE wait on the ready set again; returns how many."
@@ -313,6 +282,7 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
               (:again :later)
               (:deferred
                (setf (connection-awaiting connection) :answer)
+               (heed-deadline engine connection)
                (park engine connection t))
               (:park
                ;; Read once: an event that is reported afterwards leaves :ARRIVED.
@@ -355,29 +325,28 @@ cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited tim
            (note-trouble engine :watch (error-text (- result))
                          "Connections cannot be parked, and are closed: ~A.")
            :broken)
-          ((disown engine connection) :parked)
-          (t :again))))
-
-(defun disown (engine connection)
-  "Parks CONNECTION, which the caller owns.  NIL if more input has come: the caller still owns it."
-  (unless (ownership-test (change-ownership connection :park) :arrived)
-    ;; The last act of a stop has ended the connections that were parked then.
-    (when (engine-stopped-p engine)
-      (as-owner (claim-parked connection)
-        (drop-connection engine connection)))
-    t))
+          ((ownership-test (change-ownership connection :park) :arrived) :again)
+          (t
+           ;; The last act of a stop has ended the connections that were parked then.
+           (when (engine-stopped engine)
+             (as-owner (claim-parked connection)
+               (drop-connection engine connection)))
+           :parked))))
 
 (defun requeue-connection (engine connection)
   "Parks CONNECTION, which the caller owns, without reading its input, for the next free worker.
 The caller may have got its events, or gets them here.  So the next owner looks at the socket even
 if it finds a request in a buffer."
   (setf (connection-input connection) :missed)
-  (loop until (disown engine connection))
-  (queue-events engine (list (connection-token connection))))
+  (loop for end = (park engine connection t)
+        while (eq :again end)
+        finally (if (eq :parked end)
+                    (queue-events engine (list (connection-token connection)))
+                    (drop-connection engine connection))))
 
 (defun park-again (engine connection)
   "Parks CONNECTION, which the caller owns and has not served."
-  (unless (disown engine connection)
+  (unless (eq :parked (park engine connection t))
     (requeue-connection engine connection)))
 
 (defun watch-under-lock (engine connection both-p)
@@ -420,16 +389,12 @@ good.  An event comes if it takes more by now.  Returns 0 or minus an error numb
                              (not (ownership-test (connection-ownership connection) :arrived))
                              (eq :read (connection-input connection)))
                         (<= (drop-octets descriptor 1) 0))))
-           (begin-to-linger connection)
+           (shut-descriptor descriptor :output) ; nothing more will be sent
+           (setf (connection-lingers-p connection) t)
+           (set-deadline connection :linger *linger-seconds* (milliseconds))
            (linger engine connection))
           (t
            (close-owned engine connection)))))
-
-(defun begin-to-linger (connection)
-  "Ends our half of CONNECTION, which the caller owns: nothing more will be sent."
-  (shut-descriptor (connection-descriptor connection) :output)
-  (setf (connection-lingers-p connection) t)
-  (set-deadline connection :linger *linger-seconds* (milliseconds)))
 
 (defun linger (engine connection)
   "Drops the input of CONNECTION, which the caller owns.  Closes it at its end, else parks it."
@@ -461,21 +426,22 @@ closed."
   (unless-returned (interruptibly (release-connection engine connection))
     (close-owned engine connection)))
 
-(defun close-owned (engine connection)
+(defun close-owned (engine connection &optional (close-p t))
+  "Makes ENGINE forget CONNECTION, which the caller owns; and closes it if CLOSE-P."
   (let ((queue (connection-queue connection)))
-    (forget-owned engine connection)
-    (end-queue queue)
-    (with-send-queue (queue)            ; nobody uses the descriptor after this
+    (forget-connection (engine-table engine) connection)
+    (note-closed engine connection)
+    (when (draining-p engine)           ; a stop waits for the last one
+      (with-engine (engine)
+        (bt:condition-notify (engine-changed engine))))
+    (when close-p
+      (end-queue queue))
+    (with-send-queue (queue)            ; the engine does not use the descriptor after this
+      (unless close-p
+        (setf (send-queue-arm queue) nil))
       (change-ownership connection :end))
-    (close-descriptor (connection-descriptor connection))))
-
-(defun forget-owned (engine connection)
-  "Makes ENGINE forget CONNECTION, which the caller owns, and whose descriptor is open."
-  (forget-connection (engine-table engine) connection)
-  (note-closed engine connection)
-  (when (draining-p engine)             ; a stop waits for the last one
-    (with-engine (engine)
-      (bt:condition-notify (engine-changed engine)))))
+    (when close-p
+      (close-descriptor (connection-descriptor connection)))))
 
 (defun unwatch-connection (engine connection)
   "Makes the poller of ENGINE forget CONNECTION, which the caller owns."
@@ -488,11 +454,7 @@ closed."
 (defmethod detach ((engine ready-engine) connection)
   (unless (gone-p connection)
     (unwatch-connection engine connection)
-    (forget-owned engine connection)
-    (let ((queue (connection-queue connection)))
-      (with-send-queue (queue)
-        (setf (send-queue-arm queue) nil)
-        (change-ownership connection :end)))))
+    (close-owned engine connection nil)))
 
 ;;; Answers that come later: the service has returned :DEFERRED.
 

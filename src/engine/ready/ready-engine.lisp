@@ -8,7 +8,7 @@
 ;;;;                                                             others: see loop.lisp
 ;;;;   gets the listener's event  connections wait               accepts one and serves it: see
 ;;;;                                                             accepting-connections.lisp
-;;;;   gets the alarm's event     timers are due                 runs one: see RUN-DUE-TIMERS
+;;;;   gets the alarm's event     timers are due                 runs one, leaves others
 ;;;;   gets a connection's event  a thread owns it               marks it, waits again
 ;;;;   gets a connection's event  no thread owns it              serves it
 ;;;;   served a request           it has more input              serves that too
@@ -85,20 +85,37 @@ use.")
   ;; Not the workers that wait: one that was resumed is on its way there.
   (- (pool-size engine) (busy-count engine)))
 
-(defun all-serve-p (engine)
-  "True if no worker of ENGINE is free, and none may be made."
-  (with-engine (engine)
-    (not (or (room-p engine) (plusp (standby-count engine))))))
-
 (defmethod resting-p ((worker ready-worker))
   (or (eq (worker-state worker) :suspended)
       (and (eq (worker-state worker) :active) (zerop (ready-worker-stamp worker)))))
 
-(defmethod worker-needed-p ((engine ready-engine))
-  nil)                                  ; the sentinel adds workers
+;;; Its sentinel
 
-(defmethod overflow-acceptor-needed-p ((engine ready-engine))
-  nil)                                  ; the sentinel accepts then
+(defparameter *idle-tick* 1
+  "Seconds between two looks of the sentinel when nothing happens.")
+
+(defun wake-sentinel (engine)
+  "Wakes the sentinel of ENGINE if it rests for long."
+  (with-engine (engine)
+    (when (shiftf (engine-sentinel-idle-p engine) nil)
+      (notify-sentinel engine))))
+
+(defun heed-deadline (engine connection)
+  "Wakes the sentinel of ENGINE if it would look too late at the deadline of CONNECTION, which the
+caller owns and has just set."
+  (let ((deadline (connection-deadline connection)))
+    (order-memory)                      ; the sentinel says that it rests, and looks then
+    (when (and deadline
+               (engine-sentinel-idle-p engine)
+               (< deadline (+ (milliseconds) (as-milliseconds *idle-tick*))))
+      (wake-sentinel engine))))
+
+(defun limit-handler-at (engine connection time)
+  "Has TIME-OUT-HANDLER called for CONNECTION of ENGINE, which the caller owns and serves, at TIME,
+in MILLISECONDS, or a little later.  Its value does not matter."
+  (set-deadline-at connection :handler time)
+  (when (connection-parkable-p connection)
+    (heed-deadline engine connection)))
 
 ;;; Start and stop
 
@@ -132,10 +149,6 @@ use.")
   (when (engine-poller engine)
     (close-poller (engine-poller engine))))
 
-(defmethod recheck-workers ((engine ready-engine))
-  (dolist (worker (engine-suspended engine))
-    (bt:condition-notify (ready-worker-resumed worker))))
-
 (defmethod leave-listener ((engine ready-engine))
   (when (engine-poller engine)          ; else it did not even begin to start
     (unwatch (engine-poller engine) (engine-listener-descriptor engine))
@@ -146,7 +159,8 @@ use.")
     (wake-all (engine-poller engine)))
   (with-engine (engine)
     (notify-sentinel engine)
-    (recheck-workers engine)))
+    (dolist (worker (engine-suspended engine))
+      (bt:condition-notify (ready-worker-resumed worker)))))
 
 (defmethod end-input ((engine ready-engine) &rest states)
   "Closes those that are parked; makes the owners of others read nothing more."
@@ -193,17 +207,14 @@ died."
             (engine-sampled-since engine) 0)
       (note-duration (engine-waits engine) (engine-latest-wait engine)))))
 
-(defun sample-under-way (engine)
-  "For how many microseconds a sample has been under way; 0 when none is."
-  (let ((since (engine-sampled-since engine)))
-    (if (zerop since) 0 (- (microseconds) since))))
-
 (defmethod milliseconds-queued ((engine ready-engine) connection least)
   "Trusts the samples only where the kernel does not know when the input came."
-  (if (<= (* 1000 least) (max (engine-latest-wait engine) (sample-under-way engine)))
-      (or (quiet-milliseconds (connection-descriptor connection))
-          (floor (sample-under-way engine) 1000))
-      0))
+  (let* ((since (engine-sampled-since engine))
+         (under-way (if (zerop since) 0 (- (microseconds) since))))
+    (if (<= (* 1000 least) (max (engine-latest-wait engine) under-way))
+        (or (quiet-milliseconds (connection-descriptor connection))
+            (floor under-way 1000))
+        0)))
 
 (defun unseen-p (connection)
   "True if CONNECTION, which has no owner, has not had a worker yet, or waits for its next turn."
@@ -213,8 +224,10 @@ died."
 ;;; Its statistics, and the lists of its workers and connections
 
 (defmethod waits-for-worker ((engine ready-engine))
-  (values (/ (max (engine-latest-wait engine) (sample-under-way engine)) 1000000.0)
-          (histogram (copy-seq (engine-waits engine)))))
+  (let ((since (engine-sampled-since engine)))
+    (values (/ (max (engine-latest-wait engine) (if (zerop since) 0 (- (microseconds) since)))
+               1000000.0)
+            (histogram (copy-seq (engine-waits engine))))))
 
 (defmethod worker-activity ((worker ready-worker))
   (let ((stamp (ready-worker-stamp worker)))

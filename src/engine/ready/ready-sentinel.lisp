@@ -221,10 +221,7 @@ some are blocked; else NIL."
                                                 *watch-looks*)))
           (when (plusp missing)
             (let ((count (max 0 (min missing places))))
-              (make-workers engine (lambda (engine)
-                                     (and (serving-p engine) (room-p engine)
-                                          (may-launch-p engine)))
-                            (- count (resume-workers engine count))))
+              (make-workers engine #'room-p (- count (resume-workers engine count))))
             (accept-overflow engine))
           (cond ((or suspect-p (and (plusp missing) (> places missing))) :needed)
                 ((or (plusp missing) (plusp asleep-lately) (not (somebody-waits-p engine)))
@@ -241,11 +238,17 @@ the next few looks follow closely, the first after requests had time to block."
     (setf (engine-sentinel-idle-p engine) t)
     ;; The last worker that waits first stops counting itself, and then reads SENTINEL-IDLE-P.  So
     ;; all threads must see that slot before the count is read here; otherwise each might miss the
-    ;; other's write.
+    ;; other's write.  The same holds for a thread that sets an early deadline.
     (order-memory)
-    (rest-until-woken engine *tick*
-                      (lambda ()        ; no thread has woken it by now
-                        (not (and (engine-sentinel-idle-p engine) (somebody-waits-p engine)))))
+    (let ((soon-p (or (engine-troubles engine) (not (running-p engine))))
+          (end (end-after *idle-tick*)))
+      (map-connections (lambda (connection)
+                         (when (overdue-p connection end)
+                           (setf soon-p t)))
+                       (engine-table engine))
+      (rest-until-woken engine (if soon-p *tick* *idle-tick*)
+                        (lambda ()      ; no thread has woken it by now
+                          (not (and (engine-sentinel-idle-p engine) (somebody-waits-p engine))))))
     (when (shiftf (engine-sentinel-idle-p engine) nil)
       (return-from rest-after-look))    ; nobody needed it
     (setf (controller-looks-without-need controller) 0
@@ -336,13 +339,10 @@ queued for one."
 
 (defun end-with-notice (engine connection)
   "Ends CONNECTION, which the caller owns; gently if the service told its peer why."
-  (cond ((and (not (unfinished-p connection)) ; else the notice would land inside an answer
-              (notice-given-p engine connection))
-         (release-owned engine connection)
-         (begin-to-linger connection)
-         (requeue-connection engine connection))
-        (t
-         (drop-connection engine connection))))
+  (finish-connection engine connection
+                     (and (not (unfinished-p connection)) ; else it would land inside an answer
+                          (notice-given-p engine connection)
+                          :close)))
 
 ;;; Connections that end because others need their descriptor or their memory
 
