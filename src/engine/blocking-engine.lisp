@@ -33,7 +33,7 @@
                                                     (waiting-limit :half) idle-seconds))
                             (:conc-name engine-) (:copier nil))
   "The engine for every platform: blocking accepts and blocking reads."
-  (timer-worker nil :type (or null worker))) ; it calls the functions of due timers, or soon will
+  (timer-worker nil :type (or null worker))) ; it calls the functions of due timers
 
 (defmethod acquire-resources ((engine blocking-engine))
   (prepare-listener (engine-listener engine))
@@ -69,7 +69,7 @@ those that are due, or a queued connection to serve."
     (let ((limit (engine-thread-limit engine))
           (waits-p (member (worker-state worker) '(:starting :waiting)))
           (serves-p (eq (worker-state worker) :serving)))
-      (cond ((or (eq worker (engine-timer-worker engine)) (due-timers-wait-p engine))
+      (cond ((due-timers-wait-p engine)
              (setf (engine-timer-worker engine) worker)
              (set-worker-state worker :active) ; it takes no connection its place
              :timers)
@@ -95,13 +95,18 @@ those that are due, or a queued connection to serve."
 ;;; Timers
 
 (defun due-timers-wait-p (engine)
-  "True if a timer of ENGINE is due, and no worker sees to that, but may.  Under the lock."
+  "True if a timer of ENGINE is due, and no worker sees to that.  Under the lock."
   (let ((timers (engine-timers engine))
         (worker (engine-timer-worker engine)))
     (and (plusp (timers-count timers))
          (<= (timers-alarm timers) (microseconds))
-         (or (null worker) (eq :ended (worker-state worker)))
-         (may-launch-p engine))))
+         (or (null worker) (eq :ended (worker-state worker))))))
+
+(defun timer-worker-missing-p (engine)
+  "True if a worker of ENGINE is to be made for a timer that is due.  Under the lock."
+  (and (due-timers-wait-p engine)
+       (may-launch-p engine)
+       (zerop (worker-count engine :starting)))) ; else that sees to it first
 
 (defun run-timers-in-turn (engine)
   "Calls the functions of the due timers of ENGINE."
@@ -153,7 +158,6 @@ with the listener."
   "Decides about CONNECTION, which WORKER accepted.  Returns it if WORKER is to serve it."
   (let* ((crowded-p (not (enter-address engine connection)))
          (limit (engine-accept-limit engine))
-         (sibling nil)
          (decision
            (with-engine (engine)
              (counter-add (engine-accepted engine) 1)
@@ -165,8 +169,6 @@ with the listener."
                     (assign-connection worker connection)
                     (when (full-p engine) ; the sentinel may rest
                       (notify-sentinel engine))
-                    (when (worker-missing-p engine)
-                      (setf sibling (reserve-worker engine)))
                     :serve)
                    ;; A worker that waited when the thread limit changed, or that drains, may have
                    ;; accepted it.
@@ -176,10 +178,10 @@ with the listener."
                           (engine-overloaded-p engine) t)
                     :queue)
                    (t :threads)))))
-    (when sibling
-      (launch sibling))
     (case decision
-      (:serve connection)
+      (:serve
+       (make-workers engine #'worker-missing-p 1)
+       connection)
       (:queue nil)
       (:late
        (leave-address engine connection)
@@ -278,7 +280,7 @@ orderly end, unless it was given away."
              (if (plusp alarm) (min *tick* (/ alarm 1000000)) *tick*)))
          (needed-p ()
            (or (worker-missing-p engine)
-               (due-timers-wait-p engine))))
+               (timer-worker-missing-p engine))))
     (loop until (engine-stopped-p engine)
           do (if (call-surviving engine (lambda () (housekeep engine)))
                  (progn (clear-stack)
@@ -319,11 +321,7 @@ others wait for a worker; and does what else is due at a tick."
     (dolist (connection late)
       (time-out-handler (engine-service engine) connection)))
   (maintain-pool engine)
-  (let ((worker (with-engine (engine)
-                  (when (due-timers-wait-p engine)
-                    (setf (engine-timer-worker engine) (reserve-worker engine))))))
-    (when worker
-      (launch worker))))
+  (make-workers engine #'timer-worker-missing-p 1))
 
 (defun end-awaited (engine worker kind)
   "Ends the reads of the connection of WORKER because of KIND; its writes too, unless WORKER only

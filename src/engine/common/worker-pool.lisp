@@ -48,12 +48,6 @@ was raised.  Under the lock."
                          (< (pool-size engine) (engine-standby engine)))
                     (worker-needed-p engine))))))
 
-(defun reserve-worker (engine)
-  "A new worker, counted as :STARTING before its thread exists.  Under the lock."
-  (let ((worker (make-pool-worker engine (incf (engine-made engine)))))
-    (push worker (engine-workers engine))
-    worker))
-
 (defun retire (worker)
   "Takes WORKER out of its pool.  Under the lock; does nothing the second time."
   (unless (eq (worker-state worker) :ended)
@@ -83,27 +77,28 @@ was raised.  Under the lock."
       (with-engine (engine)
         (retire worker)))))
 
-(defun launch (worker)
-  "Makes the thread of WORKER, which was reserved.  True if that succeeded; otherwise the
-reservation is given back, and the sentinel tries again.  Never call it with the lock held."
-  (let ((engine (worker-engine worker)))
-    (or (thread-made-p engine
-                       (lambda ()
-                         (make-engine-thread (engine-service engine) (worker-number worker)
-                                             (lambda () (run-worker worker)))))
-        (with-engine (engine)
-          (retire worker)
-          nil))))
-
 (defun make-workers (engine needed-p &optional (most most-positive-fixnum))
-  "Makes up to MOST workers of ENGINE, while NEEDED-P, a function of that, is true under the lock."
+  "Makes up to MOST workers of ENGINE, while NEEDED-P, a function of that, is true under the lock.
+A worker counts as :STARTING before its thread exists.  If no thread can be made, the sentinel tries
+again.  Never call it with the lock held."
   (loop repeat most
-        for worker = (with-engine (engine)
-                       (when (and (serving-p engine)
-                                  (may-launch-p engine)
-                                  (funcall needed-p engine))
-                         (reserve-worker engine)))
-        while (and worker (launch worker))))
+        while (let ((worker (with-engine (engine)
+                              (when (and (serving-p engine)
+                                         (may-launch-p engine)
+                                         (funcall needed-p engine))
+                                (let ((worker (make-pool-worker engine
+                                                                (incf (engine-made engine)))))
+                                  (push worker (engine-workers engine))
+                                  worker)))))
+                (and worker
+                     (or (thread-made-p engine
+                                        (lambda ()
+                                          (make-engine-thread (engine-service engine)
+                                                              (worker-number worker)
+                                                              (lambda () (run-worker worker)))))
+                         (with-engine (engine)
+                           (retire worker)
+                           nil))))))
 
 (defun resize-pool (engine &key (standby (engine-standby engine))
                              (thread-limit (engine-thread-limit engine)))
