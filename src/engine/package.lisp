@@ -26,7 +26,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock #:queue-octets
    #:flush-queue #:end-queue #:make-room-for-output
    #:limit-taking #:next-look-at-taker
-   #:taker-given-up-p #:reset-taking #:earlier #:drop-parts #:part #:part-position #:part-end
+   #:taker-given-up-p #:earlier #:drop-parts #:part #:part-position #:part-end
    #:make-octets-part #:octets-part #:octets-part-p #:octets-part-octets #:arm-for-output
    #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p
    ;; engines

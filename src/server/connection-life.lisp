@@ -239,9 +239,6 @@ has some.  Returns what READ-REQUEST does.  A request that is not acceptable, or
              (release-input io))
            (when buffers
              (setf (worker-buffers-parser buffers) parser))
-           ;; A new request begins: the progress of its client is counted from 0.
-           (reset-taking (io-queue (io-base io)))
-           (setf (io-received io) 0)
            (if (or (eq :end head) (member (head-framing head) '(:none 0)))
                head
                (begin-content application connection http head wait-p)))

@@ -67,11 +67,10 @@
   (rate nil :type (or null (integer 1)))
   (grace 0 :type fixnum)                ; in milliseconds
   ;; How the peer takes its time, see TAKER-GIVEN-UP-P.
-  (looked nil :type (or null fixnum))   ; when it was looked at last; NIL while nothing waits
-  (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known
+  (since nil :type (or null fixnum))    ; when the wait for it began; NIL while nothing waits
+  (owed nil :type (or null fixnum))     ; octets that it had yet to take at the last look, if known
   (moved 0 :type fixnum)                ; when it took some last, or the wait began
-  (waited 0 :type fixnum)               ; for how many milliseconds it was waited for
-  (taken 0 :type fixnum)                ; how many octets it took meanwhile
+  (taken 0 :type fixnum)                ; how many octets it took since it began
   ;; How many octets of SEND-QUEUE were sent since they were counted last; see COUNT-REQUEST.
   (sent 0 :type fixnum)
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
@@ -121,7 +120,7 @@ MAKE-ROOM-FOR-OUTPUT."
     (hold-memory queue (- (part-memory part)))
     (unless (send-queue-parts queue)
       (setf (send-queue-last queue) '() ; or it would keep what was sent alive
-            (send-queue-looked queue) nil
+            (send-queue-since queue) nil
             (send-queue-owed queue) nil))))
 
 (defun note-sent (queue parts count)
@@ -206,7 +205,7 @@ which QUEUE is dead, or NIL."
   (setf (send-queue-parts queue) '()
         (send-queue-last queue) '()
         (send-queue-size queue) 0
-        (send-queue-looked queue) nil)
+        (send-queue-since queue) nil)
   (hold-memory queue (- (send-queue-reserved queue)))
   (notify-waiters queue))
 
@@ -298,7 +297,8 @@ an event: the owner of the connection closes it, and calls the functions that wa
 ;;;   a handler waits for room       its worker: the server's AWAIT-PEER
 ;;;   no thread has the connection   the sentinel
 ;;;
-;;; Only waits count, and the octets taken during them: a handler may be slow as well.
+;;; A wait begins when octets wait, and is looked at, and ends when none do: a handler may be slow
+;;; as well.
 ;;;
 ;;; A peer may take octets long before the socket takes more of ours: the kernel waits until a
 ;;; third of its buffer, which may have megabytes, is free.  So the engine asks the kernel how many
@@ -329,26 +329,22 @@ wait, has taken.  The first look begins a wait.  True if it has taken too few by
              (owed (if (minusp unsent) nil (+ unsent (send-queue-size queue))))
              (before (shiftf (send-queue-owed queue) owed))
              (taken (if (and owed before) (max 0 (- before owed)) 0))
-             (looked (shiftf (send-queue-looked queue) now))
              (milliseconds (send-queue-milliseconds queue))
              (rate (send-queue-rate queue)))
-        (when (or (null looked) (plusp taken))
-          (setf (send-queue-moved queue) now))
-        (incf (send-queue-waited queue) (max 0 (- now (or looked now))))
-        (incf (send-queue-taken queue) taken)
+        (cond ((null (send-queue-since queue))
+               (setf (send-queue-since queue) now
+                     (send-queue-moved queue) now
+                     (send-queue-taken queue) 0))
+              ((plusp taken)
+               (setf (send-queue-moved queue) now)
+               (incf (send-queue-taken queue) taken)))
         (or (and milliseconds
                  (<= (+ (send-queue-moved queue) milliseconds) now))
             (and rate owed
-                 (<= (+ (send-queue-grace queue) (floor (* 1000 (send-queue-taken queue)) rate))
-                     (send-queue-waited queue))))))))
+                 (<= (+ (send-queue-since queue) (send-queue-grace queue)
+                        (floor (* 1000 (send-queue-taken queue)) rate))
+                     now)))))))
 
 (defun next-look-at-taker (queue now)
   "The moment of the next look at the peer of QUEUE, a SEND-QUEUE, after NOW, in MILLISECONDS."
   (+ now (min 1000 (ceiling (or (send-queue-milliseconds queue) 16000) +looks+))))
-
-(defun reset-taking (queue)
-  "Gives the peer of QUEUE, a SEND-QUEUE, all its time again: a new request begins."
-  (setf (send-queue-looked queue) nil
-        (send-queue-owed queue) nil
-        (send-queue-waited queue) 0
-        (send-queue-taken queue) 0))

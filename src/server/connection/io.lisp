@@ -97,7 +97,6 @@ was written before those.  DRAINED-P is true only if the poller will report the 
   (input nil :type (or null octets))
   (start 0 :type index)
   (end 0 :type index)
-  (received 0 :type fixnum)             ; octets, since the current request began
   (limit nil :type (or null fixnum))    ; by when content has to come, in MILLISECONDS
   ;; A program uses it for another protocol, and its waits have no share.
   (talked-on-p nil)
@@ -235,7 +234,6 @@ Signals DESCRIPTOR-BROKEN."
                 ((would-block-p count) (eq :input (tls-awaits tls))) ; or it has read nothing
                 (t (tls-drained-p tls))))
     (cond ((plusp count)
-           (incf (io-received io) count)
            (values :some count))
           ((zerop count) :end)
           ((would-block-p count) :none)
