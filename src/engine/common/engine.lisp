@@ -125,7 +125,7 @@
 
 (defun inside-worker-p (engine)
   "True in the threads of the workers of ENGINE."
-  (and engine (eq engine (current-engine))))
+  (eq engine (current-engine)))
 
 (defmacro with-engine ((engine) &body body)
   "Runs BODY, which is short and waits for nothing, under the lock of ENGINE.  No interrupt, nor
@@ -310,14 +310,6 @@ sentinel, or by its service, which has found it late before."
 failure of it is only counted."
   (counting-failures (engine nil)
     (apply #'note (engine-service engine) level control arguments)))
-
-(defmacro noting-end ((engine) &body body)
-  "Evaluates BODY, the life of a thread of ENGINE, which can be interrupted only within
-INTERRUPTIBLY.  An error there, of an interrupt, is counted and logged, and ends the thread."
-  `(handler-case (uninterruptibly ,@body)
-     (serious-condition (condition)
-       (count-failure ,engine)
-       (log-message ,engine :error "A thread ends, and is replaced: ~A" condition))))
 
 (defun trouble (engine kind)
   "What NOTE-TROUBLE has noted of KIND for ENGINE, if that lasts."

@@ -81,19 +81,6 @@ a tenth of the time.")
 (defvar *used-after-collection* 0
   "How many octets of the heap were in use after the last collection.")
 
-(defun collect-now-and-then ()
-  "Collects all garbage if a worthwhile part of the heap was taken since the last time, or that is
-long enough ago."
-  (bt:with-lock-held (*collection-lock*)
-    (let ((began (milliseconds)))
-      (when (or (>= began *next-collection*)
-                (>= (- (heap-used) *used-after-collection*)
-                    (* *worthwhile-garbage* (heap-octets))))
-        (collect-garbage)
-        (let ((ended (milliseconds)))
-          (setf *used-after-collection* (heap-used)
-                *next-collection* (+ ended (* 9 (1+ (- ended began))))))))))
-
 (defun fits-in-heap-p (octets)
   "True when OCTETS more, an integer, may be allocated in the heap as it is, garbage included, or
 its size is not known."
@@ -101,7 +88,15 @@ its size is not known."
       (< (+ octets (heap-used)) (* *most-used* (heap-octets)))))
 
 (defun make-room-in-heap (octets)
-  "Like FITS-IN-HEAP-P of OCTETS, an integer, but collects garbage where that is in the way."
+  "Like FITS-IN-HEAP-P of OCTETS, an integer, but collects all garbage that is in the way, if a
+worthwhile part of the heap was taken since the last time, or that is long enough ago."
   (or (fits-in-heap-p octets)
-      (progn (collect-now-and-then)
-             (fits-in-heap-p octets))))
+      (bt:with-lock-held (*collection-lock*)
+        (let ((began (milliseconds)))
+          (when (or (>= began *next-collection*)
+                    (>= (- (heap-used) *used-after-collection*)
+                        (* *worthwhile-garbage* (heap-octets))))
+            (collect-garbage)
+            (setf *used-after-collection* (heap-used)
+                  *next-collection* (+ (milliseconds) (* 9 (1+ (- (milliseconds) began))))))
+          (fits-in-heap-p octets)))))

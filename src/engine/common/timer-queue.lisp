@@ -229,15 +229,13 @@ call this."
         (with-timers (timers)
           (incf (timers-failed timers)))))))
 
-(defun timer-statistics (&optional timers)
+(defun timer-statistics (timers)
   "A plist: how many of TIMERS are pending; how many, since the start, had their function called, of
-which some failed.  Zeros where there are no TIMERS."
-  (if timers
-      (with-timers (timers)
-        (list :pending (timers-count timers)
-              :run (timers-run timers)
-              :failed (timers-failed timers)))
-      (zeros '(:pending :run :failed))))
+which some failed."
+  (with-timers (timers)
+    (list :pending (timers-count timers)
+          :run (timers-run timers)
+          :failed (timers-failed timers))))
 
 (defgeneric call-when-pool-serves (engine function)
   (:documentation "Has FUNCTION, a function without arguments, called once, in a thread of ENGINE,

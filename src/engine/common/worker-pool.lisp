@@ -73,7 +73,12 @@ was raised.  Under the lock."
     (setf (worker-thread worker) (bt:current-thread))
     (unwind-protect-whole
         (call-as-worker (engine-service engine)
-                        (lambda () (noting-end (engine) (worker-loop engine worker))))
+                        (lambda ()
+                          (handler-case (uninterruptibly (worker-loop engine worker))
+                            (serious-condition (condition) ; of an interrupt
+                              (count-failure engine)
+                              (log-message engine :error "A thread ends, and is replaced: ~A"
+                                           condition)))))
       (with-engine (engine)
         (retire worker)))))
 
