@@ -246,17 +246,18 @@ connection's outcome."
       (call-with-connection-stream exchange (deferred-reply-stream context) #'go-on))))
 
 (defmethod send-deferred-response ((taskmaster recycling-taskmaster) deferred-response answer)
-  (flet ((late-content ()
-           (call-answer (if (eq :expired answer)
-                            (lambda ()
-                              (settle-reply hunchentoot:+http-gateway-time-out+ '() nil))
-                            answer))))
-    (call-resuming deferred-response
-                   (lambda ()
-                     (if (typep answer 'streamed-answer)
-                         (begin-outgoing deferred-response answer)
-                         (answer-by #'late-content hunchentoot:*acceptor*
-                                    hunchentoot:*request*))))))
+  (call-resuming deferred-response
+                 (lambda ()
+                   (if (typep answer 'streamed-answer)
+                       (begin-outgoing deferred-response answer)
+                       (multiple-value-bind (content condition)
+                           (call-answer (if (eq :expired answer)
+                                            (lambda ()
+                                              (settle-reply hunchentoot:+http-gateway-time-out+
+                                                            '() nil))
+                                            answer))
+                         (send-result hunchentoot:*acceptor* hunchentoot:*request*
+                                      content condition nil))))))
 
 (defmethod end-stream ((taskmaster recycling-taskmaster) deferred-response shared-queue)
   (call-resuming deferred-response

@@ -7,7 +7,7 @@
 ;;;;   PROCESS-CONNECTION   the program's methods around it, then ours
 ;;;;   SERVE-REQUEST        makes Hunchentoot's objects
 ;;;;   PROCESS-REQUEST      the program's methods around it, then ours: calls the handler
-;;;;   ANSWER-BY            sends what the handler returns (reply.lisp)
+;;;;   ANSWER               sends what the handler returns (reply.lisp)
 ;;;;   CONCLUDE-EXCHANGE    ends the reply; whether the connection is kept
 
 ;;; The call of PROCESS-CONNECTION
@@ -223,25 +223,26 @@ the head."
       (let* ((acceptor hunchentoot:*acceptor*)
              (exchange *exchange*)
              (http (exchange-http exchange)))
-        (labels ((answer ()
-                   (unwind-protect (with-mapped-conditions ()
-                                     (answer-by #'call-in-time acceptor request))
+        (flet ((handle ()
+                 (when (exchange-claim exchange) ; kept for any thread that has REQUEST
+                   (setf (hunchentoot:aux-request-value 'exchange request) exchange))
+                 (call-handler acceptor request)))
+          (declare (dynamic-extent #'handle))
+          (flet ((answer ()
+                   (unwind-protect
+                        (with-mapped-conditions ()
+                          (multiple-value-call #'answer acceptor request
+                            (if (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
+                                (call-with-handler-limit exchange #'handle)
+                                (values nil nil nil nil)))) ; making the request has found it bad
                      (let ((deferred-response (exchange-deferred-response exchange)))
                        ;; An answer that is still unsent is abandoned next, which ends the context.
                        (when (and deferred-response
                                   (not (deferred-p exchange))
                                   (not (deferred-response-unsent-p deferred-response)))
-                         (end-context (deferred-response-context deferred-response))))))
-                 (call-in-time ()
-                   (if (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
-                       (call-with-handler-limit exchange #'handle)
-                       (values nil nil nil nil))) ; making the request has found it bad
-                 (handle ()
-                   (when (exchange-claim exchange) ; kept for any thread that has REQUEST
-                     (setf (hunchentoot:aux-request-value 'exchange request) exchange))
-                   (call-handler acceptor request)))
-          (declare (dynamic-extent #'answer #'call-in-time #'handle))
-          (call-as-request request #'answer #'delete-files))
+                         (end-context (deferred-response-context deferred-response)))))))
+            (declare (dynamic-extent #'answer))
+            (call-as-request request #'answer #'delete-files)))
         (when (http-content http)       ; methods that read it now have no reply to give
           (keep-reply-from (http-content http)))
         ;; After this method, methods of WebSocket libraries go on with the stream.
@@ -266,35 +267,35 @@ throw.  A backtrace ends at this function."
           (values nil condition)))
     (values content condition backtrace (not returned-p))))
 
-(defun answer-by (handler acceptor request)
-  "Calls HANDLER, and answers REQUEST unless the reply comes later.  HANDLER returns
-content, or NIL, a condition and a backtrace; and as fourth value true if it was left by a throw."
-  (let ((exchange *exchange*))
-    (multiple-value-bind (content condition backtrace left-p) (funcall handler)
-      (when (exchange-upgrade exchange)
-        (check-switch exchange condition))
-      (let ((deferred-response (exchange-deferred-response exchange)))
-        (cond ((and (exchange-claim exchange) (handler-timed-out-p exchange))
-               ;; The request was answered in place of its handler.
-               (when (and condition (not (departure-p condition)))
-                 (log-handler-error condition backtrace))
-               (when deferred-response
-                 (withdraw-deferred-response deferred-response))
-               (drop-upgrade exchange)
-               ;; Methods around PROCESS-REQUEST would switch protocols by the handler's status.
-               (setf (hunchentoot:return-code*) hunchentoot:+http-service-unavailable+)
-               (note-event exchange :reply-cut))
-              ((exchange-upgrade exchange) ; a head without content
-               (send-result acceptor request "" condition backtrace))
-              ((and deferred-response
-                    (null (deferred-reply-stream (deferred-response-context deferred-response))))
-               ;; The handler that has deferred the reply has just returned or was left.
-               (multiple-value-bind (content condition backtrace)
-                   (deferred-result deferred-response left-p condition backtrace)
-                 (unless (eq :later content)
-                   (send-result acceptor request content condition backtrace))))
-              (t
-               (send-result acceptor request content condition backtrace)))))))
+(defun answer (acceptor request content condition backtrace left-p)
+  "Answers REQUEST with CONTENT, or, for an error, CONDITION and BACKTRACE, unless the reply comes
+later.  LEFT-P is true if the handler was left by a throw."
+  (let* ((exchange *exchange*)
+         (deferred-response (exchange-deferred-response exchange)))
+    (when (and (exchange-upgrade exchange)
+               (or condition
+                   (not (eql hunchentoot:+http-switching-protocols+ (hunchentoot:return-code*)))))
+      ;; The reply is an ordinary one after all.
+      (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept :sec-websocket-protocol))
+      (drop-upgrade exchange))
+    (cond ((and (exchange-claim exchange) (handler-timed-out-p exchange))
+           ;; The request was answered in place of its handler.
+           (when (and condition (not (departure-p condition)))
+             (log-handler-error condition backtrace))
+           (when deferred-response
+             (withdraw-deferred-response deferred-response))
+           (drop-upgrade exchange)
+           ;; Methods around PROCESS-REQUEST would switch protocols by the handler's status.
+           (setf (hunchentoot:return-code*) hunchentoot:+http-service-unavailable+)
+           (note-event exchange :reply-cut))
+          (t
+           (cond ((exchange-upgrade exchange)
+                  (setf content ""))    ; a head without content
+                 (deferred-response
+                  (setf (values content condition backtrace)
+                        (deferred-result deferred-response left-p condition backtrace))))
+           (unless (eq :later content)
+             (send-result acceptor request content condition backtrace))))))
 
 (defun log-handler-error (condition backtrace)
   (when hunchentoot:*log-lisp-errors-p*

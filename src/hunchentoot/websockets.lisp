@@ -99,14 +99,6 @@ request, or where its reply has begun or was deferred."
         (setf (exchange-upgrade *exchange*) (cons socket on-open))
         (values socket subprotocol)))))
 
-(defun check-switch (exchange condition)
-  "If the handler of EXCHANGE has failed with CONDITION, or has changed the status, makes its reply
-an ordinary one that does not switch protocols."
-  (when (or condition
-            (not (eql hunchentoot:+http-switching-protocols+ (hunchentoot:return-code*))))
-    (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept :sec-websocket-protocol))
-    (drop-upgrade exchange)))
-
 (defun switch-protocols (exchange http)
   "If the handler of EXCHANGE has upgraded its connection, HTTP, and the reply was sent, opens the
 WebSocket, whose octets are sent from now on, and returns true."
