@@ -4,22 +4,19 @@
 
 ;;; Statistics
 
-(defun counted (counters all by-key)
-  "A part of the plist of STATS, for COUNTERS, an alist of keys and counters: the sum as ALL, and a
-plist of keys and counts as BY-KEY."
-  (loop for (key . counter) in counters
-        for count = (counter-count counter)
-        sum count into sum
-        collect key into counts
-        collect count into counts
-        finally (return (list all sum by-key counts))))
-
 (defmethod stats ((server parallel-acceptor))
-  (let ((taskmaster (acceptor-taskmaster server)))
+  (flet ((counted (rejections-p all by-key)
+           (loop for (key . counter) in (taskmaster-counts (acceptor-taskmaster server))
+                 for count = (counter-count counter)
+                 when (eq rejections-p (integerp key))
+                   sum count into sum
+                   and collect key into counts
+                   and collect count into counts
+                 finally (return (list all sum by-key counts)))))
     (append
      (engine-stats (server-engine server))
-     (counted (taskmaster-rejections taskmaster) :rejected :rejected-by-status)
-     (counted (taskmaster-failed-handshakes taskmaster) :handshakes-failed :handshakes-failed-by)
+     (counted t :rejected :rejected-by-status)
+     (counted nil :handshakes-failed :handshakes-failed-by)
      (list :log-dropped (reduce #'+ (acceptor-journals server) :key #'journal-unwritten)))))
 
 (defmethod list-connections ((server parallel-acceptor))

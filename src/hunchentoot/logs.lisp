@@ -247,15 +247,11 @@ tells how many were left out.  Never signals an error."
 
 ;;; Rejected requests, those that are no HTTP, beyond a limit or too slow; and failed handshakes
 
-(defun count-rejection (acceptor status)
-  "Counts a request to ACCEPTOR that was rejected with STATUS."
-  (count-as status (taskmaster-rejections (acceptor-taskmaster acceptor))))
-
 (defmethod note-rejected ((taskmaster recycling-taskmaster) http refusal
                           &optional method uri protocol headers)
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
         (status (protocol-error-status refusal)))
-    (count-rejection acceptor status)
+    (count-as status taskmaster)
     (log-rejection acceptor (http-address http) status method uri protocol headers)))
 
 (defmethod note-failed-handshake ((taskmaster recycling-taskmaster) condition)
@@ -267,5 +263,5 @@ tells how many were left out.  Never signals an error."
          (tell taskmaster hunchentoot:*lisp-errors-log-level* "~A" condition)))
       (:expired)                        ; the sentinel ended it, and has counted it
       (t
-       (count-as kind (taskmaster-failed-handshakes taskmaster))
+       (count-as kind taskmaster)
        (tell-of-failed-handshake taskmaster condition)))))

@@ -353,7 +353,7 @@ into logs, nor into the error page of another client."
 that was done before."
   (let ((status (protocol-error-status refusal)))
     (unless (eql status (hunchentoot:return-code*))
-      (count-rejection hunchentoot:*acceptor* status)
+      (count-as status (acceptor-taskmaster hunchentoot:*acceptor*))
       (setf (hunchentoot:return-code*) status))
     (when (eql status hunchentoot:+http-service-unavailable+)
       (setf (hunchentoot:header-out :retry-after) *retry-seconds*))))

@@ -25,12 +25,9 @@ platform supports that.")
    (max-waiting-count :initarg :max-waiting-count :reader taskmaster-max-waiting-count)
    (worker-thread-name-format :initarg :worker-thread-name-format)
    (parking :initarg :parking :accessor taskmaster-parking-p)
-   (rejections :accessor taskmaster-rejections
-               :documentation "An alist of statuses and counters of rejected requests since the last
-start.")
-   (failed-handshakes :accessor taskmaster-failed-handshakes
-                      :documentation "An alist of kinds and counters of failed handshakes since the
-last start.")
+   (counts :accessor taskmaster-counts
+           :documentation "An alist of counters since the last start: of rejected requests by
+status, and of failed handshakes by kind.")
    (silent-streams :initform (make-channel :when-full :skip) :reader silent-streams
                    :documentation "A channel of the event streams that get comments.")
    (heart-engine :initform nil :accessor heart-engine
@@ -203,16 +200,13 @@ ACCEPTOR."
        acceptor (hunchentoot:taskmaster-acceptor taskmaster)))))
 
 (defun reset-counters (taskmaster)
-  (flet ((counters (keys)
-           (loop for key in keys collect (cons key (make-counter)))))
-    (setf (taskmaster-rejections taskmaster)
-          (counters '(400 408 413 414 417 431 501 503 505))
-          (taskmaster-failed-handshakes taskmaster)
-          (counters (handshake-failure-kinds)))))
+  (setf (taskmaster-counts taskmaster)
+        (loop for key in (append '(400 408 413 414 417 431 501 503 505) (handshake-failure-kinds))
+              collect (cons key (make-counter)))))
 
-(defun count-as (key counters)
-  "Counts an event in COUNTERS, if it has KEY."
-  (let ((counter (cdr (assoc key counters))))
+(defun count-as (key taskmaster)
+  "Counts an event of TASKMASTER, if it has a counter for KEY."
+  (let ((counter (cdr (assoc key (taskmaster-counts taskmaster)))))
     (when counter
       (counter-add counter 1))))
 
