@@ -81,6 +81,9 @@ client has asked; or leaves the handler with another answer."
         (setf (hunchentoot:header-out :content-range) range
               (hunchentoot:return-code*) status)
         (when (= hunchentoot:+http-requested-range-not-satisfiable+ status)
+          ;; As Hunchentoot tells it, and its own tests want it.
+          (setf (hunchentoot:header-out :content-range)
+                (format nil "bytes 0-~D/~D" (1- (version-size version)) (version-size version)))
           (leave-with status))))
     (when coding
       (setf (hunchentoot:header-out :content-encoding) (coding-name coding)))
