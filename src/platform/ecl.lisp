@@ -134,17 +134,13 @@ then.  Returns NIL after UNTIL, a moment of MILLISECONDS, or NIL for no limit."
   "Limits each wait of ACCEPT-CONNECTION on LISTENER to two seconds.  Without that, an interrupt
 just before the wait begins would have no effect until the next connection.  Called once."
   ;; The system does not restart a wait with a timeout after a signal; see signal(7).
-  #+linux (setf (sb-bsd-sockets:sockopt-receive-timeout (usocket:socket listener)) 2)
-  #-linux listener)
+  (setf (sb-bsd-sockets:sockopt-receive-timeout (usocket:socket listener)) 2))
 
 (defun accept-usocket (listener)
   "The next connection of LISTENER; or NIL after an interrupt."
-  (let ((socket #+linux (sb-bsd-sockets:socket-accept (usocket:socket listener))
-                ;; Signals do not end this wait, so it must be interruptible, and can lose a
-                ;; connection.
-                #-linux (interruptibly (sb-bsd-sockets:socket-accept (usocket:socket listener)))))
+  (let ((socket (sb-bsd-sockets:socket-accept (usocket:socket listener))))
     (when socket
-      #+linux (setf (sb-bsd-sockets:sockopt-receive-timeout socket) 0) ; that of the listener
+      (setf (sb-bsd-sockets:sockopt-receive-timeout socket) 0) ; that of the listener
       (usocket::make-stream-socket
        :socket socket
        :stream (sb-bsd-sockets:socket-make-stream
