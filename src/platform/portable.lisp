@@ -309,10 +309,6 @@ longer than the socket allows."
   (write-sequence octets stream :start start :end end)
   (finish-output stream))
 
-(defparameter *discard-octets* (* 4 1024 1024)
-  "The maximum number of further octets of a peer that are dropped before its connection is
-closed.")
-
 (defparameter *discard-pause* 1/10
   "The time, in seconds, after which a peer that has sent nothing is expected to send no more.")
 
@@ -321,7 +317,7 @@ closed.")
 that more may come, first waits up to SECONDS for the peer to read the end, and drops what it sends
 meanwhile; nginx calls this a lingering close.  A socket that is closed with unread input, or that
 gets input later, resets the connection, and the peer may lose the reply (RFC 9112, section 9.6).
-*DISCARD-PAUSE* and *DISCARD-OCTETS* limit the wait, too.  Never signals."
+*DISCARD-PAUSE* limits the wait, too.  Never signals."
   ;; A stream around SOCKET may have closed it.  Its descriptor may then belong to another
   ;; connection.
   (when (socket-open-p socket)
@@ -330,12 +326,8 @@ gets input later, resets the connection, and the peer may lose the reply (RFC 91
              (when (and (shut-down socket :output)
                         (or more-p (await-input socket :until (milliseconds))))
                (loop with end = (end-after seconds)
-                     with room = *discard-octets*
-                     for count = (and (await-input socket
-                                                   :until (min end (end-after *discard-pause*)))
-                                      (discard-available-input socket room end))
-                     while (and count
-                                (plusp (decf room count))
+                     while (and (await-input socket :until (min end (end-after *discard-pause*)))
+                                (discard-available-input socket)
                                 (plusp (milliseconds-left end)))))
            (error () nil))
       (close-socket socket))))

@@ -115,17 +115,12 @@ closed already."
   (handler-case (close (socket-octet-stream socket) :abort t)
     (error () nil)))
 
-(defun discard-available-input (socket most end)
-  "Drops octets that SOCKET has ready, at least one and at most MOST, until END, a moment of
-MILLISECONDS.  Returns their number; NIL at the end of input."
+(defun discard-available-input (socket)
+  "Drops octets that SOCKET has ready, at least one.  NIL at the end of input."
   (loop with stream = (socket-octet-stream socket)
-        for count from 1 to most
-        unless (read-byte stream nil nil)
-          return nil
-        while (and (or (plusp (mod count 4096)) ; a look at the clock takes time
-                       (plusp (milliseconds-left end)))
-                   (listen stream))
-        finally (return (min count most))))
+        repeat 4096
+        always (read-byte stream nil nil)
+        while (listen stream)))
 
 (defun peer-name (socket)
   "The address, a string, and the port, an integer, of the peer of SOCKET.  Signals PEER-GONE if the

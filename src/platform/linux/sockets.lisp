@@ -52,13 +52,10 @@ that waits to read from it gets an end of file.  Never signals; NIL if the peer 
   "Closes SOCKET, a descriptor.  Never signals; NIL if SOCKET was closed already."
   (zerop (close-descriptor socket)))
 
-(defun discard-available-input (descriptor most end)
-  "Drops octets that DESCRIPTOR has ready, at most MOST.  Returns their number; NIL at the end of
-input.  END is ignored, since this takes no time."
-  (declare (ignore end))
-  (let ((count (drop-octets descriptor (min most +most-dropped+))))
-    (cond ((plusp count) count)
-          ((would-block-p count) 0))))
+(defun discard-available-input (descriptor)
+  "Drops octets that DESCRIPTOR has ready.  NIL at the end of input."
+  (let ((count (drop-octets descriptor +most-dropped+)))
+    (or (plusp count) (would-block-p count))))
 
 (defun receive-before-stream (usocket octets count)
   "Not called, for USOCKET, OCTETS and COUNT: each connection has a descriptor."
