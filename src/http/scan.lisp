@@ -199,10 +199,7 @@ bits between +EXPECT+ and +UNKNOWN-FIELD+."
 (defun run-end (octets start end class)
   "The first position from START below END where OCTETS leave CLASS, or else END."
   (declare (type octets octets) (type index start end) (type octet class) #.*hot-policy*)
-  (macrolet ((classes (index)
-               `(aref (the (octets 256) (load-time-value *octet-classes* t))
-                      (aref octets ,index)))
-             (in-each (octet)
+  (macrolet ((in-each (octet)
                `(* ,octet ,(loop repeat +group-size+
                                  for group = 1 then (+ 1 (ash group 8))
                                  finally (return group))))
@@ -228,15 +225,8 @@ bits between +EXPECT+ and +UNKNOWN-FIELD+."
                                          -3))
                      (return))
                    (incf position +group-size+))))
-      ;; Four octets at a time while all four are in CLASS, then one by one.
-      (loop while (and (<= (+ position 4) end)
-                       (logtest class (logand (classes position)
-                                              (classes (+ position 1))
-                                              (classes (+ position 2))
-                                              (classes (+ position 3)))))
-            do (incf position 4))
       (loop while (and (< position end)
-                       (logtest class (classes position)))
+                       (octet-in-class-p (aref octets position) class))
             do (incf position))
       position)))
 
