@@ -41,10 +41,8 @@ number."
   "The bits of the IPv6 address that TEXT is; NIL if it is none (RFC 4291, section 2.2)."
   (labels ((hexadecimal (part)
              (and (<= 1 (length part) 4)
-                  (every (lambda (char) (and (< (char-code char) 128) (digit-char-p char 16)))
-                         part)
-                  (reduce (lambda (number char) (+ (* 16 number) (digit-char-p char 16)))
-                          part :initial-value 0)))
+                  (every (lambda (char) (find char "0123456789abcdefABCDEF")) part)
+                  (parse-integer part :radix 16)))
            (groups (text ipv4-p)        ; of 16 bits, between colons
              (loop for (part . more) on (if (string= "" text)
                                             '()
@@ -76,31 +74,22 @@ and zone; NIL if there is none."
 
 ;;; To text
 
-(defun zero-run (groups)
-  "The start and the end of the first longest run of at least two zeros in GROUPS, a vector."
-  (loop with best = 0 and best-end = 0
-        with start = 0
-        for index from 0 to (length groups)
-        unless (and (< index (length groups)) (zerop (aref groups index)))
-          do (when (and (> (- index start) 1) (> (- index start) (- best-end best)))
-               (setf best start best-end index))
-             (setf start (1+ index))
-        finally (return (values best best-end))))
-
 (defun ip-address-text (address)
   "ADDRESS, an IP-ADDRESS, in its usual notation (RFC 5952, section 4): a fresh string."
   (if (ipv4-p address)
       (format nil "~{~D~^.~}" (loop for position from 24 downto 0 by 8
                                     collect (ldb (byte 8 position) address)))
-      (let ((groups (coerce (loop for position from 112 downto 0 by 16
-                                  collect (ldb (byte 16 position) address))
-                            'vector)))
-        (multiple-value-bind (start end) (zero-run groups)
-          (if (= start end)
-              (format nil "~(~{~X~^:~}~)" (coerce groups 'list))
-              (format nil "~(~{~X~^:~}::~{~X~^:~}~)"
-                      (coerce (subseq groups 0 start) 'list)
-                      (coerce (subseq groups end) 'list)))))))
+      ;; Two colons take the place of the first longest run of at least two zeros.
+      (loop with text = (format nil ":~(~{~X:~}~)" (loop for position from 112 downto 0 by 16
+                                                         collect (ldb (byte 16 position) address)))
+            for count from 8 downto 2
+            for run = (format nil "~{:~D~}:" (make-list count :initial-element 0))
+            for place = (search run text)
+            when place
+              return (format nil "~A::~A"
+                             (subseq text (min 1 place) place)
+                             (string-right-trim ":" (subseq text (+ place (length run)))))
+            finally (return (string-trim ":" text)))))
 
 ;;; Networks
 
