@@ -190,12 +190,6 @@ the same date (RFC 9110, sections 8.8.1, 8.8.2.2 and 13.1.5)."
           ((find #\" validator) (and tag (not (tag-weak-p tag)) (string= tag validator)))
           (t (equal date validator)))))
 
-(defun range-position (value start end)
-  "The decimal number in VALUE from START to END; +MOST-CONTENT+ if it has too many digits."
-  (let ((start (or (position #\0 value :start start :end end :test #'char/=) (1- end))))
-    (or (decimal-number value start end +most-integer-digits+)
-        +most-content+)))
-
 (defun parse-range (value size)
   "The positions of the first and the last octet that VALUE, the text of Range, asks for, in content
 of SIZE octets.  NIL unless VALUE is a single range; the server ignores others.  The caller checks
@@ -203,14 +197,14 @@ the positions against SIZE (RFC 9110, section 14.1.2)."
   (let ((dash (and (> (length value) 6)
                    (string-equal "bytes=" value :end2 6)
                    (position #\- value :start 6))))
-    (when (and dash (> (length value) 7)
-               (every #'digit-char-p (subseq value 6 dash))
-               (every #'digit-char-p (subseq value (1+ dash))))
-      (flet ((last-number ()
-               (range-position value (1+ dash) (length value))))
-        (cond ((= dash 6)               ; so many octets at the end
-               (values (max 0 (- size (last-number))) (1- size)))
-              ((= (1+ dash) (length value))
-               (values (range-position value 6 dash) (1- size)))
-              (t
-               (values (range-position value 6 dash) (last-number))))))))
+    (when (and dash (every #'digit-char-p (remove #\- (subseq value 6) :count 1)))
+      (flet ((number (start end)        ; NIL for none
+               (let ((digits (string-left-trim "0" (subseq value start end))))
+                 (cond ((= start end) nil)
+                       ((string= "" digits) 0)
+                       ((decimal-number digits 0 (length digits) +most-integer-digits+))
+                       (t +most-content+))))) ; it has too many
+        (let ((first (number 6 dash)) (last (number (1+ dash) (length value))))
+          (cond ((and first last) (values first last))
+                (first (values first (1- size)))
+                (last (values (max 0 (- size last)) (1- size))))))))) ; so many at the end
