@@ -85,7 +85,7 @@ HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
 
 (defparameter *taskmaster-types*
   `((:max-thread-count (or null thread-count) "an integer above 0, or NIL for no limit")
-    (:standby-thread-count thread-count "an integer above 0")
+    (:standby-thread-count (or null thread-count) "an integer above 0")
     (:max-accept-count (or (member nil :unlimited) thread-count)
      "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
     (:max-waiting-count (or (member nil :half) thread-count)
@@ -95,12 +95,6 @@ HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
               *default-worker-thread-name-format*)))
   "The types of the arguments of taskmasters, for CHECK-ARGUMENT-TYPES.")
 
-(defun default-standby (maximum)
-  "The default of the standby count where MAXIMUM threads, a count or NIL, may serve."
-  (if (typep maximum 'thread-count)
-      (min *default-standby-thread-count* maximum)
-      *default-standby-thread-count*))
-
 (defmethod shared-initialize :before
     ((taskmaster recycling-taskmaster) slot-names &rest initargs)
   "Checks the arguments before any slot changes."
@@ -109,11 +103,10 @@ HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
            (getf initargs name (and (slot-boundp taskmaster slot) (slot-value taskmaster slot)))))
     (let* ((maximum (value :max-thread-count 'max-thread-count))
            (accept (value :max-accept-count 'max-accept-count))
-           (standby (or (value :standby-thread-count 'standby-thread-count)
-                        (default-standby maximum))))
+           (standby (value :standby-thread-count 'standby-thread-count)))
       (with-parameter-errors
-        (check-argument-types (list* :standby-thread-count standby initargs) *taskmaster-types*)
-        (when (and maximum (> standby maximum))
+        (check-argument-types initargs *taskmaster-types*)
+        (when (and maximum standby (> standby maximum))
           (unfit :standby-thread-count
                  ", ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, for no ~
                   limit)"
@@ -135,7 +128,8 @@ TASKMASTER, if there is one, the current limits."
                worker-thread-name-format)
       taskmaster
     (unless standby-thread-count
-      (setf standby-thread-count (default-standby max-thread-count)))
+      (setf standby-thread-count (min *default-standby-thread-count*
+                                      (or max-thread-count *default-standby-thread-count*))))
     (unless worker-thread-name-format
       (setf worker-thread-name-format *default-worker-thread-name-format*))
     (let ((engine (application-engine taskmaster)))
