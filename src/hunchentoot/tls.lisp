@@ -128,10 +128,6 @@ octets.  Hunchentoot's method would read certificates and keys anew for each con
     (or (encrypted-stream stream context)
         (make-tls-stream context stream))))
 
-(defmethod cl+ssl:stream-fd ((stream descriptor-stream))
-  ;; So that OpenSSL reads and writes the descriptor itself.
-  (io-descriptor (stream-io stream)))
-
 (defmethod cl+ssl::ssl-stream-handle ((stream descriptor-stream))
   ;; For HUNCHENTOOT:GET-PEER-SSL-CERTIFICATE, and programs that use the connection's stream.
   (io-tls-handle (stream-io stream)))
