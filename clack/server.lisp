@@ -142,7 +142,7 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
                          (persistent-connections-p t)
                        &allow-other-keys)
       arguments
-    (when (and (or listen fd reuse-port) (not (special-listeners-supported-p)))
+    (when (and (or listen fd reuse-port) (not (readiness-supported-p)))
       (unfit (cond (listen :listen) (fd :fd) (t :reuse-port)) " needs SBCL under Linux"))
     (when (and listen fd)
       (unfit :listen " and FD exclude each other"))

@@ -24,8 +24,6 @@
 
 (defun make-body-decoder (framing &optional (limits *default-limits*))
   "A decoder for a body with FRAMING, a HEAD-FRAMING, under LIMITS."
-  (check-type framing (or (member :none :chunked) content-size))
-  (check-type limits limits)
   (let ((decoder (%make-body-decoder)))
     (case framing
       (:none)

@@ -26,7 +26,6 @@
 
 (defun reset-output (output)
   "Empties OUTPUT, frees the memory of a large reply, and returns OUTPUT."
-  (check-type output output)
   (when (> (length (output-octets output)) +kept-output-size+)
     (setf (output-octets output) (make-octets +output-size+)))
   (setf (output-fill output) 0)
@@ -311,11 +310,6 @@ have SIZE octets."
     (418 . "I'm a teapot"))
   "The reason phrases of the known status codes.")
 
-(deftype status-code ()
-  "A status code has three digits (RFC 9112, section 4).  Codes from 600 on are undefined (RFC 9110,
-section 15), but a program and its clients may agree on one."
-  '(integer 100 999))
-
 (defun reason-phrase (status)
   "The reason phrase of the status code STATUS, a string; NIL for an unknown one."
   (cdr (assoc status *reason-phrases*)))
@@ -356,7 +350,7 @@ rest of it would be read as another line, or another reply (RFC 9110, section 5.
 or NIL for the REASON-PHRASE of STATUS, or none if STATUS is unknown.  Signals INVALID-HEADER if
 REASON has a character other than visible ASCII or space (RFC 9112, section 4)."
   (declare (type output output) #.*plain-policy*)
-  (check-type status status-code)
+  (check-type status (integer 100 999)) ; three digits (RFC 9112, section 4)
   (let ((line (and (null reason) (svref *status-lines* status))))
     (cond (line
            (encode-octets output line))

@@ -75,13 +75,11 @@ end waits on ABCL."
 
 ;;; Clocks and processors
 
-(defun nanoseconds ()
-  (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
-                "java.lang.System"))
-
 (defun microseconds ()
   "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
-  (values (floor (nanoseconds) 1000)))
+  (values (floor (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
+                               "java.lang.System")
+                 1000)))
 
 (defun universal-milliseconds ()
   "The universal time in milliseconds, an integer."

@@ -14,7 +14,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener #:admit-held
    #:stop-arrivals #:close-listener #:accept-failed #:accept-failure-kind #:accept-error-kind
    ;; listeners that usocket cannot make
-   #:special-listeners-supported-p #:listen-failed #:access-denied-p #:inherited-designator
+   #:listen-failed #:access-denied-p #:inherited-designator
    #:inherited-descriptor #:open-path-listener #:open-inherited-listener
    #:open-shared-port-listener
    ;; what a service tells its manager

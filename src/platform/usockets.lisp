@@ -144,7 +144,7 @@ peer has left."
 (defconstant +would-block+ -11)
 
 (define-none readiness-supported-p would-block-p private-folder open-temporary-file prepare-process
-             special-listeners-supported-p take-variable take-number quiet-milliseconds
+             take-variable take-number quiet-milliseconds
              process-figures defer-accepts admit-held)
 
 (define-unsupported error-text listener-descriptor descriptor-socket

@@ -18,7 +18,7 @@ stream, thread or clock.")
    ;; messages to octets
    #:encode-frame #:encode-close
    ;; frames of programs
-   #:close-frame-code #:frame-of-client #:close-of-client #:failure-code-p
+   #:close-frame-code #:frame-of #:close-frame #:failure-code-p
    ;; codes of close frames
    #:+no-close-code+ #:+going-away+ #:+abnormal-end+
    ;; the states of a connection

@@ -221,16 +221,6 @@ reason.  Signals an error for any other CODE (RFC 6455, sections 5.5.1 and 7.4).
 
 ;;; For programs that read and write frames themselves
 
-(defun frame-of-client (kind payload)
-  "A frame, a fresh vector of octets, as a client would send it: of KIND, a keyword of a message or
-a control frame, with PAYLOAD, octets (RFC 6455, section 5.2)."
-  (frame-of kind payload 0))
-
-(defun close-of-client (code reason)
-  "A close frame, a fresh vector of octets, as a client would send it, with REASON, a string, and
-CODE, an integer, perhaps one that is never sent (RFC 6455, section 5.5.1)."
-  (close-frame code reason 0))
-
 (defun whole-frame-p (octets)
   "The position of the payload if OCTETS, a vector, are exactly one frame of a server; else NIL (RFC
 6455, section 5.2)."

@@ -42,7 +42,7 @@
     (is-true (await-log "Told."))))
 
 (define-server-test a-server-listens-on-a-path
-  (if (platform:special-listeners-supported-p)
+  (if (platform:readiness-supported-p)
       (with-directory (directory)
         (let ((path (merge-pathnames "socket" directory)) (seen nil))
           (with-clack (environment (progn (setf seen environment)
@@ -55,7 +55,7 @@
       (skip "On this Lisp there are no such listeners.")))
 
 (define-server-test a-path-that-names-no-file-is-refused
-  (if (platform:special-listeners-supported-p)
+  (if (platform:readiness-supported-p)
       (dolist (path (list "" (format nil "~Aab~Cc" (uiop:temporary-directory) (code-char 0))))
         (is (typep (nth-value 1 (ignore-errors (handler:run 'hello :listen path
                                                             :on-start #'handler:stop)))

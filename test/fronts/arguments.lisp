@@ -119,7 +119,7 @@ of the last, values, and words that the error has beside the argument and the va
 
 (define-server-test what-makes-no-sense-is-refused-with-name-and-value-and-what-is-allowed
   (check-rows *arguments*)
-  (when (platform:special-listeners-supported-p)
+  (when (platform:readiness-supported-p)
     (check-rows *places*)))
 
 (test what-programs-pass-to-hunchentoot-is-taken

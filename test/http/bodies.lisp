@@ -42,11 +42,6 @@
     (signals error (http:decode-body decoder octets 2 1))
     (signals error (http:decode-body decoder "abc" 0 3))))
 
-(test framings-are-checked
-  (signals error (http:make-body-decoder -1))
-  (signals error (http:make-body-decoder :close))
-  (signals error (http:make-body-decoder nil)))
-
 (test what-is-encoded-in-chunks-is-decoded
   (let ((output (http:make-output))
         (octets (as-octets (loop for i below 5000 collect (mod i 256)))))

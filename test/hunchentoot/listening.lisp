@@ -64,7 +64,7 @@
 
 (defmacro where-special (&body body)
   "Evaluates BODY where there are such listeners; elsewhere checks that they are refused."
-  `(if (platform:special-listeners-supported-p)
+  `(if (platform:readiness-supported-p)
        (progn ,@body)
        (is (report-p (error-of (lambda () (make-test-acceptor :listen-path "/tmp/socket")))
                      "LISTEN-PATH"))))

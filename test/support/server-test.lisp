@@ -30,7 +30,7 @@
      (when (and (not (ours-p)) (files-of-forms-changed-p))
        "rfc2388 writes files as characters of the default encoding of this Lisp."))
     (:systemd
-     (unless (platform:special-listeners-supported-p)
+     (unless (platform:readiness-supported-p)
        "On this Lisp nobody accepts on a socket that systemd hands over."))
     (:tls
      (when (uiop:featurep :hunchentoot-no-ssl)

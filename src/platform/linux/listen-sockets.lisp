@@ -3,10 +3,6 @@
 ;;;; Listeners, for SBCL on Linux: those of usocket, and those that usocket cannot make: on a path,
 ;;;; inherited from another process, or on a port that several processes share.
 
-(defun special-listeners-supported-p ()
-  "True if this platform has listeners on paths, inherited listeners, and shared ports."
-  t)
-
 (defclass descriptor-listener (usocket:stream-server-usocket)
   ()
   (:documentation "A listener for a descriptor."))
@@ -22,9 +18,6 @@
   (:documentation "A listener that another process opened.  Other processes may accept on it, too,
 and it has to outlive this process.  So this process never shuts the socket down, and uses and
 closes a duplicate of its descriptor, which is non-blocking."))
-
-(defparameter *accept-milliseconds* 250
-  "How long ACCEPT-CONNECTION waits on an INHERITED-LISTENER, where no other thread can wake it.")
 
 (defmethod usocket:get-local-port ((usocket descriptor-listener))
   (nth-value 1 (local-name usocket)))
@@ -66,7 +59,8 @@ when another thread wants to interrupt or destroy the current one.  Signals ACCE
       (if (typep listener 'inherited-listener)
           (and (interruptibly
                  (await-descriptor descriptor :input
-                                   :until (+ (milliseconds) *accept-milliseconds*)))
+                                   ;; No other thread can wake this one.
+                                   :until (+ (milliseconds) 250)))
                (accept))
           (accept)))))
 

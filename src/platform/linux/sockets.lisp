@@ -57,9 +57,7 @@ that waits to read from it gets an end of file.  Never signals; NIL if the peer 
   (let ((count (drop-octets descriptor +most-dropped+)))
     (or (plusp count) (would-block-p count))))
 
-(defun receive-before-stream (usocket octets count)
-  "Not called, for USOCKET, OCTETS and COUNT: each connection has a descriptor."
-  (receive-octets (socket-descriptor usocket) octets 0 count))
+(define-none receive-before-stream)     ; each connection has a descriptor
 
 (defun peer-name (socket)
   "The address, a string, and the port, an integer, of the peer of SOCKET; for a Unix-domain socket,

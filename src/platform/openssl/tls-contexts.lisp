@@ -59,10 +59,9 @@ after the handshake.  Signals CL+SSL's conditions if the handshake fails."
 ;;; The callbacks that OpenSSL calls in a handshake.  No callback may exit non-locally, since that
 ;;; would unwind OpenSSL's frames.
 
-(defmacro define-tls-callback (name arguments failure documentation &body body)
+(defmacro define-tls-callback (name arguments failure &body body)
   "Defines the callback NAME with ARGUMENTS.  It returns the value of BODY, an int, or FAILURE if
-BODY signals.  DOCUMENTATION is for readers of the source only."
-  (declare (ignore documentation))
+BODY signals."
   `(cffi:defcallback ,name :int ,arguments
      ,@(mapcar #'first arguments)       ; ECL warns of unused ones, whatever is declared
      (handler-case (progn ,@body)
@@ -70,8 +69,8 @@ BODY signals.  DOCUMENTATION is for readers of the source only."
 
 (define-tls-callback choose-certificate ((handle :pointer) (alert :pointer) (argument :pointer))
     3                                   ; SSL_TLSEXT_ERR_NOACK
-    "Selects the certificate for the name that the client asks for (RFC 6066, section 3).  A
-certificate with the name itself precedes one with a wildcard (RFC 6125, section 6.4.3)."
+  ;; It selects the certificate for the name that the client asks for (RFC 6066, section 3).  A
+  ;; certificate with the name itself precedes one with a wildcard (RFC 6125, section 6.4.3).
   (let ((name (server-name handle)))
     (unless (cffi:null-pointer-p name)
       (loop for flags in '(2 0)         ; X509_CHECK_FLAG_NO_WILDCARDS
@@ -90,7 +89,7 @@ certificate with the name itself precedes one with a wildcard (RFC 6125, section
     ((handle :pointer) (chosen :pointer) (chosen-length :pointer) (offered :pointer)
      (length :unsigned-int) (argument :pointer))
     2                                   ; SSL_TLSEXT_ERR_ALERT_FATAL
-    "Selects HTTP/1.1 or 1.0, if the client offers it (RFC 7301, sections 3.2 and 6)."
+  ;; It selects HTTP/1.1 or 1.0, if the client offers it (RFC 7301, sections 3.2 and 6).
   (cffi:with-foreign-object (ours :uint8 18)
     ;; Each name comes after its length.  OpenSSL leaves a pointer into the first list, the
     ;; client's, which outlives this call.
@@ -104,7 +103,7 @@ certificate with the name itself precedes one with a wildcard (RFC 6125, section
 
 (define-tls-callback accept-any-certificate ((verified :int) (store :pointer))
     0
-    "Accepts any certificate of a client.  The connection still records the failed verification."
+  ;; The connection still records the failed verification.
   1)
 
 ;;; Keys and certificates in files

@@ -81,7 +81,7 @@ on, output of the program is sent at once."
 
 (defun tell-of-close (socket)
   "Calls the function of the program of SOCKET with a close frame."
-  (call-reader socket (close-of-client (websocket-code socket) (websocket-reason socket)))
+  (call-reader socket (close-frame (websocket-code socket) (websocket-reason socket) 0))
   (incf (program-socket-told socket)))
 
 (defun call-written (socket)
@@ -198,7 +198,7 @@ order, one call at a time.  With NIL, input stays in the system."
 ;;; The owner of the connection
 
 (defmethod hand-over ((socket program-socket) kind value)
-  (call-reader socket (if kind (frame-of-client kind value) value)))
+  (call-reader socket (if kind (frame-of kind value 0) value)))
 
 (defmethod note-close ((socket program-socket) code reason)
   (with-websocket (socket)
