@@ -137,9 +137,6 @@ address has bits beyond that number: it would be a mistake."
 ;;;; Text to the left of an element never changes how the element is read.  So the ends of elements
 ;;;; are found from the right, even where an element has quoted strings.
 
-(defconstant +most-hops+ 100
-  "How many elements of a list are read at most.")
-
 (defstruct (origin (:include opaque) (:copier nil))
   "The client of a request, as far as trusted proxies tell it."
   ;; The IP-ADDRESS of the client of ORIGIN; NIL where the proxy that has connected tells none.
@@ -157,7 +154,7 @@ address has bits beyond that number: it would be a mistake."
 
 (defun parts-from-end (text separator)
   "The parts of TEXT between SEPARATORs that are not in quoted strings, without white space around
-them: fresh strings, the last first, and +MOST-HOPS+ at most."
+them: fresh strings, the last first, and 100 at most."
   (declare (type text text))
   (loop with parts = '() and count = 0
         with end of-type fixnum = (length text) and quoted-p = nil
@@ -167,7 +164,7 @@ them: fresh strings, the last first, and +MOST-HOPS+ at most."
                   (let* ((from (text-run-end text (1+ position) end +whitespace+))
                          (to (text-run-start text from end +whitespace+)))
                     (push (text-part text from to) parts))
-                  (when (= +most-hops+ (incf count))
+                  (when (= 100 (incf count))
                     (loop-finish))
                   (setf end position))
                  ((char= char #\") (setf quoted-p (not quoted-p))))

@@ -257,20 +257,13 @@ over; or a list of :SYSTEMD and a name, a string, for the first of that name."
 ;;;   :other       any other failure (a firewall's refusal)    as for :again
 
 (defparameter *accept-failures*
-  #+linux
   '((:none 11)                          ; EAGAIN
     (:gone 4 103)                       ; EINTR, ECONNABORTED
     ;; ENONET, EPROTO, ENOPROTOOPT, EOPNOTSUPP, ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH
     (:again 64 71 92 95 100 101 112 113)
     (:exhausted 12 23 24 105)           ; ENOMEM, ENFILE, EMFILE, ENOBUFS
     (:closed 9 22 88))                  ; EBADF, EINVAL, ENOTSOCK
-  #-linux                               ; the numbers of macOS and the BSDs
-  '((:none 35)
-    (:gone 4 53)
-    (:again 42 45 50 51 64 65 100 102)
-    (:exhausted 12 23 24 55)
-    (:closed 9 22 38))
-  "The error numbers of accept(2), by kind of failure.")
+  "The error numbers of accept(2) on Linux, by kind of failure; elsewhere most are the same.")
 
 (defun accept-error-kind (number)
   "The kind of failure for the error NUMBER of accept(2), an integer or NIL if unknown: :NONE,
