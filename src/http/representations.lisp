@@ -145,9 +145,6 @@ further change is sure to give the content another time; else the tag is weak (R
   (declare (type string tag))
   (and (>= (length tag) 2) (string= "W/" tag :end2 2)))
 
-(defun opaque-tag-start (tag)
-  (if (tag-weak-p tag) 2 0))
-
 (defun tag-listed-p (tag list strong-p)
   "True if TAG is in LIST, the text of If-Match or If-None-Match.  The comparison is strong if
 STRONG-P, else weak (RFC 9110, section 8.8.3.2).  If TAG is NIL, it is only in \"*\"."
@@ -160,9 +157,10 @@ STRONG-P, else weak (RFC 9110, section 8.8.3.2).  If TAG is NIL, it is only in \
            ;; A comma within a tag splits it into pieces, but none of the pieces is a valid tag.
            (do-elements (list start end)
              (let ((other (subseq list start end)))
-               (when (and (not (and strong-p (or (tag-weak-p tag) (tag-weak-p other))))
-                          (string= tag other :start1 (opaque-tag-start tag)
-                                             :start2 (opaque-tag-start other)))
+               (when (if strong-p
+                         (and (string= tag other) (not (tag-weak-p tag)))
+                         (string= tag other :start1 (if (tag-weak-p tag) 2 0)
+                                            :start2 (if (tag-weak-p other) 2 0)))
                  (return t))))))))
 
 (defun precondition (head tag date)
