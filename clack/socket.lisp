@@ -91,13 +91,6 @@ element is not an octet."
   (let ((octets (fresh-octets octets)))
     (write-to-program-socket (take-over exchange) octets callback)))
 
-(defun buffer-for-clack-socket (exchange octets)
-  (let ((octets (fresh-octets octets)))
-    (buffer-for-program-socket (take-over exchange) octets)))
-
-(defun flush-clack-socket (exchange callback)
-  (flush-program-socket (take-over exchange) callback))
-
 (defun close-clack-socket (exchange)
   (finish-program-socket (take-over exchange)))
 
@@ -109,9 +102,10 @@ element is not an octet."
      (write-to-clack-socket socket octets callback))
     ("WRITE-BYTE-TO-SOCKET" (socket octet &key callback)
      (write-to-clack-socket socket (vector octet) callback))
-    ("WRITE-SEQUENCE-TO-SOCKET-BUFFER" (socket octets) (buffer-for-clack-socket socket octets))
-    ("WRITE-BYTE-TO-SOCKET-BUFFER" (socket octet) (buffer-for-clack-socket socket (vector octet)))
-    ("FLUSH-SOCKET-BUFFER" (socket &key callback) (flush-clack-socket socket callback))
+    ;; What is written leaves at once, so nothing waits for a flush.
+    ("WRITE-SEQUENCE-TO-SOCKET-BUFFER" (socket octets) (write-to-clack-socket socket octets nil))
+    ("WRITE-BYTE-TO-SOCKET-BUFFER" (socket octet) (write-to-clack-socket socket (vector octet) nil))
+    ("FLUSH-SOCKET-BUFFER" (socket &key callback) (write-to-clack-socket socket #() callback))
     ("CLOSE-SOCKET" (socket) (close-clack-socket socket))
     ("SOCKET-ASYNC-P" (socket) t))
   "The methods of :CLACK.IO: lists of a name in CLACK.SOCKET, a lambda list and a form.  A name in a

@@ -11,7 +11,7 @@
                 #:timers-entries)
   ;; What the operators of Clack's package clack.socket call, which need not be there.
   (:import-from #:clack.handler.recycling
-                #:buffer-for-clack-socket #:close-clack-socket #:flush-clack-socket
+                #:close-clack-socket
                 #:set-clack-socket-callback #:write-to-clack-socket)
   (:local-nicknames (#:base #:hunchentoot-recycling-taskmaster.base)
                     (#:platform #:hunchentoot-recycling-taskmaster.platform)

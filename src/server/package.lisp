@@ -93,8 +93,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:exchange-upgrade
    #:make-program-socket #:begin-to-speak #:end-websocket #:fail-websocket
    #:websocket-on-message #:listen-to-program-socket
-   #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket
-   #:finish-program-socket
+   #:write-to-program-socket #:finish-program-socket
    #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced
    #:silent-again-p #:shared-queue #:put-in-shared-queue #:full-p #:owner-wanted-p
    #:shared-queue-shut-p #:close-shared-queue

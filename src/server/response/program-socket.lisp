@@ -35,8 +35,6 @@
                                 ping-milliseconds idle-milliseconds request))
                            (:copier nil))
   "A connection over which a program speaks by itself.  ON-MESSAGE is its function for the input."
-  (buffered '() :type list)             ; pieces that wait for a flush, the last first
-  (buffered-size 0 :type unsigned-byte) ; their octets, at most the high-water mark
   (written '() :type list)              ; functions for when all was sent
   (farewells '() :type list)            ; functions for when the program knows of the end
   (calling-p nil)                       ; a thread calls them
@@ -154,34 +152,9 @@ this.  It waits while the queue is full, for at most the write timeout.  Signals
     (when (member result '(:refused :over))
       (error 'client-left :source socket))))
 
-(defun buffer-for-program-socket (socket octets)
-  "Keeps OCTETS, a vector that must not change any more, for FLUSH-PROGRAM-SOCKET; drops it if
-SOCKET has ended.  Flushes when more than *HIGH-WATER-MARK* octets are kept; then it may wait and
-signal as WRITE-TO-PROGRAM-SOCKET does."
-  (when (with-websocket (socket)
-          (unless (shared-queue-shut-p (websocket-shared-queue socket))
-            (push octets (program-socket-buffered socket))
-            (< *high-water-mark* (incf (program-socket-buffered-size socket) (length octets)))))
-    (flush-program-socket socket)))
-
-(defun flush-program-socket (socket &optional callback)
-  "Sends all kept pieces of SOCKET as WRITE-TO-PROGRAM-SOCKET does, with CALLBACK."
-  (let* ((pieces (with-websocket (socket)
-                   (setf (program-socket-buffered-size socket) 0)
-                   (reverse (shiftf (program-socket-buffered socket) '()))))
-         (octets (make-octets (reduce #'+ pieces :key #'length)))
-         (fill 0))
-    (dolist (piece pieces)
-      (replace octets (the octets piece) :start1 fill)
-      (incf fill (length piece)))
-    (write-to-program-socket socket octets callback)))
-
 (defun finish-program-socket (socket)
   "Closes SOCKET when all its output was sent.  If that had a close frame, waits for the answer of
 the client, but for at most *CLOSING-SECONDS*.  The program is not called any more."
-  (when (program-socket-buffered socket)
-    (handler-case (flush-program-socket socket)
-      (client-left () nil)))            ; its end closes it anyway
   (with-websocket (socket)
     (setf (program-socket-finished-p socket) t)
     (unless (eq :closing (websocket-state socket))
@@ -229,8 +202,7 @@ order, one call at a time.  With NIL, input stays in the system."
                  do (tell-of-close socket)))
          (call-written socket))
     (end-websocket socket)              ; the program may have ended the thread
-    (setf (program-socket-buffered socket) '()
-          (websocket-on-message socket) nil)
+    (setf (websocket-on-message socket) nil)
     (drop-incomplete-message socket)))
 
 ;;; Detaching: a program takes a connection away.
