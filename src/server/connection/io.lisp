@@ -233,8 +233,7 @@ Signals DESCRIPTOR-BROKEN."
                 ((null tls) (< count (- end start)))
                 ((would-block-p count) (eq :input (tls-awaits tls))) ; or it has read nothing
                 (t (tls-drained-p tls))))
-    (cond ((plusp count)
-           (values :some count))
+    (cond ((plusp count) (values :some count))
           ((zerop count) :end)
           ((would-block-p count) :none)
           (t (fail-as-broken io (- count))))))
@@ -402,33 +401,29 @@ that does not apply to a program that has taken the connection.  Each wait has t
   (let* ((below (io-base io))
          (queue (io-queue below))
          (began (milliseconds)))
-    (flet ((wait ()
-             (cond ((eq :input direction)
-                    (let ((limit (wait-limit io))
-                          (left (and (io-limit io) (max 0 (- (io-limit io) began)))))
-                      (await-input-within io (if (and left (not (<= 0 limit left))) left limit))))
-                   ((send-queue-waits-p (io-queue io))
-                    ;; Another thread is in the sender of the queue, which waits for the peer.
-                    (wait-until (lambda () (not (send-queue-sending-p (io-queue io))))
-                                (bt:make-condition-variable) (send-queue-lock (io-queue io))
-                                nil 1/100))
-                   (t
-                    (loop for now = (milliseconds)
-                          when (taker-given-up-p queue now)
-                            do (give-up-taker below)
-                          until (await-descriptor (open-descriptor below) :output
-                                                  :until (next-look-at-taker queue now)))))))
+    (labels ((wait ()
+               (cond ((eq :input direction)
+                      (let ((limit (wait-limit io))
+                            (left (and (io-limit io) (max 0 (- (io-limit io) began)))))
+                        (await-input-within io (if (and left (not (<= 0 limit left))) left limit))))
+                     ((send-queue-waits-p (io-queue io))
+                      ;; Another thread is in the sender of the queue, which waits for the peer.
+                      (wait-until (lambda () (not (send-queue-sending-p (io-queue io))))
+                                  (bt:make-condition-variable) (send-queue-lock (io-queue io))
+                                  nil 1/100))
+                     (t
+                      (loop for now = (milliseconds)
+                            when (taker-given-up-p queue now)
+                              do (give-up)
+                            until (await-descriptor (open-descriptor below) :output
+                                                    :until (next-look-at-taker queue now))))))
+             (give-up ()
+               ;; First of all, no later wait for output of this peer is possible.
+               (when (and (eq :output direction) (eq :engine (io-owner below)))
+                 (break-off-io below))
+               (error 'stream-timeout :stream (io-stream below))))
       (declare (dynamic-extent #'wait))
-      (if (or (io-talked-on-p io) (not (eq :engine (io-owner below))))
-          (wait)
-          (unless (wait-for-client (io-connection below) direction #'wait)
-            (if (eq :output direction)
-                (give-up-taker below)
-                (error 'stream-timeout :stream (io-stream below))))))))
-
-(defun give-up-taker (io)
-  "Signals STREAM-TIMEOUT for IO, whose peer has taken too long.  If the engine owns the descriptor,
-the connection is broken off first, so that no later wait for this peer is possible."
-  (when (eq :engine (io-owner io))
-    (break-off-io io))
-  (error 'stream-timeout :stream (io-stream io)))
+      (cond ((or (io-talked-on-p io) (not (eq :engine (io-owner below))))
+             (wait))
+            ((not (wait-for-client (io-connection below) direction #'wait))
+             (give-up))))))
