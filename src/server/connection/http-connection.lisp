@@ -176,7 +176,10 @@ gets.  Returns :NEXT when it has come whole, :NONE to wait, or :END to close."
                               (http-phase http) :new
                               (http-head-deadline http) nil
                               (connection-deadline connection) nil)
-                        (return (if (admit-proxied-client connection) :next :end))))
+                        (let ((engine (current-engine))) ; a worker reads the header
+                          (return (cond ((enter-address engine connection) :next)
+                                        (t (refuse-with-notice engine connection :address)
+                                           :end))))))
                      ((and (minusp count) (would-block-p count))
                       (return (if (head-late-p http) :end :none)))
                      (t (return :end))))
@@ -214,14 +217,6 @@ it is gone."
     (and address
          (not (address-in-p (trusted-proxies application) address))
          (values limit (if (ipv4-p address) address (dpb 0 (byte 64 0) address))))))
-
-(defun admit-proxied-client (connection)
-  "Counts CONNECTION, whose header of the PROXY protocol has come, for the client that it tells.  If
-that has too many, refuses it, and returns NIL."
-  (let ((engine (current-engine)))      ; a worker reads the header
-    (or (enter-address engine connection)
-        (progn (refuse-with-notice engine connection :address)
-               nil))))
 
 (defun tell-of-crowded-address (application connection)
   "Logs that CONNECTION to APPLICATION was refused, since its client has as many as it may."
