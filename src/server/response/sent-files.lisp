@@ -91,8 +91,7 @@ sent by itself.  Signals an error when the file has become shorter."
 (defun settle-range (part version head status tag vary)
   "Restricts PART to the range that the request HEAD asks for of VERSION, with the entity TAG and
 the text VARY of Vary, or NIL, if STATUS is 200.  Returns the status; and, if that is now 206, or
-416 since there is no such range, the text of Content-Range and the positions of the first and the
-last octet (RFC 9110, section 14)."
+416 since there is no such range, the text of Content-Range (RFC 9110, section 14)."
   (let ((size (version-size version))
         (range (head-header head :range)))
     (multiple-value-bind (first last)
@@ -111,9 +110,9 @@ last octet (RFC 9110, section 14)."
             ((<= first last (1- size))
              (setf (part-position part) first
                    (part-end part) (1+ last))
-             (values 206 (format nil "bytes ~D-~D/~D" first last size) first last))
+             (values 206 (format nil "bytes ~D-~D/~D" first last size)))
             (t
-             (values 416 (format nil "bytes */~D" size) first last))))))
+             (values 416 (format nil "bytes */~D" size)))))))
 
 ;;; Siblings
 
