@@ -56,17 +56,11 @@ APPLICATION."))
 
 (defgeneric trusted-proxies (application)
   (:documentation "The proxies that are believed when they tell APPLICATION of their clients: a
-list as NETWORKS-NAMED returns it; () for none.")
-  (:method (application)
-    (declare (ignore application))
-    '()))
+list as NETWORKS-NAMED returns it; () for none."))
 
 (defgeneric proxy-protocol-p (application)
   (:documentation "True when each connection of APPLICATION begins with a header of the PROXY
-protocol, before TLS.")
-  (:method (application)
-    (declare (ignore application))
-    nil))
+protocol, before TLS."))
 
 (defgeneric note-failed-handshake (application condition)
   (:documentation "Counts and logs for APPLICATION that CONDITION has ended a handshake."))

@@ -10,88 +10,107 @@
 ;;;;   RELEASE                  the connection ends
 
 (defmethod serve ((application http-service) connection)
+  "Reads a request, has APPLICATION respond, and settles what becomes of CONNECTION."
   (let* ((http (connection-data connection))
-         (io (and http (http-io http))))
+         (parkable-p (connection-parkable-p connection))
+         (outcome :park)
+         (io nil))
     ;; The engine may have consumed an event, so the next reader is to look.
-    (when (and (eq :missed (shiftf (connection-input connection) nil)) io)
-      (setf (io-drained-p io) nil))
-    (settle connection (if (and http (http-suspended-exchange http))
-                           (continue-http-connection http)
-                           (serve-request application connection)))))
-
-(defun serve-request (application connection)
-  "Reads a request of CONNECTION, and has APPLICATION answer it.  Returns the outcome for
-CONNECTION.  However RESPOND is left, a deferred reply that no suspended exchange continues is
-ended."
-  (let ((head (read-request application connection (not (connection-parkable-p connection))
-                            (reads-first-p application))))
-    (case head
-      (:none :park)
-      (:end :close)
-      (t
-       (or (and (not (eq :program head))
-                (outcome-after-queue application connection head))
-           (let* ((exchange (make-exchange application connection
-                                           (if (eq :program head) nil head)))
-                  (outcome (unwind-protect (progn (note-task exchange)
-                                                  (respond application exchange))
-                             (note-task nil)
-                             (let ((deferred-response (exchange-deferred-response exchange))
-                                   (http (connection-data connection)))
-                               (when (and deferred-response
-                                          (not (and http
-                                                    (eq deferred-response
-                                                        (http-suspended-exchange http)))))
-                                 (end-deferred-response deferred-response))))))
-             (if (eq :deferred outcome) ; it may have been answered in the meantime
-                 (continue-http-connection (connection-data connection) nil)
-                 outcome)))))))
-
-(defun next-request-missing (exchange wait-p)
-  "Reads the next request of the connection of EXCHANGE; waits for it if WAIT-P.  Stores it in
-EXCHANGE and returns NIL; if there is none, returns the outcome for the connection, as RESPOND
-does."
-  (let* ((application (exchange-application exchange))
-         (connection (exchange-connection exchange))
-         (head (read-request application connection wait-p)))
-    (case head
-      (:end :close)
-      (:none :park)
-      (t
-       (setf (exchange-head exchange) head
-             (exchange-began exchange) (microseconds)
-             (exchange-status exchange) nil
-             (exchange-counted-p exchange) nil)
-       (outcome-after-queue application connection head)))))
-
-;;; Requests that have waited for a thread for long
-;;;
-;;;   the request has waited, and          then
-;;;   for *LONG-SECONDS*, its client has   it is not served, and counted as :LEFT
-;;;   left meanwhile
-;;;   for longer than :QUEUE-TIMEOUT       it is answered 503, and counted as :QUEUE
+    (when (and (eq :missed (shiftf (connection-input connection) nil)) http (http-io http))
+      (setf (io-drained-p (http-io http)) nil))
+    (if (and http (http-suspended-exchange http))
+        (setf outcome (continue-http-connection http))
+        (let* ((exchange (make-exchange application connection))
+               (missing (next-request-missing exchange (not parkable-p)
+                                              (reads-first-p application))))
+          (setf outcome (or missing
+                            (unwind-protect (progn (note-task exchange)
+                                                   (respond application exchange))
+                              (note-task nil)
+                              ;; No suspended exchange continues it.
+                              (let ((deferred-response (exchange-deferred-response exchange)))
+                                (setf http (connection-data connection))
+                                (when (and deferred-response
+                                           (not (and http
+                                                     (eq deferred-response
+                                                         (http-suspended-exchange http)))))
+                                  (end-deferred-response deferred-response))))))
+          (when (eq :deferred outcome)  ; it may have been answered in the meantime
+            (setf outcome (continue-http-connection http nil)))))
+    (setf http (connection-data connection)
+          io (and http (or (http-io http) (http-base http))))
+    (cond ((null io))
+          ((or (eq :broken outcome)
+               ;; A worker that keeps its connection waits for the peer; else the engine sends.
+               (and (connection-output connection)
+                    (not parkable-p)
+                    (not (send-rest (io-base io)))))
+           (setf outcome :broken))
+          (t
+           ;; A program may have written to the stream beside it, or closed that.
+           (when (and (eq :park outcome) (io-lent (io-base io)))
+             (cond ((not (lent-open-p (io-base io))) (setf outcome :close))
+                   ((not (send-rest (io-base io))) (setf outcome :broken))))
+           (when (and (eq :park outcome) (null (connection-output connection)))
+             (cond ((and (http-io http) ; octets were read that the poller will not report
+                         (null (http-parser http)) ; a part of a request is no input to serve
+                         (not (and (http-content http) (content-pending-p http)))
+                         (not (and (io-drained-p io) (= (io-start io) (io-end io))))
+                         (input-waiting-p io))
+                    (setf outcome :next))
+                   (t
+                    (lend-no-buffers io)
+                    ;; TLS may have octets to send before it can read on: when the peer takes them,
+                    ;; the engine continues.
+                    (when (and parkable-p (io-tls io) (io-awaits-output-p io))
+                      (with-send-queue ((connection-queue connection))
+                        (arm-for-output (connection-queue connection)))))))
+           (when (and (http-io http)
+                      (io-drained-p io)
+                      ;; An unfinished head stays in the buffered connection.
+                      (or (http-parser http) (= (io-start io) (io-end io))))
+             (setf (connection-input connection) :read))))
+    outcome))
 
 (defparameter *long-seconds* 1
   "After so many seconds of waiting for a thread, a request is served only if its client has not
 left meanwhile.  One that has closed only its sending side counts as one that has left.")
 
-(defun outcome-after-queue (application connection head)
-  "The outcome of CONNECTION, whose request HEAD was read, where APPLICATION is not to respond,
-since the request has waited for too long; else NIL."
-  (let* ((engine (worker-engine *worker*))
-         (http (connection-data connection))
-         (limit (as-milliseconds (limits-queue-seconds (application-limits application))))
-         (long (as-milliseconds *long-seconds*))
-         (least (if limit (min limit long) long))
-         (queued (milliseconds-queued engine connection least)))
-    (cond ((< queued least) nil)
-          ((and (<= long queued) (http-base http) (io-event-p (http-base http) :end))
-           (count-late engine :left)
-           :close)
-          ((and limit (<= limit queued))
-           (reject application http nil head (make-refusal :queue-timeout))
-           (count-late engine :queue)
-           :close))))
+(defun next-request-missing (exchange wait-p &optional program-p)
+  "Reads the next request of the connection of EXCHANGE, as READ-REQUEST does, and stores it in
+EXCHANGE.  Returns NIL; or the outcome for the connection, as RESPOND does, where there is no
+request, or it has waited for a thread for too long:
+
+  it has waited                          then
+  for *LONG-SECONDS*, and its client     it is not served, and counted as :LEFT
+  has left meanwhile
+  for longer than :QUEUE-TIMEOUT         it is answered 503, and counted as :QUEUE"
+  (let* ((application (exchange-application exchange))
+         (connection (exchange-connection exchange))
+         (engine (exchange-engine exchange))
+         (head (read-request application connection wait-p program-p)))
+    (setf (exchange-began exchange) (microseconds))
+    (case head
+      (:end :close)
+      (:none :park)
+      (:program nil)
+      (t
+       (setf (exchange-head exchange) head
+             (exchange-status exchange) nil
+             (exchange-counted-p exchange) nil)
+       (let* ((http (connection-data connection))
+              (limit (as-milliseconds (limits-queue-seconds (application-limits application))))
+              (long (as-milliseconds *long-seconds*))
+              (least (if limit (min limit long) long))
+              (queued (milliseconds-queued engine connection least)))
+         (cond ((< queued least) nil)
+               ((and (<= long queued) (http-base http) (io-event-p (http-base http) :end))
+                (count-late engine :left)
+                :close)
+               ((and limit (<= limit queued))
+                (reject application http (make-refusal :queue-timeout) head)
+                (count-late engine :queue)
+                :close)))))))
 
 ;;; Reading a request
 
@@ -224,13 +243,13 @@ has some.  Returns what READ-REQUEST does.  A request that is not acceptable, or
               (setf head more)
               (return))))
       (protocol-error (refusal)
-        (reject application http parser head refusal)
+        (reject application http refusal head parser)
         (setf head :end))
       ((or stream-timeout descriptor-broken) (condition)
         ;; Not every Lisp reports why a wait has ended.
         (when (and (parser-begun-p parser)
                    (or (head-late-p http) (typep condition 'stream-timeout)))
-          (reject application http parser nil (make-refusal :request-timeout)))
+          (reject application http (make-refusal :request-timeout) nil parser))
         (setf head :end)))
     (cond ((not (eq :none head))
            (setf (http-head-deadline http) nil
@@ -242,28 +261,26 @@ has some.  Returns what READ-REQUEST does.  A request that is not acceptable, or
            (if (or (eq :end head) (member (head-framing head) '(:none 0)))
                head
                (begin-content application connection http head wait-p)))
-          ((keep-parser application connection http parser)
-           :none)
           (t
-           (setf (http-parser http) nil)
-           (reject application http parser nil (make-refusal :no-memory))
-           :end))))
-
-(defun keep-parser (application connection http parser)
-  "Keeps PARSER, which has read a part of a head, or empty lines before one, until more comes.  That
-part is not input that waits: only the poller reports more.  NIL where there is no memory for it."
-  ;; Over TLS, octets may come that make no octet of a request yet.
-  (settle-head-deadline application connection http
-                        (cond ((parser-begun-p parser) :head)
-                              ((and (parser-fresh-p parser) (zerop (connection-served connection)))
-                               :first-byte)
-                              (t :idle)))
-  (cond ((not (parser-fresh-p parser))
-         (forget-head parser)
-         (setf (http-parser http) parser))
-        (*worker-buffers*
-         (setf (worker-buffers-parser *worker-buffers*) parser)))
-  (keep-waiting-input (worker-engine *worker*) http))
+           ;; What the parser has read is not input that waits: only the poller reports more.  Over
+           ;; TLS, octets may come that make no octet of a request yet.
+           (settle-head-deadline application connection http
+                                 (cond ((parser-begun-p parser) :head)
+                                       ((and (parser-fresh-p parser)
+                                             (zerop (connection-served connection)))
+                                        :first-byte)
+                                       (t :idle)))
+           (cond ((not (parser-fresh-p parser))
+                  (forget-head parser)
+                  (setf (http-parser http) parser))
+                 (buffers
+                  (setf (worker-buffers-parser buffers) parser)))
+           (cond ((keep-waiting-input (worker-engine *worker*) http)
+                  :none)
+                 (t
+                  (setf (http-parser http) nil)
+                  (reject application http (make-refusal :no-memory) nil parser)
+                  :end))))))
 
 (defun settle-head-deadline (application connection http kind)
   "Gives CONNECTION the deadline, of KIND, of the octets that came in part over HTTP.  All of a head
@@ -291,7 +308,7 @@ connections that would end first give way, so that new clients get in."
          (more (cond ((deferred-response-p suspended-exchange)
                       (deferred-response-memory suspended-exchange))
                      (suspended-exchange 0)
-                     ((content-pending-p http) (head-memory (content-head (http-content http))))
+                     ((content-pending-p http) (request-memory (content-head (http-content http))))
                      (t 0)))
          (share (if (and suspended-exchange (plusp more)) *request-share* *waiting-share*)))
     (or (keep-input io more share)
@@ -300,9 +317,9 @@ connections that would end first give way, so that new clients get in."
 
 ;;; Requests that are not served
 
-(defun reject (application http parser head refusal)
-  "Answers the request over HTTP with REFUSAL.  HEAD is its head, or NIL where PARSER has not read
-all of it."
+(defun reject (application http refusal head &optional parser at-once-p)
+  "Counts the request over HTTP as rejected because of REFUSAL, and answers it; without waiting if
+AT-ONCE-P.  HEAD is its head, or NIL where PARSER has not read all of it."
   (let ((io (http-io http)))
     (if (and (eq :malformed-method (protocol-error-refusal refusal))
              (< (io-start io) (io-end io)) ; no more than this may have come
@@ -312,16 +329,15 @@ all of it."
         (handler-case
             (progn
               ;; Before the answer, so that a client that has it finds the request counted.
-              (multiple-value-call #'note-rejected application http refusal
-                (if head
-                    (values (head-method head) (head-uri head) (head-protocol head))
-                    (request-line-so-far io parser)))
-              (send-refusal io refusal (and head (eq :head (head-method head)))))
+              (if head
+                  (note-rejected-head application http refusal head)
+                  (multiple-value-call #'note-rejected application http refusal
+                    (known-request-line parser (or (io-input io) (make-octets 0))
+                                        (io-start io) (io-end io))))
+              (if at-once-p
+                  (send-refusal-at-once io refusal)
+                  (send-refusal io refusal (and head (eq :head (head-method head))))))
           (descriptor-broken () nil))))) ; the client is gone
-
-(defun request-line-so-far (io parser)
-  "The result of KNOWN-REQUEST-LINE for PARSER, which has read from IO."
-  (known-request-line parser (or (io-input io) (make-octets 0)) (io-start io) (io-end io)))
 
 (defmethod give-notice ((application http-service) connection)
   "Answers a request that came in part with 408 (RFC 9110, section 15.5.9).  A client that has not
@@ -337,54 +353,11 @@ begun one gets no answer, unless it is refused."
                      (not (io-waits-p (http-io http))))) ; a reply could wait, too
            nil)
           ((content-pending-p http)
-           (note-rejected-head application http refusal (content-head (http-content http)))
-           (send-refusal-at-once (http-io http) refusal))
+           (reject application http refusal (content-head (http-content http)) nil t))
           ((and parser (parser-begun-p parser))
-           (multiple-value-call #'note-rejected application http refusal
-             (request-line-so-far (http-io http) parser))
-           (send-refusal-at-once (http-io http) refusal)))))
+           (reject application http refusal nil parser t)))))
 
-;;; After each request
-
-(defun settle (connection outcome)
-  "OUTCOME of a service of CONNECTION, as SERVE returns it: :BROKEN where the rest of its output
-cannot be sent, and :NEXT instead of :PARK where octets that were read, or the end, are still to be
-served, since the poller will not report them."
-  (let* ((http (connection-data connection))
-         (io (and http (or (http-io http) (http-base http))))
-         (parkable-p (connection-parkable-p connection)))
-    (cond ((or (eq :broken outcome)
-               ;; A worker that keeps its connection waits for the peer; else the engine sends.
-               (and (connection-output connection)
-                    (not parkable-p)
-                    (not (send-rest (io-base io)))))
-           :broken)
-          ((null io) outcome)
-          (t
-           ;; A program may have written to the stream beside it, or closed that.
-           (when (and (eq :park outcome) (io-lent (io-base io)))
-             (cond ((not (lent-open-p (io-base io))) (setf outcome :close))
-                   ((not (send-rest (io-base io))) (setf outcome :broken))))
-           (when (and (eq :park outcome) (null (connection-output connection)))
-             (cond ((and (http-io http)
-                         (null (http-parser http)) ; a part of a request is no input to serve
-                         (not (and (http-content http) (content-pending-p http)))
-                         (not (and (io-drained-p io) (= (io-start io) (io-end io))))
-                         (input-waiting-p io))
-                    (setf outcome :next))
-                   (t
-                    (lend-no-buffers io)
-                    ;; TLS may have octets to send before it can read on: when the peer takes them,
-                    ;; the engine continues.
-                    (when (and parkable-p (io-tls io) (io-awaits-output-p io))
-                      (with-send-queue ((connection-queue connection))
-                        (arm-for-output (connection-queue connection)))))))
-           (when (and (http-io http)
-                      (io-drained-p io)
-                      ;; An unfinished head stays in the buffered connection.
-                      (or (http-parser http) (= (io-start io) (io-end io))))
-             (setf (connection-input connection) :read))
-           outcome))))
+;;; While it waits
 
 (defmethod keep-unread-input ((application http-service) engine connection)
   (let ((http (established-http connection)))

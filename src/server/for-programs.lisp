@@ -54,22 +54,6 @@ there is none.  Signals UNFIT-ARGUMENT for any other object.")
   "In a thread that has no engine of its own, but the context of a request: the engine of that; else
 NIL.")
 
-(defun engine-for-timer (server)
-  "The engine that runs timers of SERVER; if that is NIL, of the request or timer that the current
-thread runs.  Signals UNFIT-ARGUMENT."
-  (let ((engine (if server
-                    (server-engine server)
-                    (or (current-engine) *engine-of-context*))))
-    (cond ((and engine (not (engine-stopped-p engine)))
-           engine)
-          (server
-           (unfit :server ", ~A, has no threads of ours that could run a timer: START it first"
-                  server))
-          (t
-           (unfit :server " must be passed outside of requests and timers: a started acceptor, ~
-                           whose taskmaster is a RECYCLING-TASKMASTER, or a running ~
-                           CLACK-SERVER")))))
-
 (defun run-after (seconds function &key server)
   "Schedules one call of FUNCTION, without arguments, after SECONDS.  The call comes no earlier, and
 usually less than a millisecond later.  Returns a timer, for CANCEL-TIMER, at once.  May be called
@@ -97,7 +81,18 @@ SERVER where there is no default."
     (unfit :seconds " must be a real number, 0 or above, not ~S" seconds))
   (unless (typep function '(or function (and symbol (not null))))
     (unfit :function " must be a function or the name of one, not ~S" function))
-  (schedule (engine-for-timer server) seconds function))
+  (let ((engine (if server
+                    (server-engine server)
+                    (or (current-engine) *engine-of-context*))))
+    (cond ((and engine (not (engine-stopped-p engine)))
+           (schedule engine seconds function))
+          (server
+           (unfit :server ", ~A, has no threads of ours that could run a timer: START it first"
+                  server))
+          (t
+           (unfit :server " must be passed outside of requests and timers: a started acceptor, ~
+                           whose taskmaster is a RECYCLING-TASKMASTER, or a running ~
+                           CLACK-SERVER")))))
 
 (defun cancel-timer (timer)
   "Cancels TIMER, a result of RUN-AFTER, and releases its function.  True when that prevents the

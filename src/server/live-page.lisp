@@ -146,36 +146,14 @@ SNAPSHOT-OCTETS, as a JSON array."
 (defparameter *backtrace-seconds* 1/2
   "For how many seconds a worker may defer the interrupt by which it tells where it is.")
 
-(defvar *backtrace-lock* (bt:make-lock "backtrace")
-  "Held while a worker is asked where it is: so a client that asks often keeps one thread, not
-all.")
-
-(defun ask-worker (worker)
-  "Where WORKER, a plist of LIST-WORKERS or NIL, is: a list of strings, the innermost function
-first, or a keyword for why that is not told."
-  (cond ((null (getf worker :thread)) :ended) ; or it is being made
-        ((not (member (getf worker :activity) '(:serving :blocked))) :idle)
-        ((bt:acquire-lock *backtrace-lock* nil)
-         (unwind-protect
-              (let ((names (frames-of-thread (getf worker :thread) *backtrace-seconds*))
-                    (*package* (load-time-value (find-package '#:common-lisp)))
-                    (*print-case* :downcase) (*print-pretty* nil)
-                    (*print-length* 6) (*print-level* 4))
-                (if (listp names)
-                    (loop for name in names
-                          collect (shortened (if (stringp name) name (prin1-to-string name)) 200))
-                    names))
-           (bt:release-lock *backtrace-lock*)))
-        (t :later)))
-
 (defun answer-about-worker (servers name asked-by)
   "The page, three values, that tells as JSON (RFC 8259) where a worker of SERVERS, a list, is.
 NAME is the index of its server in SERVERS, a hyphen and its number, in decimal digits, or NIL.  The
 member \"frames\" is null, or an array of names of functions, the innermost first.  Then \"reason\"
-is null, or \"idle\", since it serves nothing; \"busy\", since it allows no interrupt; \"later\",
-since another one is being asked; \"ended\"; or \"unknown\", where this Lisp cannot tell.  ASKED-BY
-is the value of the header field Live-Page, or NIL.  A page of another site cannot send that field
-without this server's permission, so no link and no form makes a server interrupt its threads."
+is null, or \"idle\", since it serves nothing; \"busy\", since it allows no interrupt; \"ended\"; or
+\"unknown\", where this Lisp cannot tell.  ASKED-BY is the value of the header field Live-Page, or
+NIL.  A page of another site cannot send that field without this server's permission, so no link and
+no form makes a server interrupt its threads."
   (if (null asked-by)
       (text-page 403 "text/plain; charset=utf-8"
                  (format nil "Only the live page may ask that.~%"))
@@ -186,10 +164,19 @@ without this server's permission, so no link and no form makes a server interrup
                                            :key (lambda (worker)
                                                   (format nil "~D-~D"
                                                           index (getf worker :number))))))
-             (frames (ask-worker worker)))
-        (json-page (list* :reason (and (symbolp frames) frames (string-downcase frames))
-                          :frames (and (consp frames) (coerce frames 'vector))
-                          (and worker (worker-row worker)))))))
+             (frames
+               (cond ((null (getf worker :thread)) :ended) ; or it is being made
+                     ((not (member (getf worker :activity) '(:serving :blocked))) :idle)
+                     (t (frames-of-thread (getf worker :thread) *backtrace-seconds*))))
+             (told-p (listp frames)))
+        (flet ((frame-text (name)
+                 (let ((*package* (load-time-value (find-package '#:common-lisp)))
+                       (*print-case* :downcase) (*print-pretty* nil)
+                       (*print-length* 6) (*print-level* 4))
+                   (shortened (if (stringp name) name (prin1-to-string name)) 200))))
+          (json-page (list* :reason (if told-p nil (string-downcase frames))
+                            :frames (and told-p (map 'vector #'frame-text frames))
+                            (and worker (worker-row worker))))))))
 
 ;;; The events of live pages
 ;;;

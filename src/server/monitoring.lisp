@@ -48,11 +48,9 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
 ;;; Prometheus' conventions: base units, and _total for what only grows.
 
 (defparameter *metrics*
-  '((:durations :histogram "request_duration_seconds"
-     "From the whole head of a request until its reply is over.")
+  '((:durations :histogram "request_duration_seconds" "From the head to the end of the reply.")
     (:served :counter "requests_total" "Requests served.")
-    (:replies :counter "replies_total"
-     "Requests served by method and class of status." "method" "status")
+    (:replies :counter "replies_total" "Requests by method and class of status." "method" "status")
     (:in-progress :gauge "requests_in_progress" "Requests whose reply is not over.")
     (:octets-sent :counter "sent_bytes_total" "Octets sent to clients, before TLS.")
     (:rejected-by-status :counter "requests_rejected_total"
@@ -60,14 +58,12 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
     (:failed :counter "failures_total" "Errors outside of request handlers.")
     (:ready-waits :histogram "thread_wait_seconds"
      "Samples of how long a ready connection waits for a thread.")
-    (:ready-wait :gauge "thread_wait_latest_seconds"
-     "The latest of these samples, or the current one if that is longer.")
+    (:ready-wait :gauge "thread_wait_latest_seconds" "The latest sample, or the current wait.")
     (:threads :gauge "threads" "Threads that serve or wait to.")
     (:busy :gauge "threads_busy" "Threads that have a connection or run a timer.")
     (:standby :gauge "threads_standby" "Threads that wait for something to do.")
     (:suspended :gauge "threads_suspended" "Threads on standby that sleep until they are needed.")
-    (:keep-alive-waiting :gauge "threads_keep_alive"
-     "Busy threads that wait for the next request of their connection.")
+    (:keep-alive-waiting :gauge "threads_keep_alive" "Threads that wait for a next request.")
     (:made :counter "threads_made_total" "Threads made.")
     (:ended :counter "threads_ended_total" "Threads ended.")
     (:accepted :counter "connections_accepted_total" "Connections accepted.")
@@ -76,17 +72,14 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
     (:deferred :gauge "connections_deferred" "Connections whose reply comes later.")
     (:writing :gauge "connections_writing" "Connections whose client takes the reply slowly.")
     (:queued :gauge "connections_queued" "Connections that wait for a thread.")
-    (:refused-by :counter "connections_refused_total"
-     "Connections refused when they were accepted." "reason")
+    (:refused-by :counter "connections_refused_total" "Connections refused at once." "reason")
     (:expired-by :counter "connections_expired_total"
      "Connections ended because they took too long or held up others." "kind")
-    (:handshakes-failed-by :counter "tls_handshakes_failed_total" "TLS handshakes that failed."
-     "kind")
+    (:handshakes-failed-by :counter "tls_handshakes_failed_total" "Failed handshakes." "kind")
     ((:timers :pending) :gauge "timers_pending" "Timers that wait for their time.")
     ((:timers :run) :counter "timers_run_total" "Timers that ran.")
     ((:timers :failed) :counter "timers_failed_total" "Timers ended by an error.")
-    (:memory :gauge "client_memory_bytes"
-     "Memory reserved for clients of all servers of the process.")
+    (:memory :gauge "client_memory_bytes" "Memory that the process reserves for clients.")
     (:memory-limit :gauge "client_memory_limit_bytes" "How much may be reserved.")
     (:uptime :gauge "uptime_seconds" "Time since the start.")
     (:log-dropped :counter "log_lines_dropped_total" "Lines of logs that were lost."))

@@ -23,15 +23,11 @@ its directory.  Links are not followed."
                        (typep (third element) '(or null string))))
                 value))))
 
-(deftype further-certificates ()
-  "Lists of a certificate's file, its key's, and perhaps a password."
-  '(satisfies further-certificates-p))
-
 (defparameter *tls-argument-types*
   '((:ssl-certificate-file (or string pathname) "a file in PEM format")
     (:ssl-privatekey-file (or string pathname) "a file in PEM format")
     (:ssl-privatekey-password (or null string) "a string, or NIL" :secret)
-    (:ssl-certificates further-certificates
+    (:ssl-certificates (satisfies further-certificates-p)
      "a list of lists of a certificate's file, its private key's file, and optionally a password"
      :secret)
     (:ssl-minimum-protocol (member :tls-1.2 :tls-1.3) ":TLS-1.2 or :TLS-1.3")
@@ -59,19 +55,6 @@ others: a string, or NIL for none."
 
 ;;; The context of settings
 
-(defun blame (mistake)
-  "The name of the argument to blame for MISTAKE."
-  (let ((index (tls-mistake-index mistake)))
-    (if (and index (plusp index))
-        :ssl-certificates
-        (ecase (tls-mistake-subject mistake)
-          (:certificate :ssl-certificate-file)
-          (:key :ssl-privatekey-file)
-          (:password :ssl-privatekey-password)
-          (:ciphers :ssl-ciphers)
-          (:client-ca-file :ssl-client-ca-file)
-          (:ticket-key-file :ssl-ticket-key-file)))))
-
 (defun context-of-settings (settings old)
   "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  If these name no file of a ticket
 key, it resumes the sessions of OLD, another context or NIL.  The second value is a list of
@@ -97,5 +80,14 @@ warnings.  Signals UNFIT-ARGUMENT."
                           :ticket-key (and old (tls-context-ticket-key old))
                           :ticket-key-file ssl-ticket-key-file)
       (tls-mistake (mistake)
-        (unfit (blame mistake) "~@[, ~S,~] ~A"
+        (unfit (if (plusp (or (tls-mistake-index mistake) 0))
+                   :ssl-certificates
+                   (ecase (tls-mistake-subject mistake)
+                     (:certificate :ssl-certificate-file)
+                     (:key :ssl-privatekey-file)
+                     (:password :ssl-privatekey-password)
+                     (:ciphers :ssl-ciphers)
+                     (:client-ca-file :ssl-client-ca-file)
+                     (:ticket-key-file :ssl-ticket-key-file)))
+               "~@[, ~S,~] ~A"
                (tls-mistake-value mistake) (tls-mistake-reason mistake))))))

@@ -59,13 +59,12 @@ streams may stand for another one."
 (defstruct (journal (:include opaque)
                     (:constructor make-journal
                         (destination name complain
-                         &aux (sink (sink-of destination)) (writing (lock-of-destination sink)))))
+                         &aux (writing (lock-of-destination (sink-of destination))))))
   "A writer of lines to DESTINATION.  NAME, a string, is the name of its thread.  COMPLAIN, a
 function of a level, a control string and its arguments, reports failures, and must not signal."
   (destination nil :read-only t)        ; a pathname designator or a stream of characters
   (name "" :type string :read-only t)
   (complain nil :type function :read-only t)
-  (sink nil :read-only t)
   (writing nil :read-only t)
   (lock (bt:make-lock "journal") :read-only t)
   (wanted (bt:make-condition-variable) :read-only t) ; its thread has work
@@ -220,7 +219,7 @@ of the log itself."
   "Starts a thread that writes the lines of JOURNAL, unless there is one.  If no thread can be made,
 each thread writes the lines that it appends.  The same holds for a string stream, which never
 blocks, and must not be used by two threads."
-  (when (and (not (typep (journal-sink journal) 'string-stream))
+  (when (and (not (typep (sink-of (journal-destination journal)) 'string-stream))
              (with-journal (journal)
                (eq :off (shiftf (journal-phase journal) :running))))
     (handler-case (setf (journal-thread journal)

@@ -59,14 +59,13 @@ both strings, and the last REASON, a string or NIL."
 ;;; list, or be wrong: it must not fill the memory.
 
 (defclass limited-text (trivial-gray-streams:fundamental-character-output-stream)
-  ((room :initarg :room :accessor room-of)
-   (text :initform (make-string-output-stream) :reader text-of)
-   (when-full :initarg :when-full :reader when-full))
-  (:documentation "A stream that takes ROOM characters, and then calls WHEN-FULL."))
+  ((room :initarg :room)
+   (text :initform (make-string-output-stream) :reader text-of))
+  (:documentation "A stream that takes ROOM characters, and then throws true to itself."))
 
 (defmethod trivial-gray-streams:stream-write-char ((stream limited-text) char)
-  (when (minusp (decf (room-of stream)))
-    (funcall (when-full stream)))
+  (when (minusp (decf (slot-value stream 'room)))
+    (throw stream t))
   (write-char char (text-of stream)))
 
 (defmethod trivial-gray-streams:stream-line-column ((stream limited-text))
@@ -76,11 +75,8 @@ both strings, and the last REASON, a string or NIL."
   "The report of CONDITION, or its first LIMIT characters and an ellipsis.  Signals the errors of
 the report."
   (let* ((*print-length* (or *print-length* limit)) ; for text that the report makes first
-         (stream nil)
-         (full-p (block printing
-                   (setf stream (make-instance 'limited-text
-                                               :room limit
-                                               :when-full (lambda () (return-from printing t))))
+         (stream (make-instance 'limited-text :room limit))
+         (full-p (catch stream
                    (princ condition stream)
                    nil)))
     (format nil "~A~:[~;...~]" (get-output-stream-string (text-of stream)) full-p)))

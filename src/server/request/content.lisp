@@ -26,15 +26,16 @@
 (defstruct (content (:include opaque) (:copier nil)
                     (:constructor make-content
                         (head io limits decoder reader
-                         &aux (announced (cond ((null head) 0)
-                                               ((integerp (head-framing head))
-                                                (head-framing head)))))))
+                         &aux (announced (if head
+                                             (let ((framing (head-framing head)))
+                                               (if (integerp framing) framing nil))
+                                             0)))))
   "The content of one request, which can be read at any position."
   (head nil :read-only t)
   (io nil :read-only t)
   (limits nil :read-only t)
   (decoder nil :read-only t)
-  ;; The number of octets that the client has announced; NIL where it sends chunks.
+  ;; How many octets the client has announced, an integer; NIL where CONTENT comes in chunks.
   (announced nil :read-only t)
   (exchange nil)                        ; the EXCHANGE of its request while that is answered; or NIL
   ;; The one thread that receives it as it comes, T until there is one; NIL where it is spooled.
@@ -61,30 +62,23 @@
   ((content :initarg :content :reader content-of))
   (:documentation "The octets of a CONTENT, and characters in UTF-8."))
 
-(defun new-content (&optional head io limits decoder reader)
-  "A CONTENT with these slots, and its stream."
-  (let ((content (make-content head io limits decoder reader)))
-    (setf (content-as-stream content) (make-instance 'stream-of-content :content content))
-    content))
-
 (define-condition content-left (recycling-error stream-error)
   ()
   (:report "The content of the request is not to be had any more.")
   (:documentation "Signalled to a reader of a request's content after the reply has ended, and to
 another thread than the handler's where the content is received as it comes."))
 
-(defvar *no-content* (new-content)
+(defvar *no-content*
+  (let ((content (make-content nil nil nil nil nil)))
+    (setf (content-as-stream content) (make-instance 'stream-of-content :content content))
+    content)
   "The content of every request without content.  Nothing changes it.")
 
-(defmacro with-content ((content) &body body)
-  "Evaluates BODY while no other thread reads CONTENT.  Uses may be nested."
-  `(bt:with-recursive-lock-held ((content-lock ,content))
-     ,@body))
-
-(defmacro with-content-of ((content stream) &body body)
-  "Evaluates BODY as WITH-CONTENT does, with CONTENT bound to that of STREAM."
-  `(let ((,content (content-of ,stream)))
-     (with-content (,content)
+(defmacro with-content ((content &optional (form content)) &body body)
+  "Evaluates BODY with CONTENT bound to the value of FORM, a CONTENT that no other thread reads
+meanwhile.  Uses may be nested."
+  `(let ((,content ,form))
+     (bt:with-recursive-lock-held ((content-lock ,content))
        ,@body)))
 
 (defun content-over-p (content)
@@ -100,9 +94,9 @@ another thread than the handler's where the content is received as it comes."))
 (defparameter *most-content-memory* (* 4 1024 1024)
   "More octets of content than this go to a file.")
 
-(defparameter *plenty* 1/2
-  "Memory is plentiful while less than this share of what waiting requests may have is reserved.  A
-file costs several times the processor time.")
+(defparameter *plenty* 1/4
+  "Memory is plentiful while less than this share of the budget, a rational, is reserved.  A file
+costs several times the processor time.")
 
 (defparameter *most-octets-in-files* (* 4 1024 1024 1024)
   "How many octets of content may be in files, of all requests of this process together, or as many
@@ -125,26 +119,18 @@ as one request may have.")
       (let* ((announced (content-announced content))
              (most (if (>= total +buffer-size+) *most-content-memory* *content-memory*))
              ;; What was announced if that is little, or if enough of it has come.
-             (size (cond ((and announced (<= total announced most)) announced)
-                         ((> total *content-memory*) (* 2 total))
-                         (t (max 256 (min *content-memory* (* 2 total))))))
-             (free nil))
+             (size (if (and announced (<= total announced most)) announced (max 256 (* 2 total))))
+             (large-p (> size *content-memory*)))
         (when (and (or (<= total *most-content-memory*)
                        (not (readiness-supported-p))) ; nor files without a name
-                   (or (<= size *content-memory*)
-                       (and (let ((budget (client-memory-budget)))
-                              (or (null budget)
-                                  ;; Memory is plentiful, with SIZE octets more and garbage.
-                                  (and (< (+ size (client-memory-reserved))
-                                          (* *plenty* *waiting-share* budget))
-                                       (fits-in-heap-p size))))
+                   (or (not large-p)
+                       (and (fits-in-heap-p size)
                             (change-reservation (content-reserved content) size
-                                                :share *waiting-share*)
-                            (progn (setf free (take-from-free-list *content-vectors*))
-                                   t))))
-          (let ((octets (if (and free (<= size (length (the octets free))))
-                            free
-                            (octets-if-room size))))
+                                                :share *plenty*))))
+          (let* ((free (and large-p (take-from-free-list *content-vectors*)))
+                 (octets (if (and free (<= size (length (the octets free))))
+                             free
+                             (octets-if-room size))))
             (when octets
               (setf (content-octets content)
                     (replace octets (content-octets content)
@@ -226,50 +212,49 @@ where it will not come; or :SOME, for a reader that takes it as it comes.  Signa
 STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
   (let* ((io (content-io content))
          (decoder (content-decoder content))
-         (announced (content-announced content)))
-    (labels ((await-more ()
-               (setf (io-limit io) (and (content-paced-p content) (content-deadline content nil)))
-               (prog1 (await-input-of io (body-octets-due decoder))
-                 (setf (io-limit io) nil)))
-             (receive-to-window ()      ; which has room for all that was announced
-               (let ((octets (content-octets content))
-                     (fill (content-count content)))
-                 (multiple-value-bind (outcome count) (receive io octets fill announced)
-                   (when (eq :some outcome)
-                     (decode-body decoder octets fill (+ fill count))
-                     (incf (content-count content) count)
-                     (incf (content-size content) count))
-                   outcome)))
-             (receive-to-input ()
-               (let ((outcome (cond ((not (and wait-p (io-waits-p io))) (fill-input io))
-                                    ((await-more) :some)
-                                    (t :end))))
-                 (when (eq :some outcome)
-                   (multiple-value-bind (start end next)
-                       (decode-body decoder (io-input io) (io-start io) (io-end io))
-                     (when (< start end)
-                       (spool content (io-input io) start end))
-                     (setf (io-start io) next)))
-                 outcome)))
-      (loop until (body-done-p decoder)
-            do (ecase (if (and announced
-                               (= (io-start io) (io-end io))
-                               (null (content-file content))
-                               (null (content-reader content))
-                               (io-open-p io)
-                               (not (io-waits-p io))
-                               (<= announced (length (content-octets content))))
-                          (receive-to-window)
-                          (receive-to-input))
-                 (:some
-                  (setf (content-touched content) (milliseconds))
-                  (when (and (content-reader content) (plusp (content-count content)))
-                    (return :some)))
-                 (:none
-                  (cond ((not wait-p) (return :none))
-                        ((not (await-more)) (return :end))))
-                 (:end (return :end)))
-            finally (return :all)))))
+         (announced (content-announced content))
+         (outcome :some))
+    (flet ((await-more ()
+             (setf (io-limit io) (and (content-paced-p content) (content-deadline content nil)))
+             (prog1 (await-input-of io (body-octets-due decoder))
+               (setf (io-limit io) nil))))
+      (loop
+        (when (body-done-p decoder)
+          (return :all))
+        (if (and announced              ; straight to a window that has room for all
+                 (= (io-start io) (io-end io))
+                 (null (content-file content))
+                 (null (content-reader content))
+                 (io-open-p io)
+                 (not (io-waits-p io))
+                 (<= announced (length (content-octets content))))
+            (let ((octets (content-octets content))
+                  (fill (content-count content))
+                  (count 0))
+              (setf (values outcome count) (receive io octets fill announced))
+              (when (eq :some outcome)
+                (decode-body decoder octets fill (+ fill count))
+                (incf (content-count content) count)
+                (incf (content-size content) count)))
+            (progn
+              (setf outcome (cond ((not (and wait-p (io-waits-p io))) (fill-input io))
+                                  ((await-more) :some)
+                                  (t :end)))
+              (when (eq :some outcome)
+                (multiple-value-bind (start end next)
+                    (decode-body decoder (io-input io) (io-start io) (io-end io))
+                  (when (< start end)
+                    (spool content (io-input io) start end))
+                  (setf (io-start io) next)))))
+        (case outcome
+          (:some
+           (setf (content-touched content) (milliseconds))
+           (when (and (content-reader content) (plusp (content-count content)))
+             (return :some)))
+          (:none
+           (cond ((not wait-p) (return :none))
+                 ((not (await-more)) (return :end))))
+          (t (return :end)))))))
 
 (defun content-deadline (content idle)
   "The time, in MILLISECONDS, from which CONTENT is late; NIL for never.  IDLE is for how many
@@ -427,7 +412,7 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
   t)
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream stream-of-content))
-  (with-content-of (content stream)
+  (with-content (content (content-of stream))
     (multiple-value-bind (there index) (octets-there content)
       (cond ((zerop there) :eof)
             (t
@@ -435,7 +420,7 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
              (aref (content-octets content) index))))))
 
 (defmethod trivial-gray-streams:stream-listen ((stream stream-of-content))
-  (with-content-of (content stream)
+  (with-content (content (content-of stream))
     (and (null (content-failure content))
          (or (< (content-position content) (content-size content))
              (and (content-reader content)
@@ -447,7 +432,7 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
   (content-position (content-of stream)))
 
 (defmethod (setf trivial-gray-streams:stream-file-position) (position (stream stream-of-content))
-  (with-content-of (content stream)
+  (with-content (content (content-of stream))
     (let ((position (case position
                       (:start 0)
                       (:end (content-size content))
@@ -461,7 +446,7 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
 ;;; Characters
 
 (defmethod trivial-gray-streams:stream-read-char ((stream stream-of-content))
-  (with-content-of (content stream)
+  (with-content (content (content-of stream))
     (multiple-value-bind (there index) (octets-there content)
       (if (zerop there)
           :eof
@@ -493,7 +478,7 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
   (let ((start (or start 0))
         (end (or end (length sequence))))
     (if (stringp sequence)
-        (with-content-of (content stream)
+        (with-content (content (content-of stream))
           (loop for position from start below end
                 for character = (trivial-gray-streams:stream-read-char stream)
                 until (eq :eof character)
@@ -508,14 +493,13 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
 HTTP.  Returns what READ-REQUEST does."
   (let* ((limits (application-limits application))
          (io (http-io http))
-         (framing (head-framing head))
-         (content (new-content head io limits (make-body-decoder framing limits)
-                               (content-as-it-comes-p application head))))
-    (setf (http-content http) content)
+         (content (make-content head io limits (make-body-decoder (head-framing head) limits)
+                                (content-as-it-comes-p application head))))
+    (setf (content-as-stream content) (make-instance 'stream-of-content :content content)
+          (http-content http) content)
     (cond ((content-reader content) head)
-          ((and (integerp framing)      ; and within the limit, if there is one
-                (> framing *most-octets-in-files*)
-                (null (limits-body-octets limits)))
+          ((and (null (limits-body-octets limits))
+                (> (or (content-announced content) 0) *most-octets-in-files*))
            (refuse-spooled application http (make-refusal :body-too-large)))
           (t
            (when (head-expect-100-continue-p head)
@@ -557,8 +541,7 @@ HTTP.  Returns what READ-REQUEST does."
 
 (defun refuse-spooled (application http refusal)
   "Answers the request whose content is received over HTTP with REFUSAL.  Returns :END."
-  (note-rejected-head application http refusal (content-head (http-content http)))
-  (send-refusal (http-io http) refusal)
+  (reject application http refusal (content-head (http-content http)))
   (abandon-content http)
   :end)
 
@@ -607,16 +590,6 @@ received of content that comes makes this request the last."
 
 ;;; The memory that a request needs
 
-(defun head-memory (head)
-  "About how many octets of memory the strings of HEAD take."
-  (flet ((string-memory (string)
-           (if (stringp string)
-               (+ 32 (* 4 (length string)))
-               0)))
-    (loop for (name . value) in (head-headers head)
-          sum (+ 32 (string-memory name) (string-memory value)) into sum
-          finally (return (+ 256 sum (string-memory (head-uri head)))))))
-
 (defconstant +least-counted-request+ (* 6 1024)
   "How many octets of memory a request may keep without being counted.  Most take fewer.")
 
@@ -624,10 +597,16 @@ received of content that comes makes this request the last."
   "About how many octets of memory a request with HEAD keeps: its strings, and those that
 applications make of its target and its cookies, whose parts take some 80 octets each besides their
 characters.  0 where that is little."
-  (let* ((uri (coerce (head-uri head) 'text))
-         (cookies (coerce (or (cdr (assoc :cookie (head-headers head) :test #'eq)) "") 'text))
-         (size (+ (head-memory head)
-                  (* 8 (length uri))
-                  (* 4 (length cookies))
-                  (* 80 (+ 2 (count #\& uri) (count #\; cookies))))))
-    (if (> size +least-counted-request+) size 0)))
+  (flet ((size (string)
+           (+ 64 (* 4 (length (the string string)))))
+         (parts (char string)
+           (+ (* 4 (length string)) (* 80 (1+ (count char (coerce string 'text)))))))
+    (let* ((headers (head-headers head))
+           (uri (head-uri head))
+           (size (+ 256 (size uri) (* 2 (parts #\& uri))
+                    (parts #\; (or (cdr (assoc :cookie headers :test #'eq)) ""))
+                    (loop for (name . value) in headers
+                          sum (size value)
+                          when (stringp name)
+                            sum (size name)))))
+      (if (> size +least-counted-request+) size 0))))

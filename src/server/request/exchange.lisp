@@ -4,7 +4,7 @@
 
 (defstruct (exchange (:include opaque)
                      (:constructor make-exchange
-                         (application connection head
+                         (application connection
                           &aux (engine (and *worker* (worker-engine *worker*))))))
   "The state of one request and its reply.  Only the owner of its connection reads and writes it."
   ;; The HTTP-SERVICE that responds to the request of EXCHANGE.
@@ -14,7 +14,7 @@
   ;; The engine of the connection of EXCHANGE.
   (engine nil :read-only t)
   ;; The moment, in MICROSECONDS, at which the head of the request of EXCHANGE was read.
-  (began (microseconds) :type (unsigned-byte 62))
+  (began 0 :type (unsigned-byte 62))
   ;; The HEAD of the request of EXCHANGE; NIL until it was read.
   (head nil)
   ;; The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides whether the
@@ -102,10 +102,9 @@ functions of Hunchentoot, and methods of programs, stand between our functions."
   "The head of the current request; NIL where the server has not read it."
   (and *exchange* (exchange-head *exchange*)))
 
-
 ;;; Identifiers, by which the lines about one request are found in the logs of all programs that it
 ;;; has passed.  A trusted proxy may tell one in X-Request-Id.  The others are made when something
-;;; asks for them: a random number of the process, and a count.
+;;; asks for them: random numbers.
 
 (defparameter *request-id-limit* 200
   "How many characters an identifier that a proxy tells may have.")
@@ -120,34 +119,18 @@ or not only visible ASCII characters."
          text)))
 
 (defvar *request-ids-lock* (bt:make-lock "request identifiers")
-  "Guards *PROCESS-ID-TEXT* and *REQUEST-COUNT*, and identifiers that threads may give to one
-request at the same time.")
+  "Guards *REQUEST-IDS*, and identifiers that threads may give to one request at the same time.")
 
-(defvar *process-id-text* nil
-  "The beginning of all identifiers of this process, a string of hexadecimal digits, or NIL.")
-
-(defvar *request-count* 0
-  "How many identifiers were made.")
-
-(defun renew-request-ids ()
-  "Gives further identifiers another beginning.  A server calls this when it starts: the Lisp may be
-an image that was saved after it had made some, and so several processes would make the same."
-  (let ((text (format nil "~(~16,'0X~)" (random (ash 1 64) (make-random-state t)))))
-    (with-lock-briefly (*request-ids-lock*)
-      (setf *process-id-text* text))))
+(defvar *request-ids* nil
+  "The random state from which identifiers come; NIL until one is made, and when a server starts:
+the Lisp may be an image that was saved, and so several processes would make the same.")
 
 (defun new-request-id ()
   "A new identifier, a string of 26 hexadecimal digits."
-  (unless *process-id-text*
-    (renew-request-ids))
-  (let* ((text (make-string 26))
-         (count (with-lock-briefly (*request-ids-lock*)
-                  (replace text *process-id-text*)
-                  (incf *request-count*))))
-    (loop for index from 25 downto 16
-          for shift from 0 by 4
-          do (setf (char text index) (schar "0123456789abcdef" (ldb (byte 4 shift) count))))
-    text))
+  (format nil "~(~26,'0X~)"
+          (with-lock-briefly (*request-ids-lock*)
+            (random (ash 1 104)
+                    (or *request-ids* (setf *request-ids* (make-random-state t)))))))
 
 (defmacro keep-request-id (place)
   "The identifier in PLACE, which is NIL before the first call, or else a new one that is stored
@@ -174,4 +157,4 @@ request has, of 26 hexadecimal digits.  May be called in any thread."
 
 (defmethod (setf application-engine) :after (engine (application http-service))
   (declare (ignore engine))
-  (renew-request-ids))
+  (setf *request-ids* nil))
