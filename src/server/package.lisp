@@ -14,114 +14,75 @@ application: octets, heads, content and replies; and logs.  Knows no application
                 #:failure-code-p
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:export
-   ;; conditions of replies
-   #:client-left #:client-left-source #:reply-already-sent
-   #:cannot-defer #:stream-full #:content-too-long
-   #:call-with-worker-buffers
-   ;; streams
-   #:descriptor-stream #:stream-io
-   ;; buffered connections
-   #:io-tls-handle #:encrypted-stream
-   #:handshake-failure-kind #:handshake-failure-kinds
-   #:io-open-p #:io-descriptor #:io-talked-on-p
-   #:flushed-p #:*high-water-mark* #:write-with-backpressure
-   ;; streams of the Lisp's own beside buffered connections
-   #:lent-open-p
-   #:stream-timeout #:descriptor-broken
+   ;; conditions of replies, and streams
+   #:client-left #:client-left-source #:reply-already-sent #:cannot-defer #:stream-full
+   #:content-too-long #:call-with-worker-buffers #:descriptor-stream #:stream-io
+   ;; buffered connections, and streams of the Lisp's own beside them
+   #:io-tls-handle #:encrypted-stream #:handshake-failure-kind #:handshake-failure-kinds
+   #:io-open-p #:io-descriptor #:io-talked-on-p #:flushed-p #:*high-water-mark*
+   #:write-with-backpressure #:lent-open-p #:stream-timeout #:descriptor-broken
    ;; applications
-   #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine
-   #:respond #:reads-first-p #:application-limits #:encrypted-p #:handshake-context #:program-stream
-   #:trusted-proxies #:proxy-protocol-p
-   #:name-of-our-end #:note-failed-handshake #:check-head #:content-as-it-comes-p #:content-refused
-   #:note-rejected #:note-cut #:turn-away
-   #:stats #:engine-stats #:list-connections #:run-after #:cancel-timer #:server-engine
+   #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine #:respond
+   #:reads-first-p #:application-limits #:encrypted-p #:handshake-context #:program-stream
+   #:trusted-proxies #:proxy-protocol-p #:name-of-our-end #:note-failed-handshake #:check-head
+   #:content-as-it-comes-p #:content-refused #:note-rejected #:note-cut #:turn-away #:stats
+   #:engine-stats #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
-   ;; pages for those that watch
-   #:place-of #:place-text #:ready-p #:engine-ready-p #:*loopback*
-   #:make-page-test
-   #:metrics-page #:stats-page #:connections-page #:readiness-page #:liveness-page
-   #:live-page #:make-live-test #:watch-servers #:add-viewer
-   #:answer-about-worker
-   ;; their arguments
+   ;; pages for those that watch, and the main function of a program
+   #:place-of #:place-text #:ready-p #:engine-ready-p #:*loopback* #:make-page-test #:metrics-page
+   #:stats-page #:connections-page #:readiness-page #:liveness-page #:live-page #:make-live-test
+   #:watch-servers #:add-viewer #:answer-about-worker #:serve-and-exit #:begin-serving
+   #:end-serving #:renew-files #:tell-operator
+   ;; their arguments, and where they listen
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
-   #:seconds #:*common-argument-types* #:check-proxy-protocol
-   #:networks-named #:changed-limits #:*limit-initargs*
-   #:*tls-arguments* #:absolute-file #:context-of-settings
-   ;; where they listen
-   #:tell-where #:sole-name
-   ;; the main function of a program
-   #:serve-and-exit #:begin-serving #:end-serving #:renew-files #:tell-operator
-   ;; what is told seldom, however often it happens
-   #:application-throttle
-   #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address #:tell-of-failed-handshake
-   #:*rare-control* #:tell-seldom
-   ;; links
-   #:http-base #:http-io #:http-stream #:http-content
-   #:http-local #:http-client #:client-scheme
-   #:request-remote #:http-address #:socket-io #:connection-usocket
-   #:exchange-http #:current-head
-   ;; a connection's life
-   #:take-content
-   #:give-away #:leave-to-program
-   #:next-request-missing #:end-content
+   #:seconds #:*common-argument-types* #:check-proxy-protocol #:networks-named #:changed-limits
+   #:*limit-initargs* #:*tls-arguments* #:absolute-file #:context-of-settings #:tell-where
+   #:sole-name
+   ;; a connection's life, and its links
+   #:take-content #:give-away #:leave-to-program #:next-request-missing #:end-content #:http-base
+   #:http-io #:http-stream #:http-content #:http-local #:http-client #:client-scheme
+   #:request-remote #:http-address #:socket-io #:connection-usocket #:exchange-http #:current-head
    ;; exchanges
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
-   #:exchange-head #:exchange-status #:exchange-words #:exchange-duration
-   #:note-served
-   #:last-of-connection-p
-   #:exchange-claim #:call-with-handler-limit #:lift-handler-limit #:begin-limited-reply
-   #:handler-timed-out-p #:limited-exchange-of #:request-timed-out-p #:call-when-timed-out
-   #:exchange-protocol #:note-event #:exchange-access #:exchange-deferred-response
-   #:exchange-request-id #:keep-request-id
-   #:request-id #:identifier-of
+   #:exchange-head #:exchange-status #:exchange-words #:exchange-duration #:note-served
+   #:last-of-connection-p #:exchange-claim #:call-with-handler-limit #:lift-handler-limit
+   #:begin-limited-reply #:handler-timed-out-p #:limited-exchange-of #:request-timed-out-p
+   #:call-when-timed-out #:exchange-protocol #:note-event #:exchange-access
+   #:exchange-deferred-response #:exchange-request-id #:keep-request-id #:request-id
+   #:identifier-of
    ;; what goes on without a worker
-   #:http-suspended-exchange #:suspended-exchange-application
-   #:suspended-exchange-engine
-   #:abandon #:resume
-   #:deferred-response #:make-deferred-response #:deferred-response-exchange
+   #:http-suspended-exchange #:suspended-exchange-application #:suspended-exchange-engine
+   #:abandon #:resume #:deferred-response #:make-deferred-response #:deferred-response-exchange
    #:deferred-response-context #:deferred-response-shared-queue #:deferred-response-endless-p
-   #:deferred-response-left-p
-   #:deferred-response-unsent-p #:deferred-response-over-p #:deferred-response-answer
-   #:deferred-response-state #:deferred-response-owner #:answer-deferred-response
-   #:withdraw-deferred-response #:take-answer
-   #:streamed-answer #:refuse-write
-   #:queue-of-exchange #:put-waiting
-   #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
-   #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p
-   #:put-in-websocket #:resume-websocket
-   #:close-websocket-with #:call-for-websocket
-   #:exchange-upgrade
-   #:make-program-socket #:begin-to-speak #:end-websocket #:fail-websocket
-   #:websocket-on-message #:listen-to-program-socket
-   #:write-to-program-socket #:finish-program-socket
-   #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced
-   #:silent-again-p #:shared-queue #:put-in-shared-queue #:full-p #:owner-wanted-p
-   #:shared-queue-shut-p #:close-shared-queue
-   #:drop-shared-queue #:end-shared-queue
-   #:call-when-room #:begin-shared-queue
+   #:deferred-response-left-p #:deferred-response-unsent-p #:deferred-response-over-p
+   #:deferred-response-answer #:deferred-response-state #:deferred-response-owner
+   #:answer-deferred-response #:withdraw-deferred-response #:take-answer #:streamed-answer
+   #:refuse-write #:queue-of-exchange #:put-waiting #:send-deferred-response #:end-stream
+   #:drop-deferred #:deferred-p #:leave-or-keep #:websocket #:make-websocket #:websocket-p
+   #:websocket-shared-queue #:websocket-open-p #:put-in-websocket #:resume-websocket
+   #:close-websocket-with #:call-for-websocket #:exchange-upgrade #:make-program-socket
+   #:begin-to-speak #:end-websocket #:fail-websocket #:websocket-on-message
+   #:listen-to-program-socket #:write-to-program-socket #:finish-program-socket #:call-when-over
+   #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced #:silent-again-p
+   #:shared-queue #:put-in-shared-queue #:full-p #:owner-wanted-p #:shared-queue-shut-p
+   #:close-shared-queue #:drop-shared-queue #:end-shared-queue #:call-when-room
+   #:begin-shared-queue
    ;; requests
-   #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
-   #:content-paced-p #:content-size #:content-announced #:content-left #:invite-content
-   #:refuse-content #:keep-reply-from #:read-all-content #:reserve-memory
-   #:content-limits #:end-taking #:with-content #:rewind
-   #:abandon-content #:*no-content*
-   ;; replies
-   #:with-reply #:send-reply
-   #:settle-reply-connection #:content-wanted-p
-   #:*retry-seconds* #:send-busy
-   ;; files
-   #:version-size #:version-date #:version-tag
-   #:call-with-file #:append-file #:settle-range
-   #:coded-sibling #:time-of-file #:cache-control-of
-   ;; replies that handlers stream
-   #:reply-stream #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream
-   #:reply-stream-inner #:write-encoded #:push-output #:end-reply
-   #:whole-or-broken
-   ;; lines
+   #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content #:content-paced-p
+   #:content-size #:content-announced #:content-left #:invite-content #:refuse-content
+   #:keep-reply-from #:read-all-content #:reserve-memory #:content-limits #:end-taking
+   #:with-content #:rewind #:abandon-content #:*no-content*
+   ;; replies, files, and what handlers stream
+   #:with-reply #:send-reply #:settle-reply-connection #:content-wanted-p #:*retry-seconds*
+   #:send-busy #:version-size #:version-date #:version-tag #:call-with-file #:append-file
+   #:settle-range #:coded-sibling #:time-of-file #:cache-control-of #:reply-stream
+   #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream #:reply-stream-inner
+   #:write-encoded #:push-output #:end-reply #:whole-or-broken
+   ;; logs: what is told seldom, and lines
    #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now
-   #:utc-now-with-milliseconds #:local-now
-   #:client-text #:report-text #:condition-text #:message-text #:counted-text
-   #:encoded-message #:request-words #:*error-control* #:message-parts
-   #:*backtrace-print-length* #:call-catching
-   #:make-journal #:journal-destination #:journal-unwritten
-   #:start-journal #:end-journal #:flush-journal #:append-line #:lose-line))
+   #:utc-now-with-milliseconds #:local-now #:client-text #:report-text #:condition-text
+   #:message-text #:counted-text #:encoded-message #:request-words #:*error-control*
+   #:message-parts #:*backtrace-print-length* #:call-catching #:make-journal #:journal-destination
+   #:journal-unwritten #:start-journal #:end-journal #:flush-journal #:append-line #:lose-line
+   #:application-throttle #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address
+   #:tell-of-failed-handshake #:*rare-control* #:tell-seldom))
