@@ -120,11 +120,14 @@ signals."
         (apply #'note application level control arguments))))
 
 (defun tell-seldom (application name level once often &optional reason)
-  "Like LOG-RARELY with ONCE, OFTEN and REASON, for events of NAME, a keyword, in the log of
-APPLICATION at LEVEL."
-  (log-rarely (application-throttle application) name
-              (lambda (&rest arguments) (apply #'tell application level arguments))
-              once often reason))
+  "Counts an event of NAME, a keyword, and logs it for APPLICATION at LEVEL, unless that was done
+just now.  The message says ONCE or, after a number, OFTEN, both strings, and the last REASON, a
+string or NIL."
+  (let ((count (count-event (application-throttle application) name)))
+    (when count
+      (tell application level *rare-control*
+            (if (= 1 count) once (format nil "~D ~A since the last message" count often))
+            (and reason (string-right-trim "." reason))))))
 
 (defun tell-of-refusal (application most)
   "Logs that a connection to APPLICATION was refused, since all MOST threads serve."

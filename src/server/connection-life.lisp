@@ -2,7 +2,7 @@
 
 ;;;; The life of a connection that speaks HTTP, between the engine and an application.
 ;;;;
-;;;;   the engine calls SERVE   READ-REQUEST reads a head, and spools content;
+;;;;   the engine calls SERVE   NEXT-REQUEST-MISSING reads a head, and spools content;
 ;;;;                            RESPOND has the application answer, to the buffered connection;
 ;;;;                            octets that the socket did not accept stay in the send queue
 ;;;;   SERVE returns            :CLOSE, :PARK, :NEXT, :DEFERRED, :DETACHED or :BROKEN
@@ -77,9 +77,11 @@
 left meanwhile.  One that has closed only its sending side counts as one that has left.")
 
 (defun next-request-missing (exchange wait-p &optional program-p)
-  "Reads the next request of the connection of EXCHANGE, as READ-REQUEST does, and stores it in
-EXCHANGE.  Returns NIL; or the outcome for the connection, as RESPOND does, where there is no
-request, or it has waited for a thread for too long:
+  "Reads the next request of the connection of EXCHANGE, with its content unless that is received as
+it comes, and stores it in EXCHANGE.  Returns NIL then, and without a request if PROGRAM-P and a
+program is to have its turn first: at each call with WAIT-P, otherwise when the first input has
+come.  Returns the outcome for the connection, as RESPOND does, where there is no request, unless
+WAIT-P, or it has waited for a thread for too long:
 
   it has waited                          then
   for *LONG-SECONDS*, and its client     it is not served, and counted as :LEFT
@@ -88,7 +90,46 @@ request, or it has waited for a thread for too long:
   (let* ((application (exchange-application exchange))
          (connection (exchange-connection exchange))
          (engine (exchange-engine exchange))
-         (head (read-request application connection wait-p program-p)))
+         (http nil)
+         (phase nil)
+         (head nil))
+    (handler-case
+        (loop
+          (setf http (or (connection-data connection)
+                         (begin-http-connection application connection))
+                phase (http-phase http)
+                head (cond ((eq :proxy phase)
+                            (read-proxy-header application connection http))
+                           ((and program-p wait-p)
+                            :program)
+                           ((eq :handshake phase)
+                            (continue-handshake application connection http))
+                           ((not (eq :new phase))
+                            (if (and (http-content http) (content-pending-p http))
+                                (receive-spooled application connection http wait-p)
+                                (read-head application connection http wait-p)))
+                           ;; No thread waits for the first octet of a handshake.
+                           ((and (not wait-p)
+                                 (or program-p (encrypted-p application))
+                                 (not (octets-waiting-p connection)))
+                            :none)
+                           ((and program-p
+                                 (not (and (handshake-context application)
+                                           (eql +tls-handshake-record+
+                                                (first-octet
+                                                 (connection-descriptor connection))))))
+                            :program)
+                           ((and (handshake-context application) (http-base http))
+                            (begin-handshake application http))
+                           (t
+                            (establish application connection http))))
+          (cond ((eq :next head))
+                ((not (and wait-p (eq :none head)))
+                 (return))
+                ((not (await-more application connection http))
+                 (setf head :end)
+                 (return))))
+      (peer-gone () (setf head :end)))
     (setf (exchange-began exchange) (microseconds))
     (case head
       (:end :close)
@@ -98,8 +139,7 @@ request, or it has waited for a thread for too long:
        (setf (exchange-head exchange) head
              (exchange-status exchange) nil
              (exchange-counted-p exchange) nil)
-       (let* ((http (connection-data connection))
-              (limit (as-milliseconds (limits-queue-seconds (application-limits application))))
+       (let* ((limit (as-milliseconds (limits-queue-seconds (application-limits application))))
               (long (as-milliseconds *long-seconds*))
               (least (if limit (min limit long) long))
               (queued (milliseconds-queued engine connection least)))
@@ -125,48 +165,6 @@ APPLICATION: :HANDSHAKE, :FIRST-BYTE, :HEAD or :IDLE; NIL for no limit."
     (if (eq :read-timeout seconds)
         (read-seconds application)
         seconds)))
-
-(defun read-request (application connection wait-p &optional program-p)
-  "The next request of CONNECTION to APPLICATION: its head, once its content has come, too, unless
-that is received as it comes; :NONE so far, unless WAIT-P; or :END.  :PROGRAM if PROGRAM-P and a
-program is to have its turn first: at each call with WAIT-P, otherwise when the first input has
-come."
-  (handler-case
-      (loop
-        (let* ((http (or (connection-data connection)
-                         (begin-http-connection application connection)))
-               (phase (http-phase http))
-               (input
-                 (cond ((eq :proxy phase)
-                        (read-proxy-header application connection http))
-                       ((and program-p wait-p)
-                        :program)
-                       ((eq :handshake phase)
-                        (continue-handshake application connection http))
-                       ((not (eq :new phase))
-                        (if (and (http-content http) (content-pending-p http))
-                            (receive-spooled application connection http wait-p)
-                            (read-head application connection http wait-p)))
-                       ;; No thread waits for the first octet of a handshake.
-                       ((and (not wait-p)
-                             (or program-p (encrypted-p application))
-                             (not (octets-waiting-p connection)))
-                        :none)
-                       ((and program-p
-                             (not (and (handshake-context application)
-                                       (eql +tls-handshake-record+
-                                            (first-octet (connection-descriptor connection))))))
-                        :program)
-                       ((and (handshake-context application) (http-base http))
-                        (begin-handshake application http))
-                       (t
-                        (establish application connection http)))))
-          (cond ((eq :next input))
-                ((not (and wait-p (eq :none input)))
-                 (return input))
-                ((not (await-more application connection http))
-                 (return :end)))))
-    (peer-gone () :end)))
 
 (defun octets-waiting-p (connection)
   "True when the descriptor of CONNECTION has input."
@@ -199,7 +197,8 @@ request any more."
 
 (defun read-head (application connection http wait-p)
   "Reads the head of the next request of CONNECTION to APPLICATION over HTTP, and its content, if it
-has some.  Returns what READ-REQUEST does.  A request that is not acceptable, or late, is answered."
+has some, unless that is received as it comes.  Returns the head; :NONE so far; or :END.  A request
+that is not acceptable, or late, is answered."
   ;; A stream waits when it is read.  A new client sends a request at once.
   (when (io-source (http-io http))
     (cond ((input-waiting-p (http-io http)))

@@ -123,28 +123,6 @@ are the values of the labels in LABEL-NAMES."
              (write-sample "_count" labels count)))
           (t (write-sample "" labels value)))))
 
-(defun write-metrics (out servers)
-  "Writes to OUT the statistics of SERVERS, a list of lists of a place and the plist of STATS, and
-those of this process, as text for Prometheus.  What is not known, NIL, is left out."
-  (flet ((write-family (name type help)
-           (format out "# HELP ~A ~A~%# TYPE ~A ~(~A~)~%" name help name type)))
-    (loop for (statistic type suffix help . label-names) in *metrics*
-          for name = (format nil "~A~A" *metric-prefix* suffix)
-          for samples = (loop for (place . stats) in servers
-                              for value = (reduce #'getf (uiop:ensure-list statistic)
-                                                  :initial-value stats)
-                              when value collect (list place value))
-          when samples
-            do (write-family name type help)
-               (loop for (place value) in samples
-                     do (write-metric out name label-names (list "server" place) value)))
-    (loop for (name type help) in *process-metrics*
-          for value in (list* (/ (get-internal-run-time) internal-time-units-per-second)
-                              (multiple-value-list (process-figures)))
-          when value
-            do (write-family name type help)
-               (write-metric out name '() '() value))))
-
 ;;; The pages
 
 (defun encoded-page (status type function)
@@ -163,11 +141,28 @@ those of this process, as text for Prometheus.  What is not known, NIL, is left 
 
 (defun metrics-page (servers)
   "The page, three values, with the STATS of SERVERS, a list, and of the process, as text for
-Prometheus."
-  (text-page 200 "text/plain; version=0.0.4; charset=utf-8"
-             (with-output-to-string (out)
-               (write-metrics out (loop for server in servers
-                                        collect (cons (place-of server) (stats server)))))))
+Prometheus.  What is not known, NIL, is left out."
+  (let ((all (loop for server in servers collect (cons (place-of server) (stats server))))
+        (out (make-string-output-stream)))
+    (flet ((write-family (name type help)
+             (format out "# HELP ~A ~A~%# TYPE ~A ~(~A~)~%" name help name type)))
+      (loop for (statistic type suffix help . label-names) in *metrics*
+            for name = (format nil "~A~A" *metric-prefix* suffix)
+            for samples = (loop for (place . stats) in all
+                                for value = (reduce #'getf (uiop:ensure-list statistic)
+                                                    :initial-value stats)
+                                when value collect (list place value))
+            when samples
+              do (write-family name type help)
+                 (loop for (place value) in samples
+                       do (write-metric out name label-names (list "server" place) value)))
+      (loop for (name type help) in *process-metrics*
+            for value in (list* (/ (get-internal-run-time) internal-time-units-per-second)
+                                (multiple-value-list (process-figures)))
+            when value
+              do (write-family name type help)
+                 (write-metric out name '() '() value)))
+    (text-page 200 "text/plain; version=0.0.4; charset=utf-8" (get-output-stream-string out))))
 
 (defun stats-page (servers)
   "The page, three values, with the STATS of SERVERS, a list, as JSON (RFC 8259)."

@@ -37,17 +37,7 @@ message now, or NIL for no message.  BURST messages may follow each other withou
           (shiftf (car entry) 0))))))
 
 (defparameter *rare-control* "~A~@[: ~A~]."
-  "The control string of LOG-RARELY.")
-
-(defun log-rarely (throttle kind tell once often &optional reason)
-  "Counts an event of KIND in THROTTLE, and logs it unless that was done just now: calls TELL, a
-function of a control string and its arguments.  The message says ONCE or, after a number, OFTEN,
-both strings, and the last REASON, a string or NIL."
-  (let ((count (count-event throttle kind)))
-    (when count
-      (funcall tell *rare-control*
-               (if (= 1 count) once (format nil "~D ~A since the last message" count often))
-               (and reason (string-right-trim "." reason))))))
+  "The control string of messages about events that a throttle counts.")
 
 (defparameter *text-limit* 500
   "The length, in characters, to which text of a client in a message is cut.")

@@ -113,29 +113,6 @@ as one request may have.")
 (defvar *content-vectors* (make-free-list 8)
   "Large vectors that no content uses: a new one, with its pages, costs more than all other work.")
 
-(defun room-in-memory-p (content total)
-  "Gives the window of CONTENT room for TOTAL octets; NIL where they are to go to a file."
-  (or (<= total (length (content-octets content)))
-      (let* ((announced (content-announced content))
-             (most (if (>= total +buffer-size+) *most-content-memory* *content-memory*))
-             ;; What was announced if that is little, or if enough of it has come.
-             (size (if (and announced (<= total announced most)) announced (max 256 (* 2 total))))
-             (large-p (> size *content-memory*)))
-        (when (and (or (<= total *most-content-memory*)
-                       (not (readiness-supported-p))) ; nor files without a name
-                   (or (not large-p)
-                       (and (fits-in-heap-p size)
-                            (change-reservation (content-reserved content) size
-                                                :share *plenty*))))
-          (let* ((free (and large-p (take-from-free-list *content-vectors*)))
-                 (octets (if (and free (<= size (length (the octets free))))
-                             free
-                             (octets-if-room size))))
-            (when octets
-              (setf (content-octets content)
-                    (replace octets (content-octets content)
-                             :end2 (content-count content)))))))))
-
 (defun file-written-p (content position octets start end)
   "Writes OCTETS from START to END to the file of CONTENT at POSITION; NIL when there is no room."
   (let ((count (- end start)))
@@ -162,11 +139,31 @@ as one request may have.")
                nil))))))
 
 (defun spool (content octets start end)
-  "Appends OCTETS from START to END to CONTENT.  Signals PROTOCOL-ERROR where there is no room."
-  (let ((total (+ (content-count content) (- end start))))
-    (cond ((and (null (content-file content)) (room-in-memory-p content total))
-           (replace (content-octets content) octets
-                    :start1 (content-count content) :start2 start :end2 end)
+  "Appends OCTETS from START to END to CONTENT: in memory, or in a file.  Signals PROTOCOL-ERROR
+where there is no room."
+  (let* ((count (content-count content))
+         (total (+ count (- end start)))
+         (announced (content-announced content))
+         (most (if (>= total +buffer-size+) *most-content-memory* *content-memory*))
+         ;; What was announced if that is little, or if enough of it has come.
+         (size (if (and announced (<= total announced most)) announced (max 256 (* 2 total))))
+         (large-p (> size *content-memory*)))
+    (when (and (null (content-file content))
+               (> total (length (content-octets content)))
+               (or (<= total *most-content-memory*)
+                   (not (readiness-supported-p))) ; nor files without a name
+               (or (not large-p)
+                   (and (fits-in-heap-p size)
+                        (change-reservation (content-reserved content) size :share *plenty*))))
+      (let* ((free (and large-p (take-from-free-list *content-vectors*)))
+             (window (if (and free (<= size (length (the octets free))))
+                         free
+                         (octets-if-room size))))
+        (when window
+          (setf (content-octets content)
+                (replace window (content-octets content) :end2 count)))))
+    (cond ((and (null (content-file content)) (<= total (length (content-octets content))))
+           (replace (content-octets content) octets :start1 count :start2 start :end2 end)
            (setf (content-count content) total))
           ((not (and (or (content-file content) (move-to-file content))
                      (file-written-p content (content-size content) octets start end)))
@@ -490,7 +487,7 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
 
 (defun begin-content (application connection http head wait-p)
   "Begins with the content of the request HEAD of CONNECTION to APPLICATION, which follows over
-HTTP.  Returns what READ-REQUEST does."
+HTTP.  Returns what READ-HEAD does."
   (let* ((limits (application-limits application))
          (io (http-io http))
          (content (make-content head io limits (make-body-decoder (head-framing head) limits)
@@ -507,7 +504,7 @@ HTTP.  Returns what READ-REQUEST does."
            (receive-spooled application connection http wait-p)))))
 
 (defun receive-spooled (application connection http wait-p)
-  "Receives the content of HTTP.  Returns what READ-REQUEST does."
+  "Receives the content of HTTP.  Returns what READ-HEAD does."
   (let ((content (http-content http)) (io (http-io http)))
     (handler-case
         (ecase (receive-content content wait-p)
