@@ -131,38 +131,34 @@ CONNECTION, which undoes it."
 (wrap-function 'cl-postgres::unix-socket-connect 'open-socket)
 (wrap-function 'cl-postgres::inet-socket-connect 'open-socket)
 
-(defun set-defaults (connection)
-  "Lets the role of CONNECTION have any defaults for its transactions."
-  (execute connection "set session characteristics as transaction
-                       isolation level read committed, read write, not deferrable")
-  ;; If a process stops amid a transaction, the others wait for its lock.
-  (execute connection
-           (format nil "set idle_in_transaction_session_timeout = '~Ds'" *answer-seconds*)))
-
-(defun prepare-connection (connection)
-  "Makes the tables if they are missing, and prepares CONNECTION."
-  (set-defaults connection)
-  (when (eq :null (first (first (execute connection
-                                         "select to_regclass('recycling_publishers')::text"))))
-    (with-transaction (connection)
-      (execute connection (format nil "select pg_advisory_xact_lock(~D)" *tables-lock*))
-      (dolist (statement *schema*)
-        (execute connection statement))))
-  ;; A statement that is prepared begins a transaction, which CL-POSTGRES leaves open.
-  (with-transaction (connection)
-    (loop for (name text) in *statements*
-          do (with-answer (connection) (cl-postgres:prepare-query connection name text)))))
-
 (defun call-with-connection (arguments function)
   "Calls FUNCTION with a connection to the database of ARGUMENTS, those of
-CL-POSTGRES:OPEN-DATABASE, that is ready for *STATEMENTS*."
+CL-POSTGRES:OPEN-DATABASE, that is ready for *STATEMENTS*.  Makes the tables if they are missing."
   (let ((*notified-p* nil)
         (connection (with-answer ()
                       (let ((*own-sockets-p* t))
                         (apply #'cl-postgres:open-database arguments)))))
     (unwind-protect
-         (progn (prepare-connection connection)
-                (funcall function connection))
+         (progn
+           ;; Its role may have any defaults for its transactions.
+           (execute connection "set session characteristics as transaction
+                                isolation level read committed, read write, not deferrable")
+           ;; If a process stops amid a transaction, the others wait for its lock.
+           (execute connection (format nil "set idle_in_transaction_session_timeout = '~Ds'"
+                                       *answer-seconds*))
+           (when (eq :null (first (first (execute
+                                          connection
+                                          "select to_regclass('recycling_publishers')::text"))))
+             (with-transaction (connection)
+               (execute connection (format nil "select pg_advisory_xact_lock(~D)" *tables-lock*))
+               (dolist (statement *schema*)
+                 (execute connection statement))))
+           ;; A statement that is prepared begins a transaction, which CL-POSTGRES leaves open.
+           (with-transaction (connection)
+             (loop for (name text) in *statements*
+                   do (with-answer (connection)
+                        (cl-postgres:prepare-query connection name text))))
+           (funcall function connection))
       (handler-case (with-answer () (cl-postgres:close-database connection))
         (error () (abort-connection connection))))))
 

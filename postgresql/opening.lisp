@@ -60,14 +60,6 @@
 
 ;;; Its end
 
-(defun enter-phase (opening phase)
-  "Makes PHASE that of OPENING unless it is closed, and has its threads look."
-  (with-state ((opening-broker opening))
-    (unless (closed-p opening)
-      (setf (opening-phase opening) phase)
-      (bt:condition-notify (link-changed (opening-publisher opening)))
-      (bt:condition-notify (link-changed (opening-listener opening))))))
-
 (defun abandon-queue (opening &optional committed-p)
   "Empties the queue of OPENING, if it is closed, and reports its messages as lost; but not those
 that are being committed, unless COMMITTED-P: then the publisher has ended."
@@ -86,13 +78,19 @@ that are being committed, unless COMMITTED-P: then the publisher has ended."
   (let ((end (end-after timeout))
         (publisher (opening-publisher opening))
         (listener (opening-listener opening)))
-    (flet ((ended-p (link end)
+    (flet ((enter (phase)               ; and have the threads look
+             (with-state ((opening-broker opening))
+               (unless (closed-p opening)
+                 (setf (opening-phase opening) phase)
+                 (bt:condition-notify (link-changed publisher))
+                 (bt:condition-notify (link-changed listener)))))
+           (ended-p (link end)
              (let ((thread (link-thread link)))
                (or (null thread)
                    (join-thread thread (/ (milliseconds-left end) 1000))))))
-      (enter-phase opening :draining)
+      (enter :draining)
       (ended-p publisher end)
-      (enter-phase opening :closed)
+      (enter :closed)
       ;; A listener that is well needs a moment.
       (let ((end (max end (end-after (* 2 *slice-seconds*)))))
         (prog1 (and (ended-p publisher end) (ended-p listener end))
