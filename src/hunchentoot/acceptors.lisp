@@ -404,12 +404,11 @@ none has."
 (defmethod hunchentoot:acceptor-ssl-p :around ((acceptor parallel-acceptor))
   "While a request is processed whose scheme a trusted proxy has told, true when that is https.
 HUNCHENTOOT:SSL-P and HUNCHENTOOT:REDIRECT ask."
-  (let* ((request (current-request))
-         (scheme (and request
-                      (eq acceptor (hunchentoot:request-acceptor request))
-                      (told-scheme request))))
-    (if scheme
-        (eq :https scheme)
+  (let ((request (current-request)))
+    (if (and request
+             (eq acceptor (hunchentoot:request-acceptor request))
+             (told-scheme request))
+        (eq :https (told-scheme request))
         (call-next-method))))
 
 (defun behind-proxies-p (acceptor)

@@ -105,9 +105,10 @@ exit hooks of the program.  Signals an error on a Lisp other than SBCL, ECL and 
 ;;; Dispatchers with pages for those that watch servers
 
 (defun send-page (page servers)
-  "Answers the current request with PAGE, a function as METRICS-PAGE, of SERVERS.  Its fourth value
-is a plist of further headers."
-  (multiple-value-bind (status type octets headers) (funcall page servers)
+  "Answers the current request with PAGE, a function as METRICS-PAGE, of SERVERS; if these are (), of
+the acceptor that serves it.  Its fourth value is a plist of further headers."
+  (multiple-value-bind (status type octets headers)
+      (funcall page (or servers (list hunchentoot:*acceptor*)))
     (setf (hunchentoot:return-code*) status
           (hunchentoot:content-type*) type
           (hunchentoot:header-out :cache-control) "no-store")
@@ -123,17 +124,13 @@ is a plist of further headers."
            (hunchentoot:header-in :x-forwarded-for request)
            (hunchentoot:header-in :forwarded request)))
 
-(defun servers-watched (servers)
-  "SERVERS, a list; if that is empty, the acceptor that serves the current request."
-  (or servers (list hunchentoot:*acceptor*)))
-
 (defun make-page-dispatcher (page path servers allow &key any-host-p)
   "A dispatcher with PAGE at PATH, as MAKE-METRICS-DISPATCHER tells; with ANY-HOST-P for any Host."
   (let ((test (with-parameter-errors (make-page-test path allow :any-host-p any-host-p))))
     (lambda (request)
       (when (call-page-test test request)
         (lambda ()
-          (send-page page (servers-watched servers)))))))
+          (send-page page servers))))))
 
 (defun make-metrics-dispatcher (path &key servers (allow *loopback*))
   "A dispatcher for HUNCHENTOOT:*DISPATCH-TABLE* that answers GET and HEAD of PATH, a string, with
@@ -187,21 +184,21 @@ kept for two minutes.  The acceptor that serves the page must be one of ours.  S
 HUNCHENTOOT:PARAMETER-ERROR."
   (let ((test (with-parameter-errors (make-live-test path allow))))
     (lambda (request)
-      (when *exchange*
-        (watch-servers (exchange-engine *exchange*) (servers-watched servers)))
-      (let ((part (call-page-test test request)))
+      (let ((servers (or servers (list hunchentoot:*acceptor*)))
+            (part (call-page-test test request)))
+        (when *exchange*
+          (watch-servers (exchange-engine *exchange*) servers))
         (and part
              (lambda ()
-               (let ((servers (servers-watched servers)))
-                 (ecase part
-                   (:page (send-page #'live-page servers))
-                   (:events
-                    (defer-reply (reply :timeout nil)
-                      (let ((stream (start-event-stream reply :heartbeat nil)))
-                        (when stream
-                          (add-viewer servers stream (outgoing-stream-framing stream))))))
-                   (:worker
-                    (let ((name (hunchentoot:query-string*))
-                          (asked-by (hunchentoot:header-in* :live-page)))
-                      (send-page (lambda (servers) (answer-about-worker servers name asked-by))
-                                 servers)))))))))))
+               (ecase part
+                 (:page (send-page #'live-page servers))
+                 (:events
+                  (defer-reply (reply :timeout nil)
+                    (let ((stream (start-event-stream reply :heartbeat nil)))
+                      (when stream
+                        (add-viewer servers stream (outgoing-stream-framing stream))))))
+                 (:worker
+                  (let ((name (hunchentoot:query-string*))
+                        (asked-by (hunchentoot:header-in* :live-page)))
+                    (send-page (lambda (servers) (answer-about-worker servers name asked-by))
+                               servers))))))))))

@@ -122,10 +122,8 @@ unsent octets than its high-water mark: :DROP ends its connection; :SKIP leaves 
 there is room.  With BROKER, a BROKER, messages reach the subscribers of all channels called NAME, a
 string, in all processes whose brokers have the same engine."
   (check-type when-full (member :drop :skip))
-  (check-type broker (or null broker))
-  (if broker
-      (check-type name string)
-      (check-type name (or null string)))
+  (when broker
+    (check-type name string))
   (%make-channel when-full (and name (coerce name 'simple-string)) broker))
 
 (defmacro with-channel ((channel) &body body)
