@@ -105,8 +105,8 @@ exit hooks of the program.  Signals an error on a Lisp other than SBCL, ECL and 
 ;;; Dispatchers with pages for those that watch servers
 
 (defun send-page (page servers)
-  "Answers the current request with PAGE, a function as METRICS-PAGE, of SERVERS; if these are (), of
-the acceptor that serves it.  Its fourth value is a plist of further headers."
+  "Answers the current request with PAGE, a function as METRICS-PAGE, of SERVERS, or, for (), of the
+acceptor that serves it.  Its fourth value is a plist of further headers."
   (multiple-value-bind (status type octets headers)
       (funcall page (or servers (list hunchentoot:*acceptor*)))
     (setf (hunchentoot:return-code*) status

@@ -262,18 +262,13 @@ connection's outcome."
 (defmethod end-stream ((taskmaster recycling-taskmaster) deferred-response shared-queue)
   (call-resuming deferred-response
                  (lambda ()
-                   (let ((stream (deferred-reply-stream
-                                  (deferred-response-context deferred-response)))
-                         (exchange (deferred-response-exchange deferred-response)))
-                     (when (typep stream 'reply-stream)
-                       (note-sent-beside stream shared-queue))
-                     ;; The head was sent by another call, in another dynamic context.
-                     (when (persists-p (exchange-protocol exchange))
-                       (setf *finish-processing-socket* nil))))))
+                   (when (typep *hunchentoot-stream* 'reply-stream)
+                     (note-sent-beside *hunchentoot-stream* shared-queue))
+                   ;; The head was sent by another call, in another dynamic context.
+                   (when (persists-p (exchange-protocol *exchange*))
+                     (setf *finish-processing-socket* nil)))))
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)
-  (let ((context (deferred-response-context deferred-response))
-        (exchange (deferred-response-exchange deferred-response)))
-    (end-context context)
-    (finish-access exchange)            ; a stream may have begun
-    (note-cut exchange)))
+  (end-context (deferred-response-context deferred-response))
+  (finish-access (deferred-response-exchange deferred-response)) ; a stream may have begun
+  (note-cut (deferred-response-exchange deferred-response)))
