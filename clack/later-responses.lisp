@@ -185,6 +185,4 @@ The response may come later."
     (conclude-request exchange)))
 
 (defmethod drop-deferred ((server clack-server) deferred-response)
-  (let ((exchange (deferred-response-exchange deferred-response)))
-    (note-served exchange)
-    (abandon-content (exchange-http exchange))))
+  (note-served (deferred-response-exchange deferred-response)))

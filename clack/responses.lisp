@@ -195,14 +195,11 @@ asked; see RFC 9110, sections 13 and 14.  HEADERS, a plist, are those of the res
                     :etag (coded-tag (version-tag version) coding)
                     :accept-ranges "bytes"))
          (tag (header :etag headers)))
-    (flet ((refuse (status text &rest others)
+    (flet ((refuse (status text &optional range)
              (send-text exchange status text
                         ;; With what says which version this is about.
-                        (append others
-                                (loop for (name value) on headers by #'cddr
-                                      when (member (header-name name)
-                                                   '(:vary :etag :last-modified))
-                                        collect name and collect value)))))
+                        (list :content-range range :etag tag :vary (header :vary headers)
+                              :last-modified (header :last-modified headers)))))
       (ecase (if (= 200 status)
                  (precondition head tag (header :last-modified headers))
                  :proceed)
@@ -212,7 +209,7 @@ asked; see RFC 9110, sections 13 and 14.  HEADERS, a plist, are those of the res
          (multiple-value-bind (status range)
              (settle-range part version head status tag (header :vary headers))
            (if (and range (= 416 status))
-               (refuse status "The range lies beyond the end of the file." :content-range range)
+               (refuse status "The range lies beyond the end of the file." range)
                (send-whole exchange status
                            (with-headers (if range (list* :content-range range headers) headers)
                              :content-encoding (coding-name coding))
@@ -229,14 +226,6 @@ asked; see RFC 9110, sections 13 and 14.  HEADERS, a plist, are those of the res
                                       (and values (format nil "~{~A~^, ~}" values)))
                                others))))
 
-(defun file-octets (pathname)
-  "All octets of the file PATHNAME, on Lisps without descriptors; NIL where there is none."
-  (with-open-file (stream pathname :element-type 'octet :if-does-not-exist nil)
-    (when stream
-      (let ((octets (make-octets (file-length stream))))
-        (read-sequence octets stream)
-        octets))))
-
 (defun send-file-response (exchange status headers pathname)
   "Sends the file PATHNAME, or a compressed sibling of it, or the part for which the client has
 asked, with STATUS and HEADERS.  Without a Content-Type in HEADERS, the name of the file gives one,
@@ -247,26 +236,26 @@ as with Clack's other handlers.  Sends 404 where there is no readable file."
                     :content-type (or (media-type-of-file pathname t)
                                       "application/octet-stream"))))
     (flet ((caching-headers ()
-             (let ((headers (if (eql 200 status)
-                                (with-headers headers
-                                  :cache-control (cache-control-of
-                                                  (server-file-cache-control server) pathname))
-                                headers)))
-               (if siblings-p (with-vary headers) headers))))
+             (with-headers (if siblings-p (with-vary headers) headers)
+               :cache-control (and (eql 200 status)
+                                   (cache-control-of (server-file-cache-control server)
+                                                     pathname)))))
       (flet ((sent-p (file coding)      ; NIL where FILE is no readable regular file
                (if (readiness-supported-p)
                    (call-with-file file
                                    (lambda (part version)
                                      (send-version exchange status (caching-headers)
                                                    part version coding)))
-                   (let ((octets (and (pathname-name file) ; or it is a folder
-                                      (file-octets file))))
-                     (when octets
-                       (send-whole exchange status
-                                   (with-headers (caching-headers)
-                                     :content-encoding (coding-name coding))
-                                   (length octets) octets)
-                       t)))))
+                   (and (pathname-name file) ; or it is a folder
+                        (with-open-file (stream file :element-type 'octet :if-does-not-exist nil)
+                          (when stream
+                            (let ((octets (make-octets (file-length stream))))
+                              (read-sequence octets stream)
+                              (send-whole exchange status
+                                          (with-headers (caching-headers)
+                                            :content-encoding (coding-name coding))
+                                          (length octets) octets)
+                              t)))))))
         (multiple-value-bind (sibling coding)
             ;; An ETag or a Content-Encoding of the application is for the file itself.
             (and siblings-p
