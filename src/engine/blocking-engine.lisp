@@ -194,14 +194,6 @@ with the listener."
          (close-gently (connection-handle connection) nil 0))
        nil))))
 
-(defmethod milliseconds-queued ((engine blocking-engine) connection least)
-  (declare (ignore least))
-  (let ((descriptor (connection-descriptor connection)))
-    (cond ((plusp (connection-served connection)) 0) ; it has a worker of its own
-          ((minusp descriptor) (connection-queued connection))
-          ;; It may have waited in the kernel, too.
-          (t (or (quiet-milliseconds descriptor) (connection-queued connection))))))
-
 ;;; Serving a connection
 
 (defun handle-connection (engine worker connection)

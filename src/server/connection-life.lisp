@@ -72,24 +72,14 @@
              (setf (connection-input connection) :read))))
     outcome))
 
-(defparameter *long-seconds* 1
-  "After so many seconds of waiting for a thread, a request is served only if its client has not
-left meanwhile.  One that has closed only its sending side counts as one that has left.")
-
 (defun next-request-missing (exchange wait-p &optional program-p)
   "Reads the next request of the connection of EXCHANGE, with its content unless that is received as
 it comes, and stores it in EXCHANGE.  Returns NIL then, and without a request if PROGRAM-P and a
 program is to have its turn first: at each call with WAIT-P, otherwise when the first input has
 come.  Returns the outcome for the connection, as RESPOND does, where there is no request, unless
-WAIT-P, or it has waited for a thread for too long:
-
-  it has waited                          then
-  for *LONG-SECONDS*, and its client     it is not served, and counted as :LEFT
-  has left meanwhile
-  for longer than :QUEUE-TIMEOUT         it is answered 503, and counted as :QUEUE"
+WAIT-P, or it has waited for a thread for longer than :QUEUE-TIMEOUT: then it is answered 503."
   (let* ((application (exchange-application exchange))
          (connection (exchange-connection exchange))
-         (engine (exchange-engine exchange))
          (http nil)
          (phase nil)
          (head nil))
@@ -139,18 +129,11 @@ WAIT-P, or it has waited for a thread for too long:
        (setf (exchange-head exchange) head
              (exchange-status exchange) nil
              (exchange-counted-p exchange) nil)
-       (let* ((limit (as-milliseconds (limits-queue-seconds (application-limits application))))
-              (long (as-milliseconds *long-seconds*))
-              (least (if limit (min limit long) long))
-              (queued (milliseconds-queued engine connection least)))
-         (cond ((< queued least) nil)
-               ((and (<= long queued) (http-base http) (io-event-p (http-base http) :end))
-                (count-late engine :left)
-                :close)
-               ((and limit (<= limit queued))
-                (reject application http (make-refusal :queue-timeout) head)
-                (count-late engine :queue)
-                :close)))))))
+       (let ((limit (as-milliseconds (limits-queue-seconds (application-limits application)))))
+         (when (and limit (<= limit (milliseconds-queued connection)))
+           (reject application http (make-refusal :queue-timeout) head)
+           (count-late (exchange-engine exchange) :queue)
+           :close))))))
 
 ;;; Reading a request
 

@@ -135,16 +135,6 @@ Connections:
                        did not take, :LINGER, of the client's close after the last reply, :EVICTED,
                        idle while others waited, and further kinds
 
-  :READY-WAIT          how many seconds a ready connection waits for a thread: the latest sample, or
-                       the current one if that is longer.  A few samples are taken each second
-  :READY-WAITS         all samples, a histogram like :DURATIONS.  Both are NIL where connections are
-                       not parked
-
-  :DECISIONS           how often each decision about threads was made, a plist: to :RESUME or
-                       :LAUNCH some; to :SUSPEND one because too many ran, or to :LIMIT them because
-                       the maximum was lowered; to accept connections without a thread,
-                       :ACCEPT-OVERFLOW; and the rests of the housekeeping thread, :SHORT-NAP,
-                       :LONG-NAP or :IDLE-WAIT.  NIL where connections are not parked
   :TIMERS              timers of RUN-AFTER, a plist: how many are :PENDING, and how many were :RUN,
                        and have :FAILED by an error or the end of their thread
 

@@ -56,9 +56,6 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
     (:rejected-by-status :counter "requests_rejected_total"
      "Requests that the server itself answered with an error." "status")
     (:failed :counter "failures_total" "Errors outside of request handlers.")
-    (:ready-waits :histogram "thread_wait_seconds"
-     "Samples of how long a ready connection waits for a thread.")
-    (:ready-wait :gauge "thread_wait_latest_seconds" "The latest sample, or the current wait.")
     (:threads :gauge "threads" "Threads that serve or wait to.")
     (:busy :gauge "threads_busy" "Threads that have a connection or run a timer.")
     (:standby :gauge "threads_standby" "Threads that wait for something to do.")

@@ -357,17 +357,3 @@ is the connection that has it, and SERVED a recorder of the calls of the handler
       (is (equal "Hey!" (response-text (read-response late))))
       (is (= 2 (recorded-count served)))
       (is (zerop (ended-by :queue))))))
-
-(define-front-test (a-request-whose-client-left-while-it-waited-is-not-served
-                    :needs :noticed-leaving)
-  (with-growing-limit (seconds)
-    (with-late-request (() gate served left)
-      (disconnect left)
-      (open-gate gate)
-      (is (equal "Hey!" (response-text (read-response holder))))
-      (eventually ("the request to be dropped, or served")
-        (or (= 2 (recorded-count served)) (plusp (ended-by :left))))
-      (when (= 2 (recorded-count served))
-        (come-too-late))                ; the server, likewise
-      (await-ended-by :left)
-      (await-next))))

@@ -69,6 +69,16 @@ if the peer has left."
   "The parts of answers that CONNECTION has not sent, a list; see SEND-QUEUE-PARTS."
   (send-queue-parts (connection-queue connection)))
 
+(defun milliseconds-queued (connection)
+  "For how many milliseconds, an integer, the input of CONNECTION has waited for a worker, which has
+just read it; 0 where that is not known."
+  (let ((descriptor (connection-descriptor connection)))
+    (cond ((and (plusp (connection-served connection)) (not (connection-parkable-p connection)))
+           0)                           ; it has a worker of its own
+          ((minusp descriptor) (connection-queued connection))
+          ;; It may have waited in the kernel, too.
+          (t (or (quiet-milliseconds descriptor) (connection-queued connection))))))
+
 (defun unfinished-p (connection)
   "True if the peer of CONNECTION may not have got its answer yet, or a worker is to look at it."
   (or (connection-output connection)
@@ -85,13 +95,13 @@ socket away; else NIL."
 
 (defparameter *deadline-kinds*
   '(:handshake :first-byte :head :body :idle :handler :deferred :write :linger
-    :queue :left :evicted)
+    :queue :evicted)
   "The reasons for which the sentinel ends connections.  One of these took too long: a TLS
 handshake, the first octet of a new connection, the rest of a request's head or of its content,
 the next request, a handler, a reply that was to come later, the peer's taking of output, or its
-end after the last reply.  Or a request waited too long for a worker, or its peer has left
-meanwhile; or the connection waited while others needed its descriptor or memory.  The layer above
-may use other kinds.")
+end after the last reply.  Or a request waited too long for a worker, or
+the connection while others needed its descriptor or memory.  The layer above may use other
+kinds.")
 
 (defparameter *refusal-reasons* '(:threads :address)
   "The reasons for which an engine refuses a connection that it has just accepted: all threads

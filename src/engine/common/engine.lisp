@@ -182,11 +182,6 @@ CONNECTION, which defers interrupts until it has recorded the other owner."))
 that the worker wakes.  DIRECTION is :INPUT, so that the client can still be told why, or
 :OUTPUT, which ends both halves.  The value does not matter."))
 
-(defgeneric milliseconds-queued (engine connection least)
-  (:documentation "For how many milliseconds, an integer, the input of CONNECTION of ENGINE has
-waited for a worker, which is the caller, and has just read it; 0 where that is less than LEAST, or
-not known.  Costs next to nothing while no connection waits for long."))
-
 (defgeneric leave-listener (engine)
   (:documentation "Wakes the workers of ENGINE that wait for its listener.  Called once,
 when ENGINE accepts nothing more."))

@@ -188,7 +188,6 @@ that it is time to look around."
                   (counter-add waiting -1))))
         (let ((woken-p (or (eq :wakeup token) (member :wakeup others))))
           (when woken-p                 ; seldom; no other worker was woken by it
-            (end-sample engine)
             (compare-and-set (engine-wakeup-pending-p engine) t nil)
             (setf others (remove :wakeup others)))
           (cond (others

@@ -51,11 +51,7 @@ use.")
   (target 1 :type fixnum)               ; how many workers may wait
   (excess 0 :type fixnum)               ; how many should be suspended; each one counts it down
   (calm-p nil)                          ; no worker was blocked or missing lately
-  (sentinel-idle-p nil)                 ; wake the sentinel when no worker waits
-  ;; Samples of how long a ready connection waits for a worker, in MICROSECONDS: see SAMPLE-WAIT.
-  (sampled-since 0 :type fixnum)        ; 0 while none is under way
-  (latest-wait 0 :type fixnum)
-  (waits (make-tally-sheet) :type tally-sheet :read-only t))
+  (sentinel-idle-p nil))                ; wake the sentinel when no worker waits
 
 (defstruct (ready-worker (:include worker)
                          (:constructor make-ready-worker (engine number)))
@@ -183,51 +179,12 @@ in MILLISECONDS, or a little later.  Its value does not matter."
 (defmethod call-when-pool-serves ((engine ready-engine) function)
   (schedule engine 0 function))
 
-;;; How long a ready connection waits for a worker, sampled at no cost to requests.  While no
-;;; worker waits, the kernel alone knows when a connection became ready.  So a few times a second
-;;; the sentinel wakes a worker then: the wakeup takes its place behind all that is ready.  One
-;;; sample is under way at a time, so its slots have one writer: the sentinel, and then the worker
-;;; that gets the wakeup.
-
-(defun sample-wait (engine)
-  "Begins a sample, in the sentinel of ENGINE, or sends the one under way again: its worker may have
-died."
-  (let ((begins-p (zerop (engine-sampled-since engine))))
-    (when begins-p
-      (setf (engine-sampled-since engine) (microseconds)))
-    (if (and begins-p (somebody-waits-p engine))
-        (end-sample engine)
-        (wake-one (engine-poller engine)))))
-
-(defun end-sample (engine)
-  "Ends the sample under way, if any: the caller got the wakeup."
-  (let ((since (engine-sampled-since engine)))
-    (when (plusp since)
-      (setf (engine-latest-wait engine) (- (microseconds) since)
-            (engine-sampled-since engine) 0)
-      (note-duration (engine-waits engine) (engine-latest-wait engine)))))
-
-(defmethod milliseconds-queued ((engine ready-engine) connection least)
-  "Trusts the samples only where the kernel does not know when the input came."
-  (let* ((since (engine-sampled-since engine))
-         (under-way (if (zerop since) 0 (- (microseconds) since))))
-    (if (<= (* 1000 least) (max (engine-latest-wait engine) under-way))
-        (or (quiet-milliseconds (connection-descriptor connection))
-            (floor under-way 1000))
-        0)))
-
 (defun unseen-p (connection)
   "True if CONNECTION, which has no owner, has not had a worker yet, or waits for its next turn."
   (or (eq :turn (connection-awaiting connection))
       (null (connection-data connection))))
 
 ;;; Its statistics, and the lists of its workers and connections
-
-(defmethod waits-for-worker ((engine ready-engine))
-  (let ((since (engine-sampled-since engine)))
-    (values (/ (max (engine-latest-wait engine) (if (zerop since) 0 (- (microseconds) since)))
-               1000000.0)
-            (histogram (copy-seq (engine-waits engine))))))
 
 (defmethod worker-activity ((worker ready-worker))
   (let ((stamp (ready-worker-stamp worker)))

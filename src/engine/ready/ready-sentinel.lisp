@@ -287,7 +287,6 @@ the next few looks follow closely, the first after requests had time to block."
                                   (taker-given-up-p (connection-queue connection) now))
                          (give-output-up engine connection :write)))
                      (engine-table engine)))
-  (sample-wait engine)
   (call-while-accepting engine (lambda () (rearm-listener engine)))
   (maintain-pool engine))
 
