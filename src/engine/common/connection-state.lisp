@@ -47,7 +47,6 @@ different moments."
   ;; :ANSWER while it is parked, or about to be, until somebody has an answer for it; :TURN while it
   ;; is queued for a worker, with requests that may have come; else NIL.
   (awaiting nil :type (member nil :answer :turn))
-  (untouched-p nil)                     ; since it was parked, no worker began to look at its input
   ;; It was answered for the last time, and waits for its peer's end: its input is dropped.
   (lingers-p nil))
 
@@ -115,8 +114,7 @@ serve; or the address of its peer has as many as it may.")
   "Lets the sentinel end CONNECTION at TIME, in MILLISECONDS, or NIL for never.  KIND, a keyword,
 says what the connection waits for.  With :PAUSE and :DEFERRED, a parked CONNECTION is served at
 that time and not ended, and one that has a worker is left to that.  With :PAUSE and :BODY it
-waits for the rest of a request: only the poller waits for its peer, and it is the last to give
-way when descriptors run out."
+waits for the rest of a request: only the poller waits for its peer."
   (setf (connection-deadline-kind connection) kind
         (connection-deadline connection) time))
 

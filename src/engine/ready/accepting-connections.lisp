@@ -47,7 +47,7 @@ connections, which the poller will not report."
                (note-trouble engine :accept
                              (make-condition 'accept-failed
                                              :kind kind :cause (error-text (- descriptor)))))
-             (when (and (eq :exhausted kind) (evict-idle-connections engine))
+             (when (and (eq :exhausted kind) (evict-for-descriptor engine))
                (rearm-listener engine)))) ; behind the ends that are left to workers
         (return-from take-connection nil)))
     (let* ((connection (unless-returned

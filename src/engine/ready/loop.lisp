@@ -255,9 +255,7 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
              (t :broken)))
       ((connection-outcome connection))
       (t
-       (setf (connection-deadline connection) nil)
-       (order-writes)                   ; see TIME-OUT-IF-DUE
-       (setf (connection-untouched-p connection) nil
+       (setf (connection-deadline connection) nil
              (connection-awaiting connection) nil)
        (let ((outcome (interruptibly (serve (engine-service engine) connection))))
          (unless (gone-p connection)
@@ -314,7 +312,6 @@ cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited tim
                                                 (+ (milliseconds) (engine-idle engine)))))
   ;; Watch it before another thread can own it: that owner could close the descriptor, and the
   ;; next connection might have the same number.
-  (setf (connection-untouched-p connection) t)
   (let ((result (if (connection-watched connection)
                     0
                     (with-send-queue ((connection-queue connection))

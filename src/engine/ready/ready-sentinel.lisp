@@ -270,8 +270,6 @@ the next few looks follow closely, the first after requests had time to block."
 ;;;                                       that time
 ;;;   overdue, parked                     the service gives notice    closed gently
 ;;;   overdue, parked                     otherwise                   closed
-;;;   overdue, owned                      its owner has not begun to  left to its owner
-;;;                                       look at its input
 ;;;   overdue, owned                      otherwise                   shut down, for its owner to
 ;;;                                                                   close
 ;;;   overdue, owned                      its handler has run too long  left to its service
@@ -316,13 +314,9 @@ the next few looks follow closely, the first after requests had time to block."
            (with-send-queue ((connection-queue connection)) ; its descriptor stays open meanwhile
              (when (and (owned-p connection)
                         ;; May its owner be waiting for its peer?  One that has just set a deadline
-                        ;; for the rest of a request is about to park.  One that has not begun to
-                        ;; look at the input waits for a processor only.  It takes the deadline away
-                        ;; before it begins, so a deadline that is read after this holds.
+                        ;; for the rest of a request is about to park.
                         (not (awaits-p connection :pause :body :deferred))
-                        (or (not (connection-untouched-p connection)) (unfinished-p connection))
-                        (progn (order-reads)
-                               (overdue-p connection now)))
+                        (overdue-p connection now))
                (count-late engine (connection-deadline-kind connection))
                (setf (connection-deadline connection) nil)
                (shut-descriptor (connection-descriptor connection) :io)))))))
@@ -350,24 +344,26 @@ queued for one."
   (end-queue (connection-queue connection) t)
   (count-late engine kind))
 
-(defun evict-connections (engine share order)
+;;; First those without a deadline, whose peers do not take their output; then those that would end
+;;; first anyway.  Not all of them, but not one either: else the next client, or octet, would search
+;;; all connections again.
+
+(defun evict-connections (engine share wanted-p)
   "Ends a SHARE, a rational, of the connections of ENGINE without an owner, or with output left, for
-which ORDER, a function, returns a number: those with the least.  Not all of them must end, but not
-one either: else the next client, or octet, would search all connections again.  True if there were
-any.  The caller owns none of them."
-  (let ((entries '()))
+which WANTED-P, a function, is true.  True if there were any.  The caller owns none of them."
+  (let ((connections '()))
     (map-connections (lambda (connection)
-                       (let ((number (and (or (parked-p connection) (connection-output connection))
-                                          (funcall order connection))))
-                         (when number
-                           (push (cons number connection) entries))))
+                       (when (and (or (parked-p connection) (connection-output connection))
+                                  (funcall wanted-p connection))
+                         (push (cons (or (connection-deadline connection) 0) connection)
+                               connections)))
                      (engine-table engine))
-    (loop repeat (ceiling (* share (length entries)))
-          for (nil . connection) in (stable-sort (nreverse entries) #'< :key #'car)
+    (loop repeat (ceiling (* share (length connections)))
+          for (nil . connection) in (stable-sort (nreverse connections) #'< :key #'car)
           do (if (connection-output connection)
                  (give-output-up engine connection :evicted)
                  (as-owner (claim-parked connection)
-                   (cond ((not (funcall order connection)) ; it was served meanwhile
+                   (cond ((not (funcall wanted-p connection)) ; it was served meanwhile
                           (park-again engine connection))
                          ((unfinished-p connection)
                           (give-output-up engine connection :evicted)
@@ -378,33 +374,25 @@ any.  The caller owns none of them."
                           (count-late engine :evicted)
                           (setf (connection-deadline-kind connection) :evicted)
                           (end-with-notice engine connection))))))
-    entries))
+    connections))
 
-(defun evict-idle-connections (engine)
-  "Ends some connections of ENGINE: without descriptors no other client comes in.  First those that
-have idled longest; then those that wait for the rest of a request, whose deadlines come soon; last
-those whose peers do not take their output.  True if there were any that might end."
-  (evict-connections engine 1/64
-                     (lambda (connection)
-                       (let ((deadline (or (connection-deadline connection) 0)))
-                         (cond ((connection-output connection) (+ deadline most-positive-fixnum))
-                               ((unfinished-p connection) nil)
-                               ((awaits-p connection :pause :body) (+ deadline (ash 1 50)))
-                               (t deadline))))))
+(defun evict-for-descriptor (engine)
+  "Ends some connections of ENGINE that idle, or wait for the rest of a request; else some whose
+peers do not take their output.  True if there were any."
+  (or (evict-connections engine 1/64 (complement #'unfinished-p))
+      (evict-connections engine 1/64 #'connection-output)))
 
 (defun evict-oldest (engine)
-  "Ends an eighth of the connections of ENGINE that have memory, if it is a ready engine: first
-those without a deadline, whose peers do not take their output, and then those that would end first
-anyway.  True if any memory came free at once.  The caller owns none of them."
+  "Ends an eighth of the connections of ENGINE that have memory, if it is a ready engine.  True if
+any memory came free at once.  The caller owns none of them."
   (let ((before (client-memory-reserved)))
     (when (typep engine 'ready-engine)
       (evict-connections engine 1/8
                          (lambda (connection)
                            (let ((queue (connection-queue connection)))
-                             (and (or (plusp (send-queue-reserved queue))
-                                      (and (not (send-queue-dead-p queue))
-                                           (input-kept-p (engine-service engine) connection)))
-                                  (or (connection-deadline connection) 0))))))
+                             (or (plusp (send-queue-reserved queue))
+                                 (and (not (send-queue-dead-p queue))
+                                      (input-kept-p (engine-service engine) connection)))))))
     (< (client-memory-reserved) before)))
 
 (defun make-room-for-output (engine queue)
