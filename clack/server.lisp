@@ -357,7 +357,8 @@ with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
     (and engine (list-engine-connections engine))))
 
 (defmethod ready-p ((server clack-server))
-  (engine-ready-p (application-engine server)))
+  (let ((engine (application-engine server)))
+    (and engine (welcoming-p engine))))
 
 (defmethod place-of ((server clack-server))
   (place-text (server-address server) (server-port server)))

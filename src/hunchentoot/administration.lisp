@@ -25,7 +25,7 @@
 
 (defmethod ready-p ((server parallel-acceptor))
   (let ((engine (server-engine server)))
-    (and engine (engine-ready-p engine))))
+    (and engine (welcoming-p engine))))
 
 (define-condition recycling-taskmaster-corrupted-error (recycling-error)
   ((acceptor :initarg :acceptor :reader corrupted-acceptor)

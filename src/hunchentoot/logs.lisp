@@ -252,7 +252,8 @@ tells how many were left out.  Never signals an error."
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
         (status (protocol-error-status refusal)))
     (count-as status taskmaster)
-    (log-rejection acceptor (http-address http) status method uri protocol headers)))
+    (log-rejection acceptor (http-address http) status method uri protocol headers))
+  (call-next-method))
 
 (defmethod note-failed-handshake ((taskmaster recycling-taskmaster) condition)
   "Counts and logs that CONDITION has ended a handshake of TASKMASTER."

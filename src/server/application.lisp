@@ -19,9 +19,7 @@ After an error, the engine counts it and closes the connection."))
 (defgeneric reads-first-p (application)
   (:documentation "True when a program may read a connection of APPLICATION before the server does:
 then RESPOND gets an EXCHANGE without head.")
-  (:method (application)
-    (declare (ignore application))
-    nil))
+  (:method ((application t)) nil))
 
 (defgeneric application-limits (application)
   (:documentation "The LIMITS for requests to APPLICATION."))
@@ -41,9 +39,7 @@ reply; NIL for no limit."))
 (defgeneric handshake-context (application)
   (:documentation "The TLS-CONTEXT with which the server does the handshakes of connections to
 APPLICATION; NIL where they have none, or where PROGRAM-STREAM does them.")
-  (:method (application)
-    (declare (ignore application))
-    nil))
+  (:method ((application t)) nil))
 
 (defgeneric program-stream (application socket-stream)
   (:documentation "The stream from which requests to APPLICATION are read.  It is made of
@@ -72,9 +68,7 @@ called for GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
 (defgeneric content-as-it-comes-p (application head)
   (:documentation "True when APPLICATION responds to the request HEAD at once, and receives its
 content as it reads.")
-  (:method (application head)
-    (declare (ignore application head))
-    nil))
+  (:method ((application t) (head t)) nil))
 
 (defgeneric content-refused (application refusal)
   (:documentation "Ends the current request to APPLICATION because of REFUSAL, a PROTOCOL-ERROR
@@ -85,11 +79,7 @@ and the reader of the content gets REFUSAL as an error."))
   (:documentation "Counts and logs a request to APPLICATION over HTTP that the server refuses
 without a call of RESPOND, because of REFUSAL, a PROTOCOL-ERROR.  METHOD, URI, PROTOCOL and
 HEADERS, an alist, are NIL where they are not known.")
-  (:method (application http refusal &optional method uri protocol headers)
-    (declare (ignore application http refusal method uri protocol headers))
-    nil)
-  (:method :after ((application http-service) http refusal
-                   &optional method uri protocol headers)
+  (:method ((application http-service) http refusal &optional method uri protocol headers)
     (declare (ignore http method uri protocol headers))
     (let ((name (protocol-error-refusal refusal)))
       (when (member name '(:no-memory :tls-to-plain-http :malformed-proxy-header

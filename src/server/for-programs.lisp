@@ -117,7 +117,6 @@ Threads:
   :BUSY                those that have a connection or run a timer
   :KEEP-ALIVE-WAITING  busy ones that wait for the next request of their connection
   :MADE, :ENDED        how many were made, and have ended
-  :SUSPENDS, :RESUMES  how often one was suspended, and needed again
 
 Connections:
   :ACCEPTED            how many were accepted
@@ -128,7 +127,7 @@ Connections:
   :QUEUED              open ones that have a request and wait for a thread
   :REFUSED             those that were refused
   :REFUSED-BY          the same by reason, a plist: :THREADS, all of which served; :ADDRESS, which
-                       had as many connections as it may; :DESCRIPTORS, of which there were too many
+                       had as many connections as it may
   :EXPIRED             those that were ended because they took too long or held up others
   :EXPIRED-BY          the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new one,
                        rest of a :HEAD, :IDLE between requests, :WRITE, of a reply that the client
@@ -154,8 +153,6 @@ Requests:
                        or too slow.  Connections that were :REFUSED do not count
   :REJECTED-BY-STATUS  the same, a plist of statuses and numbers
   :FAILED              errors outside of handlers
-  :STALLS              how often a connection was parked because serving it made no progress, which
-                       is a defect of this library
 
   :HANDSHAKES-FAILED   TLS handshakes that failed, without those that :EXPIRED
   :HANDSHAKES-FAILED-BY

@@ -19,10 +19,6 @@ else usocket takes."
   (:documentation "True while SERVER, an acceptor of Hunchentoot's or a CLACK-SERVER, takes new
 requests.  NIL before its start, and as soon as a stop of it begins, soft or not."))
 
-(defun engine-ready-p (engine)
-  "True while ENGINE, or NIL for none, takes new requests."
-  (and engine (welcoming-p engine)))
-
 ;;; What engines tell
 
 (defun being-served-p (worker)

@@ -29,7 +29,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:engine-stats #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
    ;; pages for those that watch, and the main function of a program
-   #:place-of #:place-text #:ready-p #:engine-ready-p #:*loopback* #:make-page-test #:metrics-page
+   #:place-of #:place-text #:ready-p #:*loopback* #:make-page-test #:metrics-page
    #:stats-page #:connections-page #:readiness-page #:liveness-page #:live-page #:make-live-test
    #:watch-servers #:add-viewer #:answer-about-worker #:serve-and-exit #:begin-serving
    #:end-serving #:renew-files #:tell-operator

@@ -39,8 +39,7 @@ Returns the state before."
 (defun call-with-handler-limit (exchange function)
   "Calls FUNCTION, the handler of EXCHANGE, under the limit of its application.  Returns the values
 of FUNCTION."
-  (let ((seconds (limits-handler-seconds
-                  (application-limits (exchange-application exchange))))
+  (let ((seconds (limits-handler-seconds (application-limits (exchange-application exchange))))
         (http (exchange-http exchange)))
     (if (null seconds)
         (funcall function)
@@ -136,8 +135,7 @@ REQUEST is a HUNCHENTOOT:REQUEST, or an environment of Clack, a plist with :CLAC
 that whose handler, or application, the current thread calls.  Any thread may call this.  NIL
 without a request."
   (let ((exchange (limited-exchange-of request)))
-    (and exchange
-         (handler-timed-out-p exchange))))
+    (and exchange (handler-timed-out-p exchange))))
 
 (defun call-when-timed-out (function &optional request)
   "Has FUNCTION, without arguments, called once if the handler of REQUEST, as for
