@@ -337,20 +337,3 @@ waits for input, so that it can still tell its peer why.  Under the lock."
   (with-engine (engine)
     (when (find connection (engine-workers engine) :key #'worker-connection)
       (shut-down (connection-handle connection) (if (eq :input direction) :input :io)))))
-
-;;; The pool's proof that it serves.  A worker beyond the limit calls the functions of timers, so
-;;; this one looks at what the others do: whether one more may serve, or one has served, or waits
-;;; for a client that is given up once others wait.
-
-(defparameter *proof-seconds* 1/10
-  "How often a timer looks whether the pool serves, until it does.")
-
-(defmethod call-when-pool-serves ((engine blocking-engine) function)
-  (let ((served (durations-counted (durations-of-requests engine))))
-    (labels ((look ()
-               (if (or (not (full-p engine))
-                       (plusp (worker-count engine :keep-alive))
-                       (< served (durations-counted (durations-of-requests engine))))
-                   (funcall function)
-                   (schedule engine *proof-seconds* #'look))))
-      (schedule engine 0 #'look))))

@@ -41,4 +41,4 @@ subclasses SERVICE and is called through its generic functions.")
    #:change-reservation #:fits-in-heap-p
    #:make-room-in-heap
    ;; timers
-   #:timer #:schedule #:cancel #:call-when-pool-serves))
+   #:timer #:schedule #:cancel))

@@ -94,7 +94,8 @@ when the server begins to stop: STOPPING-P."
       ;; One question at a time, or a pool that hangs would collect them.
       (unless (or (null seconds) stopping-p (null engine) (eq engine (manager-asked manager)))
         (setf (manager-asked manager) engine)
-        (call-when-pool-serves engine on-answer)))))
+        ;; Where connections are parked, a request comes to the same workers from the same poller.
+        (schedule engine 0 on-answer)))))
 
 ;;; Errands
 

@@ -106,28 +106,26 @@ WATCHDOG, a string, is the number of microseconds for which its watchdog waits."
   (not (poll (lambda () (got-p manager "WATCHDOG=1")) seconds)))
 
 (define-server-test (the-watchdog-is-fed-only-while-the-pool-serves :needs :parking)
-  (dolist (parking '(t nil))
-    (with-manager (manager :watchdog "300000")
-      (with-serving-program (program
-                             (slow-page-forms)
-                             (signalled-acceptor
-                              (format nil ":taskmaster
-                                           (make-instance
-                                            'hunchentoot-recycling-taskmaster:recycling-taskmaster
-                                            :max-thread-count 1 :parking ~S)"
-                                      parking)))
-        (with-connection (idle)
-          (is (equal "0" (exchange-text idle "/entered")))
-          (loop repeat 3
-                do (forget-messages manager)
-                   (await-message manager "WATCHDOG=1")))
-        (with-connection (client)
-          (send-request client "/slow")
-          (eventually ("the watchdog to be hungry" :patience (* 6 *patience*))
-            (starved-p manager 1))
-          (release program)
-          (is (equal "slow" (response-text (read-response client)))))
-        (await-message manager "WATCHDOG=1")))))
+  (with-manager (manager :watchdog "300000")
+    (with-serving-program (program
+                           (slow-page-forms)
+                           (signalled-acceptor
+                            ":taskmaster
+                               (make-instance
+                                'hunchentoot-recycling-taskmaster:recycling-taskmaster
+                                :max-thread-count 1)"))
+      (with-connection (idle)
+        (is (equal "0" (exchange-text idle "/entered")))
+        (loop repeat 3
+              do (forget-messages manager)
+                 (await-message manager "WATCHDOG=1")))
+      (with-connection (client)
+        (send-request client "/slow")
+        (eventually ("the watchdog to be hungry" :patience (* 6 *patience*))
+          (starved-p manager 1))
+        (release program)
+        (is (equal "slow" (response-text (read-response client)))))
+      (await-message manager "WATCHDOG=1"))))
 
 ;;; The environment
 

@@ -236,8 +236,3 @@ which some failed."
     (list :pending (timers-count timers)
           :run (timers-run timers)
           :failed (timers-failed timers))))
-
-(defgeneric call-when-pool-serves (engine function)
-  (:documentation "Has FUNCTION, a function without arguments, called once, in a thread of ENGINE,
-when the pool of ENGINE has shown since this call that it can serve a request; never if it does not,
-or if ENGINE stops before.  Returns at once.  Any thread may call this."))

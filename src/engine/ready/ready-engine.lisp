@@ -175,10 +175,6 @@ in MILLISECONDS, or a little later.  Its value does not matter."
 (defmethod wake-from-client ((engine ready-engine) connection direction)
   (shut-if-owned connection (if (eq :input direction) :input :io)))
 
-;; A request comes to the same workers from the same poller.
-(defmethod call-when-pool-serves ((engine ready-engine) function)
-  (schedule engine 0 function))
-
 (defun unseen-p (connection)
   "True if CONNECTION, which has no owner, has not had a worker yet, or waits for its next turn."
   (or (eq :turn (connection-awaiting connection))
