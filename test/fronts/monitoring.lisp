@@ -312,6 +312,25 @@ is true."
   (find target (member-of server "workers")
         :key (lambda (row) (cdr (assoc "uri" row :test #'string=))) :test #'equal))
 
+(defvar *streams* nil
+  "A recorder of weak pointers to the streams of connections, for acceptors of the class NOTING.")
+
+(defclass noting () ())
+
+(defmethod hunchentoot:initialize-connection-stream :before ((acceptor noting) stream)
+  (record *streams* (uiop:symbol-call '#:sb-ext '#:make-weak-pointer stream)))
+
+(define-server-test (live-pages-that-were-closed-are-forgotten :needs :parking)
+  (let ((*front* :hunchentoot) (streams (make-recorder)))
+    (with-globals ((*streams* streams)
+                   (hunchentoot:*dispatch-table* (list (make-page :live-page "/live"))))
+      (serving (:mixin 'noting) ()
+        (with-connections (connections 30)
+          (mapc #'open-live-page connections))
+        (eventually ("the connections to end") (zerop (figure :open)))
+        (await-forgotten streams)
+        (is (= 30 (recorded-count streams)))))))
+
 (define-front-test (the-live-page-lets-nothing-run-but-its-own-script :modes (:plain))
   (watching (request) ((:live-page "/live")) nil
     (let* ((response (ask "/live")) (html (response-text response))

@@ -46,12 +46,14 @@
       (is (equal names (remove-duplicates names :test #'string=))))))
 
 (define-server-test (the-pool-grows-when-handlers-block-and-shrinks-again :needs :our-engine)
-  (with-busy-threads (acceptor 20 :standby-thread-count 2)
-    (is (equal "quick" (ask-text "/quick")))
-    (is (<= 20 (figure :threads)))
-    (open-gate release)
-    (eventually ("the threads that are not needed any more to end")
-      (= 2 (figure :threads)))))
+  (with-acceptor (idle)
+    (with-busy-threads (acceptor 20 :standby-thread-count 2)
+      (is (equal "quick" (ask-text "/quick")))
+      (is (<= 20 (figure :threads)))
+      (open-gate release)
+      (eventually ("the threads that are not needed any more to end")
+        (= 2 (figure :threads))))
+    (is (zerop (getf (recycling:stats idle) :ended)) "Those at rest stay.")))
 
 (defun (setf most-threads) (count)
   "Sets how many threads *SERVER* may have."
