@@ -331,8 +331,10 @@ value is the number of interim ones."
         (send connection (post-head "/" "Content-Length: 10000"))
         (eventually ("the client to be told")
           (try-to-send connection "a")
-          (readable-p connection 1/10))
-        (is (= 408 (response-status (read-response connection))))))))
+          (readable-p connection 1/100))
+        (is (= 408 (response-status (read-response connection))))
+        (when *parking-p*
+          (await-ended-by :body))))))
 
 (define-front-test (who-has-sent-much-or-need-not-be-fast-has-time-for-the-rest :needs :our-content)
   (with-globals ((http:*content-grace* 0))
@@ -398,3 +400,17 @@ value is the number of interim ones."
       (with-connection (connection)
         (begin-to-expect connection "/all")
         (is (equal "late" (response-text (final-response connection "late"))))))))
+
+(define-server-test (waits-for-content-are-not-the-handlers-time :needs :our-content)
+  (with-growing-limit (seconds)
+    (serving (:mixin 'live :handler-timeout seconds)
+        (("/" (let ((stream (hunchentoot:raw-post-data :want-stream t)))
+                (read-byte stream)
+                (read-byte stream)
+                (poll #'recycling:request-timed-out-p (* 6/10 seconds)) ; for the sentinel
+                "in time")))
+      (with-connection (connection)
+        (send connection (post-head "/" "Content-Length: 2") "a")
+        (poll (constantly nil) (* 11/10 seconds))
+        (send connection "b")
+        (is (equal "in time" (text-in-time connection)))))))

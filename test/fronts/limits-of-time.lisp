@@ -185,7 +185,8 @@
         (eventually ("the handler to end") (recorded seen)))
       (is (equal '(t) (recorded seen)))
       (is (= 1 (ended-by :handler)))
-      (await-next))))
+      (await-next)
+      (is (= 1 (figure :errors))))))
 
 (define-front-test (a-handler-within-its-limit-is-not-disturbed :needs :our-http)
   (let ((seen (make-recorder)))
@@ -357,3 +358,22 @@ is the connection that has it, and SERVED a recorder of the calls of the handler
       (is (equal "Hey!" (response-text (read-response late))))
       (is (= 2 (recorded-count served)))
       (is (zerop (ended-by :queue))))))
+
+(define-front-test (a-kept-connection-whose-request-waits-for-a-thread-is-not-idle
+                    :modes (:plain) :needs :parking)
+  (with-growing-limit (seconds)
+    (let ((gate (make-gate)) (entered (make-gate)))
+      (with-front (request :idle-timeout seconds :read-timeout 60
+                           :worker-num 1 :max-thread-count 1)
+          (progn (open-gate entered)
+                 (await gate (* 4 *patience*))
+                 (reply 200 '() "Hey!"))
+        (with-connections (connections 2)
+          (destructuring-bind (holder waiting) connections
+            (promptly (exchange waiting "/word")
+                      (send-request holder "/")
+                      (await entered)
+                      (send-request waiting "/word"))
+            (poll (constantly nil) (+ seconds 1/3))
+            (open-gate gate)
+            (is (equal "word" (response-text (read-response waiting))))))))))

@@ -249,6 +249,15 @@ recorder of the codes of the ends."
             (recycling:client-left () t))))
       (await-codes ends 1006 1006 1006))))
 
+(define-front-test a-client-that-speaks-is-not-gone
+  (with-growing-limit (seconds)
+    (with-echoes (ends :websocket-idle-seconds seconds)
+      (with-talk (talk)
+        (loop repeat 4
+              do (is (equal '(:text "here") (promptly (poll (constantly nil) (* 4/10 seconds))
+                                                      (tell talk "here")
+                                                      (hear talk)))))))))
+
 ;;; Clients that take their time, or none
 
 (define-front-test (senders-wait-for-a-slow-client :modes (:plain :unparked :tls))

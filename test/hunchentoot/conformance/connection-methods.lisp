@@ -225,3 +225,11 @@ loop."))
     (with-connection (connection)
       (send-request connection "/")
       (is (closed-by-server-p connection)))))
+
+(define-server-test (a-stream-of-a-programs-own-idles-as-others-do
+                     :needs (:our-http :parking))
+  (serving (:mixin 'stream-wrapping :idle-timeout 1/2) (("/word" "word"))
+    (with-connection (connection)
+      (is (string= "word" (exchange-text connection "/word")))
+      (is-true (closed-by-server-p connection))
+      (await-ended-by :idle))))
