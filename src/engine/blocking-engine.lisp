@@ -32,8 +32,7 @@
                                 (service listener &key standby thread-limit accept-limit
                                                     (waiting-limit :half) idle-seconds))
                             (:conc-name engine-) (:copier nil))
-  "The engine for every platform: blocking accepts and blocking reads."
-  (timer-worker nil :type (or null worker))) ; it calls the functions of due timers
+  "The engine for every platform: blocking accepts and blocking reads.")
 
 (defmethod acquire-resources ((engine blocking-engine))
   (prepare-listener (engine-listener engine))
@@ -55,7 +54,13 @@
     (let ((step (next-step engine worker)))
       (case step
         (:end (return))
-        (:timers (run-timers-in-turn engine))
+        (:timers
+         (loop for function = (take-due-timer (engine-timers engine) (microseconds))
+               while function
+               do (run-timer engine function))
+         (with-engine (engine)
+           (set-worker-state worker :starting) ; it is about to look what is to be done
+           (notify-sentinel engine)))   ; which has disregarded the alarm meanwhile
         (t
          (let ((connection (if (eq :accept step) (accept-one engine worker) step)))
            (when connection
@@ -70,7 +75,6 @@ those that are due, or a queued connection to serve."
           (waits-p (member (worker-state worker) '(:starting :waiting)))
           (serves-p (eq (worker-state worker) :serving)))
       (cond ((due-timers-wait-p engine)
-             (setf (engine-timer-worker engine) worker)
              (set-worker-state worker :active) ; it takes no connection its place
              :timers)
             ((and (engine-queue engine)
@@ -96,26 +100,16 @@ those that are due, or a queued connection to serve."
 
 (defun due-timers-wait-p (engine)
   "True if a timer of ENGINE is due, and no worker sees to that.  Under the lock."
-  (let ((timers (engine-timers engine))
-        (worker (engine-timer-worker engine)))
+  (let ((timers (engine-timers engine)))
     (and (plusp (timers-count timers))
          (<= (timers-alarm timers) (microseconds))
-         (or (null worker) (eq :ended (worker-state worker))))))
+         (zerop (worker-count engine :active)))))
 
 (defun timer-worker-missing-p (engine)
   "True if a worker of ENGINE is to be made for a timer that is due.  Under the lock."
   (and (due-timers-wait-p engine)
        (may-launch-p engine)
        (zerop (worker-count engine :starting)))) ; else that sees to it first
-
-(defun run-timers-in-turn (engine)
-  "Calls the functions of the due timers of ENGINE."
-  (loop for function = (take-due-timer (engine-timers engine) (microseconds))
-        while function
-        do (run-timer engine function))
-  (with-engine (engine)
-    (setf (engine-timer-worker engine) nil)
-    (notify-sentinel engine)))          ; it has disregarded the alarm meanwhile
 
 (defun assign-connection (worker connection)
   "Makes WORKER the one that serves CONNECTION, and returns it.  Under the lock."

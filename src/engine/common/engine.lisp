@@ -15,13 +15,14 @@
 ;;;; The states of a worker.
 ;;;;
 ;;;;   state         what its thread does                           may become
-;;;;   :starting     is being made; it counts already, so that      :waiting :ended
-;;;;                 no second one is made for the same need
+;;;;   :starting     is being made, or has run timers; it counts      :waiting :active
+;;;;                 already, so that no second one is made for the   :serving :ended
+;;;;                 same need
 ;;;;   :waiting      waits for a connection                         :serving :ended
 ;;;;   :serving      serves a request of its connection             :keep-alive :waiting :ended
 ;;;;   :keep-alive   keeps its connection, waits for its next       :serving :waiting :ended
 ;;;;                 request
-;;;;   :active       calls the functions of timers                  :serving :waiting :ended
+;;;;   :active       calls the functions of timers                  :starting :ended
 ;;;;   :ended        left the pool; its thread ends by itself
 ;;;;
 ;;;; In the ready engine, where connections are not tied to workers, :ACTIVE stands for all in the

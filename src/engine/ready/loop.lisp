@@ -340,11 +340,6 @@ if it finds a request in a buffer."
                     (queue-events engine (list (connection-token connection)))
                     (drop-connection engine connection))))
 
-(defun park-again (engine connection)
-  "Parks CONNECTION, which the caller owns and has not served."
-  (unless (eq :parked (park engine connection t))
-    (requeue-connection engine connection)))
-
 (defun watch-under-lock (engine connection both-p)
   "Has the poller of ENGINE watch CONNECTION for input; if BOTH-P, for output too, from then on for
 good.  An event comes if it takes more by now.  Returns 0 or minus an error number."

@@ -300,7 +300,7 @@ the next few looks follow closely, the first after requests had time to block."
              (time-out-handler (engine-service engine) connection)))
           ((as-owner (claim-parked connection)
              (cond ((not (due-p))       ; it was served and parked again since
-                    (park-again engine connection))
+                    (requeue-connection engine connection))
                    ((left-to-workers-p engine connection now))
                    ((and (overdue-p connection now) (awaits-p connection :pause :deferred))
                     (setf (connection-deadline connection) nil)
@@ -364,10 +364,10 @@ which WANTED-P, a function, is true.  True if there were any.  The caller owns n
                  (give-output-up engine connection :evicted)
                  (as-owner (claim-parked connection)
                    (cond ((not (funcall wanted-p connection)) ; it was served meanwhile
-                          (park-again engine connection))
+                          (requeue-connection engine connection))
                          ((unfinished-p connection)
                           (give-output-up engine connection :evicted)
-                          (park-again engine connection))
+                          (requeue-connection engine connection))
                          ((and (not (input-kept-p (engine-service engine) connection))
                                (left-to-workers-p engine connection (milliseconds))))
                          (t
