@@ -154,12 +154,6 @@ else another one might close the listener before."
   (wait-for-change engine (min 5 (max *least-stop-seconds* (or seconds 5)))
                    (lambda () (<= (pool-size engine) (busy-count engine)))))
 
-(defgeneric resting-p (worker)
-  (:documentation "True if WORKER has nothing to finish, and will end by itself when asked.
-Called with the lock held.")
-  (:method ((worker worker))
-    (eq (worker-state worker) :waiting)))
-
 (defun await-empty-pool (engine seconds)
   "Waits up to SECONDS, a real or NIL for no limit, until ENGINE has no worker, save the caller."
   (wait-for-change engine seconds
@@ -193,7 +187,7 @@ LIST-ENGINE-CONNECTIONS."
   (with-engine (engine)
     (loop for worker in (engine-workers engine)
           for state = (worker-state worker)
-          unless (resting-p worker)
+          unless (member (worker-activity worker) '(:waiting :suspended)) ; it ends by itself
             collect (list :worker (worker-number worker)
                           :state (or (getf '(:serving :active :keep-alive :idle) state) state)
                           :seconds (/ (worker-milliseconds worker) 1000.0)))))

@@ -81,10 +81,6 @@ use.")
   ;; Not the workers that wait: one that was resumed is on its way there.
   (- (pool-size engine) (busy-count engine)))
 
-(defmethod resting-p ((worker ready-worker))
-  (or (eq (worker-state worker) :suspended)
-      (and (eq (worker-state worker) :active) (zerop (ready-worker-stamp worker)))))
-
 ;;; Its sentinel
 
 (defparameter *idle-tick* 1
