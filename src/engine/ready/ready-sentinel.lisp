@@ -365,6 +365,8 @@ which WANTED-P, a function, is true.  True if there were any.  The caller owns n
                  (as-owner (claim-parked connection)
                    (cond ((not (funcall wanted-p connection)) ; it was served meanwhile
                           (requeue-connection engine connection))
+                         ((connection-lingers-p connection)
+                          (close-owned engine connection))
                          ((unfinished-p connection)
                           (give-output-up engine connection :evicted)
                           (requeue-connection engine connection))
@@ -377,10 +379,11 @@ which WANTED-P, a function, is true.  True if there were any.  The caller owns n
     connections))
 
 (defun evict-for-descriptor (engine)
-  "Ends some connections of ENGINE that idle; else some whose peers do not take their output, or owe
-the rest of a request.  True if there were any."
+  "Ends some connections of ENGINE that idle or linger; else some whose peers do not take their
+output, or owe the rest of a request.  True if there were any."
   (flet ((idle-p (connection)
-           (not (or (unfinished-p connection) (awaits-p connection :pause :body))))
+           (or (connection-lingers-p connection)
+               (not (or (unfinished-p connection) (awaits-p connection :pause :body)))))
          (held-up-p (connection)
            (or (connection-output connection) (not (unfinished-p connection)))))
     (or (evict-connections engine 1/64 #'idle-p)
