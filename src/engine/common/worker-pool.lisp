@@ -79,6 +79,7 @@ was raised.  Under the lock."
                               (count-failure engine)
                               (log-message engine :error "A thread ends, and is replaced: ~A"
                                            condition)))))
+      (clear-stack)                     ; another thread may get it
       (with-engine (engine)
         (retire worker)))))
 
