@@ -379,15 +379,16 @@ which WANTED-P, a function, is true.  True if there were any.  The caller owns n
     connections))
 
 (defun evict-for-descriptor (engine)
-  "Ends some connections of ENGINE that idle or linger; else some whose peers do not take their
-output, or owe the rest of a request.  True if there were any."
+  "Ends some connections of ENGINE that idle or linger; else some whose peers owe the rest of a
+request; else some whose peers do not take their output.  True if there were any."
   (flet ((idle-p (connection)
            (or (connection-lingers-p connection)
                (not (or (unfinished-p connection) (awaits-p connection :pause :body)))))
-         (held-up-p (connection)
-           (or (connection-output connection) (not (unfinished-p connection)))))
+         (owing-p (connection)
+           (not (unfinished-p connection))))
     (or (evict-connections engine 1/64 #'idle-p)
-        (evict-connections engine 1/64 #'held-up-p))))
+        (evict-connections engine 1/64 #'owing-p)
+        (evict-connections engine 1/64 #'connection-output))))
 
 (defun evict-oldest (engine)
   "Ends an eighth of the connections of ENGINE that have memory, if it is a ready engine.  True if
