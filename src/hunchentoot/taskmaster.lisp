@@ -271,11 +271,10 @@ ACCEPTOR."
       (multiple-value-list (local-name socket))))
 
 (defmethod check-head ((taskmaster recycling-taskmaster) head)
-  "Refuses a method that this version of Hunchentoot does not serve."
+  "Refuses a method that this version of Hunchentoot does not serve (RFC 9110, section 9)."
   (unless (or (null *methods-served*)
               (find (head-method head) *methods-served* :test #'string=))
     (error 'protocol-error :refusal :malformed-method :status 400
-                           :section "RFC 9110, section 9"
                            :reason "The method is not known here.")))
 
 (defgeneric content-received-early-p (acceptor method uri)

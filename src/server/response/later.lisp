@@ -134,12 +134,15 @@ stops before."
 ;;; Writing over it, from any thread
 
 (defun have-sent (suspended-exchange shared-queue)
-  "Has the owner of the connection send what of SHARED-QUEUE only that can send, and look at
-SUSPENDED-EXCHANGE."
-  (cond ((not (eq (bt:current-thread) (suspended-exchange-owner suspended-exchange)))
-         (resume suspended-exchange))
-        ((shared-queue-begun-p shared-queue)
-         (flush-queue (shared-queue-queue shared-queue)))))
+  "Sends what of SHARED-QUEUE no poller has sent, unless a worker keeps the connection for it: then
+has that send it, and look at SUSPENDED-EXCHANGE."
+  (let ((owner-p (eq (bt:current-thread) (suspended-exchange-owner suspended-exchange))))
+    (unless (if (and (shared-queue-begun-p shared-queue)
+                     ;; The owner may be in a function of the program for long.
+                     (or owner-p (null (suspended-exchange-keeper suspended-exchange))))
+                (not (flush-queue (shared-queue-queue shared-queue)))
+                owner-p)
+      (resume suspended-exchange))))
 
 (defun put-waiting (suspended-exchange shared-queue wait put)
   "Calls PUT, which returns what PUT-IN-SHARED-QUEUE does for SHARED-QUEUE, until that has taken its

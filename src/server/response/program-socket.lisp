@@ -64,9 +64,11 @@ on, output of the program is sent at once."
 ;;; Calling the program
 
 (defun call-program (socket function)
-  "Calls FUNCTION, of a program, without arguments.  A failure ends SOCKET."
+  "Calls FUNCTION, of a program, without arguments.  A failure ends SOCKET, but not one because the
+client of SOCKET has left: the program is told of that."
   (multiple-value-bind (condition backtrace) (call-catching function)
-    (when condition
+    (unless (or (null condition)
+                (and (typep condition 'client-left) (eq socket (client-left-source condition))))
       (fail-websocket socket condition backtrace))))
 
 (defun call-reader (socket octets)

@@ -165,16 +165,15 @@ waits also sends: it may be the owner, and all workers may wait."
       (loop until (or *giving-room-p* (room-p))
             do (when (eql 0 (milliseconds-left end))
                  (return nil))
-               (when (shared-queue-begun-p shared-queue)
-                 (when (send-queue-descriptor queue)
-                   (await-descriptor (send-queue-descriptor queue) :output
-                                     :until (earlier end (+ (milliseconds) 250)))
-                   (when (taker-given-up-p queue (milliseconds))
-                     (end-queue queue t)))
-                 (flush-queue queue))
-               (unless (and (shared-queue-begun-p shared-queue) (send-queue-descriptor queue))
-                 (wait-until #'room-p changed (send-queue-lock queue)
-                             (min 1/4 (/ (or (milliseconds-left end) 250) 1000)) nil))
+               (cond ((and (shared-queue-begun-p shared-queue) (send-queue-descriptor queue))
+                      (await-descriptor (send-queue-descriptor queue) :output
+                                        :until (earlier end (+ (milliseconds) 250)))
+                      (when (taker-given-up-p queue (milliseconds))
+                        (end-queue queue t))
+                      (flush-queue queue))
+                     (t                 ; another thread sends
+                      (wait-until #'room-p changed (send-queue-lock queue)
+                                  (min 1/4 (/ (or (milliseconds-left end) 250) 1000)) nil)))
             finally (return (room-p))))))
 
 ;;; The owner of the connection
