@@ -134,14 +134,17 @@ stops before."
 ;;; Writing over it, from any thread
 
 (defun have-sent (suspended-exchange shared-queue)
-  "Sends what of SHARED-QUEUE no poller has sent, unless a worker keeps the connection for it: then
-has that send it, and look at SUSPENDED-EXCHANGE."
-  (let ((owner-p (eq (bt:current-thread) (suspended-exchange-owner suspended-exchange))))
-    (unless (if (and (shared-queue-begun-p shared-queue)
-                     ;; The owner may be in a function of the program for long.
-                     (or owner-p (null (suspended-exchange-keeper suspended-exchange))))
-                (not (flush-queue (shared-queue-queue shared-queue)))
-                owner-p)
+  "Sends what of SHARED-QUEUE no poller has sent, unless a worker keeps the connection for it.  Has
+the owner of the connection do so otherwise, and look at SUSPENDED-EXCHANGE."
+  (let ((owner-p (eq (bt:current-thread) (suspended-exchange-owner suspended-exchange)))
+        (queue (shared-queue-queue shared-queue)))
+    (when (and (shared-queue-begun-p shared-queue)
+               ;; The owner may be in a function of the program for long.
+               (or owner-p
+                   (and (send-queue-waits-p queue)
+                        (null (suspended-exchange-keeper suspended-exchange)))))
+      (flush-queue queue))
+    (unless owner-p
       (resume suspended-exchange))))
 
 (defun put-waiting (suspended-exchange shared-queue wait put)
