@@ -229,7 +229,7 @@
     (dolist (file (loaded-files systems))
       (dolist (name (definitions-in file))
         (push (source-name (truename file)) (gethash (cons (layer-of file) name) places))))
-    (is (< 1000 (hash-table-count places)))
+    (is (< 500 (hash-table-count places)))
     (maphash (lambda (key files)
                (is (null (rest files)) "~A is defined in ~{~A~^ and in ~}." (rest key) files))
              places)))

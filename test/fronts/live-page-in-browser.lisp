@@ -147,7 +147,7 @@ look."
                                   .filter(c => c.getContext('2d')
                                                 .getImageData(0, 0, c.width, c.height)
                                                 .data.some(Boolean))
-                                  .length == 8") ; something is drawn in each chart
+                                  .length == 7") ; something is drawn in each chart
         (dolist (width '(360 1600))
           (emulate browser :width width :scheme "dark")
           (await-in-page browser "document.documentElement.dataset.theme == 'dark'")

@@ -98,7 +98,8 @@ still serves."
                  "--pid" (program-number program)))
           (with-connections (others 5)
             (is (every #'yo-p others))
-            (is (equal '(t nil nil nil nil nil) (mapcar #'yo-p (subseq idle 0 6))))
+            ;; Once the others have their last replies, they give way to each other.
+            (is (equal '(t nil t t t t) (mapcar #'yo-p (subseq idle 0 6))))
             (is (yo-p (first (last idle))))
             (send half "b")
             (is (equal "Hey!" (response-text (read-response half))))

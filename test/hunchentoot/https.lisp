@@ -312,7 +312,8 @@ one."
                               (send connection (coerce '(22 3 1) 'octet-vector)))))
           (fails-as :other #'ask-raw (coerce '(22 3 1 0 5 1 0 0 1 0) 'octet-vector)))
         (is (= 10 (figure :handshakes-failed)))
-        (is (= 1 (figure :rejected)) "Plain HTTP was answered.")
+        ;; Elsewhere the stream of TLS reads first, and answers nothing.
+        (is (= (if (platform:readiness-supported-p) 1 0) (figure :rejected)))
         (is (zerop (figure :failed)))
         (is-true (served-p (apply #'talk-by-openssl known)))
         (dolist (sentence '("[INFO]] A TLS handshake failed: the client speaks plain HTTP"
