@@ -75,7 +75,7 @@ those that are due, or a queued connection to serve."
           (waits-p (member (worker-state worker) '(:starting :waiting)))
           (serves-p (eq (worker-state worker) :serving)))
       (cond ((due-timers-wait-p engine)
-             (set-worker-state worker :active) ; it takes no connection its place
+             (set-worker-state worker :active) ; it takes no connection's place
              :timers)
             ((and (engine-queue engine)
                   (not (eq (engine-phase engine) :stopping))
@@ -316,10 +316,7 @@ waits for input, so that it can still tell its peer why.  Under the lock."
     (incf (getf (engine-expired-by engine) kind 0))
     (setf (connection-deadline connection) nil)
     (shut-down (connection-handle connection)
-               (if (or (eq (worker-state worker) :keep-alive)
-                       (member kind '(:first-byte :head :idle)))
-                   :input
-                   :io))))
+               (if (eq (worker-state worker) :keep-alive) :input (direction-to-end connection)))))
 
 (defmethod end-input ((engine blocking-engine) &rest states)
   (with-engine (engine)

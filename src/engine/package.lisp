@@ -24,7 +24,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:send-queue-sender #:send-queue-waits-p #:send-queue-sending-p #:send-waiting
    #:send-queue-arm #:send-queue-mark #:send-queue-on-room #:send-queue-changed #:send-queue-dead-p
    #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock #:queue-octets
-   #:flush-queue #:end-queue #:make-room-for-output
+   #:flush-queue #:end-queue #:notify-waiters #:make-room-for-output
    #:limit-taking #:next-look-at-taker
    #:taker-given-up-p #:earlier #:drop-parts #:part #:part-position #:part-end
    #:make-octets-part #:octets-part #:octets-part-p #:octets-part-octets #:arm-for-output

@@ -283,9 +283,7 @@ before the request is served.  METHOD is a keyword or a string, and URI an undec
 a method that returns NIL for handlers that answer before they have read all content: then the
 request is served at once, and its handler, in its own thread, reads content as it comes.  A worker
 calls it before there is a request object.")
-  (:method (acceptor method uri)
-    (declare (ignore acceptor method uri))
-    t))
+  (:method ((acceptor t) (method t) (uri t)) t))
 
 (defmethod content-as-it-comes-p ((taskmaster recycling-taskmaster) head)
   (not (content-received-early-p (hunchentoot:taskmaster-acceptor taskmaster)

@@ -319,7 +319,8 @@ the next few looks follow closely, the first after requests had time to block."
                         (overdue-p connection now))
                (count-late engine (connection-deadline-kind connection))
                (setf (connection-deadline connection) nil)
-               (shut-descriptor (connection-descriptor connection) :io)))))))
+               (shut-descriptor (connection-descriptor connection)
+                              (direction-to-end connection))))))))
 
 (defun left-to-workers-p (engine connection now)
   "True if CONNECTION, which the caller owns, has input that no worker had time for: then it is

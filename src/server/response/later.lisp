@@ -31,9 +31,7 @@ no meaning."))
 
 (defgeneric reads-on-p (suspended-exchange)
   (:documentation "True when SUSPENDED-EXCHANGE takes input.")
-  (:method (suspended-exchange)
-    (declare (ignore suspended-exchange))
-    nil))
+  (:method ((suspended-exchange t)) nil))
 
 (defun resume (suspended-exchange)
   "Has SUSPENDED-EXCHANGE continued by a worker, since there is work for it.  Any thread may call

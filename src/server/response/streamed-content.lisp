@@ -111,8 +111,7 @@ has ended; or :TOO-LONG because fewer octets were announced."
                       (setf (shared-queue-phase shared-queue) :ended
                             (shared-queue-held shared-queue) '()
                             (shared-queue-size shared-queue) 0)
-                      (when (send-queue-changed queue)
-                        (bt:condition-notify (send-queue-changed queue)))
+                      (notify-waiters queue)
                       (append (reverse (shiftf (shared-queue-on-end shared-queue) '()))
                               (reverse (shiftf (send-queue-on-room queue) '()))))))
     (dolist (function functions)
@@ -153,8 +152,8 @@ not full, or has ended; otherwise when at most half of its mark waits, or it has
 
 (defun await-room (shared-queue seconds)
   "Waits up to SECONDS, a real or NIL for no limit, until SHARED-QUEUE is not full or has ended.
-True when it is so.  Returns NIL at once in a function that waited for room itself.  A thread that
-waits also sends: it may be the owner, and all workers may wait."
+True when it is so.  Returns NIL at once in a function that waited for room itself.  Where there is
+a descriptor, a thread that waits also sends: it may be the owner, and all workers may wait."
   (let* ((queue (shared-queue-queue shared-queue))
          (end (end-after seconds))
          (changed (with-shared-queue (shared-queue)
