@@ -86,7 +86,8 @@ and others must not fill the memory.")
                       (coerce (flexi-streams:string-to-octets
                                content :external-format (content-kind-external-format kind))
                               'octets))
-                     (content (coerce content 'octets)))))
+                     ;; No sequence is refused in Hunchentoot's words.
+                     (content (coerce (the sequence content) 'octets)))))
     (flet ((append-it (reply)
              (cond (length (encode-string reply body encoding length) nil)
                    ((or (null body) (encode-body reply body)) nil)

@@ -36,9 +36,7 @@ condition is of that, too."))
 (defgeneric tls-failure-words (condition)
   (:documentation "The TLS library's description, a string, of CONDITION, which has ended a TLS
 handshake; :GONE if the peer has left; NIL if CONDITION is not about TLS.")
-  (:method (condition)
-    (declare (ignore condition))
-    nil))
+  (:method ((condition t)) nil))
 
 ;;; What SBCL alone has
 
@@ -74,27 +72,28 @@ As far as UNINTERRUPTIBLY works in this Lisp, no interrupt ends BODY half done."
     "Sets PLACE, which other threads read without a lock, to VALUE, a new object."
     `(setf ,place ,value))
 
-  (defmacro compare-and-set (place old new)
-    "Sets PLACE to NEW if it is EQ to OLD; returns true if it was.  Not atomic, since no code needs
-that here."
-    `(when (eq ,place ,old)
-       (setf ,place ,new)
-       t))
+  (defvar *compare-lock* (bt:make-lock "compare and set"))
 
-  (defstruct (counter (:include opaque) (:constructor make-counter ()))
+  (defmacro compare-and-set (place old new)
+    "Sets PLACE to NEW if it is EQ to OLD; returns true if it was.  Atomic."
+    (let ((after (gensym "NEW")))
+      `(let ((,after ,new))             ; which may compare and set as well
+         (with-lock-briefly (*compare-lock*)
+           (when (eq ,place ,old)
+             (setf ,place ,after)
+             t)))))
+
+  (defstruct (counter (:include opaque))
     "A number that many threads add to.  Not atomic, since no code needs that here."
-    (value 0))
+    (count 0))
 
   (defun counter-add (counter delta)
-    (incf (counter-value counter) delta))
+    (incf (counter-count counter) delta))
 
   (defun counter-add-up-to (counter delta most)
-    (when (<= (+ (counter-value counter) delta) most)
-      (incf (counter-value counter) delta)
+    (when (<= (+ (counter-count counter) delta) most)
+      (incf (counter-count counter) delta)
       t))
-
-  (defun counter-count (counter)
-    (counter-value counter))
 
   (declaim (notinline keep))
   (defun keep (object)

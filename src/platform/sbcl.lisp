@@ -138,20 +138,17 @@ be more than MOST, an integer, returns NIL and does not change COUNTER, not even
 
 ;;; Threads
 
-(defun rearm-stack-guard ()
-  "Protects the end of the current thread's stack again, as SBCL does not until the stack grows once
-more.  A thread that ends before would leave its stack to another one, whose growth would then end
-the process.  A write to the page above the guard makes SBCL do so; nothing is kept there."
-  #+x86-64
-  (setf (sb-sys:sap-ref-8 (sb-vm::current-thread-offset-sap sb-vm::thread-control-stack-start-slot)
-                          (* 2 sb-c:+backend-page-bytes+))
-        0))
-
 (defun clear-stack ()
   "Clears the unused part of the current thread's stack.  The garbage collector would keep objects
 to which old frames there still point."
   (sb-sys:scrub-control-stack)
-  (rearm-stack-guard))
+  ;; Once a stack was exhausted, SBCL protects its end again only when it grows once more.  A thread
+  ;; that ends before would leave it to another one, whose growth would end the process.  A write to
+  ;; the page above the guard, where nothing is kept, makes SBCL do so.
+  #+x86-64
+  (setf (sb-sys:sap-ref-8 (sb-vm::current-thread-offset-sap sb-vm::thread-control-stack-start-slot)
+                          (* 2 sb-c:+backend-page-bytes+))
+        0))
 
 (defun join-thread (thread seconds)
   "Waits up to SECONDS, a real or NIL for no limit, for the end of THREAD, normal or not.  True if

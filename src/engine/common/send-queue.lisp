@@ -305,9 +305,6 @@ an event: the owner of the connection closes it, and calls the functions that wa
 ;;; of its octets are unsent.  Octets that are on their way when a wait begins arrive at once, but
 ;;; the peer has not taken them yet; so the engine asks often.
 
-(defconstant +looks+ 16
-  "The number of looks of a worker at a peer within the time in which it has to take octets.")
-
 (defun limit-taking (queue seconds &optional rate (grace 0))
   "From now on gives up the peer of QUEUE, a SEND-QUEUE, if it takes nothing for SECONDS, a real;
 or, once waits for it have lasted GRACE seconds, an integer, if it takes fewer than RATE octets a
@@ -346,5 +343,6 @@ wait, has taken.  The first look begins a wait.  True if it has taken too few by
                      now)))))))
 
 (defun next-look-at-taker (queue now)
-  "The moment of the next look at the peer of QUEUE, a SEND-QUEUE, after NOW, in MILLISECONDS."
-  (+ now (min 1000 (ceiling (or (send-queue-milliseconds queue) 16000) +looks+))))
+  "The moment of the next look at the peer of QUEUE, a SEND-QUEUE, after NOW, in MILLISECONDS: 16
+looks within the time in which it has to take octets."
+  (+ now (min 1000 (ceiling (or (send-queue-milliseconds queue) 16000) 16))))
