@@ -41,7 +41,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
    #:functions-can-be-wrapped-p #:wrap-function #:call-in-saved-images #:call-for-backtrace
-   #:heap-octets #:heap-used #:collection-seconds #:process-figures #:frames-of-thread
+   #:heap-octets #:heap-used #:collection-seconds #:frames-of-thread
    #:collect-garbage #:call-when-forgotten
    ;; TLS: certificates, keys and settings
    #:tls-context #:make-tls-context #:tls-context-ticket-key #:make-tls-stream #:tls-mistake

@@ -145,7 +145,7 @@ peer has left."
 
 (define-none readiness-supported-p would-block-p private-folder open-temporary-file prepare-process
              take-variable take-number quiet-milliseconds
-             process-figures defer-accepts admit-held)
+             defer-accepts admit-held)
 
 (define-unsupported error-text listener-descriptor descriptor-socket
                     descriptor-peer-name token-hangup-p plain-token

@@ -82,18 +82,6 @@ name of the label for the keywords of that, and perhaps of those of the plists i
 
 (defparameter *metric-prefix* "http_server_")
 
-;;; The process
-
-(defparameter *process-metrics*
-  '(("process_cpu_seconds_total" :counter "Processor time of this process.")
-    ("process_resident_memory_bytes" :gauge "Memory of this process in RAM.")
-    ("process_virtual_memory_bytes" :gauge "Address space of this process.")
-    ("process_open_fds" :gauge "Open descriptors of this process.")
-    ("process_max_fds" :gauge "How many descriptors this process may have open.")
-    ("process_start_time_seconds" :gauge "When this process started, in Unix time."))
-  "The name, the type and a sentence for each metric of the process, as Prometheus' clients have
-them.")
-
 (defun write-metric (out name label-names labels value)
   "Writes to OUT the samples of the metric NAME with LABELS, a plist of strings, for VALUE: a real;
 a histogram, a plist as in STATS; or a plist of such values, or of further plists, whose keywords
@@ -133,28 +121,20 @@ are the values of the labels in LABEL-NAMES."
   (encoded-page 200 "application/json" (lambda (output) (encode-json output value))))
 
 (defun metrics-page (servers)
-  "The page, three values, with the STATS of SERVERS, a list, and of the process, as text for
-Prometheus.  What is not known, NIL, is left out."
+  "The page, three values, with the STATS of SERVERS, a list, as text for Prometheus.  What is not
+known, NIL, is left out."
   (let ((all (loop for server in servers collect (cons (place-of server) (stats server))))
         (out (make-string-output-stream)))
-    (flet ((write-family (name type help)
-             (format out "# HELP ~A ~A~%# TYPE ~A ~(~A~)~%" name help name type)))
-      (loop for (statistic type suffix help . label-names) in *metrics*
-            for name = (format nil "~A~A" *metric-prefix* suffix)
-            for samples = (loop for (place . stats) in all
-                                for value = (reduce #'getf (uiop:ensure-list statistic)
-                                                    :initial-value stats)
-                                when value collect (list place value))
-            when samples
-              do (write-family name type help)
-                 (loop for (place value) in samples
-                       do (write-metric out name label-names (list "server" place) value)))
-      (loop for (name type help) in *process-metrics*
-            for value in (list* (/ (get-internal-run-time) internal-time-units-per-second)
-                                (multiple-value-list (process-figures)))
-            when value
-              do (write-family name type help)
-                 (write-metric out name '() '() value)))
+    (loop for (statistic type suffix help . label-names) in *metrics*
+          for name = (format nil "~A~A" *metric-prefix* suffix)
+          for samples = (loop for (place . stats) in all
+                              for value = (reduce #'getf (uiop:ensure-list statistic)
+                                                  :initial-value stats)
+                              when value collect (list place value))
+          when samples
+            do (format out "# HELP ~A ~A~%# TYPE ~A ~(~A~)~%" name help name type)
+               (loop for (place value) in samples
+                     do (write-metric out name label-names (list "server" place) value)))
     (text-page 200 "text/plain; version=0.0.4; charset=utf-8" (get-output-stream-string out))))
 
 (defun stats-page (servers)

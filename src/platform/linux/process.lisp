@@ -136,36 +136,6 @@ makes inherit this.  Returns 0 or minus an error number."
   "Sleeps for MICROSECONDS, an integer.  Only the sentinel's tick may use it."
   (system-call "usleep" sb-alien:int (sb-alien:unsigned-int microseconds)))
 
-;;; Figures for those who watch the process
-
-(defun process-figures ()
-  "Five values about this process: its memory in RAM and its address space, in octets; how many
-descriptors it has open, and may have; and when it started, in seconds of Unix time.  Each is a
-real, or NIL where the system does not tell."
-  (labels ((text (path)
-             (uiop:read-file-string path :external-format :latin-1))
-           (number-after (label path &optional (factor 1))
-             (ignore-errors
-              (let* ((text (text path))
-                     (start (+ (length label) (search label text))))
-                (* factor
-                   (parse-integer text :start (position-if #'digit-char-p text :start start)
-                                       :junk-allowed t)))))
-           (started ()
-             (ignore-errors
-              ;; Hundredths of a second since the system booted: field 22, of which the 2nd ends
-              ;; in ")".
-              (let* ((text (text "/proc/self/stat"))
-                     (fields (uiop:split-string (subseq text (position #\) text :from-end t)))))
-                (+ (number-after "btime" "/proc/stat") (/ (parse-integer (nth 20 fields)) 100))))))
-    (values (number-after "VmRSS:" "/proc/self/status" 1024)
-            (number-after "VmSize:" "/proc/self/status" 1024)
-            ;; DIRECTORY fails if a descriptor is closed meanwhile.
-            (loop repeat 20
-                    thereis (ignore-errors (length (uiop:directory* "/proc/self/fd/*"))))
-            (number-after "Max open files" "/proc/self/limits")
-            (started))))
-
 ;;; The number of processors that this process may use: its affinity, and the quotas of its control
 ;;; group and of those above, limit it; see cgroups(7), of which this reads version 2.
 
