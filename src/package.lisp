@@ -28,7 +28,6 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:recycling-taskmaster #:*default-standby-thread-count*
    #:*high-water-mark*
    #:taskmaster-standby-thread-count #:taskmaster-worker-thread-name-format
-   #:content-received-early-p
    ;; replies that come later
    #:defer-reply #:deferred-reply #:deferred-reply-p #:complete-reply #:fail-reply
    #:request-timed-out-p #:call-when-timed-out

@@ -67,9 +67,7 @@ arguments.  It is called once, in any thread, when the client leaves before its 
 must not wait, and must not take a lock that another thread holds while it waits for room in a
 stream.
 
-Any thread can read the request's content in the context of REPLY.  But where the acceptor has its
-handlers read content as it comes, see CONTENT-RECEIVED-EARLY-P, only the handler can, and other
-threads get an error.
+Any thread can read the request's content in the context of REPLY.
 
 When the handler is left by an error or a throw before REPLY is complete, the client gets status
 500.  A forgotten REPLY ends by its TIMEOUT.  Returns the values of BODY.  Signals CANNOT-DEFER."
@@ -217,8 +215,7 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
                  (t                     ; suspends the request until there is an answer
                   (let ((content (own-content request)))
                     (when content
-                      (keep-reply-from content)
-                      (end-taking content)))
+                      (keep-reply-from content)))
                   (add-files context (shiftf *tmp-files* '()))
                   (setf (deferred-reply-stream context) *hunchentoot-stream*
                         (http-suspended-exchange (exchange-http *exchange*)) deferred-response)

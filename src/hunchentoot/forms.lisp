@@ -36,19 +36,13 @@ right, and the server is at fault."))
 where the content is not ours, or where only its stream is wanted."
   (declare (dynamic-extent arguments))
   (let ((content (own-content request)))
-    (cond ((or (null content) (plusp already-read))
-           (apply hunchentoots arguments))
-          (want-stream
-           ;; No minimum rate: a program that reads a stream may have agreed on another pace.
-           (setf (content-paced-p content) nil)
-           (invite-content content)
-           (apply hunchentoots arguments))
-          (t
-           (with-content (content)
-             (or (slot-value request 'hunchentoot:raw-post-data) ; another thread has just read it
-                 (setf (slot-value request 'hunchentoot:raw-post-data)
-                       (read-all-content content (limits-raw-octets (content-limits content))
-                                         :body-too-large))))))))
+    (if (or (null content) want-stream (plusp already-read))
+        (apply hunchentoots arguments)
+        (with-content (content)
+          (or (slot-value request 'hunchentoot:raw-post-data) ; another thread has just read it
+              (setf (slot-value request 'hunchentoot:raw-post-data)
+                    (read-all-content content (limits-raw-octets (content-limits content))
+                                      :body-too-large)))))))
 
 ;;; Forms
 

@@ -180,9 +180,7 @@ STATUS.  METHOD, URI, PROTOCOL and HEADERS, an alist, are NIL where they are not
 more of its reply.  That is no error of the program."
   (loop while (typep argument 'usocket:unknown-error) ; it has another one in it
         do (setf argument (slot-value argument 'usocket::real-error)))
-  (typecase argument
-    (client-left t)
-    (end-of-file (typep (ignore-errors (stream-error-stream argument)) 'stream-of-content))))
+  (typep argument 'client-left))
 
 (defun current-request ()
   "The request that the current thread serves, or NIL."

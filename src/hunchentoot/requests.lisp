@@ -378,8 +378,3 @@ Returns only if a reply has begun."
 
 (defmethod hunchentoot:maybe-invoke-debugger ((condition protocol-error))
   nil)
-
-(defmethod hunchentoot:maybe-invoke-debugger ((condition end-of-file))
-  "Does nothing where the content of a request ends too early."
-  (unless (typep (ignore-errors (stream-error-stream condition)) 'stream-of-content)
-    (call-next-method)))

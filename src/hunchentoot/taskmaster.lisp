@@ -277,18 +277,6 @@ ACCEPTOR."
     (error 'protocol-error :refusal :malformed-method :status 400
                            :reason "The method is not known here.")))
 
-(defgeneric content-received-early-p (acceptor method uri)
-  (:documentation "True, the default, when the content of a request to ACCEPTOR is to be received
-before the request is served.  METHOD is a keyword or a string, and URI an undecoded string.  Define
-a method that returns NIL for handlers that answer before they have read all content: then the
-request is served at once, and its handler, in its own thread, reads content as it comes.  A worker
-calls it before there is a request object.")
-  (:method ((acceptor t) (method t) (uri t)) t))
-
-(defmethod content-as-it-comes-p ((taskmaster recycling-taskmaster) head)
-  (not (content-received-early-p (hunchentoot:taskmaster-acceptor taskmaster)
-                                 (head-method head) (head-uri head))))
-
 ;;; Questions of the engine
 
 ;; Programs wait for the server to end by joining the first thread whose name has "hunchentoot" in

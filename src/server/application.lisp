@@ -65,11 +65,6 @@ protocol, before TLS."))
   (:documentation "Signals PROTOCOL-ERROR when APPLICATION cannot answer a request with HEAD.  Not
 called for GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
 
-(defgeneric content-as-it-comes-p (application head)
-  (:documentation "True when APPLICATION responds to the request HEAD at once, and receives its
-content as it reads.")
-  (:method ((application t) (head t)) nil))
-
 (defgeneric content-refused (application refusal)
   (:documentation "Ends the current request to APPLICATION because of REFUSAL, a PROTOCOL-ERROR
 about its content.  Answers and leaves by a throw.  If a reply has begun already, returns instead,

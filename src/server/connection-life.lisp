@@ -73,8 +73,8 @@
     outcome))
 
 (defun next-request-missing (exchange wait-p &optional program-p)
-  "Reads the next request of the connection of EXCHANGE, with its content unless that is received as
-it comes, and stores it in EXCHANGE.  Returns NIL then, and without a request if PROGRAM-P and a
+  "Reads the next request of the connection of EXCHANGE, with its content, and stores it there.
+Returns NIL then, and without a request if PROGRAM-P and a
 program is to have its turn first: at each call with WAIT-P, otherwise when the first input has
 come.  Returns the outcome for the connection, as RESPOND does, where there is no request, unless
 WAIT-P, or it has waited for a thread for longer than :QUEUE-TIMEOUT: then it is answered 503."
@@ -180,7 +180,7 @@ request any more."
 
 (defun read-head (application connection http wait-p)
   "Reads the head of the next request of CONNECTION to APPLICATION over HTTP, and its content, if it
-has some, unless that is received as it comes.  Returns the head; :NONE so far; or :END.  A request
+has some.  Returns the head; :NONE so far; or :END.  A request
 that is not acceptable, or late, is answered."
   ;; A stream waits when it is read.  A new client sends a request at once.
   (when (io-source (http-io http))

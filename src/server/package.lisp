@@ -25,7 +25,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine #:respond
    #:reads-first-p #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:trusted-proxies #:proxy-protocol-p #:name-of-our-end #:note-failed-handshake #:check-head
-   #:content-as-it-comes-p #:content-refused #:note-rejected #:note-cut #:turn-away #:stats
+   #:content-refused #:note-rejected #:note-cut #:turn-away #:stats
    #:engine-stats #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
    ;; pages for those that watch, and the main function of a program
@@ -68,9 +68,9 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:close-shared-queue #:drop-shared-queue #:end-shared-queue #:call-when-room
    #:begin-shared-queue
    ;; requests
-   #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content #:content-paced-p
-   #:content-size #:content-announced #:content-left #:invite-content #:refuse-content
-   #:keep-reply-from #:read-all-content #:reserve-memory #:content-limits #:end-taking
+   #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
+   #:content-size #:content-announced #:content-left #:refuse-content
+   #:keep-reply-from #:read-all-content #:reserve-memory #:content-limits
    #:with-content #:rewind #:abandon-content #:*no-content*
    ;; replies, files, and what handlers stream
    #:with-reply #:send-reply #:settle-reply-connection #:content-wanted-p #:*retry-seconds*

@@ -169,21 +169,3 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
             (unless leave-p
               (is (string= "later" (response-text (read-response connection)))))
             (eventually ("the file to be deleted") (file-gone-p file))))))))
-
-;;; As it comes, see fronts/content.lisp
-
-(define-server-test (a-handler-may-read-the-stream-of-content-after-the-head-of-its-reply
-                     :needs :our-http)
-  (let ((begun (make-gate "the head of the reply")))
-    (serving (:mixin 'live)
-        (("/" (let ((content (hunchentoot:raw-post-data :want-stream t))
-                    (reply (hunchentoot:send-headers)))
-                (open-gate begun)
-                (loop repeat 100 do (write-byte (read-byte content) reply)))))
-      (with-connection (connection)
-        (let ((octets (test-octets 100)))
-          (send connection (post-head "/" "Content-Length: 100"))
-          (await begun)
-          (send connection octets)
-          (is (equalp octets (response-body (read-response connection)))))
-        (is (= 404 (response-status (exchange connection "/other"))))))))

@@ -11,13 +11,10 @@
 ;;;;   memory nor a file has room for it                  connection is closed
 ;;;;   ends too early                                     is dropped with its connection
 ;;;;
-;;;; An application may want the content of a request as it comes.  Then it is served at once, and
-;;;; the thread of its handler, and no other, receives the content as it reads, each octet once.
-;;;;
 ;;;; Invariants:
 ;;;; - SIZE octets have come.  The next read returns the one at POSITION.
 ;;;; - The window, OCTETS from 0 to COUNT, has the content from BASE on: all of it while there is no
-;;;;   FILE; then a part that was read there; or the last piece of content that is read as it comes.
+;;;;   FILE; then a part that was read there.
 ;;;; - From the moment at which its request is served, threads use it under its LOCK.
 
 (defvar *no-octets* (make-octets 0)
@@ -25,7 +22,7 @@
 
 (defstruct (content (:include opaque) (:copier nil)
                     (:constructor make-content
-                        (head io limits decoder reader
+                        (head io limits decoder
                          &aux (announced (if head
                                              (let ((framing (head-framing head)))
                                                (if (integerp framing) framing nil))
@@ -38,8 +35,6 @@
   ;; How many octets the client has announced, an integer; NIL where CONTENT comes in chunks.
   (announced nil :read-only t)
   (exchange nil)                        ; the EXCHANGE of its request while that is answered; or NIL
-  ;; The one thread that receives it as it comes, T until there is one; NIL where it is spooled.
-  (reader nil)
   (as-stream nil)                       ; the STREAM-OF-CONTENT that programs get
   (lock (bt:make-recursive-lock "content") :read-only t)
   (octets *no-octets* :type octets)
@@ -50,9 +45,8 @@
   (position 0 :type index)
   (last-size 0 :type index)             ; octets of the last character that was read
   (given-p nil)                         ; a program has OCTETS
-  (paced-p t)                           ; its reader is given up when it comes too slowly
   (reserved 0 :type index)              ; octets of memory that are reserved for it
-  (began (milliseconds) :type fixnum)   ; a reader's own time is added
+  (began (milliseconds) :type fixnum)
   (touched (milliseconds) :type fixnum) ; when the last octets came
   (failure nil))                        ; the condition that each further read signals, or NIL
 
@@ -65,11 +59,10 @@
 (define-condition content-left (recycling-error stream-error)
   ()
   (:report "The content of the request is not to be had any more.")
-  (:documentation "Signalled to a reader of a request's content after the reply has ended, and to
-another thread than the handler's where the content is received as it comes."))
+  (:documentation "Signalled to a reader of a request's content after the reply has ended."))
 
 (defvar *no-content*
-  (let ((content (make-content nil nil nil nil nil)))
+  (let ((content (make-content nil nil nil nil)))
     (setf (content-as-stream content) (make-instance 'stream-of-content :content content))
     content)
   "The content of every request without content.  Nothing changes it.")
@@ -80,11 +73,6 @@ meanwhile.  Uses may be nested."
   `(let ((,content ,form))
      (bt:with-recursive-lock-held ((content-lock ,content))
        ,@body)))
-
-(defun content-over-p (content)
-  "True when all of CONTENT has come."
-  (or (null (content-decoder content))
-      (body-done-p (content-decoder content))))
 
 ;;; Memory and files
 
@@ -204,15 +192,14 @@ CONTENT-LEFT, from now on.  Waits for a thread that is reading."
 ;;; Receiving
 
 (defun receive-content (content wait-p)
-  "Receives CONTENT, if WAIT-P waiting for it.  Returns :ALL; :NONE where more is to come; :END
-where it will not come; or :SOME, for a reader that takes it as it comes.  Signals PROTOCOL-ERROR,
-STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
+  "Receives CONTENT, if WAIT-P waiting for it.  Returns :ALL; :NONE where more is to come; or :END
+where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
   (let* ((io (content-io content))
          (decoder (content-decoder content))
          (announced (content-announced content))
          (outcome :some))
     (flet ((await-more ()
-             (setf (io-limit io) (and (content-paced-p content) (content-deadline content nil)))
+             (setf (io-limit io) (content-deadline content nil))
              (prog1 (await-input-of io (body-octets-due decoder))
                (setf (io-limit io) nil))))
       (loop
@@ -221,7 +208,6 @@ STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
         (if (and announced              ; straight to a window that has room for all
                  (= (io-start io) (io-end io))
                  (null (content-file content))
-                 (null (content-reader content))
                  (io-open-p io)
                  (not (io-waits-p io))
                  (<= announced (length (content-octets content))))
@@ -244,10 +230,7 @@ STREAM-TIMEOUT and DESCRIPTOR-BROKEN."
                     (spool content (io-input io) start end))
                   (setf (io-start io) next)))))
         (case outcome
-          (:some
-           (setf (content-touched content) (milliseconds))
-           (when (and (content-reader content) (plusp (content-count content)))
-             (return :some)))
+          (:some (setf (content-touched content) (milliseconds)))
           (:none
            (cond ((not wait-p) (return :none))
                  ((not (await-more)) (return :end))))
@@ -267,7 +250,7 @@ milliseconds no octets may come, or NIL."
                                           (floor (* 1000 (content-size content)) rate)))))))
     (and times (reduce #'min times))))
 
-;;; Refusing, for a reader
+;;; Reading
 
 (defun refuse-content (content refusal)
   "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword of one: has the application
@@ -282,42 +265,6 @@ answer, and if that does not leave by a throw, signals REFUSAL."
 (defun keep-reply-from (content)
   "Makes later refusals of CONTENT errors of its reader only: the reply to its request is decided."
   (setf (content-exchange content) nil))
-
-(defun end-taking (content)
-  "Lets no thread receive more of CONTENT, whose handler has returned."
-  (unless (or (null (content-reader content)) (content-over-p content))
-    (release-content content)))
-
-(defun invite-content (content)
-  "Asks the client for CONTENT, if it waits for that (RFC 9110, section 10.1.1)."
-  (let* ((exchange (content-exchange content))
-         (protocol (if exchange (exchange-protocol exchange) 0)))
-    (when (and (eq :held (client-side protocol)) (eq :idle (our-side protocol)))
-      (note-event exchange :continue)
-      (send-continue (content-io content)))))
-
-(defun receive-for-reader (content)
-  "Receives more of CONTENT, which the current thread reads as it comes, or all of it where it is to
-be spooled now.  NIL at its end.  Nobody answers meanwhile in place of the handler, and that time
-does not count as its time, since reading has limits of its own."
-  (unless (or (null (content-reader content))
-              (eq (bt:current-thread) (content-reader content)))
-    (error 'content-left :stream (content-as-stream content)))
-  (let ((now (milliseconds)))
-    (incf (content-began content) (- now (shiftf (content-touched content) now))))
-  (let ((outcome (handler-case
-                     (call-reading-in-time (content-exchange content)
-                                           (lambda ()
-                                             (invite-content content)
-                                             (receive-content content t)))
-                   (stream-timeout () (refuse-content content :request-timeout))
-                   (protocol-error (refusal) (refuse-content content refusal)))))
-    (when (eq :end outcome)
-      (error (setf (content-failure content)
-                   (make-condition 'end-of-file :stream (content-as-stream content)))))
-    (eq :some outcome)))
-
-;;; Reading
 
 (defun octets-there (content)
   "How many octets the window of CONTENT has from its position on; 0 at the end.  The second value
@@ -340,11 +287,6 @@ is the index of the first.  The caller has the lock."
                      (content-count content) count)))
            (let ((index (- position (content-base content))))
              (values (- (content-count content) index) index)))
-          ((and (content-reader content) (not (content-over-p content)))
-           (setf (content-base content) position
-                 (content-count content) 0)
-           (receive-for-reader content)
-           (values (content-count content) 0))
           (t (values 0 0)))))
 
 (defun read-octets-of-content (content sequence start end)
@@ -366,10 +308,8 @@ is the index of the first.  The caller has the lock."
     start))
 
 (defun rewind (content)
-  "Has the next read of CONTENT begin at its start.  Signals CONTENT-LEFT where it was received as
-it was read."
-  (unless (setf (trivial-gray-streams:stream-file-position (content-as-stream content)) 0)
-    (error 'content-left :stream (content-as-stream content))))
+  "Has the next read of CONTENT begin at its start."
+  (setf (trivial-gray-streams:stream-file-position (content-as-stream content)) 0))
 
 (defun read-all-content (content limit refusal)
   "The octets of CONTENT, in a vector that the caller may keep.  If there are more than LIMIT, an
@@ -377,26 +317,18 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
   (with-content (content)
     (when (content-failure content)
       (error (content-failure content)))
-    (flet ((check-size (size)
-             (when (and limit (> size limit))
-               (refuse-content content refusal))))
-      (when (content-reader content)
-        (rewind content)                ; nothing was read so far
-        (when (content-announced content)
-          (check-size (content-announced content)))
-        (setf (content-reader content) nil) ; from now on it is spooled
-        (receive-for-reader content))
-      (let ((size (content-size content))
-            (octets (content-octets content)))
-        (check-size size)
-        (cond ((= size (content-count content) (length octets))
-               (setf (content-given-p content) t))
-              (t
-               (reserve-memory content size)
-               (setf octets (or (octets-if-room size) (refuse-content content :no-memory)))
-               (rewind content)
-               (read-octets-of-content content octets 0 size)))
-        octets))))
+    (let ((size (content-size content))
+          (octets (content-octets content)))
+      (when (and limit (> size limit))
+        (refuse-content content refusal))
+      (cond ((= size (content-count content) (length octets))
+             (setf (content-given-p content) t))
+            (t
+             (reserve-memory content size)
+             (setf octets (or (octets-if-room size) (refuse-content content :no-memory)))
+             (rewind content)
+             (read-octets-of-content content octets 0 size)))
+      octets)))
 
 ;;; As a stream
 
@@ -419,11 +351,7 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
 (defmethod trivial-gray-streams:stream-listen ((stream stream-of-content))
   (with-content (content (content-of stream))
     (and (null (content-failure content))
-         (or (< (content-position content) (content-size content))
-             (and (content-reader content)
-                  (not (content-over-p content))
-                  (progn (invite-content content)
-                         (eq :some (fill-input (content-io content)))))))))
+         (< (content-position content) (content-size content)))))
 
 (defmethod trivial-gray-streams:stream-file-position ((stream stream-of-content))
   (content-position (content-of stream)))
@@ -434,8 +362,7 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
                       (:start 0)
                       (:end (content-size content))
                       (t position))))
-      (when (<= (if (content-reader content) (content-base content) 0)
-                position (content-size content))
+      (when (<= 0 position (content-size content))
         (unless (= position (content-position content)) ; nothing changes *NO-CONTENT*
           (setf (content-position content) position))
         t))))
@@ -490,12 +417,10 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
 HTTP.  Returns what READ-HEAD does."
   (let* ((limits (application-limits application))
          (io (http-io http))
-         (content (make-content head io limits (make-body-decoder (head-framing head) limits)
-                                (content-as-it-comes-p application head))))
+         (content (make-content head io limits (make-body-decoder (head-framing head) limits))))
     (setf (content-as-stream content) (make-instance 'stream-of-content :content content)
           (http-content http) content)
-    (cond ((content-reader content) head)
-          ((and (null (limits-body-octets limits))
+    (cond ((and (null (limits-body-octets limits))
                 (> (or (content-announced content) 0) *most-octets-in-files*))
            (refuse-spooled application http (make-refusal :body-too-large)))
           (t
@@ -546,8 +471,7 @@ HTTP.  Returns what READ-HEAD does."
   "True while the content of a request over HTTP is received before that is served."
   (let ((content (http-content http)))
     (and content
-         (null (content-reader content))
-         (not (content-over-p content)))))
+         (not (body-done-p (content-decoder content))))))
 
 (defun abandon-content (http)
   "Releases the content of a request over HTTP that was answered, or will not be."
@@ -567,23 +491,14 @@ after its head, and the identifier is the one that a trusted proxy tells, if any
                                               (told-request-id (head-headers head))))
     (unless (eq content *no-content*)
       (setf (content-exchange content) exchange))
-    (cond ((content-reader content)
-           (setf (content-reader content) (bt:current-thread)))
-          ((not (eq :none (head-framing head)))
-           (note-event exchange :request-end)))
+    (unless (eq :none (head-framing head))
+      (note-event exchange :request-end))
     content))
 
 (defun end-content (exchange)
-  "Ends the content of the request of EXCHANGE, whose reply is over.  What its handler has not
-received of content that comes makes this request the last."
-  (let* ((http (exchange-http exchange))
-         (content (http-content http)))
-    (when (member (client-side (exchange-protocol exchange)) '(:body :held))
-      (note-event exchange (if (or (null content) (content-over-p content))
-                               :request-end
-                               :request-fault)))
-    (setf (http-phase http)
-          (if (last-request-read-p (exchange-protocol exchange)) :over :requests))))
+  "Ends the request of EXCHANGE, whose reply is over."
+  (setf (http-phase (exchange-http exchange))
+        (if (last-request-read-p (exchange-protocol exchange)) :over :requests)))
 
 ;;; The memory that a request needs
 

@@ -14,8 +14,6 @@
 ;;;;   :ANSWERED,  the handler's reply begins             -            DESCRIPTOR-BROKEN
 ;;;;   :CUT        the handler is left                    -            its reply is dropped
 ;;;;
-;;;; While the handler reads content, the exchange has no LIMIT: reading has limits of its own.
-;;;;
 ;;;; The sentinel and no timer looks after the limit, because handlers that are late may have all
 ;;;; workers, and timers need one.
 
@@ -54,17 +52,6 @@ of FUNCTION."
             (setf (http-limited-exchange http) nil
                   (exchange-on-late exchange) nil
                   (connection-deadline (exchange-connection exchange)) nil))))))
-
-(defun call-reading-in-time (exchange function)
-  "Calls FUNCTION, which reads the content of EXCHANGE, or of NIL.  That time does not count for the
-limit of the handler."
-  (let ((limit (and exchange (exchange-limit exchange)))
-        (began (milliseconds)))
-    (if (null limit)
-        (funcall function)
-        (unwind-protect (progn (setf (exchange-limit exchange) nil)
-                               (funcall function))
-          (setf (exchange-limit exchange) (+ limit (- (milliseconds) began)))))))
 
 (defun begin-limited-reply (exchange)
   "Notes that the reply of EXCHANGE begins now.  Signals DESCRIPTOR-BROKEN where the client was
