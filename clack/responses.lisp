@@ -50,13 +50,6 @@ string."
         when (eq name (header-name other))
           return value))
 
-(defun with-headers (headers &rest others)
-  "HEADERS, a plist, with those of OTHERS, names and values or NIL, added that are missing."
-  (loop for (name value) on others by #'cddr
-        when (and value (not (header name headers)))
-          do (setf headers (list* name value headers)))
-  headers)
-
 (defun announced-length (headers)
   "The Content-Length in HEADERS, an integer, or NIL where there is no valid one."
   (let* ((value (header :content-length headers))
@@ -186,82 +179,36 @@ BODY, octets, a part of a file, or a list of elements.  TYPE is as in ENCODE-RES
 
 ;;; Files
 
-(defun send-version (exchange status headers part version coding)
-  "Sends the octets of PART, the VERSION of a file with CODING or NIL, for which the client has
-asked; see RFC 9110, sections 13 and 14.  HEADERS, a plist, are those of the response."
-  (let* ((head (exchange-head exchange))
-         (headers (with-headers headers
-                    :last-modified (version-date version)
-                    :etag (coded-tag (version-tag version) coding)
-                    :accept-ranges "bytes"))
-         (tag (header :etag headers)))
-    (flet ((refuse (status text &optional range)
-             (send-text exchange status text
-                        ;; With what says which version this is about.
-                        (list :content-range range :etag tag :vary (header :vary headers)
-                              :last-modified (header :last-modified headers)))))
-      (ecase (if (= 200 status)
-                 (precondition head tag (header :last-modified headers))
-                 :proceed)
-        (:not-modified (send-response exchange (list 304 headers)))
-        (:failed (refuse 412 "The file is not as the request wants it."))
-        (:proceed
-         (multiple-value-bind (status range)
-             (settle-range part version head status tag (header :vary headers))
-           (if (and range (= 416 status))
-               (refuse status "The range lies beyond the end of the file." range)
-               (send-whole exchange status
-                           (with-headers (if range (list* :content-range range headers) headers)
-                             :content-encoding (coding-name coding))
-                           (- (part-end part) (part-position part)) part))))))))
-
-(defun with-vary (headers)
-  "HEADERS, a plist, with a single Vary, which has Accept-Encoding in it."
-  (loop for (name value) on headers by #'cddr
-        if (and value (eq :vary (header-name name)))
-          collect value into values
-        else
-          collect name into others and collect value into others
-        finally (return (list* :vary (vary-by-encoding
-                                      (and values (format nil "~{~A~^, ~}" values)))
-                               others))))
-
 (defun send-file-response (exchange status headers pathname)
   "Sends the file PATHNAME, or a compressed sibling of it, or the part for which the client has
 asked, with STATUS and HEADERS.  Without a Content-Type in HEADERS, the name of the file gives one,
 as with Clack's other handlers.  Sends 404 where there is no readable file."
-  (let* ((server (exchange-application exchange))
-         (siblings-p (server-precompressed-files-p server))
-         (headers (with-headers headers
-                    :content-type (or (media-type-of-file pathname t)
-                                      "application/octet-stream"))))
-    (flet ((caching-headers ()
-             (with-headers (if siblings-p (with-vary headers) headers)
-               :cache-control (and (eql 200 status)
-                                   (cache-control-of (server-file-cache-control server)
-                                                     pathname)))))
-      (flet ((sent-p (file coding)      ; NIL where FILE is no readable regular file
-               (if (readiness-supported-p)
-                   (call-with-file file
-                                   (lambda (part version)
-                                     (send-version exchange status (caching-headers)
-                                                   part version coding)))
-                   (and (pathname-name file) ; or it is a folder
-                        (with-open-file (stream file :element-type 'octet :if-does-not-exist nil)
-                          (when stream
-                            (let ((octets (make-octets (file-length stream))))
-                              (read-sequence octets stream)
-                              (send-whole exchange status
-                                          (with-headers (caching-headers)
-                                            :content-encoding (coding-name coding))
-                                          (length octets) octets)
-                              t)))))))
-        (multiple-value-bind (sibling coding)
-            ;; An ETag or a Content-Encoding of the application is for the file itself.
-            (and siblings-p
-                 (not (header :content-encoding headers))
-                 (not (header :etag headers))
-                 (coded-sibling pathname (exchange-head exchange)))
-          (or (and sibling (sent-p sibling coding))
-              (sent-p pathname nil)
-              (send-text exchange 404 "There is no such file.")))))))
+  (let* ((tag (header :etag headers))
+         (siblings-p (and (server-precompressed-files-p (exchange-application exchange))
+                          (null tag)    ; the application's, for the file itself
+                          (null (header :content-encoding headers))))
+         (type (or (media-type-of-file pathname t) "application/octet-stream")))
+    (flet ((send (status part facts)
+             (let ((all (append (and siblings-p '(:vary "Accept-Encoding"))
+                                facts
+                                (loop for (name value) on headers by #'cddr
+                                      unless (getf facts (header-name name))
+                                        collect name and collect value))))
+               (case status
+                 ((412 416)
+                  (send-text exchange status "The file, or a part of it, is not as asked for."
+                             facts))
+                 (t
+                  (send-whole exchange status all
+                              (if part (- (part-end part) (part-position part)) 0) part type))))))
+      (cond ((answer-with-file pathname (exchange-head exchange) status siblings-p tag #'send))
+            ((and (not (readiness-supported-p))
+                  (pathname-name pathname) ; or it is a folder
+                  (with-open-file (stream pathname :element-type 'octet :if-does-not-exist nil)
+                    (when stream
+                      (let ((octets (make-octets (file-length stream))))
+                        (read-sequence octets stream)
+                        (send-whole exchange status headers (length octets) octets type)
+                        t)))))
+            (t
+             (send-text exchange 404 "There is no such file."))))))

@@ -23,8 +23,6 @@ listens.  For a Unix-domain socket, it is 0."))
    (proxy-protocol-p :initarg :proxy-protocol :initform nil :reader proxy-protocol-p)
    (precompressed-files-p :initarg :precompressed-files :initform nil
                           :reader server-precompressed-files-p)
-   (file-cache-control :initarg :file-cache-control :initform nil
-                       :reader server-file-cache-control)
    (message-log-format :initarg :message-log-format :initform :text
                        :reader server-message-log-format)
    (tls-context :initarg :tls-context :initform nil
@@ -277,9 +275,6 @@ the log.
                       .gz at its end, if the client accepts that coding, and the sibling is no older
                       than the file.  A response with Content-Encoding or ETag has the file itself.
                       Default NIL
-  :FILE-CACHE-CONTROL the Cache-Control of files for which APP gives none, a string; a function, or
-                      the name of one, of the file's pathname, which returns that or NIL; or NIL,
-                      the default, for none
   :MESSAGE-LOG-FORMAT the format of messages on *ERROR-OUTPUT*: :TEXT, the default, or :JSON, an
                       object in a line, with the REQUEST-ID of the request, if any
   :ON-START           a function, called with the server when it accepts connections

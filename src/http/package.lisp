@@ -43,7 +43,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; media types
    #:media-type-p #:media-type-parameter #:malformed-media-type
    ;; content codings
-   #:accepted-codings #:coding-name #:coded-tag #:varies-by-encoding-p #:vary-by-encoding
+   #:accepted-codings #:coding-name #:coded-tag
    ;; conditional and range requests
    #:entity-tag #:precondition #:range-current-p #:parse-range
    ;; replies

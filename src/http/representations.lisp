@@ -118,20 +118,6 @@ which has another (RFC 9110, section 8.8.3.3).  TAG itself if TAG or CODING is N
         (format nil "~A-~A~A" (subseq tag 0 end) (coding-name coding) (subseq tag end)))
       tag))
 
-(defun varies-by-encoding-p (value)
-  "True if VALUE, the text of a Vary or NIL, says that Accept-Encoding decides about the response
-(RFC 9110, section 12.5.5)."
-  (and value
-       (some (lambda (element)
-               (or (string= "*" element) (string-equal "Accept-Encoding" element)))
-             (list-elements value))))
-
-(defun vary-by-encoding (value)
-  "VALUE, the text of a Vary or NIL, with Accept-Encoding in it (RFC 9110, section 12.5.5)."
-  (cond ((null value) "Accept-Encoding")
-        ((varies-by-encoding-p value) value)
-        (t (format nil "~A, Accept-Encoding" value))))
-
 ;;; Conditional requests and range requests for content with a known size and time of change
 
 (defun entity-tag (seconds nanoseconds size strong-p)
@@ -178,15 +164,13 @@ section 13.2.2)."
            (if retrieval-p :not-modified :failed))
           (t :proceed))))
 
-(defun range-current-p (head tag date)
-  "True if If-Range in the request HEAD is absent or matches the content with the entity TAG that
-last changed at DATE, so that its Range applies.  TAG is a string or NIL; DATE is one, or NIL if a
-date is no strong validator: the change is too recent, or the content with another coding may have
-the same date (RFC 9110, sections 8.8.1, 8.8.2.2 and 13.1.5)."
+(defun range-current-p (head tag)
+  "True if If-Range in the request HEAD is absent or is TAG, a strong entity tag of the content, so
+that its Range applies.  TAG is a string or NIL.  A date never matches: a version of the same
+second, or with another coding, may have the same one (RFC 9110, sections 8.8.2.2 and 13.1.5)."
   (let ((validator (head-header head :if-range)))
-    (cond ((null validator) t)
-          ((find #\" validator) (and tag (not (tag-weak-p tag)) (string= tag validator)))
-          (t (equal date validator)))))
+    (or (null validator)
+        (and tag (not (tag-weak-p tag)) (string= tag validator)))))
 
 (defun parse-range (value size)
   "The positions of the first and the last octet that VALUE, the text of Range, asks for, in content

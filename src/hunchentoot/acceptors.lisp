@@ -16,7 +16,6 @@
    (access-log-test :initarg :access-log-test :reader access-log-test)
    (message-log-format :initarg :message-log-format :reader message-log-format)
    (precompressed-files-p :initarg :precompressed-files :reader precompressed-files-p)
-   (file-cache-control :initarg :file-cache-control :reader file-cache-control)
    (session-cookie-attributes :initarg :session-cookie-attributes
                               :reader session-cookie-attributes)
    (limits :initform (make-limits) :documentation "The limits on one request.")
@@ -48,7 +47,6 @@ taskmaster may be replaced, or serve another acceptor later.")
    :access-log-test nil
    :message-log-format :text
    :precompressed-files nil
-   :file-cache-control nil
    :session-cookie-attributes nil
    :taskmaster (make-instance 'recycling-taskmaster))
   (:documentation "HUNCHENTOOT:ACCEPTOR on recycled threads, with the same initargs and handlers.
@@ -119,9 +117,6 @@ Linux:
                         .gz at its end, if the client accepts that coding, and the sibling is no
                         older than the file.  A reply whose handler has set Content-Encoding or ETag
                         has the file itself.  Default NIL
-  :FILE-CACHE-CONTROL   the Cache-Control of files whose handler has set none, a string; a function,
-                        or the name of one, of the file's pathname, which returns that or NIL; or
-                        NIL, the default, for none
 
 Limits on one request, in octets except for counts; the server answers a request beyond a limit with
 the status in parentheses, and closes the connection:

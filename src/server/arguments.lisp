@@ -66,8 +66,6 @@ the type in words, and optionally true where the value is a secret.  Signals UNF
     (:trusted-proxies (satisfies proxies-p)
      ,(format nil "a list of addresses, of networks such as \"10.0.0.0/8\" without bits beyond the ~
                    slash, and :UNIX"))
-    (:file-cache-control (or string function (and symbol (not keyword)))
-     "a string, a function of a pathname, or NIL")
     (:message-log-format (member :text :json) ":TEXT or :JSON"))
   "The types of the arguments that acceptors and RUN have in common, for CHECK-ARGUMENT-TYPES.")
 

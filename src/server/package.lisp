@@ -74,8 +74,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:with-content #:rewind #:abandon-content #:*no-content*
    ;; replies, files, and what handlers stream
    #:with-reply #:send-reply #:settle-reply-connection #:content-wanted-p #:*retry-seconds*
-   #:send-busy #:version-size #:version-date #:version-tag #:call-with-file #:append-file
-   #:settle-range #:coded-sibling #:time-of-file #:cache-control-of #:reply-stream
+   #:send-busy #:answer-with-file #:append-file #:time-of-file #:reply-stream
    #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream #:reply-stream-inner
    #:write-encoded #:push-output #:end-reply #:whole-or-broken
    ;; logs: what is told seldom, and lines

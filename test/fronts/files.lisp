@@ -78,8 +78,7 @@
             in `((206 "0" "bytes=0-0") (206 "789" "bytes=7-") (206 "789" "bytes=-3")
                  (206 "0123456789" "bytes=-20") (206 "234" "bytes=2-4")
                  (206 "234" "bytes=2-4" "If-Range" ,(tag-of "/file"))
-                 (206 "234" "bytes=2-4" "If-Range" "Thu, 02 Jan 2020 03:04:05 GMT")
-                 (200 "0123456789" "bytes=2-4" "If-Range" "Thu, 02 Jan 2020 03:04:06 GMT")
+                 (200 "0123456789" "bytes=2-4" "If-Range" "Thu, 02 Jan 2020 03:04:05 GMT")
                  (200 "0123456789" "bytes=2-4" "If-Range" "\"other\"")
                  (200 "0123456789" "bytes=-1-2")
                  (416 nil "bytes=10-20") (416 nil "bytes=5-3") (416 nil "bytes=-0"))
@@ -113,8 +112,6 @@
       (eventually ("a reply within one second")
         (let ((response (ask "/file")))
           (equal (response-header response "date") (response-header response "last-modified"))))
-      (is (= 200 (response-status (ask-with "/file" "Range" "bytes=0-1" "If-Range"
-                                             (response-header (ask "/file") "last-modified")))))
       ;; A time that builders give to all files says nothing.
       (set-file-time (merge-pathnames "file" directory) "@1")
       (is (null (tag-of "/file")))
@@ -126,19 +123,19 @@
   (with-directory (directory)
     (let ((file (write-old-files directory "a.txt" "plain" "a.txt.br" "brotli"))
           (status 200) (headers '()))
-      (with-front (request :precompressed-files t :file-cache-control "max-age=60")
+      (with-front (request :precompressed-files t)
           (reply status headers file)
         (loop for (given set text . expected)
                 in '((200 () "brotli" "content-encoding" "br" "vary" "Accept-Encoding"
-                      "cache-control" "max-age=60" "content-type" "text/plain; charset=utf-8")
+                      "content-type" "text/plain; charset=utf-8")
                      (200 (:etag "\"mine\"") "plain" "etag" "\"mine\"" "content-encoding" nil)
                      (200 (:content-encoding "zstd") "plain" "content-encoding" "zstd")
                      (200 (:cache-control "private" :vary "Cookie") "brotli"
-                      "cache-control" "private" "vary" "Cookie, Accept-Encoding")
+                      "cache-control" "private" "vary" ("Accept-Encoding" "Cookie"))
                      (200 (:content-type "text/x-own" :content-length 99) "brotli"
                       "content-length" "6")
                      ;; The page of an error is no version of what was asked for.
-                     (410 () "brotli" "cache-control" nil "content-range" nil))
+                     (410 () "brotli" "content-range" nil))
               do (setf status given headers set)
                  (let ((response (apply #'ask-with "/" "Accept-Encoding" "br"
                                         (and (= 410 given)
@@ -146,7 +143,7 @@
                    (is (= given (response-status response)))
                    (is (equal text (decode (response-body response))) "~S" set)
                    (loop for (name value) on expected by #'cddr
-                         do (is (equal (and value (list value))
+                         do (is (equal (uiop:ensure-list value)
                                        (response-header-values response name))
                                 "~S ~A" set name))))
         (setf status 200 headers '(:etag "\"mine\""))
@@ -167,7 +164,7 @@
   (is (equal "Accept-Encoding" (response-header response "vary"))))
 
 (define-front-test (a-client-gets-the-compressed-sibling-that-it-likes-best
-                    :modes (:plain) :needs :our-files)
+                    :modes (:plain) :needs :our-http)
   (with-siblings (directory)
     (loop for (accepted text coding)
             in '((nil "plain" nil) ("deflate" "plain" nil) ("gzip, deflate, br" "brotli" "br")
@@ -214,24 +211,6 @@
         (is (<= 412 (response-status response) 416))
         (is (equal tag (response-header response "etag")))
         (is (null (response-header response "content-encoding")))))))
-
-(defun long-if-hashed (pathname)
-  "The Cache-Control for PATHNAME."
-  (when (search "-9f1c" (pathname-name pathname)) "public, max-age=31536000, immutable"))
-
-(define-front-test (files-have-the-cache-control-of-the-option :modes (:plain) :needs :our-http)
-  (loop for (option . cases) in '(("max-age=60" ("/a.css" 200 "max-age=60")
-                                   ("/a.css" 206 "max-age=60" "Range" "bytes=0-1")
-                                   ("/a.css" 416 nil "Range" "bytes=9-") ("/none" 404 nil))
-                                  (long-if-hashed ("/a.css" 200 nil)
-                                   ("/a-9f1c.css" 200 "public, max-age=31536000, immutable")))
-        do (with-served-folder (directory :file-cache-control option)
-             (write-old-files directory "a.css" "plain" "a-9f1c.css" "plain")
-             (loop for (target status expected . headers) in cases
-                   for response = (apply #'ask-with target headers)
-                   do (is (= status (response-status response)))
-                      (is (equal expected (response-header response "cache-control"))
-                          "~A ~A" target status)))))
 
 ;;; Media types
 

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* content-codings :in http
-  :description "Accept-Encoding and Vary: RFC 9110, sections 12.4.2, 12.5.3 and 12.5.5.")
+  :description "Accept-Encoding: RFC 9110, sections 12.4.2 and 12.5.3.")
 
 (test the-coding-that-a-client-likes-best-comes-first
   (loop for (value . codings) in (read-vectors "accept-encoding")
@@ -20,13 +20,6 @@
                         (string= (subseq tag 0 (1- (length tag))) other
                                  :end2 (1- (length tag)))))
                  tags)))))
-
-(test vary-names-accept-encoding-once
-  (loop for (value expected) in '((nil "Accept-Encoding") ("Cookie" "Cookie, Accept-Encoding")
-                                  ("accept-encoding, Cookie" "accept-encoding, Cookie") ("*" "*")
-                                  ("X-Accept-Encoding" "X-Accept-Encoding, Accept-Encoding"))
-        do (is (string= expected (http:vary-by-encoding value)))
-           (is (eq (equal value expected) (http:varies-by-encoding-p value)))))
 
 ;;; Media types
 

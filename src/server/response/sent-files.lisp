@@ -1,8 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Files in replies: a cache of facts about those that are sent, the ranges that clients ask for,
-;;;; and what programs say of their files: which have compressed siblings, and how long they may be
-;;;; cached.
+;;;; Files in replies: a cache of facts about those that are sent, and what a client gets of one:
+;;;; all of it, a part, a compressed sibling, or nothing.
 ;;;;
 ;;;; A sibling of the file app.js is app.js.br or app.js.gz beside it.  One that is older than the
 ;;;; file is ignored: it was made of an earlier version.  No sibling stands for a file that is not
@@ -27,8 +26,7 @@ of the file system stands still for milliseconds at a time.")
   (seconds 0 :type integer :read-only t) ; the time of the change, a universal time
   (nanoseconds 0 :type integer :read-only t)
   (date nil :type (or null string) :read-only t) ; the same, as HTTP writes it
-  (tag nil :type (or null string) :read-only t)
-  (settled-p nil :read-only t))         ; the next change will have another time
+  (tag nil :type (or null string) :read-only t))
 
 (defparameter *known-name-limit* 1024
   "Files with longer names, in characters, are not cached.")
@@ -64,7 +62,6 @@ where that is no readable regular file."
                        (make-version
                         :pathname pathname :name name
                         :size size :seconds seconds :nanoseconds nanoseconds
-                        :settled-p settled-p
                         ;; Not later than that of the reply (RFC 9110, section 8.8.2.1).
                         :date (and telling-p (imf-fixdate (min now seconds)))
                         :tag (and telling-p (entity-tag seconds nanoseconds size settled-p))))
@@ -88,31 +85,49 @@ sent by itself.  Signals an error when the file has become shorter."
           (t
            (error "A file became shorter while it was read.")))))
 
-(defun settle-range (part version head status tag vary)
-  "Restricts PART to the range that the request HEAD asks for of VERSION, with the entity TAG and
-the text VARY of Vary, or NIL, if STATUS is 200.  Returns the status; and, if that is now 206, or
-416 since there is no such range, the text of Content-Range (RFC 9110, section 14)."
-  (let ((size (version-size version))
-        (range (head-header head :range)))
-    (multiple-value-bind (first last)
-        (and (eql 200 status)
-             range
-             (plusp size)
-             (eq (head-method head) :get)
-             (range-current-p head tag
-                              (and (version-settled-p version)
-                                   (not (varies-by-encoding-p vary))
-                                   (version-date version)))
-             (parse-range range size))
-      (cond ((null first)
-             (setf (part-end part) size)
-             status)
-            ((<= first last (1- size))
-             (setf (part-position part) first
-                   (part-end part) (1+ last))
-             (values 206 (format nil "bytes ~D-~D/~D" first last size)))
-            (t
-             (values 416 (format nil "bytes */~D" size)))))))
+(defun answer-with-file (pathname head status siblings-p tag send)
+  "Calls SEND for the request HEAD, which a program answers with STATUS and the file PATHNAME, or,
+with SIBLINGS-P, with a compressed sibling of it.  TAG is the program's own entity tag, or NIL.
+SEND takes the status; a FILE-PART, or NIL where no content is to be sent; and a plist of headers
+with values (RFC 9110, sections 13 and 14).  NIL where there is no readable regular file."
+  (flet ((answer (pathname coding)
+           (call-with-file
+            pathname
+            (lambda (part version)
+              (let* ((size (version-size version))
+                     (date (version-date version))
+                     (tag (or tag (coded-tag (version-tag version) coding)))
+                     (facts `(:accept-ranges "bytes"
+                              ,@(and date (list :last-modified date))
+                              ,@(and tag (list :etag tag))))
+                     (coded `(,@(and coding (list :content-encoding (coding-name coding)))
+                              ,@facts))
+                     ;; They do not apply to the page of an error.
+                     (conditions-p (eql 200 status))
+                     (range (and conditions-p (eq :get (head-method head)) (plusp size)
+                                 (range-current-p head tag)
+                                 (head-header head :range)))
+                     (outcome (if conditions-p (precondition head tag date) :proceed)))
+                (multiple-value-bind (first last) (and range (parse-range range size))
+                  (cond ((eq :not-modified outcome) (funcall send 304 nil facts))
+                        ((eq :failed outcome) (funcall send 412 nil facts))
+                        ((null first)
+                         (setf (part-end part) size)
+                         (funcall send status part coded))
+                        ((<= first last (1- size))
+                         (setf (part-position part) first
+                               (part-end part) (1+ last))
+                         (funcall send 206 part
+                                  (list* :content-range
+                                         (format nil "bytes ~D-~D/~D" first last size)
+                                         coded)))
+                        (t
+                         (funcall send 416 nil
+                                  (list* :content-range (format nil "bytes */~D" size)
+                                         facts))))))))))
+    (multiple-value-bind (sibling coding) (and siblings-p (coded-sibling pathname head))
+      (or (and sibling (answer sibling coding))
+          (answer pathname nil)))))
 
 ;;; Siblings
 
@@ -120,15 +135,11 @@ the text VARY of Vary, or NIL, if STATUS is 200.  Returns the status; and, if th
   "The time of the last change of the file PATHNAME, in nanoseconds; NIL unless it is a regular file
 that can be read."
   (let ((time nil))
-    (if (readiness-supported-p)
-        (call-with-file pathname
-                        (lambda (part version)
-                          (declare (ignore part))
-                          (setf time (+ (* 1000000000 (version-seconds version))
-                                        (version-nanoseconds version)))))
-        (let ((found (ignore-errors (probe-file pathname))))
-          (when (and found (pathname-name found)) ; and no folder
-            (setf time (* 1000000000 (file-write-date found))))))
+    (call-with-file pathname
+                    (lambda (part version)
+                      (declare (ignore part))
+                      (setf time (+ (* 1000000000 (version-seconds version))
+                                    (version-nanoseconds version)))))
     time))
 
 (defun coded-sibling (pathname head)
@@ -149,10 +160,3 @@ the request HEAD likes best; NIL where it accepts none that there is."
             for sibling-time = (time-of-file sibling)
             when (and sibling-time (<= time sibling-time))
               return (values sibling coding)))))
-
-(defun cache-control-of (rule pathname)
-  "The Cache-Control of the file PATHNAME by RULE: a string, NIL, or a function, or the name of one,
-of a pathname, which returns one of these."
-  (if (or (null rule) (stringp rule))
-      rule
-      (funcall rule (pathname pathname))))
