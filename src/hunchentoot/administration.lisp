@@ -44,7 +44,7 @@ Signals RECYCLING-TASKMASTER-CORRUPTED-ERROR, with restarts RETRY and IGNORE, wh
 Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (let ((engine (server-engine acceptor)))
     (loop
-      (let ((survivors (and engine (abandon-engine engine))))
+      (let ((survivors (and engine (stop-engine engine :timeout 5 :destroy-p t))))
         (stop-listening acceptor (and engine (engine-listener engine)))
         (settle-logs acceptor)
         (unless survivors

@@ -65,7 +65,7 @@
   (sentinel nil)                        ; its thread; NIL before it has begun, and after its end
   (sentinel-wakeup (bt:make-condition-variable) :read-only t) ; notified before its tick
   (accepting-p nil)                     ; it accepts connections from its listener
-  (listener-users 0 :type fixnum)       ; threads that stop it, and use the listener meanwhile
+  (listener-lock (bt:make-lock "listener") :read-only t) ; see WITH-LISTENER
   (troubles '() :type list)             ; a plist of those that last; see NOTE-TROUBLE
   (launch-failed-p nil)                 ; no thread is made before the next tick
   (exited '() :type list)               ; threads of workers that ended, to be joined
@@ -390,21 +390,16 @@ counted then, and the caller is to refuse it.  True also where the service tells
 
 ;;; Accepting
 
+(defmacro with-listener ((engine) &body body)
+  "Evaluates BODY, which does not wait, if ENGINE accepts.  Several threads may stop ENGINE, and the
+first to return may close the listener, whose number may soon be another's: no thread uses it then."
+  `(with-lock-briefly ((engine-listener-lock ,engine))
+     (when (engine-accepting-p ,engine)
+       ,@body)))
+
 (defun end-accepting (engine)
   "Makes ENGINE accept nothing more.  The system refuses later clients, or they wait for other
 processes with the same listener."
-  ;; Otherwise workers might wait for the listener for ever.
-  (when (with-engine (engine)
-          (shiftf (engine-accepting-p engine) nil))
-    (leave-listener engine)))
-
-(defun call-while-accepting (engine function)
-  "Calls FUNCTION if ENGINE accepts.  Several threads may stop ENGINE, and the first to return may
-close the listener, whose number may soon be another's.  So none returns while FUNCTION is called."
-  (when (with-engine (engine)
-          (when (engine-accepting-p engine)
-            (incf (engine-listener-users engine))))
-    (unwind-protect (funcall function)
-      (with-engine (engine)
-        (decf (engine-listener-users engine))
-        (bt:condition-notify (engine-changed engine))))))
+  (with-listener (engine)
+    (setf (engine-accepting-p engine) nil)
+    (leave-listener engine)))           ; otherwise workers might wait for the listener for ever

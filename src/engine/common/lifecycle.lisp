@@ -40,8 +40,7 @@ listener cannot be watched; and leaves nothing behind."
   (unless-returned
       (progn
         (finalize-classes)
-        ;; Another thread that stops ENGINE waits until the listener is not used here any more.
-        (call-while-accepting engine (lambda () (acquire-resources engine)))
+        (with-listener (engine) (acquire-resources engine)) ; unless another thread stops it
         (make-workers engine #'worker-missing-p)
         (wait-for-change engine nil (lambda ()
                                       (or (zerop (pool-size engine))
@@ -89,21 +88,6 @@ arrive, and holds no more.")
         (bt:condition-notify (engine-changed engine))
         (setf (engine-phase engine) phase)))))
 
-(defun await-other-phase (engine phase seconds)
-  "Waits for SECONDS, or until another thread has ENGINE leave PHASE."
-  (wait-for-change engine seconds (lambda () (not (eq phase (engine-phase engine))))))
-
-(defun await-accepts (engine seconds)
-  "Waits until the connections are accepted that have come to the listener of ENGINE, which drains.
-Takes up to SECONDS, a real, while ENGINE accepts: new connections may come as fast, and descriptors
-may be missing."
-  (loop with left = (countdown seconds)
-        while (and (engine-accepting-p engine)
-                   (pending-connection-p (engine-listener engine))
-                   (plusp (funcall left)))
-        ;; Nobody learns from the kernel when its queue is empty.
-        do (wait-for-change engine 1/100 (lambda () (not (engine-accepting-p engine))))))
-
 (defun work-finished-p (engine)
   "True when ENGINE has no connection, and no worker that serves."
   (and (zerop (open-count engine))
@@ -115,24 +99,28 @@ may be missing."
 (defun drain (engine left)
   "Has every request that has come to ENGINE answered, as long as LEFT, a function, returns a number
 of seconds above 0, or NIL for no limit.  True if that succeeded."
-  (flet ((at-most (seconds)
-           (min seconds (or (funcall left) seconds))))
+  (flet ((await-other-phase (seconds)
+           (wait-for-change engine (min seconds (or (funcall left) seconds))
+                            (lambda () (not (draining-p engine))))))
     (when (advance-phase engine :draining)
       (resume-all-deferred engine)
-      (call-while-accepting
-       engine
-       (lambda ()
-         (let ((held (if (admit-held (engine-listener engine)) *held-seconds* 0)))
-           (with-engine (engine)
-             (setf (engine-drain-end engine)
-                   (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*))))
-             (notify-sentinel engine))
-           ;; Until then it gets connections that the system has held.
-           (await-other-phase engine :draining (at-most held))
-           (when (stop-arrivals (engine-listener engine))
-             (await-other-phase engine :draining (at-most *arrival-seconds*))
-             (await-accepts engine (at-most *drain-seconds*)))
-           (end-accepting engine)))))
+      (let ((held (if (with-listener (engine) (admit-held (engine-listener engine)))
+                      *held-seconds*
+                      0)))
+        (with-engine (engine)
+          (setf (engine-drain-end engine)
+                (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*))))
+          (notify-sentinel engine))
+        ;; Until then it gets connections that the system has held.
+        (await-other-phase held))
+      (when (with-listener (engine) (stop-arrivals (engine-listener engine)))
+        (await-other-phase *arrival-seconds*)
+        ;; Not for ever: new connections may come as fast, and descriptors may be missing. Nobody
+        ;; learns from the kernel when its queue is empty.
+        (loop repeat 100
+              while (with-listener (engine) (pending-connection-p (engine-listener engine)))
+              until (await-other-phase (/ *drain-seconds* 100))))
+      (end-accepting engine))
     (wait-for-change engine (funcall left)
                      (lambda ()
                        (or (work-finished-p engine)
@@ -140,112 +128,80 @@ of seconds above 0, or NIL for no limit.  True if that succeeded."
     (with-engine (engine)
       (work-finished-p engine))))
 
-(defun end-work (engine seconds)
-  "Makes ENGINE begin nothing more, and the workers end that have nothing to finish: waits for them
-up to SECONDS, a real or NIL for no limit.  Not only the first thread that stops ENGINE does so:
-else another one might close the listener before."
-  (advance-phase engine :stopping)
-  (wake-workers engine)                 ; or suspended ones would never learn of it
-  (call-while-accepting engine (lambda () (end-accepting engine)))
-  (close-timers (engine-timers engine))
-  (unless (process-exits-p)             ; programs are told of the end of each connection
-    (end-input engine :keep-alive))
-  ;; Workers without a connection have nothing to finish, so five seconds are plenty.
-  (wait-for-change engine (min 5 (max *least-stop-seconds* (or seconds 5)))
-                   (lambda () (<= (pool-size engine) (busy-count engine)))))
-
-(defun await-empty-pool (engine seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE has no worker, save the caller."
-  (wait-for-change engine seconds
-                   (lambda () (<= (pool-size engine) (if (inside-worker-p engine) 1 0)))))
-
-(defun finish-stop (engine left drained-p)
-  "The last step of a stop.  Unless DRAINED-P, lets connections read nothing more.  Waits for the
-workers as long as LEFT says, as for DRAIN, then ends the sentinel, and joins the threads that have
-ended.  Returns a list of plists about the workers that did not end, in the words of
-LIST-ENGINE-CONNECTIONS."
-  (unless drained-p
-    (end-input engine :keep-alive :serving :writing)
-    (dolist (connection (with-engine (engine)
-                          (shiftf (engine-queue engine) '())))
-      (note-closed engine connection)
-      (close-socket (connection-handle connection))))
-  (await-empty-pool engine (funcall left))
-  (wait-for-change engine 5 (lambda () (zerop (engine-listener-users engine))))
-  (let* ((seconds (funcall left))
-         (left (countdown (and seconds (max *least-stop-seconds* seconds))))
-         (sentinel (engine-sentinel engine)))
-    (when (advance-phase engine :stopped)
-      (with-engine (engine)
-        (setf (engine-stopped engine) (milliseconds))
-        (notify-sentinel engine)))
-    ;; For connections that RESUME-CONNECTION has parked meanwhile; later it ends them itself.
-    (end-input engine :keep-alive :writing)
-    (when sentinel
-      (join-thread sentinel (funcall left)))
-    (join-exited-threads engine (funcall left)))
-  (with-engine (engine)
-    (loop for worker in (engine-workers engine)
-          for state = (worker-state worker)
-          unless (member (worker-activity worker) '(:waiting :suspended)) ; it ends by itself
-            collect (list :worker (worker-number worker)
-                          :state (or (getf '(:serving :active :keep-alive :idle) state) state)
-                          :seconds (/ (worker-milliseconds worker) 1000.0)))))
-
-(defun stop-engine (engine &key soft (timeout (if soft nil 1)) (delay 0))
+(defun stop-engine (engine &key soft (timeout (if soft nil 1)) (delay 0) destroy-p)
   "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or has come is
 served, and its answer sent, and connections that idle have a moment for another; before that,
 ENGINE goes on for DELAY seconds, a real, but keeps no connection after its next answer.  Otherwise
 connections read nothing more.  Then waits up to TIMEOUT seconds, a real or NIL for no limit, for
-the threads to end, and a tenth of a second at least for those that have nothing to finish.  Returns
-a list of plists, one for each worker that had to be left behind, which ends with its request; and,
-when SOFT, one for each connection without a worker that lacks an answer, or a part of one, as
-LIST-ENGINE-CONNECTIONS has them. Timers that are pending when the requests are served are dropped.
-Signals STOP-FROM-WORKER in a worker of ENGINE."
+the threads to end, and a tenth of a second at least for those that have nothing to finish.  If
+DESTROY-P, destroys the others first, whatever they do.  Returns a list of plists, one for each
+worker that had to be left behind, which ends with its request; and, when SOFT, one for each
+connection without a worker that lacks an answer, or a part of one, as LIST-ENGINE-CONNECTIONS has
+them.  Timers that are pending when the requests are served are dropped.  Signals STOP-FROM-WORKER
+in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
   (when (and soft (plusp delay))
     (advance-phase engine :leaving)
-    (await-other-phase engine :leaving delay))
+    (wait-for-change engine delay (lambda () (not (eq :leaving (engine-phase engine))))))
   (let* ((left (countdown timeout))
          (drained-p (and soft (drain engine left)))
-         (unanswered (and soft (not drained-p) (unanswered-connections engine))))
-    (end-work engine (funcall left))
-    ;; A soft stop that another thread has cut short waits for nobody.
-    (append (finish-stop engine (if (and soft (not drained-p)) (constantly 0) left) drained-p)
-            unanswered)))
-
-(defun unanswered-connections (engine)
-  "Plists of the connections of ENGINE that have no worker, and lack an answer or a part of one: it
-was to come later, their peers have not taken all of it, or they wait for a worker."
-  (remove-if-not (lambda (connection)
-                   (member (getf connection :state) '(:deferred :writing :queued)))
-                 (list-engine-connections engine)))
-
-;;; The last resort
-
-(defparameter *abandon-seconds* 5
-  "How many seconds ABANDON-ENGINE waits for threads that only wait, and then for the end of those
-that it has destroyed.")
-
-(defun destroy-workers (engine)
-  "Destroys the threads of the workers of ENGINE, but not the current one."
-  (dolist (worker (with-engine (engine) (copy-list (engine-workers engine))))
-    (let ((thread (worker-thread worker)))
-      (unless (member thread (list nil (bt:current-thread)))
-        (handler-case (destroy-thread thread)
-          (error () nil))))))           ; it ended by itself
-
-(defun abandon-engine (engine)
-  "Destroys the threads of ENGINE, whatever they do, and waits up to *ABANDON-SECONDS* for their
-end.  Returns what STOP-ENGINE does.  Signals STOP-FROM-WORKER in a worker of ENGINE."
-  (when (inside-worker-p engine)
-    (error 'stop-from-worker))
-  ;; Threads that only wait leave by themselves: one that is destroyed while it comes or goes might
-  ;; take a lock with it.
-  (end-work engine *abandon-seconds*)
-  (destroy-workers engine)
-  (finish-stop engine (countdown *abandon-seconds*) nil))
+         (unanswered (and soft
+                          (not drained-p)
+                          (remove-if-not (lambda (connection)
+                                           (member (getf connection :state)
+                                                   '(:deferred :writing :queued)))
+                                         (list-engine-connections engine)))))
+    (flet ((end-some-input (&rest states)
+             (unless (process-exits-p)  ; programs are told of the end of each connection
+               (apply #'end-input engine states))))
+      (advance-phase engine :stopping)
+      (wake-workers engine)             ; or suspended ones would never learn of it
+      (end-accepting engine)
+      (close-timers (engine-timers engine))
+      (end-some-input :keep-alive)
+      ;; Threads that only wait leave by themselves: one that is destroyed while it comes or goes
+      ;; might take a lock with it.  Each thread that stops ENGINE waits for them: else it might
+      ;; close the listener before.
+      (wait-for-change engine (min 5 (max *least-stop-seconds* (or (funcall left) 5)))
+                       (lambda () (<= (pool-size engine) (busy-count engine))))
+      (when destroy-p
+        (dolist (worker (engine-workers engine))
+          (let ((thread (worker-thread worker)))
+            (unless (member thread (list nil (bt:current-thread)))
+              (handler-case (destroy-thread thread)
+                (error () nil))))))     ; it ended by itself
+      (unless drained-p
+        (end-some-input :keep-alive :serving :writing)
+        (dolist (connection (with-engine (engine)
+                              (shiftf (engine-queue engine) '())))
+          (note-closed engine connection)
+          (close-socket (connection-handle connection)))
+        (when soft                      ; its time is over, or another thread has cut it short
+          (setf left (constantly 0))))
+      (wait-for-change engine (funcall left) (lambda () (zerop (pool-size engine))))
+      (when (advance-phase engine :stopped)
+        (with-engine (engine)
+          (setf (engine-stopped engine) (milliseconds))
+          (notify-sentinel engine)))
+      ;; For connections that RESUME-CONNECTION has parked meanwhile; later it ends them itself.
+      (end-some-input :keep-alive :writing))
+    (let* ((seconds (funcall left))
+           (left (countdown (and seconds (max *least-stop-seconds* seconds))))
+           (sentinel (engine-sentinel engine)))
+      (when sentinel
+        (join-thread sentinel (funcall left)))
+      (join-exited-threads engine (funcall left)))
+    (with-engine (engine)
+      (append (loop for worker in (engine-workers engine)
+                    for state = (worker-state worker)
+                    ;; Those that wait end by themselves.
+                    unless (member (worker-activity worker) '(:waiting :suspended))
+                      collect (list :worker (worker-number worker)
+                                    :state (or (getf '(:serving :active :keep-alive :idle) state)
+                                               state)
+                                    :seconds (/ (worker-milliseconds worker) 1000.0)))
+              unanswered))))
 
 ;;; The end of the process
 
@@ -260,9 +216,7 @@ ask the system again and again.  The others are destroyed now, as the Lisp would
 has the lock that a handler needs to make a thread, and that handler would never end."
   (let ((left (countdown *exit-seconds*)))
     (dolist (engine *engines*)
-      (handler-case (progn (end-work engine (funcall left))
-                           (destroy-workers engine)
-                           (await-empty-pool engine (funcall left)))
+      (handler-case (stop-engine engine :timeout (funcall left) :destroy-p t)
         (error () (count-failure engine))))))
 
 (call-at-exit 'stop-for-exit)

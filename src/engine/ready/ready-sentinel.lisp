@@ -285,7 +285,7 @@ the next few looks follow closely, the first after requests had time to block."
                                   (taker-given-up-p (connection-queue connection) now))
                          (give-output-up engine connection :write)))
                      (engine-table engine)))
-  (call-while-accepting engine (lambda () (rearm-listener engine)))
+  (with-listener (engine) (rearm-listener engine))
   (maintain-pool engine))
 
 (defun time-out-if-due (engine connection now)
