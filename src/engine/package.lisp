@@ -21,11 +21,11 @@ subclasses SERVICE and is called through its generic functions.")
    ;; output that the socket did not take yet
    #:connection-queue #:connection-output #:send-queue #:make-send-queue #:with-send-queue
    #:send-queue-lock #:send-queue-descriptor #:send-queue-parts #:send-queue-size
-   #:send-queue-sender #:send-queue-waits-p #:send-queue-sending-p #:send-waiting
+   #:send-queue-sender #:*reply-grace*
    #:send-queue-arm #:send-queue-mark #:send-queue-on-room #:send-queue-changed #:send-queue-dead-p
-   #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock #:queue-octets
+   #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock
    #:flush-queue #:end-queue #:notify-waiters #:make-room-for-output
-   #:limit-taking #:next-look-at-taker
+    #:limit-taking
    #:taker-given-up-p #:earlier #:drop-parts #:part #:part-position #:part-end
    #:make-octets-part #:octets-part #:octets-part-p #:octets-part-octets #:arm-for-output
    #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p

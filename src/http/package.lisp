@@ -14,7 +14,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:limits-body-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
    #:limits-file-count
    #:limits-content-rate #:*content-grace* #:limits-content-seconds
-   #:limits-reply-rate #:*reply-grace* #:limits-reply-seconds
+   #:limits-reply-rate #:limits-reply-seconds
    #:limits-handler-seconds #:limits-queue-seconds #:limits-handshake-seconds
    #:limits-head-seconds #:limits-idle-seconds
    #:limits-connection-requests #:limits-address-connections

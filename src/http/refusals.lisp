@@ -148,9 +148,6 @@ compute."
 (defparameter *content-grace* 10
   "The number of seconds before the CONTENT-RATE of LIMITS applies.")
 
-(defparameter *reply-grace* 30
-  "The number of seconds before the REPLY-RATE of LIMITS applies.")
-
 (defstruct (limits (:include opaque) (:copier nil))
   "The limits of one request.  A limits object never changes, so threads can share it; other limits
 are a new object.  All sizes are in octets."

@@ -6,7 +6,7 @@
 ;;;;
 ;;;; The lock is held for a send that does not wait, and for arming the poller; never while a thread
 ;;;; waits or a function of a program runs.  Where a stream of the Lisp carries the octets, a send
-;;;; waits: all is queued, and one thread at a time sends what is queued, without the lock.
+;;;; waits: all is queued, and a thread that holds another lock sends what is queued.
 ;;;;
 ;;;; A write is sent, or queued for a worker, which the poller calls when there is room, until the
 ;;;; queue is dead: then what waited was dropped, threads that waited for room were woken, and a
@@ -45,9 +45,12 @@
     (when (and (file-part-p part) (file-part-file part))
       (close-descriptor (shiftf (file-part-file part) nil)))))
 
-(defstruct (send-queue (:include opaque) (:constructor make-send-queue (&optional descriptor))
+(defstruct (send-queue (:include opaque)
+                       (:constructor make-send-queue
+                           (&optional descriptor
+                            &aux (sender-lock (unless descriptor (bt:make-lock "sender")))))
                        (:copier nil))
-  "The output of a connection on DESCRIPTOR, an integer, or NIL where SENDER sends."
+  "The output of a connection on DESCRIPTOR, an integer, or NIL where SENDER sends, and waits."
   (descriptor nil :type (or null fixnum) :read-only t)
   (lock (bt:make-lock "send queue") :read-only t)
   (dead-p nil)                          ; it takes and sends nothing any more
@@ -58,14 +61,12 @@
   ;; A function that sends instead of the descriptor.  It takes a list of parts, the first with
   ;; octets left, and returns what SEND-OCTETS does; or NIL.
   (sender nil :type (or null function))
-  (waits-p nil)                         ; SENDER waits
-  (sending-p nil)                       ; a thread is in it
+  (sender-lock nil :read-only t)        ; held by a thread that waits in SENDER; or NIL
   (connection nil)                      ; and what arms its poller for output, a function of that;
   (arm nil :type (or null function))    ; or NIL
   ;; The demands on the peer, see LIMIT-TAKING.
   (milliseconds nil :type (or null fixnum))
   (rate nil :type (or null (integer 1)))
-  (grace 0 :type fixnum)                ; in milliseconds
   ;; How the peer takes its time, see TAKER-GIVEN-UP-P.
   (since nil :type (or null fixnum))    ; when the wait for it began; NIL while nothing waits
   (owed nil :type (or null fixnum))     ; octets that it had yet to take at the last look, if known
@@ -85,53 +86,49 @@
 
 ;;; Under the lock
 
-(defun part-memory (part)
-  "How many octets of memory PART keeps in use."
-  (if (octets-part-p part) (length (octets-part-octets part)) 0))
-
 (defun hold-memory (queue octets)
   "Counts OCTETS more, an integer, or fewer if it is below 0, for QUEUE: beyond the budget, too; see
 MAKE-ROOM-FOR-OUTPUT."
   (incf (send-queue-reserved queue) octets)
   (reserve-client-memory octets nil))
 
+(defun part-memory (part)
+  "How many octets of memory PART keeps in use."
+  (if (octets-part-p part) (length (octets-part-octets part)) 0))
+
 (defun put-parts (queue parts)
   "Queues PARTS, a list."
-  (let ((memory 0) (size 0))
-    (declare (type index memory size))
+  (let ((size 0))
+    (declare (type index size))
     (dolist (part parts)
       (when (file-part-p part)
         (setf (file-part-queued-p part) t))
-      (incf memory (part-memory part))
+      (hold-memory queue (part-memory part))
       (incf size (- (part-end part) (part-position part))))
     (when (send-queue-owed queue)
       (incf (send-queue-owed queue) size))
-    (incf (send-queue-size queue) size)
-    (hold-memory queue memory))
+    (incf (send-queue-size queue) size))
   (if (send-queue-parts queue)
       (setf (cdr (send-queue-last queue)) parts)
       (setf (send-queue-parts queue) parts))
   (setf (send-queue-last queue) (last parts)))
 
-(defun drop-first (queue)
-  "Drops the first part of QUEUE.  With the last one, the wait for the peer ends."
-  (let ((part (pop (send-queue-parts queue))))
-    (drop-parts (list part))
-    (hold-memory queue (- (part-memory part)))
-    (unless (send-queue-parts queue)
-      (setf (send-queue-last queue) '() ; or it would keep what was sent alive
-            (send-queue-since queue) nil
-            (send-queue-owed queue) nil))))
-
-(defun note-sent (queue parts count)
-  "Notes that COUNT octets of PARTS, the first ones of QUEUE, were sent."
+(defun note-sent (queue count)
+  "Notes that COUNT octets, the first ones of QUEUE, were sent, and drops the parts that were sent
+whole.  With the last one, the wait for the peer ends."
   (decf (send-queue-size queue) count)
   (incf (send-queue-sent queue) count)
-  (loop for part in parts
-        for sent = (min count (- (part-end part) (part-position part)))
-        while (plusp count)
-        do (incf (part-position part) sent)
-           (decf count sent)))
+  (loop for part = (first (send-queue-parts queue))
+        while part
+        do (let ((sent (min count (- (part-end part) (part-position part)))))
+             (decf count sent)
+             (when (< (incf (part-position part) sent) (part-end part))
+               (return))
+             (drop-parts (list (pop (send-queue-parts queue))))
+             (hold-memory queue (- (part-memory part))))
+        finally (setf (send-queue-last queue) '() ; or it would keep what was sent alive
+                      (send-queue-since queue) nil
+                      (send-queue-owed queue) nil)))
 
 (defun arm-for-output (queue)
   "Makes an event when the socket of QUEUE takes octets again, if a poller watches it."
@@ -139,16 +136,16 @@ MAKE-ROOM-FOR-OUTPUT."
     (funcall (send-queue-arm queue) (send-queue-connection queue))))
 
 (defun send-parts (queue)
-  "Sends what waits in QUEUE, as far as the socket takes it now.  Returns an error number, after
+  "Sends what waits in QUEUE, as far as its descriptor takes it now.  Returns an error number, after
 which QUEUE is dead, or NIL."
   (loop with descriptor = (send-queue-descriptor queue)
         for parts = (send-queue-parts queue)
         for part = (first parts)
-        while (and part (not (send-queue-waits-p queue)))
+        while (and part descriptor)
         do (let* ((position (part-position part))
                   (end (part-end part))
                   ;; Perhaps of the next parts, too; 0 if a file ends too early.
-                  (count (cond ((= position end) nil)
+                  (count (cond ((= position end) 0)
                                ((send-queue-sender queue)
                                 (funcall (send-queue-sender queue) parts))
                                ((file-part-p part)
@@ -159,55 +156,53 @@ which QUEUE is dead, or NIL."
                                (t
                                 (send-octets descriptor (octets-part-octets part)
                                              position end)))))
-             (cond ((null count) (drop-first queue))
-                   ((plusp count) (note-sent queue parts count))
+             (cond ((or (plusp count) (= position end))
+                    (note-sent queue count))
                    ((would-block-p count)
                     (arm-for-output queue)
                     (return nil))
                    (t
-                    (end-under-lock queue)
-                    (return (if (zerop count) +eio+ (- count))))))))
+                    (return (end-under-lock queue count)))))))
 
 (defun write-under-lock (queue octets start end copy-p)
   "See WRITE-TO-QUEUE."
-  (cond ((send-queue-dead-p queue) +ebadf+)
-        ((= start end) nil)
-        ((and (send-queue-parts queue) (send-queue-arm queue)) ; it is armed
-         (queue-octets queue octets start end copy-p))
-        (t
-         (let ((count (cond ((or (send-queue-parts queue) (send-queue-waits-p queue)) 0)
-                            ((send-queue-sender queue)
-                             (funcall (send-queue-sender queue)
-                                      (list (make-octets-part octets start end))))
-                            (t
-                             (send-octets (send-queue-descriptor queue) octets start end)))))
-           (when (plusp count)
-             (incf (send-queue-sent queue) count)
-             (incf start count))
-           (cond ((= start end) nil)
-                 ((or (>= count 0) (would-block-p count))
-                  (queue-octets queue octets start end copy-p)
-                  (send-parts queue))
-                 (t
-                  (end-under-lock queue)
-                  (- count)))))))
+  (flet ((queue-octets ()
+           (put-parts queue (list (if copy-p
+                                      (make-octets-part (subseq octets start end))
+                                      (make-octets-part octets start end))))
+           nil))
+    (declare (inline queue-octets))
+    (cond ((send-queue-dead-p queue) +ebadf+)
+          ((= start end) nil)
+          ((or (send-queue-parts queue) ; it is armed
+               (send-queue-sender-lock queue))
+           (queue-octets))
+          (t
+           (let ((count (if (send-queue-sender queue)
+                            (funcall (send-queue-sender queue)
+                                     (list (make-octets-part octets start end)))
+                            (send-octets (send-queue-descriptor queue) octets start end))))
+             (when (plusp count)
+               (incf (send-queue-sent queue) count)
+               (incf start count))
+             (cond ((= start end) nil)
+                   ((or (plusp count) (would-block-p count))
+                    (queue-octets)
+                    (send-parts queue))
+                   (t
+                    (end-under-lock queue count))))))))
 
-(defun queue-octets (queue octets start end copy-p)
-  (put-parts queue (list (if copy-p
-                             (make-octets-part (subseq octets start end))
-                             (make-octets-part octets start end))))
-  nil)
-
-(defun end-under-lock (queue)
-  (setf (send-queue-dead-p queue) t
-        (send-queue-sending-p queue) nil)
+(defun end-under-lock (queue &optional (count 0))
+  "Makes QUEUE dead.  Returns the error number of COUNT, which a send has returned."
+  (setf (send-queue-dead-p queue) t)
   (drop-parts (send-queue-parts queue))
   (setf (send-queue-parts queue) '()
         (send-queue-last queue) '()
         (send-queue-size queue) 0
         (send-queue-since queue) nil)
   (hold-memory queue (- (send-queue-reserved queue)))
-  (notify-waiters queue))
+  (notify-waiters queue)
+  (if (zerop count) +eio+ (- count)))
 
 (defun notify-waiters (queue)
   "Wakes the threads that wait for room in QUEUE, or for its end."
@@ -222,7 +217,7 @@ QUEUE; OCTETS must not change any more unless COPY-P.  Returns NIL, or an error 
 dead."
   (or (with-send-queue (queue)
         (write-under-lock queue octets start end copy-p))
-      (and (send-queue-waits-p queue)
+      (and (send-queue-sender-lock queue)
            (send-waiting queue))))
 
 (defun write-parts (queue parts)
@@ -237,26 +232,21 @@ dead."
       (send-waiting queue)))
 
 (defun send-waiting (queue)
-  "Sends what waits in QUEUE, if its sender waits, and no other thread is in that.  Returns an error
+  "Sends what waits in QUEUE, if its sender waits; after other threads that do so.  Returns an error
 number, or NIL.  A non-local exit makes QUEUE dead."
-  (when (send-queue-waits-p queue)
+  (when (send-queue-sender-lock queue)
     (unless-returned
-        (loop for part = (with-send-queue (queue)
-                           (unless (send-queue-sending-p queue)
-                             (first (setf (send-queue-sending-p queue) (send-queue-parts queue)))))
-              while part
-              do (let* ((left (- (part-end part) (part-position part)))
-                        (count (if (plusp left)
-                                   (funcall (send-queue-sender queue) (list part))
-                                   0)))
-                   (with-send-queue (queue)
-                     (setf (send-queue-sending-p queue) nil)
-                     (cond ((send-queue-dead-p queue) (return +ebadf+))
-                           ((plusp count) (note-sent queue (list part) count))
-                           ((zerop left) (drop-first queue))
-                           (t
-                            (end-under-lock queue)
-                            (return (if (zerop count) +eio+ (- count))))))))
+        (bt:with-lock-held ((send-queue-sender-lock queue))
+          (loop for part = (first (send-queue-parts queue))
+                while part
+                do (let* ((left (- (part-end part) (part-position part)))
+                          (count (if (plusp left)
+                                     (funcall (send-queue-sender queue) (list part))
+                                     0)))
+                     (with-send-queue (queue)
+                       (cond ((send-queue-dead-p queue) (return +ebadf+))
+                             ((or (plusp count) (zerop left)) (note-sent queue count))
+                             (t (return (end-under-lock queue count))))))))
       (end-queue queue))))
 
 (defvar *giving-room-p* nil
@@ -305,13 +295,15 @@ an event: the owner of the connection closes it, and calls the functions that wa
 ;;; of its octets are unsent.  Octets that are on their way when a wait begins arrive at once, but
 ;;; the peer has not taken them yet; so the engine asks often.
 
-(defun limit-taking (queue seconds &optional rate (grace 0))
+(defparameter *reply-grace* 30
+  "How many seconds a wait for a peer lasts before it counts how fast that takes octets.")
+
+(defun limit-taking (queue seconds &optional rate)
   "From now on gives up the peer of QUEUE, a SEND-QUEUE, if it takes nothing for SECONDS, a real;
-or, once waits for it have lasted GRACE seconds, an integer, if it takes fewer than RATE octets a
+or, once waits for it have lasted *REPLY-GRACE* seconds, if it takes fewer than RATE octets a
 second, an integer.  Either is NIL for no limit."
   (setf (send-queue-milliseconds queue) (as-milliseconds seconds)
-        (send-queue-rate queue) rate
-        (send-queue-grace queue) (* 1000 grace)))
+        (send-queue-rate queue) rate))
 
 (defun earlier (moment other)
   "The earlier one of MOMENT and OTHER, integers or NIL, for never."
@@ -338,11 +330,6 @@ wait, has taken.  The first look begins a wait.  True if it has taken too few by
         (or (and milliseconds
                  (<= (+ (send-queue-moved queue) milliseconds) now))
             (and rate owed
-                 (<= (+ (send-queue-since queue) (send-queue-grace queue)
+                 (<= (+ (send-queue-since queue) (* 1000 *reply-grace*)
                         (floor (* 1000 (send-queue-taken queue)) rate))
                      now)))))))
-
-(defun next-look-at-taker (queue now)
-  "The moment of the next look at the peer of QUEUE, a SEND-QUEUE, after NOW, in MILLISECONDS: 16
-looks within the time in which it has to take octets."
-  (+ now (min 1000 (ceiling (or (send-queue-milliseconds queue) 16000) 16))))

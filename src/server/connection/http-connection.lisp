@@ -83,7 +83,7 @@ left."
     (when base
       (let ((limits (application-limits application)))
         (limit-taking (io-queue base) (write-seconds application)
-                      (limits-reply-rate limits) *reply-grace*)))
+                      (limits-reply-rate limits))))
     (settle-trust application http)
     (when (proxy-protocol-p application)
       (setf (http-proxy-header http) (make-proxy-header)

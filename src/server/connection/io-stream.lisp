@@ -187,7 +187,6 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
                (write-stream-octets source octets start end)
                (- end start))))
       (setf (send-queue-sender queue) (lambda (parts) (send-parts-by #'send parts))
-            (send-queue-waits-p queue) t
             (io-descriptor io) nil
             (io-source io) source
             (io-queue io) queue))))

@@ -406,17 +406,13 @@ that does not apply to a program that has taken the connection.  Each wait has t
                       (let ((limit (wait-limit io))
                             (left (and (io-limit io) (max 0 (- (io-limit io) began)))))
                         (await-input-within io (if (and left (not (<= 0 limit left))) left limit))))
-                     ((send-queue-waits-p (io-queue io))
-                      ;; Another thread is in the sender of the queue, which waits for the peer.
-                      (wait-until (lambda () (not (send-queue-sending-p (io-queue io))))
-                                  (bt:make-condition-variable) (send-queue-lock (io-queue io))
-                                  nil 1/100))
+                     ((null (send-queue-descriptor (io-queue io)))) ; the sender waits
                      (t
                       (loop for now = (milliseconds)
                             when (taker-given-up-p queue now)
                               do (give-up)
                             until (await-descriptor (open-descriptor below) :output
-                                                    :until (next-look-at-taker queue now))))))
+                                                    :until (+ now 250))))))
              (give-up ()
                ;; First of all, no later wait for output of this peer is possible.
                (when (and (eq :output direction) (eq :engine (io-owner below)))

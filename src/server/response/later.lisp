@@ -139,7 +139,7 @@ the owner of the connection do so otherwise, and look at SUSPENDED-EXCHANGE."
     (when (and (shared-queue-begun-p shared-queue)
                ;; The owner may be in a function of the program for long.
                (or owner-p
-                   (and (send-queue-waits-p queue)
+                   (and (null (send-queue-descriptor queue)) ; its sender waits
                         (null (suspended-exchange-keeper suspended-exchange)))))
       (flush-queue queue))
     (unless owner-p

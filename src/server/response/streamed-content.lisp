@@ -87,7 +87,7 @@ has ended; or :TOO-LONG because fewer octets were announced."
   "True when octets of SHARED-QUEUE wait for the owner of the connection, since no poller does."
   (let ((queue (shared-queue-queue shared-queue)))
     (and (or (send-queue-parts queue) (send-queue-dead-p queue))
-         (or (send-queue-waits-p queue) (null (send-queue-arm queue))))))
+         (null (send-queue-arm queue)))))
 
 (defun silent-again-p (shared-queue)
   "True when no octets were put into SHARED-QUEUE since the last call."
