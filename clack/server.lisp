@@ -119,16 +119,12 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
            (unfit :ssl " cannot be had: this was built with the feature HUNCHENTOOT-NO-SSL"))
           (t
            (handler-case
-               (multiple-value-bind (context warnings)
-                   (funcall 'context-of-settings
-                            (loop for name in (symbol-value '*tls-arguments*)
-                                  collect name
-                                  collect (getf arguments (keyword-of name)
-                                                (if (eq name :ssl-minimum-protocol) :tls-1.2 nil)))
-                            old)
-                 (dolist (warning warnings)
-                   (warn "~A" warning))
-                 context)
+               (funcall 'context-of-settings
+                        (loop for name in (symbol-value '*tls-arguments*)
+                              collect name
+                              collect (getf arguments (keyword-of name)
+                                            (if (eq name :ssl-minimum-protocol) :tls-1.2 nil)))
+                        old)
              (unfit-argument (condition)
                (error 'unfit-argument :name (keyword-of (unfit-argument-name condition))
                                       :words (unfit-argument-words condition))))))))

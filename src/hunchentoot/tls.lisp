@@ -46,9 +46,7 @@ RELOAD-CERTIFICATES, and where REINITIALIZE-INSTANCE gets one of these arguments
 
 Signals HUNCHENTOOT:PARAMETER-ERROR, with the name of the argument and the file, and OpenSSL's
 reason, when OpenSSL cannot use a file; when a key belongs to another certificate; when the password
-is wrong or missing; and when OpenSSL knows none of the ciphers.  Warns of
-certificates that have expired or are not valid yet, and of a file whose certificates are out of
-order."))
+is wrong or missing; and when OpenSSL knows none of the ciphers."))
 
 (defclass parallel-easy-ssl-acceptor (parallel-ssl-acceptor hunchentoot:easy-ssl-acceptor)
   ()
@@ -60,33 +58,29 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 (defun read-tls-files (initargs settings old)
   "A TLS context with the settings in the plist INITARGS, or else in SETTINGS; the sessions of OLD,
 a context or NIL, can be resumed in it.  The second value is a plist of all settings, in which names
-of files are absolute.  Warns."
+of files are absolute."
   (let ((settings (loop for name in *tls-arguments*
                         collect name
                         collect (getf initargs name (getf settings name)))))
-    (multiple-value-bind (context warnings)
-        (with-parameter-errors (context-of-settings settings old))
-      (dolist (warning warnings)
-        (warn "~A" warning))
-      (values context
-              (loop for (name value) on settings by #'cddr
-                    collect name
-                    collect (case name
-                              ((:ssl-certificate-file :ssl-privatekey-file
-                                :ssl-client-ca-file :ssl-ticket-key-file)
-                               (and value (absolute-file value)))
-                              (:ssl-certificates
-                               (loop for (certificate key . password) in value
-                                     collect (list* (absolute-file certificate)
-                                                    (absolute-file key) password)))
-                              (t value)))))))
+    (values (with-parameter-errors (context-of-settings settings old))
+            (loop for (name value) on settings by #'cddr
+                  collect name
+                  collect (case name
+                            ((:ssl-certificate-file :ssl-privatekey-file
+                              :ssl-client-ca-file :ssl-ticket-key-file)
+                             (and value (absolute-file value)))
+                            (:ssl-certificates
+                             (loop for (certificate key . password) in value
+                                   collect (list* (absolute-file certificate)
+                                                  (absolute-file key) password)))
+                            (t value))))))
 
 (defmethod initialize-instance :before ((acceptor parallel-ssl-acceptor) &rest initargs)
   (setf (tls-settings acceptor) (nth-value 1 (read-tls-files initargs '() nil))))
 
 (defun renew-tls-context (acceptor initargs &optional (change (constantly nil)))
   "Makes a TLS context with the settings of ACCEPTOR and INITARGS that of new connections; earlier
-ones keep theirs.  Calls CHANGE once the context is made.  Warns."
+ones keep theirs.  Calls CHANGE once the context is made."
   (multiple-value-bind (context settings)
       (read-tls-files initargs (tls-settings acceptor) (acceptor-tls-context acceptor))
     (multiple-value-prog1 (funcall change)
@@ -111,10 +105,7 @@ mistake, signals HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps th
 
 (defmethod hunchentoot:start-listening :before ((acceptor parallel-ssl-acceptor))
   (setf (acceptor-tls-context acceptor) nil) ; the last one may come from a saved image
-  (handler-bind ((warning (lambda (warning)
-                            (tell (acceptor-taskmaster acceptor) :warning "~A" warning)
-                            (muffle-warning warning))))
-    (renew-tls-context acceptor '())))
+  (renew-tls-context acceptor '()))
 
 (defmethod handshake-context ((taskmaster recycling-taskmaster))
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))

@@ -57,8 +57,7 @@ others: a string, or NIL for none."
 
 (defun context-of-settings (settings old)
   "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  If these name no file of a ticket
-key, it resumes the sessions of OLD, another context or NIL.  The second value is a list of
-warnings.  Signals UNFIT-ARGUMENT."
+key, it resumes the sessions of OLD, another context or NIL.  Signals UNFIT-ARGUMENT."
   (check-argument-types settings *tls-argument-types*)
   (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
                          ssl-certificates ssl-minimum-protocol ssl-ciphers ssl-client-ca-file
@@ -85,7 +84,6 @@ warnings.  Signals UNFIT-ARGUMENT."
                    (ecase (tls-mistake-subject mistake)
                      (:certificate :ssl-certificate-file)
                      (:key :ssl-privatekey-file)
-                     (:password :ssl-privatekey-password)
                      (:ciphers :ssl-ciphers)
                      (:client-ca-file :ssl-client-ca-file)
                      (:ticket-key-file :ssl-ticket-key-file)))

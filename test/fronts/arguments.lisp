@@ -207,15 +207,6 @@ of the last, values, and words that the error has beside the argument and the va
 
 ;;; Taskmasters
 
-(defun warnings-in (function)
-  "What FUNCTION warns of, a list of strings."
-  (let ((warnings '()))
-    (handler-bind ((warning (lambda (warning)
-                              (push (princ-to-string warning) warnings)
-                              (muffle-warning warning))))
-      (funcall function))
-    warnings))
-
 (test hunchentoots-taskmasters-become-ours-with-their-numbers
   (loop for (threads accepted class . initargs)
           in '((20 30 hunchentoot:one-thread-per-connection-taskmaster
@@ -308,10 +299,10 @@ one to blame."
           (:ssl-privatekey-file ,other ,other "another key" ,certificate)
           (:ssl-privatekey-file ,rsa ,rsa "another key" ,certificate) ; of another kind
           ((:ssl-certificate-file ,locked-certificate :ssl-privatekey-file ,locked-key)
-           :ssl-privatekey-password "must be given" ,locked-key)
+           :ssl-privatekey-file "without a password" ,locked-key)
           ((:ssl-certificate-file ,locked-certificate :ssl-privatekey-file ,locked-key
             :ssl-privatekey-password "told")
-           :ssl-privatekey-password "does not decrypt" ,locked-key)
+           :ssl-privatekey-file "with its password" ,locked-key)
           (:ssl-privatekey-password (:told) "a string")
           (:ssl-certificates (("file")) "a list of lists")
           (:ssl-certificates ((,certificate ,key "told" "more")) "a list of lists")
@@ -396,31 +387,3 @@ one to blame."
                                      "SSL-" "Permission denied"))))
             (change-mode place #o700)))
         (skip "On this platform the superuser reads everything."))))
-
-(define-server-test (what-clients-may-not-trust-is-warned-of :needs :tls)
-  (with-directory (directory)
-    (let* ((root (issue directory "root"))
-           (middle (issue directory "middle" :by "root"))
-           (leaf (issue directory "leaf" :by "middle")))
-      (issue-between directory "old" "20200101000000Z" "20210203040506Z")
-      (issue-between directory "new" "20990101000000Z" "21000101000000Z")
-      (flet ((chain (name &rest files)
-               (list* (apply #'join-files directory (format nil "~A.pem" name) files)
-                      (file-in directory "leaf" "key"))))
-        (loop for ((certificate . key) . words)
-                in `((,(chain "leaf" leaf))
-                     (,(chain "good" leaf middle))
-                     (,(chain "whole" leaf middle root))
-                     (,(chain "bad" leaf root) "Certificate 1 in" "bad.pem")
-                     (,(chain "twice" leaf middle middle) "Certificate 2 in" "twice.pem")
-                     ((,(file-in directory "old" "pem") . ,(file-in directory "old" "key"))
-                      "old.pem" "has expired on 2021-02-03 04:05:06 UTC")
-                     ((,(file-in directory "new" "pem") . ,(file-in directory "new" "key"))
-                      "new.pem" "not valid before 2099-01-01 00:00:00 UTC"))
-              for warnings = (warnings-in (lambda ()
-                                            (made :tls-acceptor
-                                                  (list :ssl-certificate-file certificate
-                                                        :ssl-privatekey-file key))))
-              do (is (= (if words 1 0) (length warnings)) "~A" certificate)
-                 (dolist (word words)
-                   (is (search word (first warnings)))))))))

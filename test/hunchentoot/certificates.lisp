@@ -41,23 +41,6 @@ itself.  Returns the files of the certificate and the key."
       (mapc #'rename-file (list key certificate) names)
       (values-list names))))
 
-(defun issue-between (directory name begin end)
-  "Makes a certificate and a key as ISSUE does, valid from BEGIN to END, as in 20200101000000Z."
-  (multiple-value-bind (certificate key) (issue directory name)
-    (let ((request (file-in directory name "csr"))
-          (index (write-file directory "index")))
-      (write-file directory "ca.conf"
-                  (format nil "[ca]~%default_ca=c~%[c]~%database=~A~%serial=~:*~A.serial~%~
-                               unique_subject=no~%policy=p~%default_md=sha256~%[p]~%~
-                               commonName=supplied~%"
-                          (uiop:native-namestring index)))
-      (openssl "req" "-new" "-key" key "-subj" (format nil "/CN=~A" name) "-out" request)
-      (openssl "ca" "-config" (merge-pathnames "ca.conf" directory) "-batch" "-notext" "-selfsign"
-               "-create_serial" "-keyfile" key "-in" request "-out" certificate
-               "-outdir" (uiop:native-namestring directory)
-               "-startdate" begin "-enddate" end))
-    (values certificate key)))
-
 (defun join-files (directory name &rest files)
   "Makes the file NAME in DIRECTORY of what is in FILES; returns its name."
   (uiop:native-namestring

@@ -232,7 +232,7 @@ bound to the file of who has issued the first one."
 (define-server-test (reloaded-certificates-are-for-new-connections :needs (:our-engine :tls-client))
   (serving-https (directory) nil
     (issue directory "renewed")
-    (issue-between directory "old" "20200101000000Z" "20210101000000Z")
+    (issue directory "old")
     (with-open-connection (connection (let ((*make-connection* 'encrypted)) (connect)))
       (is (equal "Hey!" (exchange-text connection "/yo")))
       (put-in-place directory "renewed")

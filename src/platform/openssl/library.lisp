@@ -49,7 +49,7 @@ thread, or its numbers if there is no text.  Clears all errors of this thread."
     (clear-errors)
     (cond ((zerop code) "OpenSSL does not say why")
           ((openssl :string "ERR_reason_error_string" (:unsigned-long code)))
-          (t
+          (t                            ; an error of the system
            (cffi:with-foreign-object (text :char 256)
              (openssl :void "ERR_error_string_n" (:unsigned-long code) text (:size 256))
              (cffi:foreign-string-to-lisp text))))))
@@ -62,25 +62,6 @@ thread, or its numbers if there is no text.  Clears all errors of this thread."
         (typecase condition
           ((or cl+ssl::ssl-error-syscall cl+ssl::ssl-error-zero-return) :gone)
           (t text)))))
-
-;;; Times
-
-(cffi:defcstruct broken-down-time       ; the beginning of struct tm, see <time.h>
-  (seconds :int) (minutes :int) (hours :int) (day :int) (month :int) (year :int)
-  (more :char :count 64))
-
-(defun universal-time-of (time)
-  "The universal time of TIME, an ASN1_TIME; NIL if TIME is invalid."
-  (cffi:with-foreign-object (tm '(:struct broken-down-time))
-    (cffi:with-foreign-slots ((seconds minutes hours day month year) tm (:struct broken-down-time))
-      (when (= 1 (openssl :int "ASN1_TIME_to_tm" time tm))
-        (encode-universal-time seconds minutes hours day (1+ month) (+ 1900 year) 0)))))
-
-(defun certificate-begin (certificate)
-  (openssl :pointer "X509_get0_notBefore" certificate))
-
-(defun certificate-end (certificate)
-  (openssl :pointer "X509_get0_notAfter" certificate))
 
 ;;; Names of hosts
 

@@ -120,91 +120,28 @@ BODY signals."
     (error (condition)
       (tls-mistaken subject nil file "cannot be read (~A)" condition))))
 
-(defun encrypted-key-p (file)
-  "True if FILE says that its key is encrypted, in the format of PKCS #8 (RFC 5958) or of RFC 1421."
-  (ignore-errors                        ; it may be missing, or a folder
-    (with-open-file (stream file :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
-      (loop for line = (read-line stream nil)
-            while line
-              thereis (or (search "-----BEGIN ENCRYPTED" line)
-                          (and (search "Proc-Type:" line) (search "ENCRYPTED" line)))))))
-
 (defun load-pair (context index certificate-file key-file password)
   "Loads into CONTEXT, an SSL_CTX, the private key in KEY-FILE, with PASSWORD, and the certificates
 in CERTIFICATE-FILE: the server's own, and then those of its issuers.  INDEX is their number for
 messages."
-  (flet ((set-password (pointer)
-           (openssl :void "SSL_CTX_set_default_passwd_cb_userdata" context pointer)))
-    ;; Without a password, OpenSSL would ask at the terminal.
-    (cffi:with-foreign-string ((text size) (or password ""))
-      (set-password text)
-      (unwind-protect
-           (progn
-             ;; The key comes first: OpenSSL drops a key that does not match the certificate.
-             (unless (= 1 (openssl :int "SSL_CTX_use_PrivateKey_file" context
-                                   (:string (name-for-openssl key-file))
-                                   (:int 1))) ; SSL_FILETYPE_PEM
-               (let ((reason (why-it-failed)))
-                 (cond ((not (encrypted-key-p key-file))
-                        (tls-mistaken :key index key-file
-                                      "has no private key that OpenSSL can read (~A)" reason))
-                       (password
-                        (tls-mistaken :password index nil
-                                      "does not decrypt the private key in ~A (~A)"
-                                      key-file reason))
-                       (t
-                        (tls-mistaken :password index nil
-                                      "must be given: the private key in ~A is encrypted"
-                                      key-file)))))
-             (unless (= 1 (openssl :int "SSL_CTX_use_certificate_chain_file" context
-                                   (:string (name-for-openssl certificate-file))))
-               (tls-mistaken :certificate index certificate-file
-                             "has no certificate that OpenSSL can use (~A)" (why-it-failed))))
-        (set-password (cffi:null-pointer))
-        (dotimes (index size)
-          (setf (cffi:mem-aref text :uint8 index) 0)))))
+  (cffi:with-foreign-string (text (or password "")) ; else OpenSSL would ask at the terminal
+    (openssl :void "SSL_CTX_set_default_passwd_cb_userdata" context text)
+    ;; The key comes first: OpenSSL drops a key that does not match the certificate.
+    (unless (= 1 (openssl :int "SSL_CTX_use_PrivateKey_file" context
+                          (:string (name-for-openssl key-file))
+                          (:int 1)))    ; SSL_FILETYPE_PEM
+      (tls-mistaken :key index key-file "has no private key that OpenSSL can read ~
+                                         ~:[without a~;with its~] password (~A)"
+                    password (why-it-failed)))
+    (unless (= 1 (openssl :int "SSL_CTX_use_certificate_chain_file" context
+                          (:string (name-for-openssl certificate-file))))
+      (tls-mistaken :certificate index certificate-file
+                    "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
+    (openssl :void "SSL_CTX_set_default_passwd_cb_userdata" context (cffi:null-pointer)))
   (unless (= 1 (openssl :int "SSL_CTX_check_private_key" context))
     (clear-errors)
     (tls-mistaken :key index key-file "has another key than the certificate in ~A"
                   certificate-file)))
-
-(defun certificate-chain (context)
-  "The certificates that CONTEXT, an SSL_CTX, sends, the server's own first; a list of pointers to
-X509."
-  (cffi:with-foreign-object (chain :pointer)
-    (setf (cffi:mem-ref chain :pointer) (cffi:null-pointer))
-    (control-context context 115 0 chain) ; SSL_CTRL_GET_CHAIN_CERTS
-    (let ((stack (cffi:mem-ref chain :pointer)))
-      (cons (openssl :pointer "SSL_CTX_get0_certificate" context)
-            (unless (cffi:null-pointer-p stack)
-              (loop for index below (openssl :int "OPENSSL_sk_num" stack)
-                    collect (openssl :pointer "OPENSSL_sk_value" stack (:int index))))))))
-
-(defun certificate-warnings (context file)
-  "A list of warnings, strings, about certificates of CONTEXT, an SSL_CTX, which were in FILE, that
-some clients will not trust."
-  (flet ((words (time)
-           (multiple-value-bind (seconds minutes hours day month year)
-               (decode-universal-time time 0)
-             (format nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D UTC"
-                     year month day hours minutes seconds))))
-    (loop with now = (get-universal-time)
-          for (certificate . issuers) on (certificate-chain context)
-          for position from 1
-          for it = (format nil "~:[Certificate ~D~;The certificate~*~] in ~A"
-                           (= position 1) position file)
-          for begin = (universal-time-of (certificate-begin certificate))
-          for end = (universal-time-of (certificate-end certificate))
-          when (and end (< end now))
-            collect (format nil "~A has expired on ~A." it (words end))
-          when (and begin (< now begin))
-            collect (format nil "~A is not valid before ~A." it (words begin))
-          when (and issuers             ; else X509_V_OK, which is 0
-                    (/= 0 (openssl :int "X509_check_issued" (first issuers) certificate)))
-            collect (format nil "Certificate ~D in ~A was not issued by the next one in that file: ~
-                                 clients may not trust it.  The server's own certificate must ~
-                                 come first, and after each certificate that of its issuer."
-                            position file))))
 
 ;;; The whole context
 
@@ -276,8 +213,7 @@ from the issuers in CLIENT-CA-FILE, and send clients the names of these; see MAK
 (defun make-tls-context (certificates
                          &key (minimum-protocol :tls-1.2) ciphers cipher-suites client-ca-file
                            verify-client ticket-key ticket-key-file)
-  "Returns a TLS-CONTEXT for a server, and a list of warnings, strings, about certificates that
-clients will not trust: one that has expired or is not valid yet, or a chain out of order.
+  "Returns a TLS-CONTEXT for a server.
 
 CERTIFICATES is a list of lists: a certificate file and a file with its private key, both pathname
 designators of PEM files, and the key's password, a string or NIL.  After the server's own
@@ -330,7 +266,6 @@ Signals TLS-MISTAKE."
                        (control-context handle 59 +ticket-key-octets+
                                         (copy-out ticket-key pointer))))
                    (load-pair handle index certificate-file key-file password)
-                append (certificate-warnings handle certificate-file) into warnings
                 finally
                    (loop for (handle next) on handles
                          while (rest handles) ; with one certificate, there is no choice
@@ -344,6 +279,6 @@ Signals TLS-MISTAKE."
                      #+sbcl (call-when-forgotten context free)
                      #-sbcl (trivial-garbage:finalize context free)
                      (clear-errors)
-                     (return (values context warnings))))
+                     (return context)))
         (clear-errors)
         (funcall free)))))

@@ -38,6 +38,17 @@ an earlier connection."
 
 ;;; Certificates
 
+(cffi:defcstruct broken-down-time       ; the beginning of struct tm, see <time.h>
+  (seconds :int) (minutes :int) (hours :int) (day :int) (month :int) (year :int)
+  (more :char :count 64))
+
+(defun universal-time-of (time)
+  "The universal time of TIME, an ASN1_TIME; NIL if TIME is invalid."
+  (cffi:with-foreign-object (tm '(:struct broken-down-time))
+    (cffi:with-foreign-slots ((seconds minutes hours day month year) tm (:struct broken-down-time))
+      (when (= 1 (openssl :int "ASN1_TIME_to_tm" time tm))
+        (encode-universal-time seconds minutes hours day (1+ month) (+ 1900 year) 0)))))
+
 (defun name-text (name)
   "The X509_NAME NAME as a string in the format of RFC 2253, but with characters beyond ASCII as
 they are."
@@ -100,6 +111,8 @@ digest, 32 octets."
                 :subject (name-text (openssl :pointer "X509_get_subject_name" certificate))
                 :issuer (name-text (openssl :pointer "X509_get_issuer_name" certificate))
                 :serial-number (serial-number certificate)
-                :not-before (universal-time-of (certificate-begin certificate))
-                :not-after (universal-time-of (certificate-end certificate))
+                :not-before (universal-time-of
+                             (openssl :pointer "X509_get0_notBefore" certificate))
+                :not-after (universal-time-of
+                            (openssl :pointer "X509_get0_notAfter" certificate))
                 :digest (digest-of octets)))))))
