@@ -62,7 +62,6 @@
                  (:file "conditional")
                  (:file "content-codings")
                  (:file "bodies")
-                 (:file "protocol-state")
                  (:file "multipart")
                  (:file "event-stream")))
    (:module "websocket"                 ; vectors, and octets at random

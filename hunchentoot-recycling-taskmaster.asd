@@ -73,7 +73,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "request-head")
                  (:file "origins")      ; what proxies tell of a client
                  (:file "parser")
-                 (:file "protocol-state") ; of both sides: may the connection be used again
                  (:file "bodies")       ; of requests, and the parts of a form
                  (:file "representations") ; of files
                  (:file "encoder")))    ; of replies

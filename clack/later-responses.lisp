@@ -49,9 +49,9 @@ WRITTEN-RESPONSE."
            (send-response exchange answer))
           (t
            (with-reply (reply)
-             (note-event exchange (encode-response-head
-                                   reply exchange (written-status answer) (written-headers answer)
-                                   (written-announced answer)))
+             (encode-response-head reply exchange (written-status answer) (written-headers answer)
+                                   (written-announced answer))
+             (note-event exchange :reply)
              (send-reply io reply))
            (cond ((eq :none (written-framing answer))
                   (note-event exchange :reply-end))

@@ -22,17 +22,15 @@
 (defun check-response (response)
   "Signals UNFIT-RESPONSE unless RESPONSE is a list of a final status (RFC 9110, section 15), a list
 of headers and perhaps a body."
-  (flet ((proper-list-p (object)
-           (and (listp object)
-                (handler-case (list-length object) ; NIL for a circular list
-                  (type-error () nil)))))
-    (unless (and (proper-list-p response)
-                 (<= 1 (length response) 3)
-                 (typep (first response) '(or (eql 101) (integer 200 999)))
-                 (proper-list-p (second response))
-                 (or (typep (third response) '(or pathname (vector octet)))
-                     (proper-list-p (third response))))
-      (error 'unfit-response :response response))))
+  (unless (handler-case
+              ;; LIST-LENGTH is NIL for a circular list.
+              (and (<= 1 (or (list-length response) 0) 3)
+                   (typep (first response) '(or (eql 101) (integer 200 999)))
+                   (list-length (second response))
+                   (or (typep (third response) '(or pathname (vector octet)))
+                       (list-length (third response))))
+            (type-error () nil))
+    (error 'unfit-response :response response)))
 
 ;;; Headers
 
@@ -62,8 +60,8 @@ string."
 (defun encode-response-head (reply exchange status headers framing &optional type)
   "Appends the head of the response to EXCHANGE, with STATUS and HEADERS, to REPLY, an empty OUTPUT.
 FRAMING is the number of octets of content, :CHUNKED, or NIL if the content ends with the
-connection.  TYPE is the Content-Type where HEADERS have none, or NIL.  Returns the protocol event
-that sending the head will be, and whether content follows.  Signals INVALID-HEADER."
+connection.  TYPE is the Content-Type where HEADERS have none, or NIL.  True if
+content follows.  Signals INVALID-HEADER."
   (let ((allowed-p (body-allowed-p status)) (said nil) (server-p nil))
     (encode-status-line reply status)
     (loop for (name value) on headers by #'cddr
@@ -90,12 +88,12 @@ that sending the head will be, and whether content follows.  Signals INVALID-HEA
     (cond ((not (and allowed-p framing)))
           ((eq :chunked framing) (encode-header reply :transfer-encoding "chunked"))
           (t (encode-header reply :content-length framing)))
-    (multiple-value-bind (event connection keep-alive)
+    (multiple-value-bind (connection keep-alive)
         (settle-reply-connection exchange status
                                  (and (or framing (not allowed-p))
                                       (not (last-of-connection-p exchange)))
                                  said)
-      (when (eq :switch event)
+      (when (eql 101 status)
         (setf connection (or said "upgrade")))
       (when connection
         (encode-header reply :connection connection))
@@ -103,8 +101,7 @@ that sending the head will be, and whether content follows.  Signals INVALID-HEA
         (encode-header reply :keep-alive keep-alive))
       (encode-date reply (get-universal-time))
       (encode-octets reply *line-end*)
-      (values event
-              (and allowed-p (not (eq :head (head-method (exchange-head exchange)))))))))
+      (and allowed-p (not (eq :head (head-method (exchange-head exchange))))))))
 
 ;;; Whole responses
 
@@ -122,32 +119,30 @@ BODY, octets, a part of a file, or a list of elements.  TYPE is as in ENCODE-RES
              ((vector octet) (encode-octets output (coerce element 'octets))))))
     (let ((io (http-io (exchange-http exchange))))
       (with-reply (reply)
-        (multiple-value-bind (event content-p)
-            (encode-response-head reply exchange status headers length type)
-          (let ((rest (and content-p
-                           (etypecase body
-                             (list
-                              ;; A longer list is sent element by element, in a worker, which waits
-                              ;; for its client.  Otherwise slow clients could fill the heap with
-                              ;; copies of what they do not take.  A thread that gives it later must
-                              ;; not wait.
-                              (if (or (<= length (* 1024 1024))
-                                      (exchange-deferred-response exchange))
-                                  (dolist (element body)
-                                    (encode-element reply element))
-                                  body))
-                             (octets (if (encode-body reply body) nil body))
-                             (part (append-file reply body))))))
-            (note-event exchange event)
-            (send-reply io reply (if (listp rest) nil rest))
-            (when (consp rest)
-              (whole-or-broken (io)
-                (dolist (element rest)
-                  (with-line (line)
-                    (encode-element line element)
-                    (write-with-backpressure io (output-octets line) 0 (output-fill line))))
-                (push-output io)))
-            (note-event exchange :reply-end)))))))
+        (let ((rest (and (encode-response-head reply exchange status headers length type)
+                         (etypecase body
+                           (list
+                            ;; A longer list is sent element by element, in a worker, which waits
+                            ;; for its client.  Otherwise slow clients could fill the heap with
+                            ;; copies of what they do not take.  A thread that gives it later must
+                            ;; not wait.
+                            (if (or (<= length (* 1024 1024))
+                                    (exchange-deferred-response exchange))
+                                (dolist (element body)
+                                  (encode-element reply element))
+                                body))
+                           (octets (if (encode-body reply body) nil body))
+                           (part (append-file reply body))))))
+          (note-event exchange :reply)
+          (send-reply io reply (if (listp rest) nil rest))
+          (when (consp rest)
+            (whole-or-broken (io)
+              (dolist (element rest)
+                (with-line (line)
+                  (encode-element line element)
+                  (write-with-backpressure io (output-octets line) 0 (output-fill line))))
+              (push-output io)))
+          (note-event exchange :reply-end))))))
 
 (defun send-response (exchange response)
   "Sends RESPONSE, which CHECK-RESPONSE has let pass, to the request of EXCHANGE."

@@ -21,10 +21,8 @@
 (defun untouched-p (exchange)
   "True when the current thread may take the connection of EXCHANGE over: the response has not
 begun, and the whole request has come."
-  (let ((protocol (exchange-protocol exchange)))
-    (and (eq exchange *exchange*)
-         (eq :idle (our-side protocol))
-         (eq :done (client-side protocol)))))
+  (and (eq exchange *exchange*)
+       (null (exchange-output exchange))))
 
 (defun socket-of (exchange)
   "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call.  Signals

@@ -32,8 +32,6 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-header-due
    #:proxy-header-source #:proxy-header-destination
    ;; reuse of a connection
-   #:protocol-state #:next-state #:state-after-head #:reusable-p #:persists-p #:last-request-read-p
-   #:client-side #:our-side
    ;; request bodies
    #:body-decoder #:make-body-decoder #:decode-body #:body-done-p #:body-octets-due
    ;; multipart bodies

@@ -388,7 +388,7 @@ handler of ACCEPTOR."
 writes the head of a reply."
   (and (call-next-method)
        (or (null *exchange*)
-           (and (persists-p (exchange-protocol *exchange*))
+           (and (exchange-kept-p *exchange*)
                 (not (last-of-connection-p *exchange*))))))
 
 (defun told-scheme (request)

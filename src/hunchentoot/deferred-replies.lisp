@@ -198,7 +198,7 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
            (values nil
                    (or condition
                        ;; See CONTENT-REFUSED.
-                       (unless (eq :error (client-side (exchange-protocol *exchange*)))
+                       (unless (exchange-refused-p *exchange*)
                          (make-condition
                           'reply-failed
                           :reason "The handler was left before its deferred reply was complete.")))
@@ -262,7 +262,7 @@ connection's outcome."
                    (when (typep *hunchentoot-stream* 'reply-stream)
                      (note-sent-beside *hunchentoot-stream* shared-queue))
                    ;; The head was sent by another call, in another dynamic context.
-                   (when (persists-p (exchange-protocol *exchange*))
+                   (when (exchange-kept-p *exchange*)
                      (setf *finish-processing-socket* nil)))))
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)

@@ -10,7 +10,7 @@ was signalled again by a later read."
   (when condition
     (if (and (typep condition 'protocol-error)
              ;; And it does not belong to another request.
-             (eq :error (client-side (exchange-protocol *exchange*)))
+             (exchange-refused-p *exchange*)
              (not *headers-sent*))
         (settle-refusal condition)
         (report-error acceptor request condition backtrace)))
@@ -101,13 +101,12 @@ and others must not fill the memory.")
 connection ends, unless none is expected.  CONTENT-TYPE is as in SETTLE-HEAD.  APPEND is a function
 of an OUTPUT: it appends the content to that, or returns the content, which is sent after it."
   (let* ((wanted-p (content-wanted-p (hunchentoot:request-method request) status))
-         (event (settle-head acceptor status
-                             (or length (not wanted-p) (eql 0 (hunchentoot:content-length*)))
-                             length content-type)))
+         (framed-p (or length (not wanted-p) (eql 0 (hunchentoot:content-length*)))))
+    (settle-head acceptor status framed-p length content-type)
     (with-reply (reply)
       (encode-reply-head reply status)  ; may signal INVALID-HEADER
       (let ((body (and wanted-p (funcall append reply))))
-        (begin-reply acceptor status event)
+        (begin-reply acceptor status)
         (send-reply (http-io (exchange-http *exchange*)) reply body)
         (note-event *exchange* :reply-end)))))
 
@@ -131,13 +130,13 @@ of an OUTPUT: it appends the content to that, or returns the content, which is s
 (defun settle-head (acceptor status framed-p said content-type)
   "Sets the headers of the reply with STATUS.  FRAMED-P is true if the client will know where the
 content ends.  SAID is the second value of FRAMING-OF-STREAM.  CONTENT-TYPE is the header, or NIL to
-leave that as it is.  Returns the protocol event that sending the head will be."
+leave that as it is."
   (unless (body-allowed-p status)
     (setf said nil)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
   (let* ((exchange *exchange*)
          (reply hunchentoot:*reply*))
-    (multiple-value-bind (event connection keep-alive)
+    (multiple-value-bind (connection keep-alive)
         (settle-reply-connection
          exchange status
          (and framed-p (hunchentoot:acceptor-persistent-connections-p acceptor))
@@ -173,8 +172,7 @@ leave that as it is.  Returns the protocol event that sending the head will be."
           ;; Set by the program, or by a failed attempt.  The encoder appends the current one.
           (when (entry :date)
             (setf headers (remove :date headers :key #'car))))
-        (setf (slot-value reply 'hunchentoot:headers-out) headers))
-      event)))
+        (setf (slot-value reply 'hunchentoot:headers-out) headers)))))
 
 (defun cookie-texts (cookies)
   "The values of Set-Cookie for COOKIES, an alist of names and cookies."
@@ -209,11 +207,11 @@ leave that as it is.  Returns the protocol event that sending the head will be."
       (write-string (latin-1-text (output-octets reply) 0 (output-fill reply))
                     hunchentoot:*header-stream*))))
 
-(defun begin-reply (acceptor status event)
-  "Records that the head of the reply with STATUS is about to be sent, and notes EVENT."
-  (note-event *exchange* event)
+(defun begin-reply (acceptor status)
+  "Records that the head of the reply with STATUS is about to be sent."
+  (note-event *exchange* :reply)
   (setf *headers-sent* t)
-  (when (persists-p (exchange-protocol *exchange*))
+  (when (exchange-kept-p *exchange*)
     (setf *finish-processing-socket* nil))
   (hunchentoot:acceptor-log-access acceptor :return-code status))
 
@@ -247,8 +245,8 @@ INVALID-HEADER for an impossible length."
 content.  Leaves the handler by a throw if the method is HEAD."
   (multiple-value-bind (framing said)
       (framing-for request status (hunchentoot:content-length*))
-    (let ((io (http-io (exchange-http *exchange*)))
-          (event (settle-head acceptor status (not (eq :plain framing)) said nil)))
+    (settle-head acceptor status (not (eq :plain framing)) said nil)
+    (let ((io (http-io (exchange-http *exchange*))))
       (with-reply (reply)
         ;; The error page for a header that cannot be sent has no transfer coding.
         (handler-bind ((invalid-header (lambda (condition)
@@ -256,7 +254,7 @@ content.  Leaves the handler by a throw if the method is HEAD."
                                          (drop-header :transfer-encoding))))
           (encode-reply-head reply status))
         (whole-or-broken (io)
-          (begin-reply acceptor status event)
+          (begin-reply acceptor status)
           (write-encoded io reply)))
       (if (eql status hunchentoot:+http-switching-protocols+)
           (let-program-talk-on request)

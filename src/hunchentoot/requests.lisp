@@ -324,7 +324,7 @@ into logs, nor into the error page of another client."
                     (note-event exchange (if (end-reply stream) :reply-end :reply-cut))
                     (reply-stream-inner stream))
                    (t stream))))
-      (cond ((eq :error (our-side (exchange-protocol exchange)))
+      (cond ((eq :cut (exchange-output exchange))
              ;; In the middle: octets that were written are sent, but no last chunk.
              (setf *hunchentoot-stream* (http-stream http))
              (when (io-open-p io)
@@ -337,14 +337,14 @@ into logs, nor into the error page of another client."
                (setf *hunchentoot-stream*
                      (without-reply (hunchentoot:reset-connection-stream acceptor stream))))
              (cond (*finish-processing-socket* ; the program wants that
-                    (note-event exchange :close))
-                   ((eq :idle (our-side (exchange-protocol exchange))) ; Hunchentoot's code has sent
+                    (setf (exchange-kept-p exchange) nil))
+                   ((null (exchange-output exchange)) ; Hunchentoot's code has sent
                     (note-event exchange :reply)
                     (note-event exchange :reply-end)))
              (end-content exchange)))
       (abandon-content http)            ; until here, the release of HTTP would give it back
       (note-served exchange)
-      (reusable-p (exchange-protocol exchange)))))
+      (reusable-p exchange))))
 
 ;;; Requests that are refused, and clients that leave
 
@@ -362,7 +362,7 @@ that was done before."
   "Ends the current request, whose content was refused with REFUSAL, a PROTOCOL-ERROR: with the
 status of that, or with a deferred reply that has an answer already.  The connection ends, too.
 Returns only if a reply has begun."
-  (note-event *exchange* :request-fault)
+  (note-refusal *exchange*)
   (unless *headers-sent*
     (let ((deferred-response (exchange-deferred-response *exchange*)))
       (unless (and deferred-response

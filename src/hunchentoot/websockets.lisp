@@ -104,7 +104,7 @@ request, or where its reply has begun or was deferred."
 WebSocket, whose octets are sent from now on, and returns true."
   (destructuring-bind (&optional socket . on-open) (exchange-upgrade exchange)
     (when (and socket
-               (eq :switched (our-side (exchange-protocol exchange)))
+               (eq :switched (exchange-output exchange))
                *close-hunchentoot-stream*)
       ;; In this order: one of them ends the socket if the thread is destroyed in between.
       (setf (http-suspended-exchange http) socket

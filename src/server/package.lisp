@@ -47,7 +47,8 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:exchange-head #:exchange-status #:exchange-words #:exchange-duration #:note-served
    #:last-of-connection-p #:exchange-claim #:call-with-handler-limit #:lift-handler-limit
    #:begin-limited-reply #:handler-timed-out-p #:limited-exchange-of #:request-timed-out-p
-   #:call-when-timed-out #:exchange-protocol #:note-event #:exchange-access
+   #:call-when-timed-out #:exchange-output
+   #:exchange-kept-p #:exchange-refused-p #:reusable-p #:note-event #:note-refusal #:exchange-access
    #:exchange-deferred-response #:exchange-request-id #:keep-request-id #:request-id
    #:identifier-of
    ;; what goes on without a worker

@@ -481,24 +481,26 @@ HTTP.  Returns what READ-HEAD does."
 ;;; The content of the current request
 
 (defun take-content (exchange)
-  "The content of the request of EXCHANGE, until its reply is over.  The protocol state is that
-after its head, and the identifier is the one that a trusted proxy tells, if any."
+  "The content of the request of EXCHANGE, until its reply is over.  The identifier is the one
+that a trusted proxy tells, if any."
   (let* ((http (exchange-http exchange))
          (head (exchange-head exchange))
          (content (or (http-content http) *no-content*)))
-    (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head)
+    (setf (exchange-kept-p exchange) (head-keep-alive-p head)
           (exchange-request-id exchange) (and (http-trusted http)
                                               (told-request-id (head-headers head))))
     (unless (eq content *no-content*)
       (setf (content-exchange content) exchange))
-    (unless (eq :none (head-framing head))
-      (note-event exchange :request-end))
     content))
 
 (defun end-content (exchange)
   "Ends the request of EXCHANGE, whose reply is over."
   (setf (http-phase (exchange-http exchange))
-        (if (last-request-read-p (exchange-protocol exchange)) :over :requests)))
+        ;; A client that has announced its last request sends nothing more.
+        (if (or (head-keep-alive-p (exchange-head exchange))
+                (eq :switched (exchange-output exchange)))
+            :requests
+            :over)))
 
 ;;; The memory that a request needs
 

@@ -17,9 +17,11 @@
   (began 0 :type (unsigned-byte 62))
   ;; The HEAD of the request of EXCHANGE; NIL until it was read.
   (head nil)
-  ;; The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides whether the
-  ;; connection may be used again.
-  (protocol 0 :type protocol-state)
+  ;; What becomes of the reply: NIL before its head, then :BEGUN, :DONE, :CUT or :SWITCHED.
+  (output nil :type symbol)
+  ;; Neither side has said that the connection of EXCHANGE ends with it, and nothing else ends it.
+  (kept-p t)
+  (refused-p nil)                       ; its content was refused
   ;; The status of the reply of EXCHANGE, once that begins; NIL where there is none.
   (status nil :type (or null fixnum))
   ;; The data for the access log at the end of EXCHANGE, in a form of the application; or NIL.
@@ -38,9 +40,26 @@
   (counted-p nil))                      ; NOTE-SERVED was called for its request
 
 (defun note-event (exchange event)
-  "Applies EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply, to
-the protocol state.  Signals an error if that is illegal."
-  (setf (exchange-protocol exchange) (next-state (exchange-protocol exchange) event)))
+  "Notes EVENT of the reply of EXCHANGE, after which the connection may be used again or not (RFC
+9112, sections 9.3 and 9.6)."
+  (setf (exchange-output exchange)
+        (ecase event
+          (:reply (if (eql 101 (exchange-status exchange)) :switched :begun)) ; its head was sent
+          (:reply-end (if (eq :begun (exchange-output exchange)) :done (exchange-output exchange)))
+          (:reply-cut :cut)             ; the rest is not sent
+          (:switch :switched)))         ; another protocol follows
+  (when (member (exchange-output exchange) '(:cut :switched))
+    (setf (exchange-kept-p exchange) nil)))
+
+(defun note-refusal (exchange)
+  "Notes that the content of EXCHANGE was refused, which ends the connection."
+  (setf (exchange-refused-p exchange) t
+        (exchange-kept-p exchange) nil))
+
+(defun reusable-p (exchange)
+  "True if the connection of EXCHANGE may be used for another request now."
+  (and (exchange-kept-p exchange)
+       (eq :done (exchange-output exchange))))
 
 (defun exchange-duration (exchange)
   "How many microseconds, an integer, have passed since the head of the request of EXCHANGE was

@@ -68,25 +68,21 @@ content if HEAD-ONLY-P.  The thread need not own the connection.  True when it i
 (defun settle-reply-connection (exchange status kept-p said)
   "Decides what becomes of the connection of EXCHANGE after its reply with STATUS, which is noted:
 it is kept only if KEPT-P, and if the program's header Connection, SAID, a string or NIL, does not
-have the option close (RFC 9110, section 7.6.1).  Returns the event, for NEXT-STATE, of sending the
-reply; and the default values of the headers Connection and Keep-Alive, strings or NIL."
+have the option close (RFC 9110, section 7.6.1).  Returns the default values of the headers
+Connection and Keep-Alive, strings or NIL: none after a 101, whose headers the program sets."
   (setf (exchange-status exchange) status)
-  (let* ((event (cond ((eql 101 status) :switch)
-                      ((and kept-p
-                            (not (and (stringp said)
-                                      (find "close" (uiop:split-string said :separator ",")
-                                            :test (lambda (option part)
-                                                    (string-equal option
-                                                                  (string-trim '(#\Space #\Tab)
-                                                                               part)))))))
-                       :reply)
-                      (t :last-reply)))
-         (head (exchange-head exchange))
-         (seconds (seconds-for (exchange-application exchange) :idle)))
-    (cond ((eq :switch event)
-           event)                       ; the program sets the headers of the new protocol
-          ((not (persists-p (next-state (exchange-protocol exchange) event)))
-           (values event "Close"))
+  (when (or (not kept-p)
+            (and (stringp said)
+                 (find "close" (uiop:split-string said :separator ",")
+                       :test (lambda (option part)
+                               (string-equal option (string-trim '(#\Space #\Tab) part))))))
+    (setf (exchange-kept-p exchange) nil))
+  (let ((head (exchange-head exchange))
+        (seconds (seconds-for (exchange-application exchange) :idle)))
+    (cond ((eql 101 status)
+           nil)
+          ((not (exchange-kept-p exchange))
+           "Close")
           ((and seconds
                 (or (head-keep-alive-requested-p head)
                     (not (eq (head-protocol head) :http/1.1))))
@@ -94,9 +90,7 @@ reply; and the default values of the headers Connection and Keep-Alive, strings 
              (unless (eql seconds (car known))
                (setf known (cons seconds (format nil "timeout=~D" seconds)))
                (set-published *keep-alive* known))
-             (values event "Keep-Alive" (cdr known))))
-          (t
-           event))))
+             (values "Keep-Alive" (cdr known)))))))
 
 (defun content-wanted-p (method status)
   "True when a reply with STATUS to a request by METHOD, a keyword or a string, has content (RFC
