@@ -20,7 +20,7 @@
 
 (defun untouched-p (exchange)
   "True when the current thread may take the connection of EXCHANGE over: the response has not
-begun, and the whole request has come."
+begun."
   (and (eq exchange *exchange*)
        (null (exchange-output exchange))))
 
@@ -38,8 +38,7 @@ and CANNOT-DEFER where the connection cannot be taken over any more."
         (unless (untouched-p exchange)
           (error 'cannot-defer
                  :reason (format nil "only the thread that calls the application can take its ~
-                                      connection over, before the response begins, and when all ~
-                                      content has come")))
+                                      connection over, before the response begins")))
         (setf (exchange-upgrade exchange)
               (if websocket-p
                   (destructuring-bind (&key (websocket-message-octets (* 1024 1024))

@@ -276,7 +276,7 @@ the content."
  :why "RFC 9112, section 6.1."
  :if platform:functions-can-be-wrapped-p
  :cases ("header :transfer-encoding at *")
- :differs ((:status 200 500) (:connection :closed :kept)))
+ :differs ((:status 200 500)))
 (:name "Transfer-Encoding set by a program"
  :unless platform:functions-can-be-wrapped-p
  :cases ("header :transfer-encoding at *")
