@@ -57,7 +57,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:thread-identity #:thread-state #:thread-run-time #:processor-stall #:processor-idle-time
    #:online-processors #:schedule-as-batch #:let-timers-be-late #:nap #:finalize-classes
    ;; locks, and atomics
-   #:with-lock-briefly #:set-published #:compare-and-set #:order-memory
+   #:with-lock-briefly #:set-published #:compare-and-set
    #:make-counter #:counter-add #:counter-add-up-to #:counter-count))
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)

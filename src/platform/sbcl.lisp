@@ -48,11 +48,6 @@ supported processor reads an object after the pointer to it."
        (sb-thread:barrier (:write))
        (setf ,place ,fresh))))
 
-(defmacro order-memory ()
-  "A full barrier: other threads see all earlier writes of the current thread before its later
-reads."
-  `(sb-thread:barrier (:memory)))
-
 (defmacro order-reads ()
   "A read barrier: earlier reads and atomic changes of the current thread come before its later
 reads."

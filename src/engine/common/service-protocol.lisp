@@ -32,9 +32,9 @@ is there: it has not said that it would not, or part of an announced content is 
 engine calls it once more after a non-local exit.  An error is counted."))
 
 (defgeneric time-out-handler (service connection)
-  (:documentation "Tells SERVICE that the time that LIMIT-HANDLER-AT has set for CONNECTION has
-passed, while a worker serves that.  The sentinel calls it, at each look until the worker sets
-another deadline, and does not own CONNECTION: SERVICE must see to it that the worker does not leave
+  (:documentation "Tells SERVICE that the deadline of CONNECTION has passed whose kind is :HANDLER,
+while a worker serves that.  The sentinel calls it, at each look until the worker sets another
+deadline, and does not own CONNECTION: SERVICE must see to it that the worker does not leave
 CONNECTION meanwhile.  It must not wait.  Its value does not matter."))
 
 (defgeneric give-notice (service connection)

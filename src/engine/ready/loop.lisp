@@ -279,7 +279,6 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
               (:again :later)
               (:deferred
                (setf (connection-awaiting connection) :answer)
-               (heed-deadline engine connection)
                (park engine connection t))
               (:park
                ;; Read once: an event that is reported afterwards leaves :ARRIVED.

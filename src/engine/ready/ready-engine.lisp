@@ -83,31 +83,11 @@ use.")
 
 ;;; Its sentinel
 
-(defparameter *idle-tick* 1
-  "Seconds between two looks of the sentinel when nothing happens.")
-
 (defun wake-sentinel (engine)
   "Wakes the sentinel of ENGINE if it rests for long."
   (with-engine (engine)
     (when (shiftf (engine-sentinel-idle-p engine) nil)
       (notify-sentinel engine))))
-
-(defun heed-deadline (engine connection)
-  "Wakes the sentinel of ENGINE if it would look too late at the deadline of CONNECTION, which the
-caller owns and has just set."
-  (let ((deadline (connection-deadline connection)))
-    (order-memory)                      ; the sentinel says that it rests, and looks then
-    (when (and deadline
-               (engine-sentinel-idle-p engine)
-               (< deadline (+ (milliseconds) (as-milliseconds *idle-tick*))))
-      (wake-sentinel engine))))
-
-(defun limit-handler-at (engine connection time)
-  "Has TIME-OUT-HANDLER called for CONNECTION of ENGINE, which the caller owns and serves, at TIME,
-in MILLISECONDS, or a little later.  Its value does not matter."
-  (set-deadline-at connection :handler time)
-  (when (connection-parkable-p connection)
-    (heed-deadline engine connection)))
 
 ;;; Start and stop
 

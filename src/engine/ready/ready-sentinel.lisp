@@ -59,15 +59,14 @@ blocked.")
   "For this number of looks after a worker was missing the sentinel naps for one tick at most.")
 
 (defparameter *idle-looks* 100
-  "After this number of looks, at all of which a worker waited and none was blocked, the sentinel
-waits until a worker wakes it.  That costs the worker more than several looks.")
+  "After this number of looks without need the sentinel waits for up to a tick until a worker wakes
+it.  That costs the worker more than several looks.")
 
 (defstruct (controller (:include opaque) (:constructor make-controller ()))
   "The data that the sentinel of a ready engine keeps from look to look.  Times are in
 MICROSECONDS."
   (looked 0 :type fixnum)               ; when it looked last
-  (looks-without-need 0 :type fixnum)   ; since a worker was missing, or seemed blocked
-  (idle-looks 0 :type fixnum)           ; since no worker waited, or one was blocked
+  (looks 0 :type fixnum)                ; since a worker was missing, or seemed blocked
   (blocked-lately 0 :type real)         ; how many workers were blocked lately, and how many were
   (asleep-lately 0 :type real)          ; blocked or asleep
   (free-p t)                            ; see PROCESSOR-FREE-P
@@ -84,7 +83,8 @@ MICROSECONDS."
                (setf (controller-housekept controller) (microseconds))
                (housekeep-connections engine)
                (clear-stack))           ; a rest must keep no connection alive
-             (rest-after-look engine controller (adjust-pool engine controller))))
+             (adjust-pool engine controller)
+             (rest-after-look engine controller)))
       (declare (dynamic-extent #'look)) ; two thousand times a second
       ;; It heeds no interrupt, and SBCL's exit would wait a minute for that.
       (loop until (or (engine-stopped-p engine) (process-exits-p))
@@ -156,15 +156,15 @@ Time in which its thread waited for a processor does not count."
             (ready-worker-run-time worker) run-time))
     (> (- run-time (ready-worker-run-time worker)) *computing-microseconds*)))
 
-(defun look-at-workers (engine controller)
-  "The observations of the sentinel of ENGINE, a plist for SIZE-POOL.  The second value is true if
-some workers seem blocked and the next look is to decide."
-  (let ((now (microseconds))
-        (before (controller-looked controller))
-        (waiting (counter-count (engine-waiting engine)))
-        (active 0) (blocked 0) (suspects '()))
+(defun adjust-pool (engine controller)
+  "Looks at the workers of ENGINE, and adds or suspends workers as SIZE-POOL says."
+  (let* ((now (microseconds))
+         (before (shiftf (controller-looked controller) now))
+         (floor (min (engine-processors engine) (engine-standby engine)))
+         (waiting (counter-count (engine-waiting engine)))
+         (calm-p (engine-calm-p engine))
+         (active 0) (blocked 0) (suspects '()))
     (declare (type fixnum active blocked))
-    (setf (controller-looked controller) now)
     (dolist (worker (engine-workers engine))
       (when (member (worker-state worker) '(:active :starting))
         (incf active)
@@ -186,76 +186,56 @@ some workers seem blocked and the next look is to decide."
            (asleep (if (and free-p (zerop waiting))
                        (max 0 (- active (1- (online-processors))))
                        0))
-           (doubt-p (engine-calm-p engine)))
-      (unless doubt-p
-        (dolist (worker found)
-          (setf (ready-worker-blocked-stamp worker) (ready-worker-stamp worker))))
-      (values (list :waiting waiting
-                    :active active
-                    :blocked (if doubt-p blocked (+ blocked (length found)))
-                    :asleep (if doubt-p 0 asleep)
-                    :free-p free-p)
-              (and doubt-p (or found (> asleep blocked)) t)))))
-
-(defun adjust-pool (engine controller)
-  "Looks at the workers of ENGINE, and adds or suspends workers as SIZE-POOL says.  Returns
-:NEEDED if a worker is missing that may be added, or one seemed blocked; :BUSY if no worker waits or
-some are blocked; else NIL."
-  (let* ((processors (engine-processors engine))
-         (floor (min processors (engine-standby engine))))
-    (multiple-value-bind (look suspect-p) (look-at-workers engine controller)
+           (suspect-p (and calm-p (or found (> asleep blocked)))))
+      (cond (calm-p                     ; the next looks are to decide
+             (setf asleep 0))
+            (t
+             (dolist (worker found)
+               (setf (ready-worker-blocked-stamp worker) (ready-worker-stamp worker)))
+             (incf blocked (length found))))
       (multiple-value-bind (missing excess-p blocked-lately asleep-lately)
-          (apply #'size-pool :floor floor :processors processors
-                             :blocked-lately (controller-blocked-lately controller)
-                             :asleep-lately (controller-asleep-lately controller) look)
+          (size-pool :waiting waiting :active active :blocked blocked :asleep asleep
+                     :free-p free-p :floor floor :processors (engine-processors engine)
+                     :blocked-lately (controller-blocked-lately controller)
+                     :asleep-lately (controller-asleep-lately controller))
         ;; Below 0 if the limit was lowered and more than that take events.
         (let ((places (if (engine-thread-limit engine)
-                          (- (engine-thread-limit engine) (getf look :active))
+                          (- (engine-thread-limit engine) active)
                           most-positive-fixnum)))
           (setf (controller-blocked-lately controller) blocked-lately
                 (controller-asleep-lately controller) asleep-lately
                 (engine-target engine) (enough-workers floor asleep-lately)
                 (engine-excess engine) (max (if excess-p 1 0) (- places))
                 (engine-calm-p engine) (and (zerop asleep-lately)
-                                            (>= (controller-looks-without-need controller)
-                                                *watch-looks*)))
+                                            (>= (controller-looks controller) *watch-looks*))
+                (controller-looks controller) (if (or suspect-p (< 0 missing places))
+                                                  0
+                                                  (1+ (controller-looks controller))))
           (when (plusp missing)
             (let ((count (max 0 (min missing places))))
               (make-workers engine #'room-p (- count (resume-workers engine count))))
-            (accept-overflow engine))
-          (cond ((or suspect-p (and (plusp missing) (> places missing))) :needed)
-                ((or (plusp missing) (plusp asleep-lately) (not (somebody-waits-p engine)))
-                 :busy)))))))
+            (accept-overflow engine)))))))
 
-(defun rest-after-look (engine controller found)
-  "Rests after a look at which ADJUST-POOL returned FOUND.  If a worker has ended an idle wait,
-the next few looks follow closely, the first after requests had time to block."
-  (setf (controller-looks-without-need controller)
-        (if (eq found :needed) 0 (1+ (controller-looks-without-need controller)))
-        (controller-idle-looks controller)
-        (if found 0 (1+ (controller-idle-looks controller))))
-  (when (>= (controller-idle-looks controller) *idle-looks*)
-    (setf (engine-sentinel-idle-p engine) t)
-    ;; The last worker that waits first stops counting itself, and then reads SENTINEL-IDLE-P.  So
-    ;; all threads must see that slot before the count is read here; otherwise each might miss the
-    ;; other's write.  The same holds for a thread that sets an early deadline.
-    (order-memory)
-    (let ((soon-p (or (engine-troubles engine) (not (running-p engine))))
-          (end (end-after *idle-tick*)))
-      (map-connections (lambda (connection)
-                         (when (overdue-p connection end)
-                           (setf soon-p t)))
-                       (engine-table engine))
-      (rest-until-woken engine (if soon-p *tick* *idle-tick*)
-                        (lambda ()      ; no thread has woken it by now
-                          (not (and (engine-sentinel-idle-p engine) (somebody-waits-p engine))))))
-    (when (shiftf (engine-sentinel-idle-p engine) nil)
-      (return-from rest-after-look))    ; nobody needed it
-    (setf (controller-looks-without-need controller) 0
-          (controller-idle-looks controller) 0))
-  (nap (if (< (controller-looks-without-need controller) *watch-looks*)
-           *tick-microseconds*
-           (* 4 *tick-microseconds*))))
+(defun rest-after-look (engine controller)
+  "Naps; or waits until a worker has ended an idle wait, if none was needed for long.  The next few
+looks follow closely then, the first after requests had time to block."
+  (cond ((not (and (>= (controller-looks controller) *idle-looks*)
+                   (zerop (controller-asleep-lately controller))
+                   (somebody-waits-p engine)))
+         (nap (if (< (controller-looks controller) *watch-looks*)
+                  *tick-microseconds*
+                  (* 4 *tick-microseconds*))))
+        (t
+         ;; The last worker that waits first stops counting itself, and then reads SENTINEL-IDLE-P.
+         ;; So all threads must see that slot before the count is read here; otherwise each might
+         ;; miss the other's write.  An atomic instruction orders the two.
+         (compare-and-set (engine-sentinel-idle-p engine) nil t)
+         (rest-until-woken engine *tick*
+                           (lambda ()   ; no thread has woken it by now
+                             (not (and (engine-sentinel-idle-p engine) (somebody-waits-p engine)))))
+         (unless (compare-and-set (engine-sentinel-idle-p engine) t nil)
+           (setf (controller-looks controller) 0)
+           (nap *tick-microseconds*)))))
 
 ;;; Its look at all connections, a few times a second
 ;;;
@@ -266,77 +246,68 @@ the next few looks follow closely, the first after requests had time to block."
 ;;;                                                                   long they are busy
 ;;;   overdue, parked, no output left     has input that no worker    queued for a worker
 ;;;                                       has looked at
-;;;   overdue, parked                     its service asked for       queued for a worker
-;;;                                       that time
+;;;   overdue, parked                     waits for an answer         queued for a worker
 ;;;   overdue, parked                     the service gives notice    closed gently
 ;;;   overdue, parked                     otherwise                   closed
-;;;   overdue, owned                      otherwise                   shut down, for its owner to
+;;;   overdue, owned                      its handshake takes long    shut down, for its owner to
 ;;;                                                                   close
 ;;;   overdue, owned                      its handler has run too long  left to its service
 ;;;   idle when a drain is over                                       treated as overdue
 
 (defun housekeep-connections (engine)
-  "Ends the overdue connections of ENGINE, and does what else is due a few times a second."
+  "Ends the overdue connections of ENGINE, and those that idle when its drain is over, and does what
+else is due a few times a second."
   (let ((now (milliseconds)))
-    (map-connections (lambda (connection)
-                       (time-out-if-due engine connection now)
-                       (when (and (connection-output connection)
-                                  (parked-p connection)
-                                  (taker-given-up-p (connection-queue connection) now))
-                         (give-output-up engine connection :write)))
-                     (engine-table engine)))
+    (flet ((due-p (connection)
+             (or (overdue-p connection now)
+                 (and (drain-over-p engine now)
+                      (not (unfinished-p connection)))))
+           (late (connection)           ; why it is, if it is
+             (and (overdue-p connection now) (connection-deadline-kind connection))))
+      (map-connections
+       (lambda (connection)
+         (cond ((or (not (due-p connection)) (eq :turn (connection-awaiting connection))))
+               ((eq :handler (late connection))
+                (time-out-handler (engine-service engine) connection))
+               ((end-parked engine connection (late connection) #'due-p))
+               ((and (eq :handshake (late connection)) ; a program's function waits for it
+                     (shut-if-owned connection :io))
+                (count-late engine :handshake)
+                (setf (connection-deadline connection) nil)))
+         (when (and (connection-output connection)
+                    (parked-p connection)
+                    (taker-given-up-p (connection-queue connection) now))
+           (give-output-up engine connection :write)))
+       (engine-table engine))))
   (with-listener (engine) (rearm-listener engine))
   (maintain-pool engine))
 
-(defun time-out-if-due (engine connection now)
-  "Ends CONNECTION if it is overdue at NOW, or idle when the drain of ENGINE is over."
-  (flet ((due-p ()
-           (or (overdue-p connection now)
-               (and (drain-over-p engine now)
-                    (not (unfinished-p connection))))))
-    (cond ((or (not (due-p)) (eq :turn (connection-awaiting connection))))
-          ((awaits-p connection :handler)
-           (when (overdue-p connection now)
-             (time-out-handler (engine-service engine) connection)))
-          ((as-owner (claim-parked connection)
-             (cond ((not (due-p))       ; it was served and parked again since
-                    (requeue-connection engine connection))
-                   ((left-to-workers-p engine connection now))
-                   ((and (overdue-p connection now) (awaits-p connection :pause :deferred))
-                    (setf (connection-deadline connection) nil)
-                    (requeue-connection engine connection))
-                   (t
-                    (when (overdue-p connection now)
-                      (count-late engine (connection-deadline-kind connection)))
-                    (end-with-notice engine connection)))
-             t))
+(defun end-parked (engine connection kind ends-p)
+  "Ends CONNECTION of ENGINE, and returns true, unless it has an owner.  A worker does so if an
+answer is awaited.  KIND says why, a keyword as for COUNT-LATE, or NIL; ENDS-P, a function, whether
+it is still to end.  One with input that no worker had time for is left to the workers."
+  (as-owner (claim-parked connection)
+    (cond ((not (funcall ends-p connection)) ; it was served meanwhile
+           (requeue-connection engine connection))
+          ((or (connection-awaiting connection)
+               (and (not (unfinished-p connection))
+                    (not (and (eq :evicted kind)
+                              (input-kept-p (engine-service engine) connection)))
+                    (await-descriptor (connection-descriptor connection) :input
+                                      :until (milliseconds))))
+           (when (and (eq :evicted kind) (connection-awaiting connection))
+             (give-output-up engine connection kind))
+           (setf (connection-awaiting connection) :turn)
+           (requeue-connection engine connection))
           (t
-           (with-send-queue ((connection-queue connection)) ; its descriptor stays open meanwhile
-             (when (and (owned-p connection)
-                        ;; May its owner be waiting for its peer?  One that has just set a deadline
-                        ;; for the rest of a request is about to park.
-                        (not (awaits-p connection :pause :body :deferred))
-                        (overdue-p connection now))
-               (count-late engine (connection-deadline-kind connection))
-               (setf (connection-deadline connection) nil)
-               (shut-descriptor (connection-descriptor connection)
-                              (direction-to-end connection))))))))
-
-(defun left-to-workers-p (engine connection now)
-  "True if CONNECTION, which the caller owns, has input that no worker had time for: then it is
-queued for one."
-  (when (and (not (unfinished-p connection))
-             (await-descriptor (connection-descriptor connection) :input :until now))
-    (setf (connection-awaiting connection) :turn)
-    (requeue-connection engine connection)
+           (when kind
+             (count-late engine kind)
+             (setf (connection-deadline-kind connection) kind))
+           (finish-connection engine connection
+                              (and (not (unfinished-p connection)) ; else it would land in an answer
+                                   (notice-given-p engine connection)
+                                   :close))))
     t))
-
-(defun end-with-notice (engine connection)
-  "Ends CONNECTION, which the caller owns; gently if the service told its peer why."
-  (finish-connection engine connection
-                     (and (not (unfinished-p connection)) ; else it would land inside an answer
-                          (notice-given-p engine connection)
-                          :close)))
 
 ;;; Connections that end because others need their descriptor or their memory
 
@@ -345,51 +316,38 @@ queued for one."
   (end-queue (connection-queue connection) t)
   (count-late engine kind))
 
-;;; First those without a deadline, whose peers do not take their output; then those that would end
-;;; first anyway.  Not all of them, but not one either: else the next client, or octet, would search
-;;; all connections again.
-
-(defun evict-connections (engine share wanted-p)
-  "Ends a SHARE, a rational, of the connections of ENGINE without an owner, or with output left, for
-which WANTED-P, a function, is true.  True if there were any.  The caller owns none of them."
+(defun evict-connections (engine share rank)
+  "Ends a SHARE, a rational, of those connections of ENGINE without an owner, or with output left,
+for which RANK, a function, returns an integer, not NIL: the lowest first; of these, those without a
+deadline, whose peers do not take their output; then those that would end first anyway.  Not all of
+them, but not one either: else the next client, or octet, would search all connections again.  True
+if there were any.  The caller owns none of them."
   (let ((connections '()))
     (map-connections (lambda (connection)
-                       (when (and (or (parked-p connection) (connection-output connection))
-                                  (funcall wanted-p connection))
-                         (push (cons (or (connection-deadline connection) 0) connection)
-                               connections)))
+                       (let ((rank (and (or (parked-p connection) (connection-output connection))
+                                        (funcall rank connection))))
+                         (when rank
+                           (push (cons (+ (ash rank 48) (or (connection-deadline connection) 0))
+                                       connection)
+                                 connections))))
                      (engine-table engine))
     (loop repeat (ceiling (* share (length connections)))
           for (nil . connection) in (stable-sort (nreverse connections) #'< :key #'car)
           do (if (connection-output connection)
                  (give-output-up engine connection :evicted)
-                 (as-owner (claim-parked connection)
-                   (cond ((not (funcall wanted-p connection)) ; it was served meanwhile
-                          (requeue-connection engine connection))
-                         ((connection-lingers-p connection)
-                          (close-owned engine connection))
-                         ((unfinished-p connection)
-                          (give-output-up engine connection :evicted)
-                          (requeue-connection engine connection))
-                         ((and (not (input-kept-p (engine-service engine) connection))
-                               (left-to-workers-p engine connection (milliseconds))))
-                         (t
-                          (count-late engine :evicted)
-                          (setf (connection-deadline-kind connection) :evicted)
-                          (end-with-notice engine connection))))))
+                 (end-parked engine connection :evicted rank)))
     connections))
 
 (defun evict-for-descriptor (engine)
-  "Ends some connections of ENGINE that idle or linger; else some whose peers owe the rest of a
-request; else some whose peers do not take their output.  True if there were any."
-  (flet ((idle-p (connection)
-           (or (connection-lingers-p connection)
-               (not (or (unfinished-p connection) (awaits-p connection :pause :body)))))
-         (owing-p (connection)
-           (not (unfinished-p connection))))
-    (or (evict-connections engine 1/64 #'idle-p)
-        (evict-connections engine 1/64 #'owing-p)
-        (evict-connections engine 1/64 #'connection-output))))
+  "Ends some connections of ENGINE: first those that idle or linger, then those whose peers owe the
+rest of a request, last those whose peers do not take their output.  True if there were any."
+  (evict-connections engine 1/64
+                     (lambda (connection)
+                       (cond ((connection-lingers-p connection) 0)
+                             ((connection-output connection) 2)
+                             ((unfinished-p connection) nil)
+                             ((awaits-p connection :body) 1)
+                             (t 0)))))
 
 (defun evict-oldest (engine)
   "Ends an eighth of the connections of ENGINE that have memory, if it is a ready engine.  True if
@@ -399,9 +357,10 @@ any memory came free at once.  The caller owns none of them."
       (evict-connections engine 1/8
                          (lambda (connection)
                            (let ((queue (connection-queue connection)))
-                             (or (plusp (send-queue-reserved queue))
-                                 (and (not (send-queue-dead-p queue))
-                                      (input-kept-p (engine-service engine) connection)))))))
+                             (and (or (plusp (send-queue-reserved queue))
+                                      (and (not (send-queue-dead-p queue))
+                                           (input-kept-p (engine-service engine) connection)))
+                                  0)))))
     (< (client-memory-reserved) before)))
 
 (defun make-room-for-output (engine queue)

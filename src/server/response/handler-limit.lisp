@@ -45,8 +45,7 @@ of FUNCTION."
           (setf (exchange-claim exchange) :running
                 (exchange-limit exchange) (end-after seconds)
                 (http-limited-exchange http) exchange)
-          (limit-handler-at (exchange-engine exchange) (exchange-connection exchange)
-                            (exchange-limit exchange))
+          (set-deadline-at (exchange-connection exchange) :handler (exchange-limit exchange))
           (unwind-protect (funcall function)
             (lift-handler-limit exchange)
             (setf (http-limited-exchange http) nil
