@@ -2,38 +2,28 @@
 
 ;;;; Middlewares with pages for those that watch servers.
 
-(defun page-response (page &rest arguments)
-  "The response with PAGE, a function as METRICS-PAGE, of ARGUMENTS.  Its fourth value is a plist of
-further headers."
-  (multiple-value-bind (status type octets headers) (apply page arguments)
-    (list status (list* :content-type type :cache-control "no-store" headers) octets)))
-
-(defun make-tested-middleware (test servers function)
-  "A middleware that responds with what FUNCTION returns, unless that is NIL.  FUNCTION is called
-with the value of TEST, a result of MAKE-PAGE-TEST or MAKE-LIVE-TEST, the servers, the environment,
-and its exchange, which is NIL where another handler serves it."
-  (lambda (app)
-    (lambda (environment)
-      (let* ((io (getf environment :clack.io))
-             (exchange (and (typep io 'exchange) io))
-             (servers (or servers (and exchange (list (exchange-application exchange)))))
-             (headers (getf environment :headers)))
-        (or (and servers
-                 (funcall function
-                          (funcall test exchange
-                                   (getf environment :request-method) (getf environment :path-info)
-                                   (getf environment :remote-addr) (gethash "host" headers)
-                                   (gethash "x-forwarded-for" headers)
-                                   (gethash "forwarded" headers))
-                          servers environment exchange))
-            (funcall app environment))))))
-
-(defun make-page-middleware (page path servers allow &key any-host-p)
-  "A middleware with PAGE at PATH, as MAKE-METRICS-MIDDLEWARE tells; with ANY-HOST-P for any Host."
-  (make-tested-middleware (make-page-test path allow :any-host-p any-host-p) servers
-                          (lambda (asked-p servers environment exchange)
-                            (declare (ignore environment exchange))
-                            (and asked-p (page-response page servers)))))
+(defun page-middleware (make &rest arguments)
+  "A middleware with the page that MAKE, MAKE-PAGE or MAKE-LIVE-PAGE, makes of ARGUMENTS."
+  (let ((page (apply make arguments)))
+    (lambda (app)
+      (lambda (environment)
+        (let* ((exchange (getf environment :clack.io))
+               (answer (and (typep exchange 'exchange) (funcall page exchange))))
+          (cond ((null answer) (funcall app environment))
+                ((functionp answer)
+                 (multiple-value-bind (status type octets headers) (funcall answer)
+                   (list status (list* :content-type type :cache-control "no-store" headers)
+                         octets)))
+                (t
+                 (lambda (responder)
+                   (let ((deferred-response (exchange-deferred-response exchange)))
+                     (setf (deferred-response-endless-p deferred-response) t)
+                     (funcall responder (list 200 (list :content-type "text/event-stream"
+                                                        :cache-control "no-cache"
+                                                        :x-accel-buffering "no")))
+                     (let ((written (deferred-response-context deferred-response)))
+                       (when written    ; or the client has left
+                         (add-viewer answer written (written-framing written)))))))))))))
 
 (defun make-metrics-middleware (path &key servers (allow *loopback*))
   "A middleware: a function of a Clack application that returns one.  The result answers GET and
@@ -49,44 +39,33 @@ text format.  All else goes to the application.
            Host may be the name of another site.  Or a function of the address, a string, that
            alone decides
 
+A server of ours must serve the application; the requests of others all go to the application.
+
 Signals UNFIT-ARGUMENT where PATH or ALLOW makes no sense."
-  (make-page-middleware #'metrics-page path servers allow))
+  (page-middleware #'make-page #'metrics-page path servers allow))
 
 (defun make-stats-middleware (path &key servers (allow *loopback*))
   "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but the page has the STATS of SERVERS as
 JSON (RFC 8259): an array with an object for each server.  NIL is null.  Signals UNFIT-ARGUMENT."
-  (make-page-middleware #'stats-page path servers allow))
+  (page-middleware #'make-page #'stats-page path servers allow))
 
 (defun make-connections-middleware (path &key servers (allow *loopback*))
   "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but the page has what LIST-CONNECTIONS
 tells of SERVERS as JSON (RFC 8259): an array with an object for each connection.  Signals
 UNFIT-ARGUMENT."
-  (make-page-middleware #'connections-page path servers allow))
+  (page-middleware #'make-page #'connections-page path servers allow))
 
 (defun make-readiness-middleware (path &key servers (allow *loopback*))
   "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but the page tells a load balancer
 whether all of SERVERS take new requests: with status 200, or 503 (RFC 9110, section 15.6.4) as soon
 as one of them is being stopped, and before it is started.  Host may be any name.  Signals
 UNFIT-ARGUMENT."
-  (make-page-middleware #'readiness-page path servers allow :any-host-p t))
+  (page-middleware #'make-page #'readiness-page path servers allow :any-host-p t))
 
 (defun make-liveness-middleware (path &key (allow *loopback*))
   "As MAKE-METRICS-MIDDLEWARE with PATH and ALLOW, but the page is always 200: it tells that a
 thread serves.  Host may be any name.  Signals UNFIT-ARGUMENT."
-  (make-page-middleware #'liveness-page path '() allow :any-host-p t))
-
-;;; The live page
-
-(defun live-events-response (servers exchange)
-  "The response to EXCHANGE with snapshots of SERVERS, a list."
-  (lambda (responder)
-    (let ((deferred-response (exchange-deferred-response exchange)))
-      (setf (deferred-response-endless-p deferred-response) t)
-      (funcall responder (list 200 (list :content-type "text/event-stream"
-                                         :cache-control "no-cache" :x-accel-buffering "no")))
-      (let ((written (deferred-response-context deferred-response)))
-        (when written                   ; or the client has left
-          (add-viewer servers written (written-framing written)))))))
+  (page-middleware #'make-page #'liveness-page path '() allow :any-host-p t))
 
 (defun make-live-page-middleware (path &key servers (allow *loopback*))
   "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but with a page for people, which shows
@@ -96,15 +75,4 @@ request POSTs to PATH/worker, which interrupts the worker for a moment to learn 
 it is, where the Lisp can tell.  From the first request on, a snapshot is taken each second, and
 kept for two minutes.  A server of ours must serve the application; the requests of others all go to
 the application.  Signals UNFIT-ARGUMENT."
-  (make-tested-middleware
-   (make-live-test path allow) servers
-   (lambda (part servers environment exchange)
-     (when exchange
-       (watch-servers (exchange-engine exchange) servers)
-       (ecase part
-         ((nil) nil)
-         (:page (page-response #'live-page servers))
-         (:events (live-events-response servers exchange))
-         (:worker (page-response #'answer-about-worker servers
-                                 (getf environment :query-string)
-                                 (gethash "live-page" (getf environment :headers)))))))))
+  (page-middleware #'make-live-page path servers allow))

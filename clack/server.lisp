@@ -40,44 +40,10 @@ all connections have the same; else NIL.")
    (stopped :initform (bt:make-condition-variable) :reader server-stopped
             :documentation "Notified when STOPPED-P has become true.")
    (output :initform *standard-output* :reader server-output)
-   (error-output :initform *error-output* :reader server-error-output)
-   (journal :accessor server-journal
-            :documentation "Writes messages to ERROR-OUTPUT, in a thread of its own while the server
-runs.  When that stream blocks, lines are lost and counted, but no response and no worker waits."))
+   (error-output :initform *error-output* :reader server-error-output))
   (:documentation "A server of one Clack application; see RUN."))
 
 ;;; The arguments of RUN, with the meanings that Clack's handlers for Hunchentoot and Woo give them
-
-(deftype count-of-threads ()
-  '(integer 1 #.most-positive-fixnum))
-
-(defparameter *argument-types*
-  `(,@*common-argument-types*
-    (:listen (or null string pathname) "a string or a pathname, or NIL")
-    (:listen-mode (or null (integer 0 #o777)) "an integer from 0 to #o777, or NIL")
-    (:fd (or null inherited-designator)
-     "the number of a descriptor, :SYSTEMD, a list of :SYSTEMD and a name, or NIL")
-    (:backlog (unsigned-byte 31) "an integer, not negative")
-    (:worker-num (or null count-of-threads) "an integer above 0, or NIL")
-    (:max-thread-count (or null count-of-threads) "an integer above 0, or NIL for no limit")
-    (:max-accept-count (or (member nil :unlimited) count-of-threads)
-     "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
-    (:max-waiting-count (or (member nil :half) count-of-threads)
-     "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit")
-    (:websocket-message-octets (and index (integer 1)) "an integer above 0, and within reason")
-    (:websocket-ping-seconds seconds "a number of seconds, or NIL for never")
-    (:websocket-idle-seconds seconds "a number of seconds, or NIL for never")
-    (:on-start (or null function symbol) "a function of one argument, or NIL")
-    ,@(mapcar (lambda (name) (list name t))
-              '(:debug :reuse-port :persistent-connections-p :parking :proxy-protocol
-                :precompressed-files :ssl :ssl-cert-file :ssl-key-file :ssl-key-password
-                :ssl-certificates :ssl-minimum-protocol :ssl-ciphers :ssl-client-ca-file
-                :ssl-verify-client :ssl-ticket-key-file :drain-timeout :drain-delay
-                ;; Clack's own, which it passes on
-                :server :use-thread :use-default-middlewares :silent :swank-interface
-                :swank-port :allow-other-keys)))
-  "The arguments of RUN, for CHECK-ARGUMENT-TYPES, beside those in *LIMIT-INITARGS*.  Others have
-checks of their own.")
 
 (defparameter *clack-limits* (make-limits :header-octets (* 128 1024))
   "The limits of a server by default.  Clack's own tests send a head of 96,000 octets.")
@@ -85,7 +51,7 @@ checks of their own.")
 (defun unknown-arguments (arguments)
   "The names in ARGUMENTS, a plist for RUN, that nobody knows, a list."
   (loop for (name) on arguments by #'cddr
-        unless (or (assoc name *argument-types*) (assoc name *limit-initargs*))
+        unless (assoc name (arguments-of :common :threads :run :tls :limits))
           collect name))
 
 (defun thread-limits (&key worker-num (max-thread-count 100) (max-accept-count :unlimited)
@@ -94,10 +60,7 @@ checks of their own.")
   "The limits on threads in arguments of RUN, as keyword arguments of an engine."
   (let ((most (and max-thread-count     ; with Woo, :WORKER-NUM may be any number
                    (max max-thread-count (or worker-num 1)))))
-    (when (and (integerp max-accept-count)
-               (not (and most (> max-accept-count most))))
-      (unfit :max-accept-count ", ~D, must be greater than MAX-THREAD-COUNT, ~A"
-             max-accept-count most))
+    (check-accept-count max-accept-count most)
     (list :standby (min (or worker-num 8) (or most most-positive-fixnum))
           :thread-limit most
           :accept-limit max-accept-count
@@ -131,7 +94,7 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
 
 (defun make-clack-server (app arguments)
   "A CLACK-SERVER of APP with ARGUMENTS, a plist for RUN.  Signals UNFIT-ARGUMENT."
-  (check-argument-types arguments *argument-types*)
+  (check-arguments arguments (arguments-of :common :threads :run))
   (destructuring-bind (&key listen fd reuse-port proxy-protocol trusted-proxies
                          (persistent-connections-p t)
                        &allow-other-keys)
@@ -141,23 +104,18 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
     (when (and listen fd)
       (unfit :listen " and FD exclude each other"))
     (check-proxy-protocol proxy-protocol trusted-proxies)
-    (let ((server (apply #'make-instance 'clack-server
-                         :allow-other-keys t
-                         :app app
-                         :arguments arguments
-                         :limits (changed-limits *clack-limits*
-                                                 (if persistent-connections-p
-                                                     arguments
-                                                     (list* :max-connection-requests 1 arguments)))
-                         :trusted-proxies (networks-named trusted-proxies)
-                         :tls-context (tls-context-for arguments)
-                         :threads (apply #'thread-limits arguments)
-                         arguments)))
-      (setf (server-journal server)
-            (make-journal (server-error-output server) "clack log"
-                          (lambda (&rest complaint)
-                            (apply #'tell server complaint))))
-      server)))
+    (apply #'make-instance 'clack-server
+           :allow-other-keys t
+           :app app
+           :arguments arguments
+           :limits (changed-limits *clack-limits*
+                                   (if persistent-connections-p
+                                       arguments
+                                       (list* :max-connection-requests 1 arguments)))
+           :trusted-proxies (networks-named trusted-proxies)
+           :tls-context (tls-context-for arguments)
+           :threads (apply #'thread-limits arguments)
+           arguments)))
 
 ;;; Start and stop
 
@@ -182,7 +140,7 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
             (server-sole-name server) (sole-name listener))
       (unless (or listen fd)
         (defer-accepts listener (or defer-accept 0)))
-      (start-journal (server-journal server))
+      (settle-logs server (list (server-error-output server)))
       (dolist (name (unknown-arguments (server-arguments server)))
         (tell server :warning "The argument ~S is unknown, and has no effect." name))
       (setf (application-engine server)
@@ -203,7 +161,7 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
                         (shiftf (server-listener server) nil))))
         (when listener
           (close-listener listener)))
-      (end-journal (server-journal server)) ; takes a little longer when its stream blocks
+      (settle-logs server '())           ; takes a little longer when its stream blocks
       (with-lock-briefly ((server-lock server))
         (setf (server-stopped-p server) t)
         (bt:condition-notify (server-stopped server))))))
@@ -303,7 +261,7 @@ listen."
 ;;; The main function of a program
 
 (defmethod renew-files ((server clack-server))
-  (flush-journal (server-journal server))
+  (mapc #'flush-journal (application-journals server))
   (when (encrypted-p server)
     (set-published (slot-value server 'tls-context)
                    (tls-context-for (server-arguments server) (handshake-context server)))))
@@ -336,47 +294,22 @@ with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
 
 ;;; For people who look after it
 
-(defmethod server-engine ((server clack-server))
-  (application-engine server))
-
-(defmethod stats ((server clack-server))
-  (append (engine-stats (application-engine server))
-          (list :log-dropped (journal-unwritten (server-journal server)))))
-
-(defmethod list-connections ((server clack-server))
-  (let ((engine (and (not (server-stopped-p server)) (application-engine server))))
-    (and engine (list-engine-connections engine))))
-
-(defmethod ready-p ((server clack-server))
-  (let ((engine (application-engine server)))
-    (and engine (welcoming-p engine))))
-
 (defmethod place-of ((server clack-server))
   (place-text (server-address server) (server-port server)))
 
 (defmethod note ((server clack-server) level control &rest arguments)
   "Limits the rate of all messages, since clients may cause any of them."
-  (multiple-value-bind (arguments backtrace) (message-parts control arguments)
-    (let ((text (if (equal control *rare-control*)
-                    (message-text control arguments)
-                    (counted-text (application-throttle server) control arguments #'report-text)))
-          (exchange *exchange*))
-      (when text
-        (append-line
-         (server-journal server)
-         (apply #'encoded-message (server-message-log-format server) level text
-                :backtrace backtrace
-                (and exchange
-                     (list :request (exchange-words exchange)
-                           :request-id (keep-request-id (exchange-request-id exchange))
-                           :remote-address (and (exchange-http exchange) ; unless that is closed
-                                                (http-address (exchange-http exchange)))))))))))
-
-(defmethod note-failed-handshake ((server clack-server) condition)
-  (case (handshake-failure-kind condition)
-    ((nil) (tell server :error "~A" condition))
-    (:expired)                          ; the sentinel ended it, and has counted it
-    (t (tell-of-failed-handshake server condition))))
+  (let* ((exchange *exchange*)
+         (line (apply #'message-line
+                      server (server-message-log-format server) level control arguments
+                      (if (equal control *rare-control*) nil #'report-text)
+                      (and exchange
+                           (list :request (exchange-words exchange)
+                                 :request-id (keep-request-id (exchange-request-id exchange))
+                                 :remote-address (and (exchange-http exchange) ; unless closed
+                                                      (http-address (exchange-http exchange))))))))
+    (when line
+      (append-line (journal-for server (server-error-output server)) line))))
 
 ;;; Questions of the layer below, and of the engine
 

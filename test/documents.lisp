@@ -76,7 +76,7 @@
                       "docs/guide/logging.md")))
 
 (test the-guide-explains-every-member-of-a-message-in-json
-  (let ((line (server:encoded-message :json :info "Told.")))
+  (let ((line (server:message-line nil :json :info "Told." '() nil)))
     (check-same-names (mapcar #'car (parse-json (string-right-trim
                                                  '(#\Newline)
                                                  (http:utf-8-text (http:output-octets line) 0
@@ -128,13 +128,13 @@
   (append (mapcar #'first (default-arguments class))
           (loop for slot in (told-by-mop '#:class-slots class)
                 append (told-by-mop '#:slot-definition-initargs slot))
-          (list* :parking (mapcar #'first server::*limit-initargs*))))
+          (list* :parking (mapcar #'first server:*limit-arguments*))))
 
 (defun own-arguments (class)
   "The names of initargs of CLASS that the guide must have."
   (append (mapcar #'first (default-arguments class))
           (list :listen-path :listen-mode :listen-fd :reuse-port)
-          (mapcar #'first server::*limit-initargs*)))
+          (mapcar #'first server:*limit-arguments*)))
 
 (defun arguments-in-classes (function)
   "What FUNCTION returns for each of the classes, together."
@@ -158,7 +158,7 @@
 
 (defun default-of (name)
   "The value that the argument NAME, a keyword, has by default."
-  (let ((limit (assoc name server::*limit-initargs*))
+  (let ((limit (assoc name server:*limit-arguments*))
         (default (loop for class in (remove nil (mapcar #'finalized-class *configured-classes*))
                        thereis (assoc name (default-arguments class)))))
     (cond (limit (funcall (third limit) (http:make-limits)))

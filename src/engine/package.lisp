@@ -30,8 +30,8 @@ subclasses SERVICE and is called through its generic functions.")
    #:make-octets-part #:octets-part #:octets-part-p #:octets-part-octets #:arm-for-output
    #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p
    ;; engines
-   #:engine #:make-blocking-engine #:make-ready-engine #:engine-listener #:engine-accept-limit
-   #:engine-waiting-limit #:wait-for-client #:resize-pool #:engine-statistics
+   #:engine #:make-blocking-engine #:make-ready-engine #:engine-service #:engine-listener
+   #:engine-accept-limit #:engine-waiting-limit #:wait-for-client #:resize-pool #:engine-statistics
    #:list-engine-connections #:list-workers #:note-task #:start-engine
    #:stop-engine #:winding-down-p #:keeps-connections-p
    #:welcoming-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:stop-from-worker

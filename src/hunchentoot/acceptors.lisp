@@ -20,7 +20,7 @@
                               :reader session-cookie-attributes)
    (limits :initform (make-limits) :documentation "The limits on one request.")
    #.`(given-limits :documentation "Nothing: the slot is here for its initargs."
-                    ,@(loop for (name) in *limit-initargs* append (list :initarg name)))
+                    ,@(loop for (name) in *limit-arguments* append (list :initarg name)))
    ;; What a start finds
    (server-name :initform nil :documentation "Hunchentoot's name for the header Server.")
    (reads-first-p :initform nil
@@ -31,11 +31,7 @@ ours, which may read connections first.")
 all connections have the same; else NIL.")
    (engine :initform nil
            :documentation "The engine of the last start, or NIL.  The acceptor has it because its
-taskmaster may be replaced, or serve another acceptor later.")
-   ;; Logs
-   (journals :initform '() :reader acceptor-journals
-             :documentation "The journals for all destinations that the logs have had.")
-   (journal-lock :initform (bt:make-lock "logs") :documentation "Held while JOURNALS change."))
+taskmaster may be replaced, or serve another acceptor later."))
   (:default-initargs
    ;; Connections wait for a worker in the kernel, which reduces this to its own maximum.
    :listen-backlog 1024
@@ -190,20 +186,9 @@ RECYCLING-TASKMASTER."))
 ;;; first request.  Values that work there are allowed here.
 
 (defparameter *argument-types*
-  `(,@*common-argument-types*
-    (:listen-backlog (unsigned-byte 31) "an integer, not negative")
-    (:listen-path (or null pathname (and string (not (string 0)))) "a string or a pathname")
-    (:listen-mode (or null (integer 0 #o777)) "an integer from 0 to #o777, such as #o660")
-    (:listen-fd (or null inherited-designator)
-     "the number of a descriptor, :SYSTEMD, or a list of :SYSTEMD and a name")
-    (:taskmaster recycling-taskmaster "an instance of RECYCLING-TASKMASTER")
-    ;; The function may be defined after the acceptor was made; START checks it.
-    (:access-log-format (or (member :combined :json) function (and symbol (not (or null keyword))))
-     ":COMBINED, :JSON or a function of one argument")
-    (:access-log-test (or function symbol) "a function of one argument, or NIL")
-    (:session-cookie-attributes (or null string) "a string, or NIL"))
-  "The types of the arguments of acceptors, for CHECK-ARGUMENT-TYPES; *LIMIT-INITARGS* has those of
-the limits.")
+  (list* '(:taskmaster recycling-taskmaster "an instance of RECYCLING-TASKMASTER")
+         (arguments-of :common :acceptor))
+  "The arguments of acceptors, for CHECK-ARGUMENTS, but for limits and TLS.")
 
 (defmethod shared-initialize :before
     ((acceptor parallel-acceptor) slot-names &rest initargs)
@@ -212,7 +197,7 @@ the limits.")
   (flet ((value (name slot)
            (getf initargs name (and (slot-boundp acceptor slot) (slot-value acceptor slot)))))
     (with-parameter-errors
-      (check-argument-types initargs *argument-types*)
+      (check-arguments initargs *argument-types*)
       (check-proxy-protocol (value :proxy-protocol 'proxy-protocol)
                             (value :trusted-proxies 'trusted-proxies)))))
 
@@ -313,6 +298,9 @@ another thread has done so, and ACCEPTOR may have been started again."
 (defmethod place-of ((acceptor hunchentoot:acceptor))
   (place-text (hunchentoot:acceptor-address acceptor) (hunchentoot:acceptor-port acceptor)))
 
+(defmethod place-of ((taskmaster recycling-taskmaster))
+  (place-of (hunchentoot:taskmaster-acceptor taskmaster)))
+
 (defun program-comes-first-p (acceptor)
   "True if a program has methods of PROCESS-CONNECTION for the class of ACCEPTOR that come before
 Hunchentoot's and ours."
@@ -333,7 +321,7 @@ and leaves it stopped."
     (hunchentoot:parameter-error "~A is already listening." acceptor))
   (prepare-process)
   (with-parameter-errors                ; the class of ACCEPTOR may have changed
-    (check-argument-types (list :taskmaster (acceptor-taskmaster acceptor)) *argument-types*))
+    (check-arguments (list :taskmaster (acceptor-taskmaster acceptor)) *argument-types*))
   (with-slots (engine server-name reads-first-p) acceptor
     (let ((format (access-log-format acceptor))
           (log (hunchentoot:acceptor-access-log-destination acceptor)))
@@ -351,8 +339,8 @@ and leaves it stopped."
         (when engine                    ; it may have started before the failure
           (stop-engine engine :timeout 0))
         (stop-listening acceptor (acceptor-listener acceptor))
-        (settle-logs acceptor))
-      (settle-logs acceptor)
+        (settle-acceptor-logs acceptor))
+      (settle-acceptor-logs acceptor)
       (unless (or (typep log '(or null stream))
                   (uiop:directory-exists-p (uiop:pathname-directory-pathname log)))
         (tell (acceptor-taskmaster acceptor) :error
@@ -378,7 +366,7 @@ handler of ACCEPTOR."
     (when (hunchentoot:started-p acceptor)
       (setf left (stop-engine engine :soft soft :timeout timeout :delay delay))
       (stop-listening acceptor (engine-listener engine))
-      (settle-logs acceptor))
+      (settle-acceptor-logs acceptor))
     (values acceptor left)))
 
 ;;; What programs ask while a request is served

@@ -2,31 +2,6 @@
 
 ;;;; For people who run servers: statistics, pages, the last resort, and the main function.
 
-;;; Statistics
-
-(defmethod stats ((server parallel-acceptor))
-  (flet ((counted (rejections-p all by-key)
-           (loop for (key . counter) in (taskmaster-counts (acceptor-taskmaster server))
-                 for count = (counter-count counter)
-                 when (eq rejections-p (integerp key))
-                   sum count into sum
-                   and collect key into counts
-                   and collect count into counts
-                 finally (return (list all sum by-key counts)))))
-    (append
-     (engine-stats (server-engine server))
-     (counted t :rejected :rejected-by-status)
-     (counted nil :handshakes-failed :handshakes-failed-by)
-     (list :log-dropped (reduce #'+ (acceptor-journals server) :key #'journal-unwritten)))))
-
-(defmethod list-connections ((server parallel-acceptor))
-  (and (hunchentoot:started-p server)
-       (list-engine-connections (server-engine server))))
-
-(defmethod ready-p ((server parallel-acceptor))
-  (let ((engine (server-engine server)))
-    (and engine (welcoming-p engine))))
-
 (define-condition recycling-taskmaster-corrupted-error (recycling-error)
   ((acceptor :initarg :acceptor :reader corrupted-acceptor)
    (problems :initarg :problems :reader corruption-problems))
@@ -46,7 +21,7 @@ Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
     (loop
       (let ((survivors (and engine (stop-engine engine :timeout 5 :destroy-p t))))
         (stop-listening acceptor (and engine (engine-listener engine)))
-        (settle-logs acceptor)
+        (settle-acceptor-logs acceptor)
         (unless survivors
           (return acceptor))
         (restart-case (error 'recycling-taskmaster-corrupted-error
@@ -104,33 +79,27 @@ exit hooks of the program.  Signals an error on a Lisp other than SBCL, ECL and 
 
 ;;; Dispatchers with pages for those that watch servers
 
-(defun send-page (page servers)
-  "Answers the current request with PAGE, a function as METRICS-PAGE, of SERVERS, or, for (), of the
-acceptor that serves it.  Its fourth value is a plist of further headers."
-  (multiple-value-bind (status type octets headers)
-      (funcall page (or servers (list hunchentoot:*acceptor*)))
-    (setf (hunchentoot:return-code*) status
-          (hunchentoot:content-type*) type
-          (hunchentoot:header-out :cache-control) "no-store")
-    (loop for (name value) on headers by #'cddr
-          do (setf (hunchentoot:header-out name) value))
-    octets))
-
-(defun call-page-test (test request)
-  "The value of TEST, a result of MAKE-PAGE-TEST or MAKE-LIVE-TEST, for REQUEST."
-  (funcall test *exchange*
-           (hunchentoot:request-method request) (hunchentoot:script-name request)
-           (hunchentoot:remote-addr request) (hunchentoot:header-in :host request)
-           (hunchentoot:header-in :x-forwarded-for request)
-           (hunchentoot:header-in :forwarded request)))
-
-(defun make-page-dispatcher (page path servers allow &key any-host-p)
-  "A dispatcher with PAGE at PATH, as MAKE-METRICS-DISPATCHER tells; with ANY-HOST-P for any Host."
-  (let ((test (with-parameter-errors (make-page-test path allow :any-host-p any-host-p))))
+(defun page-dispatcher (make &rest arguments)
+  "A dispatcher with the page that MAKE, MAKE-PAGE or MAKE-LIVE-PAGE, makes of ARGUMENTS."
+  (let ((page (with-parameter-errors (apply make arguments))))
     (lambda (request)
-      (when (call-page-test test request)
-        (lambda ()
-          (send-page page servers))))))
+      (declare (ignore request))
+      (let ((answer (and *exchange* (funcall page *exchange*))))
+        (cond ((functionp answer)
+               (lambda ()
+                 (multiple-value-bind (status type octets headers) (funcall answer)
+                   (setf (hunchentoot:return-code*) status
+                         (hunchentoot:content-type*) type
+                         (hunchentoot:header-out :cache-control) "no-store")
+                   (loop for (name value) on headers by #'cddr
+                         do (setf (hunchentoot:header-out name) value))
+                   octets)))
+              (answer
+               (lambda ()
+                 (defer-reply (reply :timeout nil)
+                   (let ((stream (start-event-stream reply :heartbeat nil)))
+                     (when stream
+                       (add-viewer answer stream (outgoing-stream-framing stream))))))))))))
 
 (defun make-metrics-dispatcher (path &key servers (allow *loopback*))
   "A dispatcher for HUNCHENTOOT:*DISPATCH-TABLE* that answers GET and HEAD of PATH, a string, with
@@ -145,34 +114,34 @@ the STATS of SERVERS as metrics for Prometheus: version 0.0.4 of its text format
            this machine whose Host may be the name of another site.  Or a function of the address, a
            string, that alone decides
 
+The acceptor that serves the page must be one of ours.
+
 Signals HUNCHENTOOT:PARAMETER-ERROR where PATH or ALLOW makes no sense."
-  (make-page-dispatcher #'metrics-page path servers allow))
+  (page-dispatcher #'make-page #'metrics-page path servers allow))
 
 (defun make-stats-dispatcher (path &key servers (allow *loopback*))
   "As MAKE-METRICS-DISPATCHER with PATH, SERVERS and ALLOW, but the page has the STATS of SERVERS as
 JSON (RFC 8259): an array with an object for each server.  NIL is null.  Signals
 HUNCHENTOOT:PARAMETER-ERROR."
-  (make-page-dispatcher #'stats-page path servers allow))
+  (page-dispatcher #'make-page #'stats-page path servers allow))
 
 (defun make-connections-dispatcher (path &key servers (allow *loopback*))
   "As MAKE-METRICS-DISPATCHER with PATH, SERVERS and ALLOW, but the page has what LIST-CONNECTIONS
 tells of SERVERS as JSON (RFC 8259): an array with an object for each connection.  Signals
 HUNCHENTOOT:PARAMETER-ERROR."
-  (make-page-dispatcher #'connections-page path servers allow))
+  (page-dispatcher #'make-page #'connections-page path servers allow))
 
 (defun make-readiness-dispatcher (path &key servers (allow *loopback*))
   "As MAKE-METRICS-DISPATCHER with PATH, SERVERS and ALLOW, but the page tells a load balancer
 whether all of SERVERS take new requests: with status 200, or 503 (RFC 9110, section 15.6.4) as soon
 as one of them is being stopped, and before it is started.  Host may be any name.  Signals
 HUNCHENTOOT:PARAMETER-ERROR."
-  (make-page-dispatcher #'readiness-page path servers allow :any-host-p t))
+  (page-dispatcher #'make-page #'readiness-page path servers allow :any-host-p t))
 
 (defun make-liveness-dispatcher (path &key (allow *loopback*))
   "As MAKE-METRICS-DISPATCHER with PATH and ALLOW, but the page is always 200: it tells that a
 thread serves.  Host may be any name.  Signals HUNCHENTOOT:PARAMETER-ERROR."
-  (make-page-dispatcher #'liveness-page path '() allow :any-host-p t))
-
-;;; The live page
+  (page-dispatcher #'make-page #'liveness-page path '() allow :any-host-p t))
 
 (defun make-live-page-dispatcher (path &key servers (allow *loopback*))
   "As MAKE-METRICS-DISPATCHER with PATH, SERVERS and ALLOW, but with a page for people, which shows
@@ -182,23 +151,4 @@ request POSTs to PATH/worker, which interrupts the worker for a moment to learn 
 it is, where the Lisp can tell.  From the first request on, a snapshot is taken each second, and
 kept for two minutes.  The acceptor that serves the page must be one of ours.  Signals
 HUNCHENTOOT:PARAMETER-ERROR."
-  (let ((test (with-parameter-errors (make-live-test path allow))))
-    (lambda (request)
-      (let ((servers (or servers (list hunchentoot:*acceptor*)))
-            (part (call-page-test test request)))
-        (when *exchange*
-          (watch-servers (exchange-engine *exchange*) servers))
-        (and part
-             (lambda ()
-               (ecase part
-                 (:page (send-page #'live-page servers))
-                 (:events
-                  (defer-reply (reply :timeout nil)
-                    (let ((stream (start-event-stream reply :heartbeat nil)))
-                      (when stream
-                        (add-viewer servers stream (outgoing-stream-framing stream))))))
-                 (:worker
-                  (let ((name (hunchentoot:query-string*))
-                        (asked-by (hunchentoot:header-in* :live-page)))
-                    (send-page (lambda (servers) (answer-about-worker servers name asked-by))
-                               servers))))))))))
+  (page-dispatcher #'make-live-page path servers allow))

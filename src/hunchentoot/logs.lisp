@@ -6,65 +6,46 @@
 ;;;; a thread while the acceptor runs.  When the destination blocks, as a full disk or a pipe
 ;;;; without a reader does, lines are lost and counted, but no reply and no worker waits.
 
-(defun settle-logs (acceptor)
-  "Has a journal run for each destination of the logs of ACCEPTOR, if it is started, and no other.
-A new destination of messages has its journal at the first line to it."
-  (with-slots (journals journal-lock) acceptor
-    (let ((wanted (remove nil (list (hunchentoot:acceptor-access-log-destination acceptor)
-                                    (hunchentoot:acceptor-message-log-destination acceptor))))
-          (started-p (hunchentoot:started-p acceptor)))
-      (with-lock-briefly (journal-lock)
-        (dolist (destination wanted)
-          (unless (find destination journals :key #'journal-destination)
-            (push (make-journal destination (format nil "log of ~A" (place-of acceptor))
-                                (lambda (&rest complaint)
-                                  (apply #'tell (acceptor-taskmaster acceptor) complaint)))
-                  journals))))
-      (dolist (journal journals)
-        (if (and started-p (member (journal-destination journal) wanted))
-            (start-journal journal)
-            (end-journal journal))))))
-
-(defun journal-for (acceptor destination)
-  "The journal of ACCEPTOR for DESTINATION."
-  (flet ((known ()
-           (find destination (the list (acceptor-journals acceptor))
-                 :key #'journal-destination :test #'eq)))
-    (or (known)
-        (progn (settle-logs acceptor)
-               (known)))))
+(defun settle-acceptor-logs (acceptor)
+  "Has a journal run for each destination of the logs of ACCEPTOR, if it is started, and no other."
+  (settle-logs (acceptor-taskmaster acceptor)
+               (and (hunchentoot:started-p acceptor)
+                    (remove nil (list (hunchentoot:acceptor-access-log-destination acceptor)
+                                      (hunchentoot:acceptor-message-log-destination acceptor))))))
 
 (defmethod (setf hunchentoot:acceptor-access-log-destination) :after
     (destination (acceptor parallel-acceptor))
   (declare (ignore destination))
-  (settle-logs acceptor))
+  (settle-acceptor-logs acceptor))
+
+(defmethod (setf hunchentoot:acceptor-message-log-destination) :after
+    (destination (acceptor parallel-acceptor))
+  (declare (ignore destination))
+  (settle-acceptor-logs acceptor))
 
 (defun reopen-logs (acceptor)
   "Writes the pending lines of the logs of ACCEPTOR, and returns ACCEPTOR.  Call it
 after a log file was renamed, as logrotate does: lines of later requests, and all lines after the
 return, go to the new file of that name.  Since log files are not kept open, lines go there without
 this call too, after about half a second.  Waits for the disk."
-  (mapc #'flush-journal (acceptor-journals acceptor))
+  (mapc #'flush-journal (application-journals (acceptor-taskmaster acceptor)))
   acceptor)
 
 ;;; A line of the access log: in Hunchentoot's format, as JSON, or made by a function of the program
 
-(defun write-access-line (acceptor facts &optional request length)
+(defun write-access-line (acceptor request length &rest facts)
   "Writes a line to the access log of ACCEPTOR, in its format.  FACTS are those for the program, but
-with keywords, and without time and identifier; LENGTH is what Hunchentoot writes for the length of
-the reply to REQUEST.  Without a REQUEST object, the request was rejected.  An error is counted and
-logged, and does not harm the request."
-  (let ((journal (journal-for acceptor (hunchentoot:acceptor-access-log-destination acceptor)))
+time and identifier; LENGTH is what Hunchentoot writes for the length of the reply to REQUEST.
+Without a REQUEST object, the request was rejected.  An error is logged, and does not harm the
+request."
+  (let ((journal (journal-for (acceptor-taskmaster acceptor)
+                              (hunchentoot:acceptor-access-log-destination acceptor)))
         (format (access-log-format acceptor))
-        (test (access-log-test acceptor))
-        (text nil))
+        (test (access-log-test acceptor)))
     (labels ((fact (name)
                (getf facts name))
              (all-facts ()
-               (append (list :time (utc-now))
-                       (loop for (name value) on facts by #'cddr
-                             collect name
-                             collect (if (keywordp value) (princ-to-string value) value))
+               (append (list :time (utc-now)) facts
                        (list :request-id (and request (request-id request)))))
              (put (line text value &optional (where :quoted))
                (encode-string line text :utf-8)
@@ -92,18 +73,18 @@ logged, and does not harm the request."
       (handler-case
           (when (or (null test) (funcall test (all-facts)))
             (with-line (line)
-              (when (case format
-                      (:combined (encode-combined line) t)
-                      (:json (encode-json line (list* :time (utc-now-with-milliseconds)
-                                                      (cddr (all-facts))))
-                             t)
-                      (t (when (setf text (funcall format (all-facts)))
-                           (encode-escaped line text :free)
-                           t)))
-                (end-line line)
-                (append-line journal line))))
+              (case format
+                (:combined (encode-combined line))
+                (:json (encode-json line (all-facts)))
+                (t (let ((text (funcall format (all-facts))))
+                     (unless text
+                       (return-from write-access-line))
+                     (encode-escaped line text :free))))
+              (end-line line)
+              (append-line journal line)))
         (error (condition)
-          (lose-line journal condition))))))
+          (tell (acceptor-taskmaster acceptor) :error
+                "A line of the access log could not be made: ~A" condition))))))
 
 (defun log-access (acceptor request reply status duration)
   "Writes a line about REQUEST, answered by REPLY with STATUS after DURATION, in microseconds or
@@ -111,34 +92,34 @@ NIL, to the access log of ACCEPTOR."
   (let ((method (hunchentoot:request-method request))
         (length (hunchentoot:content-length reply))) ; NIL where it is not known
     (write-access-line
-     acceptor
-     (list :remote-address (hunchentoot:remote-addr request)
-           ;; Unless the address tells what was believed.
-           :forwarded-for (and (not (behind-proxies-p acceptor))
-                               (hunchentoot:header-in :x-forwarded-for request))
-           :user (and (hunchentoot:header-in :authorization request)
-                      (handler-case (values (hunchentoot:authorization request))
-                        (error () nil))) ; they cannot be decoded
-           :method method
-           :uri (hunchentoot:request-uri request)
-           :protocol (hunchentoot:server-protocol request)
-           :status status
-           :bytes (if (content-wanted-p method status) length 0)
-           :duration-us duration
-           :referer (hunchentoot:header-in :referer request)
-           :user-agent (hunchentoot:header-in :user-agent request))
-     request length)))
+     acceptor request length
+     :remote-address (hunchentoot:remote-addr request)
+     ;; Unless the address tells what was believed.
+     :forwarded-for (and (not (behind-proxies-p acceptor))
+                         (hunchentoot:header-in :x-forwarded-for request))
+     :user (and (hunchentoot:header-in :authorization request)
+                (handler-case (values (hunchentoot:authorization request))
+                  (error () nil)))      ; they cannot be decoded
+     :method (string method)
+     :uri (hunchentoot:request-uri request)
+     :protocol (string (hunchentoot:server-protocol request))
+     :status status
+     :bytes (if (content-wanted-p method status) length 0)
+     :duration-us duration
+     :referer (hunchentoot:header-in :referer request)
+     :user-agent (hunchentoot:header-in :user-agent request))))
 
 (defun log-rejection (acceptor address status &optional method uri protocol headers)
   "Writes a line to the access log of ACCEPTOR about a request from ADDRESS that was rejected with
 STATUS.  METHOD, URI, PROTOCOL and HEADERS, an alist, are NIL where they are not known."
   (when (hunchentoot:acceptor-access-log-destination acceptor)
-    (write-access-line acceptor
-                       (list :remote-address address :forwarded-for nil :user nil
-                             :method method :uri uri :protocol protocol
-                             :status status :bytes nil :duration-us nil
-                             :referer (cdr (assoc :referer headers))
-                             :user-agent (cdr (assoc :user-agent headers))))))
+    (write-access-line acceptor nil nil
+                       :remote-address address :forwarded-for nil :user nil
+                       :method (and method (string method)) :uri uri
+                       :protocol (and protocol (string protocol))
+                       :status status :bytes nil :duration-us nil
+                       :referer (cdr (assoc :referer headers))
+                       :user-agent (cdr (assoc :user-agent headers)))))
 
 ;;; In the format :COMBINED the line is made when the reply begins, as with Hunchentoot.  In other
 ;;; formats it tells how long the request took, so it is made at the end of the request.
@@ -216,51 +197,29 @@ tells how many were left out.  Never signals an error."
                         "A client left before its request was answered"
                         "clients left before their requests were answered"))
           (t
-           (multiple-value-bind (arguments backtrace) (message-parts control arguments)
-             ;; With the number of earlier ones that were left out; NIL where they come too often.
-             (let ((text (if treat
-                             (counted-text (application-throttle taskmaster)
-                                           control arguments treat)
-                             (message-text control arguments))))
-               (when text
-                 (append-line
-                  (journal-for acceptor destination)
-                  (encoded-message (message-log-format acceptor) level text
-                                   :backtrace (and hunchentoot:*log-lisp-backtraces-p* backtrace)
-                                   :request (and request error-p
-                                                 (request-words
-                                                  (hunchentoot:request-method request)
-                                                  (hunchentoot:request-uri request)
-                                                  (hunchentoot:server-protocol request)))
-                                   :request-id (and request (request-id request))
-                                   :remote-address
-                                   (cond (request (hunchentoot:remote-addr request))
-                                         ((and *exchange* (exchange-http *exchange*))
-                                          (http-address (exchange-http *exchange*)))))))))))))
+           (let ((line (message-line
+                        taskmaster (message-log-format acceptor) level control arguments treat
+                        :backtrace-p hunchentoot:*log-lisp-backtraces-p*
+                        :request (and request error-p
+                                      (request-words (hunchentoot:request-method request)
+                                                     (hunchentoot:request-uri request)
+                                                     (hunchentoot:server-protocol request)))
+                        :request-id (and request (request-id request))
+                        :remote-address (cond (request (hunchentoot:remote-addr request))
+                                              ((and *exchange* (exchange-http *exchange*))
+                                               (http-address (exchange-http *exchange*)))))))
+             (when line
+               (append-line (journal-for taskmaster destination) line)))))))
 
 (defmethod note ((taskmaster recycling-taskmaster) level control &rest arguments
                  &aux (*ours-to-tell-p* t))
   (apply #'hunchentoot:acceptor-log-message (hunchentoot:taskmaster-acceptor taskmaster)
          level control arguments))
 
-;;; Rejected requests, those that are no HTTP, beyond a limit or too slow; and failed handshakes
+;;; Rejected requests, those that are no HTTP, beyond a limit or too slow
 
 (defmethod note-rejected ((taskmaster recycling-taskmaster) http refusal
                           &optional method uri protocol headers)
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-        (status (protocol-error-status refusal)))
-    (count-as status taskmaster)
-    (log-rejection acceptor (http-address http) status method uri protocol headers))
+  (log-rejection (hunchentoot:taskmaster-acceptor taskmaster) (http-address http)
+                 (protocol-error-status refusal) method uri protocol headers)
   (call-next-method))
-
-(defmethod note-failed-handshake ((taskmaster recycling-taskmaster) condition)
-  "Counts and logs that CONDITION has ended a handshake of TASKMASTER."
-  (let ((kind (handshake-failure-kind condition)))
-    (case kind
-      ((nil)                            ; an error of the server: logged as Hunchentoot does
-       (when hunchentoot:*log-lisp-errors-p*
-         (tell taskmaster hunchentoot:*lisp-errors-log-level* "~A" condition)))
-      (:expired)                        ; the sentinel ended it, and has counted it
-      (t
-       (count-as kind taskmaster)
-       (tell-of-failed-handshake taskmaster condition)))))

@@ -25,9 +25,6 @@ platform supports that.")
    (max-waiting-count :initarg :max-waiting-count :reader taskmaster-max-waiting-count)
    (worker-thread-name-format :initarg :worker-thread-name-format)
    (parking :initarg :parking :accessor taskmaster-parking-p)
-   (counts :accessor taskmaster-counts
-           :documentation "An alist of counters since the last start: of rejected requests by
-status, and of failed handshakes by kind.")
    (silent-streams :initform (make-channel :when-full :skip) :reader silent-streams
                    :documentation "A channel of the event streams that get comments.")
    (heart-engine :initform nil :accessor heart-engine
@@ -84,16 +81,13 @@ HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
        (search "<name>" (handler-case (format nil control "<name>") (error () "")))))
 
 (defparameter *taskmaster-types*
-  `((:max-thread-count (or null thread-count) "an integer above 0, or NIL for no limit")
-    (:standby-thread-count (or null thread-count) "an integer above 0")
-    (:max-accept-count (or (member nil :unlimited) thread-count)
-     "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
-    (:max-waiting-count (or (member nil :half) thread-count)
-     "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit")
-    (:worker-thread-name-format (or null (satisfies name-format-p))
-     ,(format nil "a control string that prints its one argument, such as ~S, or NIL"
-              *default-worker-thread-name-format*)))
-  "The types of the arguments of taskmasters, for CHECK-ARGUMENT-TYPES.")
+  (list* '(:standby-thread-count (or null thread-count) "an integer above 0")
+         `(:worker-thread-name-format
+           (or null (satisfies name-format-p))
+           ,(format nil "a control string that prints its one argument, such as ~S, or NIL"
+                    *default-worker-thread-name-format*))
+         (arguments-of :threads))
+  "The arguments of taskmasters, for CHECK-ARGUMENTS.")
 
 (defmethod shared-initialize :before
     ((taskmaster recycling-taskmaster) slot-names &rest initargs)
@@ -105,20 +99,13 @@ HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
            (accept (value :max-accept-count 'max-accept-count))
            (standby (value :standby-thread-count 'standby-thread-count)))
       (with-parameter-errors
-        (check-argument-types initargs *taskmaster-types*)
+        (check-arguments initargs *taskmaster-types*)
         (when (and maximum standby (> standby maximum))
           (unfit :standby-thread-count
                  ", ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, for no ~
                   limit)"
                  standby maximum))
-        (when (and (integerp accept) (null maximum))
-          (unfit :max-accept-count
-                 ", ~D, needs a MAX-THREAD-COUNT, which is NIL, for no limit" accept))
-        (when (and (integerp accept) (<= accept maximum))
-          (unfit :max-accept-count
-                 ", ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have all ~
-                  wait; or NIL, to answer 503 at once"
-                 accept maximum))))))
+        (check-accept-count accept maximum)))))
 
 (defmethod shared-initialize :after ((taskmaster recycling-taskmaster) slot-names &key)
   "Replaces those arguments by their defaults for which NIL means that, and gives the engine of
@@ -137,9 +124,6 @@ TASKMASTER, if there is one, the current limits."
         (setf (engine-accept-limit engine) max-accept-count
               (engine-waiting-limit engine) max-waiting-count)
         (resize-pool engine :standby standby-thread-count :thread-limit max-thread-count)))))
-
-(defmethod initialize-instance :after ((taskmaster recycling-taskmaster) &key)
-  (reset-counters taskmaster))
 
 (defun taskmaster-standby-thread-count (taskmaster)
   "How many threads of TASKMASTER, a RECYCLING-TASKMASTER, are made at start and kept when there is
@@ -193,17 +177,6 @@ ACCEPTOR."
         of its own."
        acceptor (hunchentoot:taskmaster-acceptor taskmaster)))))
 
-(defun reset-counters (taskmaster)
-  (setf (taskmaster-counts taskmaster)
-        (loop for key in (append '(400 408 413 414 417 431 501 503 505) (handshake-failure-kinds))
-              collect (cons key (make-counter)))))
-
-(defun count-as (key taskmaster)
-  "Counts an event of TASKMASTER, if it has a counter for KEY."
-  (let ((counter (cdr (assoc key (taskmaster-counts taskmaster)))))
-    (when counter
-      (counter-add counter 1))))
-
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
          (engine (funcall (if (and (taskmaster-parking-p taskmaster) (readiness-supported-p))
@@ -215,7 +188,6 @@ ACCEPTOR."
                           :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)
                           :waiting-limit (taskmaster-max-waiting-count taskmaster)
                           :idle-seconds (seconds-for taskmaster :idle))))
-    (reset-counters taskmaster)
     ;; Before the first worker runs, since handlers use it, and so does STOP.
     (setf (application-engine taskmaster) engine
           (slot-value acceptor 'engine) engine)

@@ -5,10 +5,18 @@
 (defclass http-service (service)
   ((engine :initform nil :accessor application-engine)
    (throttle :initform (make-throttle) :reader application-throttle
-             :documentation "Limits how often messages appear that clients can cause."))
+             :documentation "Limits how often messages appear that clients can cause.")
+   (counts :initform (make-counts) :accessor application-counts
+           :documentation "What MAKE-COUNTS has returned at the last start.")
+   (journals :initform '() :accessor application-journals
+             :documentation "The journals for all destinations that the logs have had.")
+   (journals-lock :initform (bt:make-lock "logs") :reader application-journals-lock))
   (:documentation "A service whose connections speak HTTP: it reads requests, has an application
 respond to them, and looks after the connections.  An abstract class; its subclass is the
 application."))
+
+(defmethod server-engine ((server http-service))
+  (application-engine server))
 
 (defgeneric respond (application exchange)
   (:documentation "Has APPLICATION answer the request of EXCHANGE, whose head was read.  If EXCHANGE
@@ -58,9 +66,6 @@ list as NETWORKS-NAMED returns it; () for none."))
   (:documentation "True when each connection of APPLICATION begins with a header of the PROXY
 protocol, before TLS."))
 
-(defgeneric note-failed-handshake (application condition)
-  (:documentation "Counts and logs for APPLICATION that CONDITION has ended a handshake."))
-
 (defgeneric check-head (application head)
   (:documentation "Signals PROTOCOL-ERROR when APPLICATION cannot answer a request with HEAD.  Not
 called for GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
@@ -76,6 +81,7 @@ without a call of RESPOND, because of REFUSAL, a PROTOCOL-ERROR.  METHOD, URI, P
 HEADERS, an alist, are NIL where they are not known.")
   (:method ((application http-service) http refusal &optional method uri protocol headers)
     (declare (ignore http method uri protocol headers))
+    (count-as (protocol-error-status refusal) application)
     (let ((name (protocol-error-refusal refusal)))
       (when (member name '(:no-memory :tls-to-plain-http :malformed-proxy-header
                            :no-trusted-proxy :contradicting-proxies))
@@ -120,9 +126,49 @@ string or NIL."
                "A connection was refused" "connections were refused"
                (format nil "all ~A threads serve" most)))
 
-(defun tell-of-failed-handshake (application condition)
-  "Logs that CONDITION has ended a TLS handshake with APPLICATION, if its kind is logged."
-  (multiple-value-bind (level reason) (handshake-failure-message condition)
-    (when level
-      (tell-seldom application (handshake-failure-kind condition) level
-                   "A TLS handshake failed" "TLS handshakes failed" reason))))
+(defun note-failed-handshake (application condition)
+  "Counts and logs for APPLICATION that CONDITION has ended a handshake."
+  (let ((kind (handshake-failure-kind condition)))
+    (case kind
+      ((nil) (tell application :error "~A" condition))
+      (:expired)                        ; the sentinel ended it, and has counted it
+      (t
+       (count-as kind application)
+       (multiple-value-bind (level reason) (handshake-failure-message condition)
+         (when level
+           (tell-seldom application kind level
+                        "A TLS handshake failed" "TLS handshakes failed" reason)))))))
+
+;;; What an application counts
+
+(defun make-counts ()
+  "An alist of fresh counters: of rejected requests by status, and of failed handshakes by kind."
+  (loop for key in (append '(400 408 413 414 417 431 501 503 505) (handshake-failure-kinds))
+        collect (cons key (make-counter))))
+
+(defun count-as (key application)
+  "Counts an event of APPLICATION, if it has a counter for KEY."
+  (let ((counter (cdr (assoc key (application-counts application)))))
+    (when counter
+      (counter-add counter 1))))
+
+;;; Its logs
+
+(defun journal-for (application destination)
+  "The journal of APPLICATION for DESTINATION."
+  (flet ((known ()
+           (find destination (the list (application-journals application))
+                 :key #'journal-destination :test #'eq)))
+    (or (known)
+        (with-lock-briefly ((application-journals-lock application))
+          (or (known)
+              (first (push (make-journal destination application)
+                           (application-journals application))))))))
+
+(defun settle-logs (application destinations)
+  "Has a journal of APPLICATION run for each of DESTINATIONS, and no other."
+  (dolist (destination destinations)
+    (start-journal (journal-for application destination)))
+  (dolist (journal (application-journals application))
+    (unless (member (journal-destination journal) destinations)
+      (end-journal journal))))

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The arguments of applications, Hunchentoot's acceptors and Clack's RUN: their types, and errors
-;;;; that name them.
+;;;; The arguments of Hunchentoot's acceptors and taskmasters, and of Clack's RUN, in one table; and
+;;;; errors that name them.
 
 (define-condition unfit-argument (recycling-error)
   ((name :initarg :name :reader unfit-argument-name)
@@ -24,10 +24,6 @@ the text after the name, as for FORMAT."
 (defconstant +thousand-years+ (* 1000 366 24 60 60)
   "The longest time until a deadline, in seconds.")
 
-(deftype seconds ()
-  "A real number of seconds until a deadline, or NIL for no limit."
-  `(or null (real 0 ,+thousand-years+)))
-
 (defun address-p (value)
   "True when usocket accepts VALUE as an address: a string, octets of IPv4 or IPv6, or NIL."
   (typecase value
@@ -42,122 +38,186 @@ the text after the name, as for FORMAT."
        (null (cdr (last value)))
        (every #'network-named value)))
 
-(defun fits-p (value type)
-  "True when VALUE is of TYPE."
-  (handler-case (typep value type)
-    (arithmetic-error () nil)))         ; the float is not a number
+(defun further-certificates-p (value)
+  "True when VALUE is a list of lists of a certificate's file, its key's, and perhaps a password."
+  (and (listp value)
+       (every (lambda (element)
+                (typep element '(cons (or string pathname)
+                                 (cons (or string pathname)
+                                  (or null (cons (or null string) null))))))
+              value)))
 
-(defun check-argument-types (initargs types)
-  "Checks the arguments in INITARGS, a plist, that TYPES names: a list of lists of a name, a type,
-the type in words, and optionally true where the value is a secret.  Signals UNFIT-ARGUMENT."
-  (loop with unknown = '#:unknown
-        for (name type words secret-p) in types
-        for value = (getf initargs name unknown)
-        unless (or (eq value unknown) (fits-p value type))
-          do (unfit name " must be ~A~:[, not ~S~;~]" words secret-p value)))
+(defparameter *argument-kinds*
+  `((anything t)
+    (seconds (or null (real 0 ,+thousand-years+)) "a number of seconds, or NIL for no limit")
+    (own-seconds (or (eql :read-timeout) null (real 0 ,+thousand-years+))
+     "a number of seconds, NIL for no limit, or :READ-TIMEOUT for as long as that says")
+    (size (and index (integer 1)) "an integer above 0, and within reason")
+    ;; Content may exceed any memory.
+    (content (or null content-size) "an integer from 0 below 2^60, or NIL for no limit")
+    (most (or null (and index (integer 1))) "an integer above 0, or NIL for no limit")
+    (backlog (unsigned-byte 31) "an integer, not negative")
+    (inherited (or null inherited-designator)
+     "the number of a descriptor, :SYSTEMD, a list of :SYSTEMD and a name, or NIL")
+    (test (or function symbol) "a function of one argument, or NIL")
+    (pem-file (or string pathname) "a file in PEM format")
+    (text (or null string) "a string, or NIL"))
+  "Kinds of arguments, with their types, and these in words.")
 
-(defparameter *common-argument-types*
-  `((:port (integer 0 65535) "an integer from 0, for any free port, to 65535")
-    (:address (satisfies address-p)
-     "a string with an address or the name of a host, or NIL for all addresses")
-    (:read-timeout seconds "a number of seconds, or NIL for no limit")
-    (:write-timeout seconds "a number of seconds, or NIL for no limit")
-    (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
-    (:trusted-proxies (satisfies proxies-p)
-     ,(format nil "a list of addresses, of networks such as \"10.0.0.0/8\" without bits beyond the ~
-                   slash, and :UNIX"))
-    (:message-log-format (member :text :json) ":TEXT or :JSON"))
-  "The types of the arguments that acceptors and RUN have in common, for CHECK-ARGUMENT-TYPES.")
+(defparameter *limit-arguments*
+  '((:max-request-line-octets size limits-request-line-octets)
+    (:max-header-octets size limits-header-octets)
+    (:max-header-count size limits-header-count)
+    (:max-body-octets content limits-body-octets)
+    (:max-raw-octets content limits-raw-octets)
+    (:max-form-octets content limits-form-octets)
+    (:max-field-count content limits-field-count)
+    (:max-file-count content limits-file-count)
+    (:min-content-rate most limits-content-rate)
+    (:content-timeout seconds limits-content-seconds)
+    (:min-reply-rate most limits-reply-rate)
+    (:reply-timeout seconds limits-reply-seconds)
+    (:handler-timeout seconds limits-handler-seconds)
+    (:queue-timeout seconds limits-queue-seconds)
+    (:handshake-timeout own-seconds limits-handshake-seconds)
+    (:head-timeout own-seconds limits-head-seconds)
+    (:idle-timeout own-seconds limits-idle-seconds)
+    (:max-connection-requests most limits-connection-requests)
+    (:max-address-connections most limits-address-connections))
+  "For each limit, its name as an argument, its kind, and its reader.")
+
+(defparameter *arguments*
+  `(:common
+    ((:port (integer 0 65535) "an integer from 0, for any free port, to 65535")
+     (:address (satisfies address-p) "an address or a host's name, a string, or NIL for all")
+     (:read-timeout seconds)
+     (:write-timeout seconds)
+     (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
+     (:trusted-proxies (satisfies proxies-p)
+      "a list of addresses, of networks like \"10.0.0.0/8\", no bits beyond the slash, and :UNIX")
+     (:listen-mode (or null (integer 0 #o777)) "an integer from 0 to #o777, such as #o660, or NIL")
+     (:message-log-format (member :text :json) ":TEXT or :JSON"))
+    :acceptor
+    ((:listen-backlog backlog)
+     (:listen-path (or null pathname (and string (not (string 0)))) "a string or a pathname")
+     (:listen-fd inherited)
+     ;; The function may be defined after the acceptor was made; START checks it.
+     (:access-log-format (or (member :combined :json) function
+                             (and symbol (not (or null keyword))))
+      ":COMBINED, :JSON or a function of one argument")
+     (:access-log-test test)
+     (:session-cookie-attributes text))
+    :threads
+    ((:max-thread-count most)
+     (:max-accept-count (or (member nil :unlimited) (and index (integer 1)))
+      "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
+     (:max-waiting-count (or (member nil :half) (and index (integer 1)))
+      "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit"))
+    :run
+    ((:listen (or null string pathname) "a string or a pathname, or NIL")
+     (:fd inherited)
+     (:backlog backlog)
+     (:worker-num most)
+     (:websocket-message-octets size)
+     (:websocket-ping-seconds seconds)
+     (:websocket-idle-seconds seconds)
+     (:on-start test)
+     (:drain-timeout seconds)
+     (:drain-delay (real 0 3600) "a number of seconds up to 3600")
+     ,@(mapcar (lambda (name) (list name 'anything))
+               '(:debug :reuse-port :persistent-connections-p :parking :proxy-protocol
+                 :precompressed-files :ssl :ssl-cert-file :ssl-key-file :ssl-key-password
+                 ;; Clack's own, which it passes on
+                 :server :use-thread :use-default-middlewares :silent :swank-interface
+                 :swank-port :allow-other-keys)))
+    :tls
+    ((:ssl-certificate-file pem-file)
+     (:ssl-privatekey-file pem-file)
+     (:ssl-privatekey-password text :secret)
+     (:ssl-certificates (satisfies further-certificates-p)
+      "a list of lists of a certificate's file, its private key's file, and optionally a password"
+      :secret)
+     (:ssl-minimum-protocol (member :tls-1.2 :tls-1.3) ":TLS-1.2 or :TLS-1.3")
+     (:ssl-ciphers text)
+     (:ssl-client-ca-file (or null string pathname) "a file in PEM format, or NIL")
+     (:ssl-verify-client (member nil :required :optional :request)
+      ":REQUIRED, :OPTIONAL, :REQUEST or NIL")
+     (:ssl-ticket-key-file (or null string pathname) "a file, or NIL"))
+    :limits
+    ,*limit-arguments*)
+  "The arguments of all, of acceptors, and so on.  For each there are its name and a kind, or a type
+and the type in words; and perhaps :SECRET, where errors must not show the value.")
+
+(defun arguments-of (&rest groups)
+  "The rows of *ARGUMENTS* for GROUPS."
+  (loop for group in groups append (getf *arguments* group)))
+
+(defun check-arguments (values rows)
+  "Checks the arguments in VALUES, a plist, that ROWS, of *ARGUMENTS*, name.  Signals
+UNFIT-ARGUMENT."
+  (loop with absent = '#:absent
+        for (name type . more) in rows
+        for (kind-type kind-words) = (rest (assoc type *argument-kinds*))
+        for value = (getf values name absent)
+        unless (or (eq value absent)
+                   (handler-case (typep value (or kind-type type))
+                     (arithmetic-error () nil))) ; the float is not a number
+          do (unfit name " must be ~A~:[, not ~S~;~]"
+                    (or kind-words (first more)) (member :secret more) value)))
+
+(defun check-accept-count (accept most)
+  "Signals UNFIT-ARGUMENT unless the :MAX-ACCEPT-COUNT ACCEPT fits the :MAX-THREAD-COUNT MOST."
+  (when (and (integerp accept) (not (and most (> accept most))))
+    (unfit :max-accept-count ", ~D, must be greater than MAX-THREAD-COUNT, ~A; or :UNLIMITED, to ~
+                              have all wait; or NIL, to answer 503 at once"
+           accept most)))
 
 (defun check-proxy-protocol (proxy-protocol-p trusted)
   "Signals UNFIT-ARGUMENT if PROXY-PROTOCOL-P, and there are no proxies in the list TRUSTED."
   (when (and proxy-protocol-p (null trusted))
     (unfit :proxy-protocol " needs TRUSTED-PROXIES, from which connections must come")))
 
-;;; Limits of requests
-
-(defparameter *limit-initargs*
-  '((:max-request-line-octets :request-line-octets limits-request-line-octets size)
-    (:max-header-octets :header-octets limits-header-octets size)
-    (:max-header-count :header-count limits-header-count size)
-    (:max-body-octets :body-octets limits-body-octets content)
-    (:max-raw-octets :raw-octets limits-raw-octets content)
-    (:max-form-octets :form-octets limits-form-octets content)
-    (:max-field-count :field-count limits-field-count content)
-    (:max-file-count :file-count limits-file-count content)
-    (:min-content-rate :content-rate limits-content-rate rate)
-    (:content-timeout :content-seconds limits-content-seconds whole-time)
-    (:min-reply-rate :reply-rate limits-reply-rate rate)
-    (:reply-timeout :reply-seconds limits-reply-seconds time)
-    (:handler-timeout :handler-seconds limits-handler-seconds time)
-    (:queue-timeout :queue-seconds limits-queue-seconds time)
-    (:handshake-timeout :handshake-seconds limits-handshake-seconds own-time)
-    (:head-timeout :head-seconds limits-head-seconds own-time)
-    (:idle-timeout :idle-seconds limits-idle-seconds own-time)
-    (:max-connection-requests :connection-requests limits-connection-requests most)
-    (:max-address-connections :address-connections limits-address-connections most))
-  "For each limit, its name as an argument of an application, its name for MAKE-LIMITS, its reader,
-and its kind, one of *LIMIT-KINDS*.")
-
-(defparameter *limit-kinds*
-  `((size (and index (integer 1)) "an integer above 0, and within reason")
-    ;; Content may exceed any memory.
-    (content (or null content-size) "an integer from 0 below 2^60, or NIL for no limit")
-    (rate (or null (and index (integer 1)))
-     "an integer of octets a second above 0, or NIL for no limit")
-    (whole-time (or null (integer 0 ,+thousand-years+))
-     "an integer of seconds, not negative, and within reason, or NIL for no limit")
-    (time seconds "a number of seconds, or NIL for no limit")
-    (own-time (or (eql :read-timeout) seconds)
-     "a number of seconds, NIL for no limit, or :READ-TIMEOUT for as long as that says")
-    (most (or null (and index (integer 1))) "an integer above 0, or NIL for no limit"))
-  "The kinds of limits, with their types, and these in words.")
-
 (defun changed-limits (limits initargs)
   "A copy of LIMITS with the changes in the plist INITARGS.  Signals UNFIT-ARGUMENT."
+  (check-arguments initargs *limit-arguments*)
   (apply #'make-limits
-         (loop for (name key reader kind) in *limit-initargs*
-               do (check-argument-types initargs
-                                        (list (cons name (rest (assoc kind *limit-kinds*)))))
-               collect key
+         (loop for (name nil reader) in *limit-arguments*
+               collect (intern (subseq (string reader) (length "LIMITS-")) '#:keyword)
                collect (getf initargs name (funcall reader limits)))))
 
 ;;; Where they listen
 
-(defmacro define-listening-errors (table &body rows)
-  "Defines TABLE, an alist of ROWS: an error of usocket, a subclass of it and of LISTEN-FAILED, and
-its reason."
-  `(progn
-     ,@(loop for (class subclass) in rows
-             collect `(define-condition ,subclass (listen-failed ,class) ()))
-     (defparameter ,table ',rows
-       "For each error of usocket: the subclass of it that is signalled instead, and the reason in
-words.")))
-
-(define-listening-errors *listening-errors*
-  (usocket:address-in-use-error port-taken
-   "something else listens there; stop that, or choose another port")
-  (usocket:address-not-available-error address-missing
-   "this machine has no such address; choose one that it has, or NIL for all")
-  (usocket:operation-not-permitted-error port-forbidden
-   "this is not permitted, or, on ABCL, something else listens there; choose a port above 1023")
-  (usocket:ns-error address-unknown "nobody knows that address")
-  (usocket:unknown-error listening-failed nil))
+(define-condition port-taken (listen-failed usocket:address-in-use-error) ())
+(define-condition address-missing (listen-failed usocket:address-not-available-error) ())
+(define-condition port-forbidden (listen-failed usocket:operation-not-permitted-error) ())
+(define-condition address-unknown (listen-failed usocket:ns-error) ())
+(define-condition listening-failed (listen-failed usocket:unknown-error) ())
 
 (defun tell-where (address port condition)
   "Signals CONDITION, for which the server cannot listen on ADDRESS, a string or NIL for all, and
 PORT, as an error of its class that names the place.  Returns if there is no class for it."
-  (destructuring-bind (&optional class subclass reason)
-      (assoc-if (lambda (class) (typep condition class)) *listening-errors*)
-    (when (and class (not (typep condition 'listen-failed)))
-      (let ((cause (unless reason (usocket::usocket-real-error condition))))
-        (apply #'error subclass
-               :place (format nil "port ~D of ~:[all addresses~;~:*~A~]" port address)
-               :reason (cond (reason)
-                             ((access-denied-p cause)
-                              "this is not permitted; choose a port above 1023, behind a proxy say")
-                             (t cause))
-               (and cause (list :real-error cause)))))))
+  (flet ((fail (class reason &rest more)
+           (apply #'error class
+                  :place (format nil "port ~D of ~:[all addresses~;~:*~A~]" port address)
+                  :reason reason more)))
+    (typecase condition
+      (listen-failed)
+      (usocket:address-in-use-error
+       (fail 'port-taken "something else listens there; stop that, or choose another port"))
+      (usocket:address-not-available-error
+       (fail 'address-missing
+             "this machine has no such address; choose one that it has, or NIL for all"))
+      (usocket:operation-not-permitted-error
+       (fail 'port-forbidden
+             "this is not permitted, or, on ABCL, the port is taken; choose one above 1023"))
+      (usocket:ns-error (fail 'address-unknown "nobody knows that address"))
+      (usocket:unknown-error
+       (let ((cause (usocket::usocket-real-error condition)))
+         (fail 'listening-failed
+               (if (access-denied-p cause)
+                   "this is not permitted; choose a port above 1023, behind a proxy say"
+                   cause)
+               :real-error cause))))))
 
 (defun sole-name (listener)
   "The address and the port of LISTENER, in a list; NIL where it listens on all addresses."

@@ -77,10 +77,10 @@ for requests.
 
 Signals UNFIT-ARGUMENT for arguments that make no sense, for a SERVER that does not run, and without
 SERVER where there is no default."
-  (unless (fits-p seconds '(real 0))
-    (unfit :seconds " must be a real number, 0 or above, not ~S" seconds))
-  (unless (typep function '(or function (and symbol (not null))))
-    (unfit :function " must be a function or the name of one, not ~S" function))
+  (check-arguments (list :seconds seconds :function function)
+                   '((:seconds (real 0) "a real number, 0 or above")
+                     (:function (or function (and symbol (not null)))
+                      "a function or the name of one")))
   (let ((engine (if server
                     (server-engine server)
                     (or (current-engine) *engine-of-context*))))
@@ -102,82 +102,3 @@ a timer."
   (unless (typep timer 'timer)
     (unfit :timer " must be a result of RUN-AFTER, not ~S" timer))
   (cancel timer))
-
-;;; For people who look after a server
-
-(defgeneric stats (server)
-  (:documentation "The statistics of SERVER, an acceptor or a CLACK-SERVER: a plist for people and
-for monitors.  Counts begin at the last start.  A CLACK-SERVER does not count rejected requests and
-failed handshakes.
-
-Threads:
-  :THREADS             how many there are
-  :STANDBY             those that wait for something to do
-  :SUSPENDED           those on standby that sleep until they are needed
-  :BUSY                those that have a connection or run a timer
-  :KEEP-ALIVE-WAITING  busy ones that wait for the next request of their connection
-  :MADE, :ENDED        how many were made, and have ended
-
-Connections:
-  :ACCEPTED            how many were accepted
-  :OPEN                how many are open
-  :PARKED              open ones that wait for a request without a thread
-  :DEFERRED            open ones that wait for a reply that comes later
-  :WRITING             open ones without a thread whose clients are slow to take the reply
-  :QUEUED              open ones that have a request and wait for a thread
-  :REFUSED             those that were refused
-  :REFUSED-BY          the same by reason, a plist: :THREADS, all of which served; :ADDRESS, which
-                       had as many connections as it may
-  :EXPIRED             those that were ended because they took too long or held up others
-  :EXPIRED-BY          the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new one,
-                       rest of a :HEAD, :IDLE between requests, :WRITE, of a reply that the client
-                       did not take, :LINGER, of the client's close after the last reply, :EVICTED,
-                       idle while others waited, and further kinds
-
-  :TIMERS              timers of RUN-AFTER, a plist: how many are :PENDING, and how many were :RUN,
-                       and have :FAILED by an error or the end of their thread
-
-Requests:
-  :SERVED              how many were served
-  :DURATIONS           how long they took, from the whole head until the system had the whole reply,
-                       or had taken what it could at once: a histogram.  It is a plist of their
-                       :COUNT, their :SUM in seconds, and :BUCKETS, a list in which each bound, in
-                       seconds, is followed by the number of those that took no longer
-  :IN-PROGRESS         those that a thread serves, with that for this page, and those whose reply
-                       comes later, with WebSockets
-  :REPLIES             the same as :SERVED by method and class of status, a plist of plists: :GET
-                       and others, :OTHER; and in it :1XX to :5XX, and :NONE where no reply began
-  :ERRORS              those answered with 500 and above
-  :OCTETS-SENT         how many octets the system has taken of replies and messages, before TLS
-  :REJECTED            those that the server itself answered with an error: no HTTP, beyond a limit,
-                       or too slow.  Connections that were :REFUSED do not count
-  :REJECTED-BY-STATUS  the same, a plist of statuses and numbers
-  :FAILED              errors outside of handlers
-
-  :HANDSHAKES-FAILED   TLS handshakes that failed, without those that :EXPIRED
-  :HANDSHAKES-FAILED-BY
-                       the same by kind, a plist: :PLAIN-HTTP in place of TLS, no common :PROTOCOL,
-                       no common :CIPHER, the server's :CERTIFICATE not trusted by the client, the
-                       :CLIENT-CERTIFICATE missing or not trusted, no common :APPLICATION-PROTOCOL,
-                       the client :GONE, and :OTHER
-  :MEMORY              how many octets are reserved for what clients make this process keep, of all
-                       its servers: unfinished requests, content, messages, replies not taken
-  :MEMORY-LIMIT        how many may be; NIL where the size of the heap is not known
-  :UPTIME              seconds since the start
-  :LOG-DROPPED         lines of both logs, over all starts, that their destinations did not take.
-                       Lines that were pending at the last stop count until the next start writes
-                       them"))
-
-(defgeneric list-connections (server)
-  (:documentation "A list of plists, one for each open connection of SERVER, an acceptor or a
-CLACK-SERVER.  It is empty where SERVER is not started.
-
-  :PEER     the client's address and port, a string
-  :STATE    :NEW before the first request; :ACTIVE while one is served; between two, :PARKED without
-            a thread or :IDLE with one; :DEFERRED while the reply is to come later; :WRITING
-            while the client is slow to take the reply; :QUEUED while a request waits for a thread;
-            :DRAINING after the last reply
-  :AGE      seconds since it was accepted
-  :SERVED   how many requests were served
-  :WORKER   the number of its thread, or NIL
-  :SECONDS  for how many seconds that thread has been serving the request, or NIL"))

@@ -44,20 +44,23 @@ has a nonce (Content Security Policy Level 3, section 2.3.1), and it asks no oth
             :referrer-policy "no-referrer"
             :cross-origin-resource-policy "same-origin"))))
 
-(defun make-live-test (path allow)
-  "A function of the same arguments as that of MAKE-PAGE-TEST, with PATH and ALLOW.  It returns what
-the request gets of the live page at PATH, :PAGE, :EVENTS or :WORKER, or NIL.  Signals
-UNFIT-ARGUMENT."
+(defun make-live-page (path servers allow)
+  "A function of an exchange.  It returns what the request gets of the live page of SERVERS
+at PATH, of which ALLOW is the argument: NIL; a function that makes a page; or a LIVE-FEED, for
+ADD-VIEWER.  From the first request on the servers are watched.  Signals UNFIT-ARGUMENT."
   (flet ((test-below (name method)
            (make-page-test (format nil "~A/~A" (string-right-trim "/" path) name) allow
                            :methods (list method))))
     (let ((page-p (make-page-test path allow))
           (events-p (test-below "events" :get))
           (worker-p (test-below "worker" :post)))
-      (lambda (&rest request)
-        (cond ((apply page-p request) :page)
-              ((apply events-p request) :events)
-              ((apply worker-p request) :worker))))))
+      (lambda (exchange)
+        (let* ((servers (page-servers exchange servers))
+               (feed (watch-servers (exchange-engine exchange) servers)))
+          (cond ((funcall page-p exchange) (lambda () (live-page servers)))
+                ((funcall events-p exchange) feed)
+                ((funcall worker-p exchange)
+                 (lambda () (answer-about-worker servers (exchange-head exchange))))))))))
 
 ;;; What the page shows of one moment, as JSON
 
@@ -86,11 +89,6 @@ requests for longest, where there are more.")
              ;; Since a worker may serve several requests in a row.
              :seconds (getf request :seconds seconds)
              request))))
-
-(defun workers-of (server)
-  "The workers of SERVER as LIST-WORKERS returns them; () where it has none of ours."
-  (let ((engine (server-engine server)))
-    (and engine (list-workers engine))))
 
 (defun server-snapshot (server workers-p)
   "A plist about SERVER, with its workers one by one if WORKERS-P."
@@ -146,21 +144,23 @@ SNAPSHOT-OCTETS, as a JSON array."
 (defparameter *backtrace-seconds* 1/2
   "For how many seconds a worker may defer the interrupt by which it tells where it is.")
 
-(defun answer-about-worker (servers name asked-by)
-  "The page, three values, that tells as JSON (RFC 8259) where a worker of SERVERS, a list, is.
-NAME is the index of its server in SERVERS, a hyphen and its number, in decimal digits, or NIL.  The
-member \"frames\" is null, or an array of names of functions, the innermost first.  Then \"reason\"
-is null, or \"idle\", since it serves nothing; \"busy\", since it allows no interrupt; \"ended\"; or
-\"unknown\", where this Lisp cannot tell.  ASKED-BY is the value of the header field Live-Page, or
-NIL.  A page of another site cannot send that field without this server's permission, so no link and
-no form makes a server interrupt its threads."
-  (if (null asked-by)
+(defun answer-about-worker (servers head)
+  "The page, three values, that tells as JSON (RFC 8259) where a worker of SERVERS, a list, is.  The
+query of HEAD, of the request, is the index of its server in SERVERS, a hyphen and its number, in
+decimal digits.  The member \"frames\" is null, or an array of names of functions, the innermost
+first.  Then \"reason\" is null, or \"idle\", since it serves nothing; \"busy\", since it allows no
+interrupt; \"ended\"; or \"unknown\", where this Lisp cannot tell.  The request has to have the
+header field Live-Page.  A page of another site cannot send that without this server's permission,
+so no link and no form makes a server interrupt its threads."
+  (if (null (head-header head "Live-Page"))
       (text-page 403 "text/plain; charset=utf-8"
                  (format nil "Only the live page may ask that.~%"))
-      (let* ((worker (loop for server in servers
+      (let* ((uri (head-uri head))
+             (worker (loop for server in servers
                            for index from 0
-                             thereis (find name (workers-of server)
-                                           :test #'equal
+                             thereis (find (subseq uri (1+ (or (position #\? uri) -1)))
+                                           (workers-of server)
+                                           :test #'string=
                                            :key (lambda (worker)
                                                   (format nil "~D-~D"
                                                           index (getf worker :number))))))
@@ -245,24 +245,22 @@ request."
                     (dolist (viewer viewers)
                       (funcall viewer event))))))))
 
-(defun add-viewer (servers answer framing)
-  "Sends snapshots of SERVERS, a list, to ANSWER, a STREAMED-ANSWER with FRAMING, as FRAMED takes
-it: those of the last two minutes, then one each second, which it shares with the other viewers of
-its engine.  A slow client misses some.  Ends when the client leaves or the server stops.  The
-result has no meaning."
+(defun add-viewer (feed answer framing)
+  "Sends the snapshots of FEED to ANSWER, a STREAMED-ANSWER with FRAMING, as FRAMED takes it: those
+of the last two minutes, then one each second, which it shares with the other viewers.  A slow
+client misses some.  Ends when the client leaves or the server stops.  The result has no meaning."
   (let* ((deferred-response (streamed-answer-deferred-response answer))
          (shared-queue (streamed-answer-shared-queue answer))
-         (feed (watch-servers (suspended-exchange-engine deferred-response) servers)))
-    (let ((viewer (lambda (event)
-                    (put-waiting deferred-response shared-queue nil
-                                 (lambda ()
-                                   (put-in-shared-queue shared-queue (framed event framing)))))))
-      (with-lock-briefly (*live-feeds-lock*)
-        (push viewer (live-feed-viewers feed)))
-      (call-when-over shared-queue
-                      (lambda ()
-                        (with-lock-briefly (*live-feeds-lock*)
-                          (setf (live-feed-viewers feed)
-                                (remove viewer (live-feed-viewers feed))))))
-      (funcall viewer (snapshots-event (reverse (cons (snapshot-octets servers t)
-                                                      (live-feed-history feed))))))))
+         (viewer (lambda (event)
+                   (put-waiting deferred-response shared-queue nil
+                                (lambda ()
+                                  (put-in-shared-queue shared-queue (framed event framing)))))))
+    (with-lock-briefly (*live-feeds-lock*)
+      (push viewer (live-feed-viewers feed)))
+    (call-when-over shared-queue
+                    (lambda ()
+                      (with-lock-briefly (*live-feeds-lock*)
+                        (setf (live-feed-viewers feed)
+                              (remove viewer (live-feed-viewers feed))))))
+    (funcall viewer (snapshots-event (reverse (cons (snapshot-octets (live-feed-servers feed) t)
+                                                    (live-feed-history feed)))))))

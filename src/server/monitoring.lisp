@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
 ;;;; Pages for those that watch servers: Prometheus, load balancers, people.  Each page is a
-;;;; function of a list of servers.  It returns a status, an integer, a media type, a string, and
-;;;; octets.
+;;;; function of a list of servers.  It returns a status, an integer, a media type, a string,
+;;;; octets, and perhaps a plist of further headers.
 
 (defgeneric place-of (server)
   (:documentation "The place where SERVER, an acceptor of Hunchentoot's or a CLACK-SERVER, listens:
@@ -15,11 +15,10 @@ else usocket takes."
       address                           ; its port is 0
       (format nil "~A:~A" (or address "*") port)))
 
-(defgeneric ready-p (server)
-  (:documentation "True while SERVER, an acceptor of Hunchentoot's or a CLACK-SERVER, takes new
-requests.  NIL before its start, and as soon as a stop of it begins, soft or not."))
-
-;;; What engines tell
+(defun workers-of (server)
+  "The workers of SERVER as LIST-WORKERS returns them; () where it has none of ours."
+  (let ((engine (server-engine server)))
+    (and engine (list-workers engine))))
 
 (defun being-served-p (worker)
   "True if WORKER, a plist of LIST-WORKERS, is at a request."
@@ -28,17 +27,113 @@ requests.  NIL before its start, and as soon as a stop of it begins, soft or not
          (exchange-head task)
          (not (exchange-counted-p task)))))
 
-(defun engine-stats (engine)
-  "The part of STATS that ENGINE, or NIL for none that runs, tells."
-  (let* ((known (engine-statistics engine))
+(defun stats (server)
+  "The statistics of SERVER, an acceptor or a CLACK-SERVER: a plist for people and
+for monitors.  Counts begin at the last start.
+
+Threads:
+  :THREADS             how many there are
+  :STANDBY             those that wait for something to do
+  :SUSPENDED           those on standby that sleep until they are needed
+  :BUSY                those that have a connection or run a timer
+  :KEEP-ALIVE-WAITING  busy ones that wait for the next request of their connection
+  :MADE, :ENDED        how many were made, and have ended
+
+Connections:
+  :ACCEPTED            how many were accepted
+  :OPEN                how many are open
+  :PARKED              open ones that wait for a request without a thread
+  :DEFERRED            open ones that wait for a reply that comes later
+  :WRITING             open ones without a thread whose clients are slow to take the reply
+  :QUEUED              open ones that have a request and wait for a thread
+  :REFUSED             those that were refused
+  :REFUSED-BY          the same by reason, a plist: :THREADS, all of which served; :ADDRESS, which
+                       had as many connections as it may
+  :EXPIRED             those that were ended because they took too long or held up others
+  :EXPIRED-BY          the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new one,
+                       rest of a :HEAD, :IDLE between requests, :WRITE, of a reply that the client
+                       did not take, :LINGER, of the client's close after the last reply, :EVICTED,
+                       idle while others waited, and further kinds
+
+  :TIMERS              timers of RUN-AFTER, a plist: how many are :PENDING, and how many were :RUN,
+                       and have :FAILED by an error or the end of their thread
+
+Requests:
+  :SERVED              how many were served
+  :DURATIONS           how long they took, from the whole head until the system had the whole reply,
+                       or had taken what it could at once: a histogram.  It is a plist of their
+                       :COUNT, their :SUM in seconds, and :BUCKETS, a list in which each bound, in
+                       seconds, is followed by the number of those that took no longer
+  :IN-PROGRESS         those that a thread serves, with that for this page, and those whose reply
+                       comes later, with WebSockets
+  :REPLIES             the same as :SERVED by method and class of status, a plist of plists: :GET
+                       and others, :OTHER; and in it :1XX to :5XX, and :NONE where no reply began
+  :ERRORS              those answered with 500 and above
+  :OCTETS-SENT         how many octets the system has taken of replies and messages, before TLS
+  :REJECTED            those that the server itself answered with an error: no HTTP, beyond a limit,
+                       or too slow.  Connections that were :REFUSED do not count
+  :REJECTED-BY-STATUS  the same, a plist of statuses and numbers
+  :FAILED              errors outside of handlers
+
+  :HANDSHAKES-FAILED   TLS handshakes that failed, without those that :EXPIRED
+  :HANDSHAKES-FAILED-BY
+                       the same by kind, a plist: :PLAIN-HTTP in place of TLS, no common :PROTOCOL,
+                       no common :CIPHER, the server's :CERTIFICATE not trusted by the client, the
+                       :CLIENT-CERTIFICATE missing or not trusted, no common :APPLICATION-PROTOCOL,
+                       the client :GONE, and :OTHER
+  :MEMORY              how many octets are reserved for what clients make this process keep, of all
+                       its servers: unfinished requests, content, messages, replies not taken
+  :MEMORY-LIMIT        how many may be; NIL where the size of the heap is not known
+  :UPTIME              seconds since the start
+  :LOG-DROPPED         lines of both logs, over all starts, that their destinations did not take.
+                       Lines that were pending at the last stop count until the next start writes
+                       them"
+  (let* ((engine (server-engine server))
+         (application (and engine (engine-service engine)))
+         (known (engine-statistics engine))
          (replies (replies-by-kind (getf known :replies))))
     (setf (getf known :replies) replies)
-    (append known
-            (list :errors (loop for (nil classes) on replies by #'cddr
-                                sum (getf classes :5xx))
-                  :in-progress (+ (getf known :deferred)
-                                  (count-if #'being-served-p
-                                            (and engine (list-workers engine))))))))
+    (flet ((counted (statuses-p all by-key)
+             (loop for (key . counter) in (if application
+                                              (application-counts application)
+                                              (make-counts))
+                   for count = (counter-count counter)
+                   when (eq statuses-p (integerp key))
+                     sum count into sum
+                     and collect key into counts
+                     and collect count into counts
+                   finally (return (list all sum by-key counts)))))
+      (append known
+              (list :errors (loop for (nil classes) on replies by #'cddr
+                                  sum (getf classes :5xx))
+                    :in-progress (+ (getf known :deferred)
+                                    (count-if #'being-served-p (workers-of server))))
+              (counted t :rejected :rejected-by-status)
+              (counted nil :handshakes-failed :handshakes-failed-by)
+              (list :log-dropped (reduce #'+ (and application (application-journals application))
+                                         :key #'journal-unwritten))))))
+
+(defun list-connections (server)
+  "A list of plists, one for each open connection of SERVER, an acceptor or a
+CLACK-SERVER.  It is empty where SERVER is not started.
+
+  :PEER     the client's address and port, a string
+  :STATE    :NEW before the first request; :ACTIVE while one is served; between two, :PARKED without
+            a thread or :IDLE with one; :DEFERRED while the reply is to come later; :WRITING
+            while the client is slow to take the reply; :QUEUED while a request waits for a thread;
+            :DRAINING after the last reply
+  :AGE      seconds since it was accepted
+  :SERVED   how many requests were served
+  :WORKER   the number of its thread, or NIL
+  :SECONDS  for how many seconds that thread has been serving the request, or NIL"
+  (let ((engine (server-engine server)))
+    (and engine (not (engine-stopped-p engine)) (list-engine-connections engine))))
+
+(defun ready-p (server)
+  "True while SERVER, an acceptor or a CLACK-SERVER, takes new requests.  NIL before its start, and
+as soon as a stop of it begins, soft or not."
+  (let ((engine (server-engine server)))
+    (and engine (welcoming-p engine))))
 
 ;;; Statistics as text for Prometheus: version 0.0.4 of its exposition format.  The names follow
 ;;; Prometheus' conventions: base units, and _total for what only grows.
@@ -179,12 +274,10 @@ and does not end in .localhost (RFC 6761, section 6.3)."
              (uiop:string-suffix-p (string-downcase name) ".localhost")))))
 
 (defun make-page-test (path allow &key (methods '(:get :head)) any-host-p)
-  "A function of an exchange, or NIL where the server has not read its request; of the method of the
-request, and its path, the address of its client and Host, strings; and of the values of
-X-Forwarded-For and Forwarded, strings or NIL.  It is true if the request gets the page at PATH, a
-string, of which ALLOW is the argument, for which it has one of METHODS, a list.  With ANY-HOST-P
-the page tells so little that a browser which another site has led here may have it, and load
-balancers can ask with the names of their sites.  Signals UNFIT-ARGUMENT."
+  "A function of an exchange.  It is true if the request gets the page at PATH, a string, of which
+ALLOW is the argument, for which it has one of METHODS, a list.  With ANY-HOST-P the page tells so
+little that a browser which another site has led here may have it, and load balancers can ask with
+the names of their sites.  Signals UNFIT-ARGUMENT."
   (unless (stringp path)
     (unfit :path " must be a string, not ~S" path))
   (unless (or (listp allow) (functionp allow) (and (symbolp allow) (fboundp allow)))
@@ -194,23 +287,40 @@ balancers can ask with the names of their sites.  Signals UNFIT-ARGUMENT."
                              collect (or (network-named name)
                                          (unfit :allow " has ~S, which names no network" name)))))
         (loopback (mapcar #'parse-network '("127.0.0.0/8" "::1"))))
-    (lambda (exchange method request-path address host &rest forwarded)
-      (and (string= path request-path)
-           (member method methods)
-           (if (not (listp allow))
-               (funcall allow address)
-               (let* ((http (and exchange (exchange-http exchange)))
-                      (client (and http (http-client http))))
-                 (and (peer-in-p networks address)
-                      ;; Behind a proxy on this machine every client seems to be on this machine,
-                      ;; unless a trusted one names it.
-                      (or (every #'null forwarded)
-                          (and client (client-named-p client)))
-                      ;; A browser on this machine, which another site has led to an address of this
-                      ;; machine under that site's name, would let its scripts read the response
-                      ;; (DNS rebinding).  They can claim to be a trusted proxy, but cannot change
-                      ;; the Host with which the browser itself has asked.
-                      (or any-host-p
-                          (not (peer-in-p loopback address))
-                          (notany #'sites-name-p
-                                  (list host (and client (client-asked-host client))))))))))))
+    (lambda (exchange)
+      (let* ((head (exchange-head exchange))
+             (http (exchange-http exchange))
+             (client (http-client http))
+             (address (http-address http)))
+        (multiple-value-bind (start end) (uri-path (head-uri head))
+          (and (string= path (head-uri head) :start2 start :end2 end)
+               (member (head-method head) methods)
+               (if (not (listp allow))
+                   (funcall allow address)
+                   (and (peer-in-p networks address)
+                        ;; Behind a proxy on this machine every client seems to be on this machine,
+                        ;; unless a trusted one names it.
+                        (or (notany (lambda (name) (head-header head name))
+                                    '("X-Forwarded-For" "Forwarded"))
+                            (and client (client-named-p client)))
+                        ;; A browser on this machine, which another site has led to an address of
+                        ;; this machine under that site's name, would let its scripts read the
+                        ;; response (DNS rebinding).  They can claim to be a trusted proxy, but
+                        ;; cannot change the Host with which the browser itself has asked.
+                        (or any-host-p
+                            (not (peer-in-p loopback address))
+                            (notany #'sites-name-p
+                                    (list (head-header head :host)
+                                          (and client (client-asked-host client)))))))))))))
+
+(defun page-servers (exchange servers)
+  "The servers that a page for EXCHANGE shows: SERVERS, or for () the one that serves it."
+  (or servers (list (exchange-application exchange))))
+
+(defun make-page (page path servers allow &key any-host-p)
+  "A function of an exchange.  It returns NIL, or a function that makes PAGE, of SERVERS, if the
+request gets that at PATH, as MAKE-PAGE-TEST tells with ALLOW and ANY-HOST-P."
+  (let ((test (make-page-test path allow :any-host-p any-host-p)))
+    (lambda (exchange)
+      (and (funcall test exchange)
+           (lambda () (funcall page (page-servers exchange servers)))))))

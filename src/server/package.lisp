@@ -18,25 +18,24 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:client-left #:client-left-source #:reply-already-sent #:cannot-defer #:stream-full
    #:content-too-long #:call-with-worker-buffers #:descriptor-stream #:stream-io
    ;; buffered connections, and streams of the Lisp's own beside them
-   #:io-tls-handle #:encrypted-stream #:handshake-failure-kind #:handshake-failure-kinds
+   #:io-tls-handle #:encrypted-stream
    #:io-open-p #:io-descriptor #:io-talked-on-p #:flushed-p #:*high-water-mark*
    #:write-with-backpressure #:lent-open-p #:stream-timeout #:descriptor-broken
    ;; applications
    #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine #:respond
    #:reads-first-p #:application-limits #:encrypted-p #:handshake-context #:program-stream
-   #:trusted-proxies #:proxy-protocol-p #:name-of-our-end #:note-failed-handshake #:check-head
-   #:content-refused #:note-rejected #:note-cut #:turn-away #:stats
-   #:engine-stats #:list-connections #:run-after #:cancel-timer #:server-engine
+   #:trusted-proxies #:proxy-protocol-p #:name-of-our-end #:check-head
+   #:content-refused #:note-rejected #:count-as #:note-cut #:turn-away #:stats
+   #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
    ;; pages for those that watch, and the main function of a program
-   #:place-of #:place-text #:ready-p #:*loopback* #:make-page-test #:metrics-page
-   #:stats-page #:connections-page #:readiness-page #:liveness-page #:live-page #:make-live-test
-   #:watch-servers #:add-viewer #:answer-about-worker #:serve-and-exit #:begin-serving
-   #:end-serving #:renew-files #:tell-operator
+   #:place-of #:place-text #:ready-p #:*loopback* #:make-page #:metrics-page #:stats-page
+   #:connections-page #:readiness-page #:liveness-page #:make-live-page #:add-viewer
+   #:serve-and-exit #:begin-serving #:end-serving #:renew-files #:tell-operator
    ;; their arguments, and where they listen
-   #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
-   #:seconds #:*common-argument-types* #:check-proxy-protocol #:networks-named #:changed-limits
-   #:*limit-initargs* #:*tls-arguments* #:absolute-file #:context-of-settings #:tell-where
+   #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-arguments
+   #:arguments-of #:check-accept-count #:check-proxy-protocol #:networks-named #:changed-limits
+   #:*limit-arguments* #:*tls-arguments* #:absolute-file #:context-of-settings #:tell-where
    #:sole-name
    ;; a connection's life, and its links
    #:take-content #:give-away #:leave-to-program #:next-request-missing #:end-content #:http-base
@@ -80,9 +79,8 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:write-encoded #:push-output #:end-reply #:whole-or-broken
    ;; logs: what is told seldom, and lines
    #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now
-   #:utc-now-with-milliseconds #:local-now #:client-text #:report-text #:condition-text
-   #:message-text #:counted-text #:encoded-message #:request-words #:*error-control*
-   #:message-parts #:*backtrace-print-length* #:call-catching #:make-journal #:journal-destination
-   #:journal-unwritten #:start-journal #:end-journal #:flush-journal #:append-line #:lose-line
+   #:local-now #:client-text #:report-text #:condition-text #:message-text #:message-line
+   #:request-words #:*error-control* #:*backtrace-print-length* #:call-catching
+   #:application-journals #:journal-for #:settle-logs #:flush-journal #:append-line
    #:application-throttle #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address
-   #:tell-of-failed-handshake #:*rare-control* #:tell-seldom))
+   #:*rare-control* #:tell-seldom))

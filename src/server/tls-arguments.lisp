@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The TLS arguments of applications: their types, and the argument to blame for what OpenSSL
-;;;; refuses.  The names are those of Hunchentoot's acceptors, and of ours.
+;;;; The TLS arguments of applications, and the one to blame for what OpenSSL refuses.  The names
+;;;; are those of Hunchentoot's acceptors, and of ours.
 
 (defun absolute-file (file)
   "FILE, a pathname designator, as an absolute pathname that stays correct when the process changes
@@ -9,36 +9,7 @@ its directory.  Links are not followed."
   (uiop:ensure-absolute-pathname (uiop:physicalize-pathname (pathname file))
                                  #'uiop:get-pathname-defaults))
 
-;;; Types
-
-(defun further-certificates-p (value)
-  "True when VALUE is a list of lists of a certificate's file, its key's, and perhaps a password."
-  (flet ((file-p (file) (typep file '(or string pathname))))
-    (and (listp value)
-         (every (lambda (element)
-                  (and (listp element)
-                       (<= 2 (length element) 3)
-                       (file-p (first element))
-                       (file-p (second element))
-                       (typep (third element) '(or null string))))
-                value))))
-
-(defparameter *tls-argument-types*
-  '((:ssl-certificate-file (or string pathname) "a file in PEM format")
-    (:ssl-privatekey-file (or string pathname) "a file in PEM format")
-    (:ssl-privatekey-password (or null string) "a string, or NIL" :secret)
-    (:ssl-certificates (satisfies further-certificates-p)
-     "a list of lists of a certificate's file, its private key's file, and optionally a password"
-     :secret)
-    (:ssl-minimum-protocol (member :tls-1.2 :tls-1.3) ":TLS-1.2 or :TLS-1.3")
-    (:ssl-ciphers (or null string) "a string as OpenSSL has them, or NIL")
-    (:ssl-client-ca-file (or null string pathname) "a file in PEM format, or NIL")
-    (:ssl-verify-client (member nil :required :optional :request)
-     ":REQUIRED, :OPTIONAL, :REQUEST or NIL")
-    (:ssl-ticket-key-file (or null string pathname) "a file, or NIL"))
-  "The TLS arguments, as for CHECK-ARGUMENT-TYPES.")
-
-(defparameter *tls-arguments* (mapcar #'first *tls-argument-types*)
+(defparameter *tls-arguments* (mapcar #'first (arguments-of :tls))
   "The names of all TLS arguments.")
 
 ;;; The ciphers of TLS 1.3 have names of their own (RFC 8446, section B.4), and OpenSSL has a list
@@ -58,7 +29,7 @@ others: a string, or NIL for none."
 (defun context-of-settings (settings old)
   "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  If these name no file of a ticket
 key, it resumes the sessions of OLD, another context or NIL.  Signals UNFIT-ARGUMENT."
-  (check-argument-types settings *tls-argument-types*)
+  (check-arguments settings (arguments-of :tls))
   (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
                          ssl-certificates ssl-minimum-protocol ssl-ciphers ssl-client-ca-file
                          ssl-verify-client ssl-ticket-key-file)

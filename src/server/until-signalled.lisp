@@ -223,10 +223,8 @@ HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never returns."
     (let ((manager (take-manager)))
       (handler-case
           (progn
-            (check-argument-types
-             (list :drain-timeout drain-timeout :drain-delay drain-delay)
-             '((:drain-timeout seconds "a number of seconds, or NIL for no limit")
-               (:drain-delay (real 0 3600) "a number of seconds up to 3600")))
+            (check-arguments (list :drain-timeout drain-timeout :drain-delay drain-delay)
+                             (arguments-of :run))
             (setf server (funcall make))
             (begin-serving server)
             (when on-start

@@ -384,7 +384,7 @@ is true."
                (length (member-of (aref (member-of snapshot "servers") 0) "workers"))))
         (is (zerop (workers (aref snapshots 0))))
         (is (plusp (workers (aref snapshots (1- (length snapshots)))))))
-      (is (apply #'< (map 'list (lambda (snapshot) (member-of snapshot "at")) snapshots))))))
+      (is (apply #'<= (map 'list (lambda (snapshot) (member-of snapshot "at")) snapshots))))))
 
 ;;; Where workers are
 

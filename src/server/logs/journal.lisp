@@ -16,7 +16,7 @@
 ;;;; goes to the new file.  Threads that write to one destination take its lock.
 ;;;;
 ;;;; GATHERED, LINES, LOST, TROUBLE-P and PHASE change under the lock of the journal; that is held
-;;;; for a few instructions.  WRITER, BATCH and BROKEN-P change under that of the destination.
+;;;; for a few instructions.  BATCH and BROKEN-P change under that of the destination.
 (defparameter *batch-octets* (* 64 1024)
   "When more than this many octets have gathered, they are written without a pause.")
 
@@ -35,37 +35,16 @@ As many octets again may be in the batch that is being written.")
 
 (defvar *destination-locks-lock* (bt:make-lock "destinations of logs"))
 
-(defun lock-of-destination (sink)
-  "The lock of SINK."
+(defun lock-of-destination (destination)
   (with-lock-briefly (*destination-locks-lock*)
-    (or (cdr (assoc sink *destination-locks* :test #'equal))
-        (let ((lock (bt:make-recursive-lock "log"))) ; a stream may itself write to a log
-          (push (cons sink lock) *destination-locks*)
-          lock))))
+    (cdr (or (assoc destination *destination-locks* :test #'equal)
+             (first (push (cons destination (bt:make-lock "log")) *destination-locks*))))))
 
-(defun sink-of (destination)
-  "The final destination of output to DESTINATION, a pathname designator or a stream: several
-streams may stand for another one."
-  (loop
-    (typecase destination
-      (synonym-stream
-       (let ((symbol (synonym-stream-symbol destination)))
-         (unless (boundp symbol)
-           (return destination))
-         (setf destination (symbol-value symbol))))
-      (two-way-stream (setf destination (two-way-stream-output-stream destination)))
-      (t (return destination)))))
-
-(defstruct (journal (:include opaque)
-                    (:constructor make-journal
-                        (destination name complain
-                         &aux (writing (lock-of-destination (sink-of destination))))))
-  "A writer of lines to DESTINATION.  NAME, a string, is the name of its thread.  COMPLAIN, a
-function of a level, a control string and its arguments, reports failures, and must not signal."
+(defstruct (journal (:include opaque) (:constructor make-journal (destination application)))
+  "A writer of lines to DESTINATION.  The log of APPLICATION gets failures."
   (destination nil :read-only t)        ; a pathname designator or a stream of characters
-  (name "" :type string :read-only t)
-  (complain nil :type function :read-only t)
-  (writing nil :read-only t)
+  (application nil :read-only t)
+  (writing (lock-of-destination destination) :read-only t)
   (lock (bt:make-lock "journal") :read-only t)
   (wanted (bt:make-condition-variable) :read-only t) ; its thread has work
   (phase :off :type (member :off :running :ending))
@@ -74,16 +53,13 @@ function of a level, a control string and its arguments, reports failures, and m
   (lines 0 :type fixnum)                ; in GATHERED
   (lost 0 :type integer)                ; lines that are lost
   (trouble-p nil)                       ; writing fails or blocks, and that is to be told or was
-  (writer nil)                          ; the thread that writes the batch
-  (batch (make-output) :type output)    ; what it writes
+  (batch (make-output) :type output)    ; what is being written
   (broken-p nil))                       ; the last line of the destination may lack its end
 
 (defmacro with-journal ((journal) &body body)
   "Evaluates BODY, which is short and does not wait, uninterrupted and under the lock of JOURNAL."
   `(with-lock-briefly ((journal-lock ,journal))
      ,@body))
-
-;;; Appending
 
 (defun append-line (journal line)
   "Has JOURNAL write LINE, an OUTPUT that ends in a line feed.  Its thread does so soon; then this
@@ -106,13 +82,6 @@ function does not wait for the destination.  If there is no thread, writes LINE 
     (flush-journal journal))
   (values))
 
-(defun lose-line (journal condition)
-  "Counts a line that could not be made because of CONDITION as lost by JOURNAL, and complains."
-  (with-journal (journal)
-    (incf (journal-lost journal)))
-  (funcall (journal-complain journal) :error "A line for ~A could not be made: ~A"
-           (journal-destination journal) condition))
-
 (defun journal-unwritten (journal)
   "How many lines JOURNAL has lost, or keeps after its end.  The latter are written only if it is
 started again, or gets another line, and its destination takes them then."
@@ -120,17 +89,16 @@ started again, or gets another line, and its destination takes them then."
     (+ (journal-lost journal)
        (if (eq :off (journal-phase journal)) (journal-lines journal) 0))))
 
-;;; Writing
-
 (defun write-batch (journal)
   "Writes what JOURNAL has gathered, after a line end where the last line may be incomplete.  If
 that cannot begin, the lines stay.  If some may have been written, all of them are lost, so that no
 line is written twice."
   (let* ((destination (journal-destination journal))
-         (stream (if (streamp destination)
-                     destination
+         (file-p (not (streamp destination)))
+         (stream (if file-p
                      (open destination :direction :output :element-type 'octet
-                                       :if-exists :append :if-does-not-exist :create)))
+                                       :if-exists :append :if-does-not-exist :create)
+                     destination))
          (broken-p (shiftf (journal-broken-p journal) t))
          (lines (with-journal (journal)
                   (rotatef (journal-gathered journal) (journal-batch journal))
@@ -138,53 +106,42 @@ line is written twice."
          (batch (journal-batch journal)))
     (unwind-protect
          (progn
-           (cond ((streamp destination)
-                  (when broken-p
-                    (write-char #\Newline stream))
-                  (write-string (utf-8-text (output-octets batch) 0 (output-fill batch)) stream)
-                  (finish-output stream))
-                 (t
-                  (when broken-p
-                    (write-byte 10 stream))
+           (when broken-p
+             (if file-p (write-byte 10 stream) (terpri stream)))
+           (cond (file-p
                   (write-sequence (output-octets batch) stream :end (output-fill batch))
-                  (close stream)))
+                  (close stream))
+                 (t
+                  (write-string (utf-8-text (output-octets batch) 0 (output-fill batch)) stream)
+                  (finish-output stream)))
            (setf (journal-broken-p journal) nil))
       (when (journal-broken-p journal)
         (with-journal (journal)
           (incf (journal-lost journal) lines))
-        (unless (streamp destination)
+        (when file-p
           (close stream :abort t)))     ; or it would try to write the same octets again
       (reset-output batch))))
 
 (defun flush-journal (journal)
-  "Writes all lines that JOURNAL has.  True when all could be written.  Waits for the destination.
-Does nothing if the caller is writing JOURNAL already, as when a complaint is about the destination
-of the log itself."
-  (flet ((complain (&rest arguments)
-           (apply (journal-complain journal) arguments)
-           nil))
-    (unless (eq (bt:current-thread) (journal-writer journal))
-      (bt:with-recursive-lock-held ((journal-writing journal))
-        (setf (journal-writer journal) (bt:current-thread))
-        (unwind-protect
-             (handler-case
-                 (unless (zerop (journal-lines journal))
-                   (write-batch journal)
-                   (when (with-journal (journal)
-                           (shiftf (journal-trouble-p journal) nil))
-                     (complain :warning "~A is written again; lines lost so far: ~D."
-                               (journal-destination journal) (journal-lost journal))))
-               (serious-condition (condition)
-                 (unless (with-journal (journal)
-                           (shiftf (journal-trouble-p journal) t))
-                   (complain :error "~A cannot be written: ~A"
-                             (journal-destination journal) condition)))
-               (:no-error (&rest values)
-                 (declare (ignore values))
-                 t))
-          (setf (journal-writer journal) nil))))))
-
-;;; Its thread
+  "Writes all lines that JOURNAL has.  True when all could be written.  Waits for the destination."
+  (multiple-value-bind (written-p condition)
+      (bt:with-lock-held ((journal-writing journal))
+        (handler-case (or (zerop (journal-lines journal))
+                          (progn (write-batch journal)
+                                 :anew))
+          (serious-condition (condition) (values nil condition))))
+    ;; Out of the lock, since what is told may go to the same destination.
+    (unless (eq t written-p)            ; there was nothing to write
+      (let ((trouble-p (with-journal (journal)
+                         (shiftf (journal-trouble-p journal) (not written-p)))))
+        (cond ((and trouble-p written-p)
+               (tell (journal-application journal) :warning
+                     "~A is written again; lines lost so far: ~D."
+                     (journal-destination journal) (journal-lost journal)))
+              ((not (or trouble-p written-p))
+               (tell (journal-application journal) :error "~A cannot be written: ~A"
+                     (journal-destination journal) condition)))))
+    written-p))
 
 (defun keep-journal (journal)
   "The main function of the thread of JOURNAL."
@@ -210,40 +167,28 @@ of the log itself."
           (setf (journal-phase journal) :off))
         ;; If it was destroyed during a write, the destination may be one that blocks.
         (unless (journal-broken-p journal)
-          (flush-journal journal))))
-    (when (plusp (journal-lines journal))
-      (funcall (journal-complain journal) :error "~A did not take the last ~D line~:P."
-               (journal-destination journal) (journal-lines journal)))))
+          (flush-journal journal))))))
 
 (defun start-journal (journal)
   "Starts a thread that writes the lines of JOURNAL, unless there is one.  If no thread can be made,
 each thread writes the lines that it appends.  The same holds for a string stream, which never
 blocks, and must not be used by two threads."
-  (when (and (not (typep (sink-of (journal-destination journal)) 'string-stream))
+  (when (and (not (typep (journal-destination journal) 'string-stream))
              (with-journal (journal)
                (eq :off (shiftf (journal-phase journal) :running))))
     (handler-case (setf (journal-thread journal)
                         (call-making-thread
                          (lambda ()
-                           (bt:make-thread (lambda () (keep-journal journal))
-                                           :name (journal-name journal)))))
-      (error (condition)
+                           (bt:make-thread (lambda () (keep-journal journal)) :name "log"))))
+      (error ()
         (with-journal (journal)
-          (setf (journal-phase journal) :off))
-        (funcall (journal-complain journal) :warning "~A has no thread: ~A"
-                 (journal-name journal) condition)))))
+          (setf (journal-phase journal) :off))))))
 
 (defun end-journal (journal)
-  "Has the thread of JOURNAL, if there is one, write its lines and end, and waits for that.
-Complains when it takes too long: then it ends later."
+  "Has the thread of JOURNAL, if there is one, write its lines and end.  Waits for that a while."
   (with-journal (journal)
     (when (eq :running (journal-phase journal))
       (setf (journal-phase journal) :ending)
       (bt:condition-notify (journal-wanted journal))))
-  (let ((thread (journal-thread journal)))
-    (unless (or (null thread)
-                (eq thread (bt:current-thread))
-                (join-thread thread *log-patience*))
-      (funcall (journal-complain journal) :warning
-               "~A still takes the last lines of a log; they were left to it."
-               (journal-destination journal)))))
+  (when (journal-thread journal)
+    (join-thread (journal-thread journal) *log-patience*)))

@@ -114,9 +114,8 @@ vector that is no string as an array; and anything else as the string that PRINC
     (integer (encode-printed line value))
     (real (encode-string line (decimal-text value) :utf-8))
     (cons
-     (encode-string line "{" :utf-8)
      (loop for (name part) on value by #'cddr
-           for separator = "" then ","
+           for separator = "{" then ","
            do (encode-string line separator :utf-8)
               (if (realp name)
                   (encode-string line (format nil "\"~A\":" (decimal-text name)) :utf-8)
@@ -142,16 +141,14 @@ vector that is no string as an array; and anything else as the string that PRINC
 
 (defvar *utc-time* '(nil) "For RENDERED-SECOND.")
 
-(defun utc-now (&optional (second (get-universal-time)))
-  "The current second, or SECOND, as a string, a date-time of RFC 3339, section 5.6, in UTC."
-  (rendered-second *utc-time* second
-                   (lambda (second)
-                     (time-text second 0 "~4,'0D-~2,'0D-~2,'0DT~2,'0D:~2,'0D:~2,'0DZ"))))
-
-(defun utc-now-with-milliseconds ()
-  "The current time as UTC-NOW has it, with three digits behind the second."
+(defun utc-now ()
+  "The current time in milliseconds, a string, a date-time of RFC 3339, section 5.6, in UTC."
   (multiple-value-bind (second milliseconds) (floor (universal-milliseconds) 1000)
-    (format nil "~A.~3,'0DZ" (string-right-trim "Z" (utc-now second)) milliseconds)))
+    (format nil "~A.~3,'0DZ"
+            (rendered-second *utc-time* second
+                             (lambda (second)
+                               (time-text second 0 "~4,'0D-~2,'0D-~2,'0DT~2,'0D:~2,'0D:~2,'0D")))
+            milliseconds)))
 
 (defvar *local-time* '(nil) "For RENDERED-SECOND.")
 

@@ -49,14 +49,11 @@ message now, or NIL for no message.  BURST messages may follow each other withou
 ;;; list, or be wrong: it must not fill the memory.
 
 (defclass limited-text (trivial-gray-streams:fundamental-character-output-stream)
-  ((room :initarg :room)
-   (text :initform (make-string-output-stream) :reader text-of))
-  (:documentation "A stream that takes ROOM characters, and then throws true to itself."))
+  ((write :initarg :write))
+  (:documentation "A stream that calls a function with each character."))
 
 (defmethod trivial-gray-streams:stream-write-char ((stream limited-text) char)
-  (when (minusp (decf (slot-value stream 'room)))
-    (throw stream t))
-  (write-char char (text-of stream)))
+  (funcall (slot-value stream 'write) char))
 
 (defmethod trivial-gray-streams:stream-line-column ((stream limited-text))
   nil)
@@ -64,12 +61,17 @@ message now, or NIL for no message.  BURST messages may follow each other withou
 (defun condition-text (condition &optional (limit *report-limit*))
   "The report of CONDITION, or its first LIMIT characters and an ellipsis.  Signals the errors of
 the report."
-  (let* ((*print-length* (or *print-length* limit)) ; for text that the report makes first
-         (stream (make-instance 'limited-text :room limit))
-         (full-p (catch stream
-                   (princ condition stream)
-                   nil)))
-    (format nil "~A~:[~;...~]" (get-output-stream-string (text-of stream)) full-p)))
+  (let ((*print-length* (or *print-length* limit)) ; for text that the report makes first
+        (text (make-string-output-stream))
+        (room limit))
+    (block report
+      (flet ((take (char)
+               (when (minusp (decf room))
+                 (write-string "..." text)
+                 (return-from report))
+               (write-char char text)))
+        (princ condition (make-instance 'limited-text :write #'take))))
+    (get-output-stream-string text)))
 
 (defun shortened (text limit)
   "TEXT, a string; if longer than LIMIT, its first LIMIT characters and the number of the others."
@@ -107,34 +109,48 @@ its type."
                 (if (typep argument 'condition) (type-of argument) argument)))
         (format nil "A message could not be made of ~S." control))))
 
-(defun counted-text (throttle control arguments treat)
-  "The text of a message as MESSAGE-TEXT makes it of CONTROL, ARGUMENTS and TREAT, with the number
-of messages with this control string and a condition of this type since the last one; NIL where
-THROTTLE suppresses it."
-  (let* ((condition (find-if (lambda (argument) (typep argument 'condition)) arguments))
-         (count (count-event throttle (cons control (and condition (type-of condition)))
-                             *message-burst*)))
-    (when count
-      (format nil "~@[~D since the last message; the last one: ~]~A" (and (> count 1) count)
-              (message-text control arguments treat)))))
-
 (defun request-words (method uri protocol)
   "The request line of METHOD, URI and PROTOCOL for a message, a string, without the query, which
 may have secrets."
   (format nil "~A ~A ~A" (printed method)
           (shortened (subseq uri 0 (position #\? uri)) *text-limit*) (printed protocol)))
 
-(defun encoded-message (format level text &key backtrace request request-id remote-address)
-  "An OUTPUT with the message TEXT, a string, at LEVEL, most often a keyword, or NIL, of the current
-thread.  FORMAT is :TEXT, for the beginning that Hunchentoot's messages have, or :JSON, for an
-object in a line (RFC 8259).  BACKTRACE, and REQUEST, the REQUEST-WORDS of the request that the
-thread serves, its REQUEST-ID and the REMOTE-ADDRESS are strings, or NIL where there are none."
+(defparameter *error-control* "~A~@[~%~A~]"
+  "The control string of messages about errors of programs, with their backtraces: Hunchentoot's.")
+
+(defun message-line (application format level control arguments treat
+                     &key (backtrace-p t) request request-id remote-address)
+  "An OUTPUT with the message of CONTROL and ARGUMENTS, as for FORMAT, at LEVEL, most often a
+keyword, or NIL, of the current thread.  TREAT is NIL; or, where clients can cause the message, a
+function that makes a text of each argument: then the line has the number of messages with this
+control string and a condition of this type since the last one, and is NIL where the throttle of
+APPLICATION suppresses it.  FORMAT is :TEXT, for the beginning that Hunchentoot's messages have, or
+:JSON, for an object in a line (RFC 8259).  If BACKTRACE-P, an error has its backtrace.  REQUEST,
+the REQUEST-WORDS of the request that the thread serves, its REQUEST-ID and the REMOTE-ADDRESS are
+strings, or NIL where there are none."
   (flet ((trimmed (text)
            (and text (string-right-trim '(#\Newline #\Return #\Space) text))))
-    (let ((line (make-output))
-          (text (trimmed text))
-          (backtrace (trimmed backtrace)))
-      (cond ((eq :json format)
+    (let* ((error-p (equal control *error-control*))
+           (condition (find-if (lambda (argument) (typep argument 'condition)) arguments))
+           (count (if treat
+                      (count-event (application-throttle application)
+                                   (cons control (and condition (type-of condition)))
+                                   *message-burst*)
+                      1))
+           (backtrace (and count error-p backtrace-p (second arguments)
+                           (trimmed (report-text (second arguments)))))
+           (text (and count
+                      (trimmed (format nil "~@[~D since the last message; the last one: ~]~A"
+                                       (and (> count 1) count)
+                                       (message-text control
+                                                     (if error-p
+                                                         (list* (first arguments) nil
+                                                                (cddr arguments))
+                                                         arguments)
+                                                     (or treat #'identity))))))
+           (line (and count (make-output))))
+      (cond ((null count))
+            ((eq :json format)
              (encode-json line (list :time (utc-now)
                                      :level (and level (string-downcase (printed level)))
                                      :message text
@@ -157,17 +173,6 @@ thread serves, its REQUEST-ID and the REMOTE-ADDRESS are strings, or NIL where t
       line)))
 
 ;;; Errors of programs
-
-(defparameter *error-control* "~A~@[~%~A~]"
-  "The control string of messages about errors of programs, with their backtraces: Hunchentoot's.")
-
-(defun message-parts (control arguments)
-  "ARGUMENTS of a message of CONTROL; but of one about an error without the backtrace, which is the
-second value."
-  (if (equal control *error-control*)
-      (values (list* (first arguments) nil (cddr arguments))
-              (and (second arguments) (report-text (second arguments))))
-      arguments))
 
 (defparameter *backtrace-print-length* 100
   "How many elements of a list a backtrace shows.")

@@ -176,4 +176,5 @@ request has, of 26 hexadecimal digits.  May be called in any thread."
 
 (defmethod (setf application-engine) :after (engine (application http-service))
   (declare (ignore engine))
-  (setf *request-ids* nil))
+  (setf (application-counts application) (make-counts)
+        *request-ids* nil))
