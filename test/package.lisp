@@ -4,11 +4,8 @@
   (:shadow #:test)
   ;; What the tests in engine/ use of the inside: tables and models.
   (:import-from #:hunchentoot-recycling-taskmaster.engine
-                #:*alarm-microseconds* #:*ownership-bits* #:*ownership-rules* #:add-timer
-                #:alarm-moment #:close-timers #:delay-microseconds #:make-timer
-                #:make-timers #:ownership-changes #:ownership-word #:size-pool #:take-due-timer
-                #:timer-function #:timer-number #:timer-place #:timer-statistics #:timers-count
-                #:timers-entries)
+                #:add-timer #:close-timers #:delay-microseconds #:make-timers
+                #:next-ownership #:size-pool #:take-due-timer #:timer-function #:timer-statistics)
   ;; What the operators of Clack's package clack.socket call, which need not be there.
   (:import-from #:clack.handler.recycling
                 #:close-clack-socket

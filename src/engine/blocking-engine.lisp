@@ -30,7 +30,8 @@
 (defstruct (blocking-engine (:include engine)
                             (:constructor make-blocking-engine
                                 (service listener &key standby thread-limit accept-limit
-                                                    (waiting-limit :half) idle-seconds))
+                                                    (waiting-limit :half) idle-seconds
+                                 &aux (idle (as-milliseconds idle-seconds))))
                             (:conc-name engine-) (:copier nil))
   "The engine for every platform: blocking accepts and blocking reads.")
 
@@ -81,10 +82,7 @@ those that are due, or a queued connection to serve."
                   (not (eq (engine-phase engine) :stopping))
                   ;; It gives up its own place; but the limit may be lower by now.
                   (or (null limit) (< (- (busy-count engine) (if serves-p 1 0)) limit)))
-             (let ((connection (pop (engine-queue engine))))
-               (setf (connection-queued connection)
-                     (- (milliseconds) (connection-opened connection)))
-               (assign-connection worker connection)))
+             (assign-connection worker (pop (engine-queue engine))))
             ((or (not (engine-accepting-p engine))
                  (minusp (or (spare-room engine) 0))
                  (>= (- (standby-count engine) (if waits-p 1 0)) (engine-standby engine)))
@@ -96,20 +94,12 @@ those that are due, or a queued connection to serve."
                (bt:condition-notify (engine-changed engine)))
              :accept)))))
 
-;;; Timers
-
 (defun due-timers-wait-p (engine)
   "True if a timer of ENGINE is due, and no worker sees to that.  Under the lock."
   (let ((timers (engine-timers engine)))
-    (and (plusp (timers-count timers))
+    (and (timers-first timers)
          (<= (timers-alarm timers) (microseconds))
          (zerop (worker-count engine :active)))))
-
-(defun timer-worker-missing-p (engine)
-  "True if a worker of ENGINE is to be made for a timer that is due.  Under the lock."
-  (and (due-timers-wait-p engine)
-       (may-launch-p engine)
-       (zerop (worker-count engine :starting)))) ; else that sees to it first
 
 (defun assign-connection (worker connection)
   "Makes WORKER the one that serves CONNECTION, and returns it.  Under the lock."
@@ -129,64 +119,51 @@ with the listener."
         room)))
 
 (defmethod worker-needed-p ((engine blocking-engine))
-  (and (engine-accepting-p engine)
-       (zerop (standby-count engine))))
+  (or (and (due-timers-wait-p engine)
+           (zerop (worker-count engine :starting))) ; else that sees to it first
+      (and (room-p engine)
+           (engine-accepting-p engine)
+           (zerop (standby-count engine)))))
 
 (defun accept-one (engine worker)
-  "Waits for a connection.  Returns the one that WORKER is to serve, or NIL."
-  (handler-case
-      (let ((socket (accept-connection (engine-listener engine))))
-        (when socket
-          (admit engine worker (if (integerp socket)
-                                   (make-connection nil :descriptor socket)
-                                   (make-connection socket)))))
-    (accept-failed (condition)
-      (when (and (engine-accepting-p engine)
-                 ;; The trouble of one connection need not be that of the next.
-                 (or (note-trouble engine :accept condition)
-                     (not (eq :again (accept-failure-kind condition)))))
-        (wait-for-change engine *tick* (lambda () (not (engine-accepting-p engine)))))
-      nil)))
-
-(defun admit (engine worker connection)
-  "Decides about CONNECTION, which WORKER accepted.  Returns it if WORKER is to serve it."
-  (let* ((crowded-p (not (enter-address engine connection)))
+  "Waits for a connection, and decides about it.  Returns it if WORKER is to serve it, else NIL."
+  (let* ((socket (handler-case (accept-connection (engine-listener engine))
+                   (accept-failed (condition)
+                     (when (engine-accepting-p engine)
+                       (note-trouble engine :accept condition)
+                       (wait-for-change engine *tick*
+                                        (lambda () (not (engine-accepting-p engine)))))
+                     nil)))
+         (connection (cond ((null socket) (return-from accept-one nil))
+                           ((integerp socket) (make-connection nil :descriptor socket))
+                           (t (make-connection socket))))
          (limit (engine-accept-limit engine))
-         (decision
-           (with-engine (engine)
-             (counter-add (engine-accepted engine) 1)
-             (remf (engine-troubles engine) :accept)
-             (cond ((not (serving-p engine)) :late)
-                   (crowded-p :address)
-                   ((not (full-p engine))
-                    (counter-add (engine-open engine) 1)
-                    (assign-connection worker connection)
-                    (when (full-p engine) ; the sentinel may rest
-                      (notify-sentinel engine))
-                    :serve)
-                   ;; A worker that waited when the thread limit changed, or that drains, may have
-                   ;; accepted it.
-                   ((or (eq :unlimited limit) (and limit (< (open-count engine) limit)))
-                    (counter-add (engine-open engine) 1)
-                    (setf (engine-queue engine) (append (engine-queue engine) (list connection))
-                          (engine-overloaded-p engine) t)
-                    :queue)
-                   (t :threads)))))
-    (case decision
-      (:serve
-       (make-workers engine #'worker-missing-p 1)
-       connection)
-      (:queue nil)
-      (:late
-       (leave-address engine connection)
-       (close-socket (connection-handle connection))
-       nil)
-      (t
-       (unwind-protect (refuse-with-notice engine connection decision)
-         (leave-address engine connection)
-         ;; Unread input would reset the connection, and the client might lose the answer.
-         (close-gently (connection-handle connection) nil 0))
-       nil))))
+         (reason :address))
+    (counter-add (engine-accepted engine) 1)
+    (counter-add (engine-open engine) 1)
+    (forget-trouble engine :accept)
+    (when (enter-address engine connection)
+      (with-engine (engine)
+        (setf reason
+              (cond ((not (serving-p engine)) :stop)
+                    ((not (full-p engine))
+                     (assign-connection worker connection)
+                     nil)
+                    ;; A worker that waited when the thread limit changed, or that drains, may have
+                    ;; accepted it.
+                    ((or (eq :unlimited limit) (and limit (<= (open-count engine) limit)))
+                     (setf (engine-queue engine) (append (engine-queue engine) (list connection)))
+                     nil)
+                    (t :threads)))))
+    (when reason
+      (unless (eq :stop reason)
+        (refuse-with-notice engine connection reason))
+      (note-closed engine connection)
+      ;; Unread input would reset the connection, and the client might lose the answer.
+      (close-gently (connection-handle connection) nil 0))
+    (when (worker-connection worker)
+      (make-workers engine #'worker-missing-p 1)
+      connection)))
 
 ;;; Serving a connection
 
@@ -195,38 +172,36 @@ with the listener."
 orderly end, unless it was given away."
   (let ((outcome nil))                  ; stays so after a non-local exit
     (unwind-protect-whole
-        (setf outcome
-              (handler-case (serve-to-the-end engine worker connection)
-                ((or error storage-condition) (condition)
-                  (count-failure engine)
-                  (log-message engine :error "Serving a connection failed: ~A" condition)
-                  (or (given-away-outcome connection) :close))))
+        (handler-case
+            (loop
+              (setf (connection-outcome connection) nil)
+              (let ((next (interruptibly (serve (engine-service engine) connection))))
+                (case next
+                  (:next)
+                  (:park
+                   ;; It waits until CONNECTION has another request, or the end of its input.
+                   (unless (and (with-engine (engine)
+                                  (when (and (serving-p engine)
+                                             (not (drain-over-p engine (milliseconds))))
+                                    (set-worker-state worker :keep-alive)
+                                    t))
+                                (prog1 (interruptibly
+                                         (await-input (connection-handle connection)
+                                                      :until (and (engine-idle engine)
+                                                                  (+ (milliseconds)
+                                                                     (engine-idle engine)))))
+                                  (with-engine (engine)
+                                    (set-worker-state worker :serving))))
+                     (return (setf outcome :close))))
+                  (t (return (setf outcome next))))))
+          ((or error storage-condition) (condition)
+            (count-failure engine)
+            (log-message engine :error "Serving a connection failed: ~A" condition)
+            (setf outcome :close)))
       (detach engine connection)
-      (unless (eq :detached (or outcome (given-away-outcome connection)))
-        (close-connection engine connection (eq outcome :close))))))
-
-(defun serve-to-the-end (engine worker connection)
-  "Serves the requests of CONNECTION; returns :CLOSE, :DETACHED or :BROKEN."
-  (loop
-    (setf (connection-outcome connection) nil)
-    (let ((outcome (interruptibly (serve (engine-service engine) connection))))
-      (case outcome
-        (:next)
-        (:park
-         ;; It waits until CONNECTION has another request, or the end of its input.
-         (unless (with-engine (engine)
-                   (when (and (serving-p engine) (not (drain-over-p engine (milliseconds))))
-                     (set-worker-state worker :keep-alive)
-                     t))
-           (return :close))
-         (let ((input-p (interruptibly
-                          (await-input (connection-handle connection)
-                                       :until (end-after (engine-idle-seconds engine))))))
-           (with-engine (engine)
-             (set-worker-state worker :serving))
-           (unless input-p
-             (return :close))))
-        (t (return outcome))))))
+      (let ((end (or (given-away-outcome connection) outcome)))
+        (unless (eq :detached end)
+          (close-connection engine connection (eq :close end)))))))
 
 (defun close-connection (engine connection orderly-p)
   "Closes CONNECTION; gently when it was served to an orderly end."
@@ -242,11 +217,10 @@ orderly end, unless it was given away."
   (close-connection engine connection nil))
 
 (defmethod detach ((engine blocking-engine) connection)
-  (with-engine (engine)
-    (when (eq connection (worker-connection *worker*))
-      ;; From here on the sentinel does not touch the socket, so closing it is safe.
-      (setf (worker-connection *worker*) nil)
-      (note-closed engine connection))))
+  ;; From here on the sentinel does not touch the socket, so closing it is safe.
+  (when (eq connection (with-engine (engine)
+                         (shiftf (worker-connection *worker*) nil)))
+    (note-closed engine connection)))
 
 (defmethod map-open-connections (function (engine blocking-engine))
   (dolist (worker (engine-workers engine))
@@ -265,13 +239,11 @@ orderly end, unless it was given away."
            (let ((alarm (- (timers-alarm (engine-timers engine)) (microseconds))))
              (if (plusp alarm) (min *tick* (/ alarm 1000000)) *tick*)))
          (needed-p ()
-           (or (worker-missing-p engine)
-               (timer-worker-missing-p engine))))
+           (and (not (trouble engine :sentinel)) (worker-missing-p engine))))
     (loop until (engine-stopped-p engine)
-          do (if (call-surviving engine (lambda () (housekeep engine)))
-                 (progn (clear-stack)
-                        (rest-until-woken engine #'period #'needed-p))
-                 (rest-until-woken engine *tick*)))))
+          do (call-surviving engine (lambda () (housekeep engine)))
+             (clear-stack)
+             (rest-until-woken engine #'period #'needed-p))))
 
 (defun housekeep (engine)
   "Ends the connections of ENGINE that are overdue; that are idle where its drain is over, or while
@@ -279,35 +251,31 @@ others wait for a worker; and does what else is due at a tick."
   (let ((now (milliseconds))
         (late '()))                     ; those whose handlers have run for too long
     (with-engine (engine)
-      (let ((drained-p (drain-over-p engine now))
-            (trouble (trouble engine :accept)))
-        (setf (engine-overloaded-p engine)
-              (and (running-p engine)
-                   (or (and trouble (eq :exhausted (accept-failure-kind trouble)))
-                       (and (full-p engine)
-                            (or (engine-queue engine)
-                                (pending-connection-p (engine-listener engine)))))
-                   t))
-        (dolist (worker (engine-workers engine))
-          (let ((connection (worker-connection worker))
-                (idle-p (eq (worker-state worker) :keep-alive)))
-            (when connection
-              (cond ((and (overdue-p connection now) (awaits-p connection :handler))
-                     (push connection late))
-                    ;; One that is to be served at its deadline has a worker, which looks after the
-                    ;; time itself, and may be late.
-                    ((and (overdue-p connection now) (not (awaits-p connection :pause :deferred)))
-                     (end-awaited engine worker (connection-deadline-kind connection)))
-                    ((not idle-p))
-                    (drained-p
-                     (shut-down (connection-handle connection) :input))
-                    ((and (engine-overloaded-p engine)
-                          (> (worker-milliseconds worker) *overload-idle-milliseconds*))
-                     (end-awaited engine worker :evicted))))))))
+      (setf (engine-overloaded-p engine)
+            (and (running-p engine)
+                 (or (trouble engine :accept)
+                     (and (full-p engine)
+                          (or (engine-queue engine)
+                              (pending-connection-p (engine-listener engine)))))))
+      (dolist (worker (engine-workers engine))
+        (let* ((connection (worker-connection worker))
+               (idle-p (eq (worker-state worker) :keep-alive)))
+          (cond ((null connection))
+                ((and (overdue-p connection now) (awaits-p connection :handler))
+                 (push connection late))
+                ;; One that is to be served at its deadline has a worker, which looks after the time
+                ;; itself, and may be late.
+                ((and (overdue-p connection now) (not (awaits-p connection :pause :deferred)))
+                 (end-awaited engine worker (connection-deadline-kind connection)))
+                ((not idle-p))
+                ((drain-over-p engine now)
+                 (shut-down (connection-handle connection) :input))
+                ((and (engine-overloaded-p engine)
+                      (> (worker-milliseconds worker) *overload-idle-milliseconds*))
+                 (end-awaited engine worker :evicted))))))
     (dolist (connection late)
       (time-out-handler (engine-service engine) connection)))
-  (maintain-pool engine)
-  (make-workers engine #'timer-worker-missing-p 1))
+  (maintain-pool engine))
 
 (defun end-awaited (engine worker kind)
   "Ends the reads of the connection of WORKER because of KIND; its writes too, unless WORKER only
@@ -318,13 +286,13 @@ waits for input, so that it can still tell its peer why.  Under the lock."
     (shut-down (connection-handle connection)
                (if (eq (worker-state worker) :keep-alive) :input (direction-to-end connection)))))
 
-(defmethod end-input ((engine blocking-engine) &rest states)
+(defmethod end-input ((engine blocking-engine))
   (with-engine (engine)
     (dolist (worker (engine-workers engine))
-      (when (and (worker-connection worker) (member (worker-state worker) states))
+      (when (worker-connection worker)
         (shut-down (connection-handle (worker-connection worker)) :input)))))
 
 (defmethod wake-from-client ((engine blocking-engine) connection direction)
   (with-engine (engine)
     (when (find connection (engine-workers engine) :key #'worker-connection)
-      (shut-down (connection-handle connection) (if (eq :input direction) :input :io)))))
+      (shut-down (connection-handle connection) direction))))

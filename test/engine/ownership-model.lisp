@@ -8,7 +8,7 @@
 ;;; An exhaustive search of what can happen to two connections that have the same descriptor number,
 ;;; one after the other, while two workers, the sentinel and a hard stop deal with them and their
 ;;; clients send octets and end.  Every order of the steps is tried.  What an event makes of an
-;;; ownership is asked of the engine's own table.
+;;; ownership is asked of the engine's own function.
 ;;;
 ;;; A step is what happens at once: one access to shared memory, or one call of the system.  The
 ;;; kernel is modelled as epoll(7) describes edge-triggered watching: an arrival makes an event
@@ -44,6 +44,13 @@
       :forget :end :close :unwatch :forget-given :leave
       :claim :claimed :requeue :queue :shut)
     "Where a thread can be.")
+
+  (defparameter *ownership-bits* '(:owned :arrived :read-closed :closed)
+    "The bits of an ownership, the lowest first.")
+
+  (defun ownership-word (&rest bits)
+    "The ownership in which BITS are set."
+    (loop for bit in bits sum (ash 1 (position bit *ownership-bits*))))
 
   (defun model-place (name)
     (position name *model-places*))
@@ -157,16 +164,16 @@
   (svref *world* (cdr *thread*)))
 
 (defparameter *model-changes*
-  (loop for (event) in *ownership-rules*
+  (loop for event in '(:ready :ready-over :claim :park :end)
         collect event
-        collect (ownership-changes event))
-  "For each event what the engine's table makes of each ownership.")
+        collect (coerce (loop for word below 16 collect (next-ownership event word)) 'vector))
+  "For each event what the engine makes of each ownership.")
 
 (defun model-event (event connection)
   "EVENT happens to the ownership of CONNECTION, which was as the value tells."
   (let ((before (model-word *world* connection)))
     (setf (model-word *world* connection)
-          (aref (the ownership-changes (getf *model-changes* event)) (the fixnum before)))
+          (svref (getf *model-changes* event) (the fixnum before)))
     before))
 
 (defmacro bits-p (word &rest bits)

@@ -9,7 +9,6 @@
   "One client.  Its owner alone writes the slots, save OWNERSHIP, and WATCHED, which changes under
 the lock of QUEUE.  The sentinel and who makes statistics read them all: what these see may be of
 different moments."
-  (queued 0 :type fixnum)               ; for how many milliseconds it was in the engine's queue
   ;; The socket of CONNECTION, as the platform's functions take it; NIL where it has a descriptor
   ;; and nobody has wanted a socket yet.
   (socket nil)
@@ -46,9 +45,7 @@ different moments."
   (input nil :type (member nil :read :missed))
   ;; :ANSWER while it is parked, or about to be, until somebody has an answer for it; :TURN while it
   ;; is queued for a worker, with requests that may have come; else NIL.
-  (awaiting nil :type (member nil :answer :turn))
-  ;; It was answered for the last time, and waits for its peer's end: its input is dropped.
-  (lingers-p nil))
+  (awaiting nil :type (member nil :answer :turn)))
 
 (defun connection-handle (connection)
   "What the functions of the platform that take sockets take for CONNECTION: its descriptor, or its
@@ -68,21 +65,11 @@ if the peer has left."
   "The parts of answers that CONNECTION has not sent, a list; see SEND-QUEUE-PARTS."
   (send-queue-parts (connection-queue connection)))
 
-(defun milliseconds-queued (connection)
-  "For how many milliseconds, an integer, the input of CONNECTION has waited for a worker, which has
-just read it; 0 where that is not known."
-  (let ((descriptor (connection-descriptor connection)))
-    (cond ((and (plusp (connection-served connection)) (not (connection-parkable-p connection)))
-           0)                           ; it has a worker of its own
-          ((minusp descriptor) (connection-queued connection))
-          ;; It may have waited in the kernel, too.
-          (t (or (quiet-milliseconds descriptor) (connection-queued connection))))))
-
 (defun unfinished-p (connection)
   "True if the peer of CONNECTION may not have got its answer yet, or a worker is to look at it."
   (or (connection-output connection)
       (connection-outcome connection)
-      (connection-lingers-p connection)
+      (awaits-p connection :linger)     ; it was answered for the last time
       (connection-awaiting connection)))
 
 (defun given-away-outcome (connection)
@@ -124,6 +111,7 @@ NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."
 
 (defun awaits-p (connection &rest kinds)
   "True if the last deadline of CONNECTION is of one of KINDS."
+  (declare (dynamic-extent kinds))
   (and (member (connection-deadline-kind connection) kinds) t))
 
 (defun direction-to-end (connection)
@@ -136,7 +124,7 @@ where its peer owes the beginning of a request, since an answer may still be on 
     (and deadline (< deadline now))))
 
 ;;; Ownership: which thread may touch a connection of the ready engine.  One word of bits says so.
-;;; It changes only by compare-and-set, and only as *OWNERSHIP-RULES* say.
+;;; It changes only by compare-and-set, and only as NEXT-OWNERSHIP says.
 ;;;
 ;;;   bit            meaning
 ;;;   :owned         one thread, the owner, may read and close it; otherwise it is parked
@@ -168,97 +156,75 @@ where its peer owes the beginning of a request, since an answer may still be on 
 ;;; No thread is interrupted while it owns a connection, except where functions of programs run: a
 ;;; worker defers interrupts, and every other thread owns connections only within AS-OWNER.
 
-(eval-when (:compile-toplevel :load-toplevel :execute)
-  (defparameter *ownership-bits* '(:owned :arrived :read-closed :closed)
-    "The bits of an ownership, the lowest first.")
-
-  (defparameter *ownership-rules*
-    ;;            these are set      set                     clear
-    '((:ready      ((:closed))
-                   ((:owned)         (:arrived))
-                   (()               (:owned)))
-      (:ready-over ((:closed))
-                   ((:owned)         (:arrived :read-closed))
-                   (()               (:owned :read-closed)))
-      (:claim      ((:closed))
-                   ((:owned))
-                   (()               (:owned)))
-      (:park       ((:owned :arrived) ()                     (:arrived))
-                   ((:owned)         ()                      (:owned)))
-      (:end        ((:owned)         (:closed)               (:owned :arrived))))
-    "The rules for each event.  The first rule whose bits are all set applies.  If no rule applies,
-nothing changes.")
-
-  (defun ownership-word (&rest bits)
-    "The ownership in which BITS are set."
-    (loop for bit in bits sum (ash 1 (position bit *ownership-bits*)))))
-
 (deftype ownership ()
-  `(unsigned-byte ,(length *ownership-bits*)))
+  '(unsigned-byte 4))
 
-(deftype ownership-changes ()
-  "For each ownership the next one."
-  `(simple-array (unsigned-byte 8) (,(ash 1 (length *ownership-bits*)))))
+(defconstant +owned+ 1)
+(defconstant +arrived+ 2)
+(defconstant +read-closed+ 4)
+(defconstant +closed+ 8)
 
-(defun ownership-changes (event)
-  "A vector: for each ownership, the one that follows after EVENT."
-  (let* ((size (ash 1 (length *ownership-bits*)))
-         (changes (make-array size :element-type '(unsigned-byte 8))))
-    (dotimes (before size changes)
-      (setf (aref changes before)
-            (loop for (condition set clear) in (rest (assoc event *ownership-rules*))
-                  for needed = (apply #'ownership-word condition)
-                  when (= needed (logand needed before))
-                    return (logior (logandc2 before (apply #'ownership-word clear))
-                                   (apply #'ownership-word set))
-                  finally (return before))))))
+(declaim (inline next-ownership))
+(defun next-ownership (event ownership)
+  "The ownership that follows OWNERSHIP after EVENT, a keyword."
+  (declare (type ownership ownership))
+  (let ((owned-p (logtest +owned+ ownership)))
+    (ecase event
+      (:park
+       (if (logtest +arrived+ ownership)
+           (logandc2 ownership +arrived+)
+           (logandc2 ownership +owned+)))
+      (:end
+       (if owned-p
+           (logior +closed+ (logandc2 ownership (logior +owned+ +arrived+)))
+           ownership))
+      ((:ready :ready-over :claim)
+       (cond ((logtest +closed+ ownership) ownership)
+             ((not owned-p)
+              (logior +owned+ ownership (if (eq event :ready-over) +read-closed+ 0)))
+             ((eq event :claim) ownership)
+             (t
+              (logior +arrived+ ownership (if (eq event :ready-over) +read-closed+ 0))))))))
 
 (defmacro change-ownership (connection event)
   "Changes the ownership of CONNECTION atomically as EVENT, a keyword, demands.  Returns the
 ownership from before."
-  (let ((changes (gensym "CHANGES")) (ownership (gensym "OWNERSHIP")))
-    `(let ((,changes (load-time-value (ownership-changes ,event) t)))
-       (declare (type ownership-changes ,changes))
-       ;; Also where nothing changes.  The reporter of an event and the owner that reads the input
-       ;; must not both miss the other's act; an atomic instruction orders the two.
-       (loop for ,ownership of-type ownership = (connection-ownership ,connection)
-             until (compare-and-set (connection-ownership ,connection) ,ownership
-                                    (aref ,changes ,ownership))
-             finally (return ,ownership)))))
-
-(defmacro ownership-test (ownership &rest bits)
-  "True when one of BITS, keywords, is set in OWNERSHIP."
-  `(logtest ,(apply #'ownership-word bits) (the ownership ,ownership)))
+  ;; Also where nothing changes.  The reporter of an event and the owner that reads the input must
+  ;; not both miss the other's act; an atomic instruction orders the two.
+  `(loop for before of-type ownership = (connection-ownership ,connection)
+         until (compare-and-set (connection-ownership ,connection) before
+                                (next-ownership ,event before))
+         finally (return before)))
 
 (declaim (inline parked-p owned-p gone-p))
 (defun parked-p (connection)
   "True when nobody owns CONNECTION, and it is not closed."
-  (not (ownership-test (connection-ownership connection) :owned :closed)))
+  (not (logtest (logior +owned+ +closed+) (connection-ownership connection))))
 
 (defun owned-p (connection)
   "True when somebody owns CONNECTION."
-  (ownership-test (connection-ownership connection) :owned))
+  (logtest +owned+ (connection-ownership connection)))
 
 (defun gone-p (connection)
   "True when CONNECTION was closed or given away."
-  (ownership-test (connection-ownership connection) :closed))
+  (logtest +closed+ (connection-ownership connection)))
 
 (defun peer-ended-p (connection)
   "True when the kernel has reported that the peer of CONNECTION will send no more, or is gone; only
 where CONNECTION-PARKABLE-P is true."
-  (ownership-test (connection-ownership connection) :read-closed))
+  (logtest +read-closed+ (connection-ownership connection)))
 
 (defun become-owner (connection over-p)
   "Records the kernel's report that CONNECTION is ready and, if OVER-P, that its input has ended.
 True if the caller owns CONNECTION now; otherwise its owner will look again."
-  (not (ownership-test (if over-p
-                           (change-ownership connection :ready-over)
-                           (change-ownership connection :ready))
-                       :owned :closed)))
+  (not (logtest (logior +owned+ +closed+)
+                (if over-p
+                    (change-ownership connection :ready-over)
+                    (change-ownership connection :ready)))))
 
 (defun claim-parked (connection)
   "True when CONNECTION was parked, and the caller owns it now."
-  (not (ownership-test (change-ownership connection :claim) :owned :closed)))
+  (not (logtest (logior +owned+ +closed+) (change-ownership connection :claim))))
 
 (defmacro as-owner (taking &body body)
   "Evaluates TAKING, a form that takes a connection by CLAIM-PARKED or BECOME-OWNER.  If that is
@@ -287,14 +253,11 @@ worker that handles an event defers interrupts already, and needs no AS-OWNER."
 (defun enter-connection (table connection)
   "Enters CONNECTION in TABLE for its descriptor, and gives it a generation that no late event has."
   (with-lock-briefly ((table-lock table))
-    (let* ((descriptor (connection-descriptor connection))
-           (connections (table-connections table))
-           (size (length connections)))
-      (loop while (>= descriptor size)
-            do (setf size (* 2 size)))
-      (when (> size (length connections))
+    (let ((descriptor (connection-descriptor connection)))
+      (when (>= descriptor (length (table-connections table)))
         (set-published (table-connections table)
-                       (replace (make-array size :initial-element nil) connections)))
+                       (replace (make-array (* 2 descriptor) :initial-element nil)
+                                (table-connections table))))
       (setf (connection-generation connection)
             (setf (table-generation table) (ldb (byte 30 0) (1+ (table-generation table)))))
       (set-published (svref (table-connections table) descriptor) connection))))

@@ -54,8 +54,8 @@
   ;; How many workers of ENGINE may wait for clients at a time, an integer above 0; :HALF of the
   ;; thread limit; or NIL for no limit.  See WAIT-FOR-CLIENT.
   (waiting-limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half)))
-  ;; For how many seconds a connection of ENGINE may idle, a real, or NIL for no limit.
-  (idle-seconds nil :type (or null real) :read-only t)
+  ;; How many milliseconds a connection may wait for its next request; NIL for no limit.
+  (idle nil :type (or null fixnum) :read-only t)
   ;; Guards all slots below.  Held for a few instructions only, never while something is waited
   ;; for or the service is called.
   (lock (bt:make-lock "engine") :read-only t)
@@ -73,10 +73,9 @@
   (suspended '() :type list)            ; workers, the one suspended last first
   (queue '() :type list)                ; accepted connections without a worker, oldest first
   (client-waits '() :type list)         ; of its workers, for clients, the latest first
-  (overloaded-p nil)                    ; a connection waits for a worker and none is free
+  (overloaded-p nil)                    ; a connection waits for a worker, and each has one
   (timers (make-timers) :read-only t)
-  ;; How many connections each address, an integer, has open, under another lock; no number is 0.
-  (addresses-lock (bt:make-lock "addresses") :read-only t)
+  ;; How many connections each address, an integer, has open; no number is 0.
   (addresses (make-hash-table) :read-only t)
   ;; Moments and counts
   (started nil)                         ; in MILLISECONDS
@@ -120,13 +119,18 @@
   "For how long WORKER has been in its state."
   (- (milliseconds) (worker-since worker)))
 
+(defun milliseconds-queued (connection)
+  "For how many milliseconds, an integer, the input of CONNECTION has waited for a worker, which has
+just read it; 0 where that is not known."
+  (let ((descriptor (connection-descriptor connection)))
+    (cond ((and (plusp (connection-served connection)) (not (connection-parkable-p connection)))
+           0)                           ; it has a worker of its own
+          ((minusp descriptor) (- (worker-since *worker*) (connection-opened connection)))
+          (t (or (quiet-milliseconds descriptor) 0))))) ; it may have waited in the kernel, too
+
 (defun current-engine ()
   "The engine that the current thread, a worker, belongs to; else NIL."
   (and *worker* (worker-engine *worker*)))
-
-(defun inside-worker-p (engine)
-  "True in the threads of the workers of ENGINE."
-  (eq engine (current-engine)))
 
 (defmacro with-engine ((engine) &body body)
   "Runs BODY, which is short and waits for nothing, under the lock of ENGINE.  No interrupt, nor
@@ -180,24 +184,21 @@ CONNECTION, which defers interrupts until it has recorded the other owner."))
 
 (defgeneric wake-from-client (engine connection direction)
   (:documentation "Shuts down the connection CONNECTION of ENGINE if a worker still has it, so
-that the worker wakes.  DIRECTION is :INPUT, so that the client can still be told why, or
-:OUTPUT, which ends both halves.  The value does not matter."))
+that the worker wakes.  DIRECTION is :INPUT, so that the client can still be told why, or :IO.  The
+value does not matter."))
 
 (defgeneric leave-listener (engine)
   (:documentation "Wakes the workers of ENGINE that wait for its listener.  Called once,
 when ENGINE accepts nothing more."))
 
-(defgeneric end-input (engine &rest states)
-  (:documentation "Lets the connections of ENGINE in one of STATES, :KEEP-ALIVE, :SERVING or
-:WRITING, read nothing more."))
+(defgeneric end-input (engine)
+  (:documentation "Lets the connections of ENGINE read nothing more, and ends those without a
+worker."))
 
-(defgeneric wake-workers (engine)
-  (:documentation "Makes the workers of ENGINE that wait for something look around.")
-  (:method ((engine engine))))
-
-(defgeneric resume-all-deferred (engine)
-  (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED
-served: the phase of ENGINE has changed.  A worker that has its own connection looks itself.")
+(defgeneric show-phase (engine)
+  (:documentation "Makes the workers of ENGINE that wait for something look around, and has all
+connections served that have waited since SERVE returned :DEFERRED: the phase of ENGINE has changed.
+A worker that has its own connection looks itself.")
   (:method ((engine engine))))
 
 ;;; Its numbers and its phase
@@ -259,8 +260,7 @@ connections wait for a worker."
 
 (defun keeps-connections-p (engine)
   "True if the connections of ENGINE should be kept after the replies that are sent now."
-  (and (eq :running (engine-phase engine))
-       (not (or (engine-overloaded-p engine) (engine-troubles engine)))))
+  (and (welcoming-p engine) (not (winding-down-p engine))))
 
 ;;; Calls of the service whose errors only count, and what else may fail in a thread of an engine
 
@@ -313,13 +313,12 @@ failure of it is only counted."
 
 (defun note-trouble (engine kind condition &optional (control "~A"))
   "Counts a failure of ENGINE, and logs CONTROL with CONDITION, unless the last one of KIND, a
-keyword, was of the same type, and lasts: true then."
+keyword, was of the same type, and lasts."
   (let ((before (with-engine (engine)
                   (incf (engine-failed engine))
                   (shiftf (getf (engine-troubles engine) kind) condition))))
-    (or (and before (equal (type-of before) (type-of condition)))
-        (progn (log-message engine :error control condition)
-               nil))))
+    (unless (and before (equal (type-of before) (type-of condition)))
+      (log-message engine :error control condition))))
 
 (defun forget-trouble (engine kind)
   "Notes that the trouble of KIND with ENGINE is over."
@@ -336,16 +335,14 @@ keyword, was of the same type, and lasts: true then."
 (defun thread-made-p (engine function)
   "Calls FUNCTION, which makes a thread for ENGINE.  NIL if it could not: that is counted, and
 logged unless it was before.  No thread is made then before a tick has passed."
-  (handler-case (call-making-thread function)
+  (handler-case (progn (call-making-thread function)
+                       (forget-trouble engine :threads)
+                       t)
     ((or error storage-condition) (condition)
       (setf (engine-launch-failed-p engine) t)
       (note-trouble engine :threads condition
                     "A thread could not be made, and is tried again: ~A")
-      nil)
-    (:no-error (&rest values)
-      (declare (ignore values))
-      (forget-trouble engine :threads)
-      t)))
+      nil)))
 
 (defun call-in-thread (engine name function)
   "Has a new thread called NAME, a string, call FUNCTION, without arguments, for the service of
@@ -355,18 +352,17 @@ unless it was before; for a moment from then on, without an attempt; and once th
     (thread-made-p engine (lambda () (bt:make-thread function :name name)))))
 
 ;;; How many connections each address has open.  The service says which addresses count, and up to
-;;; which number; most services say that none does, and then the lock is never taken.  A connection
+;;; which number; most services say that none does.  A connection
 ;;; is counted when it is accepted, or when its service has learnt for whom a proxy has made it,
 ;;; until NOTE-CLOSED, whatever has ended it.
 
 (defun leave-address (engine connection)
   "Ends the count of CONNECTION of ENGINE for its address, if it is counted."
-  (when (connection-address connection)
-    (with-lock-briefly ((engine-addresses-lock engine))
-      (let ((table (engine-addresses engine))
-            (address (shiftf (connection-address connection) nil)))
-        (when (and address (zerop (decf (gethash address table))))
-          (remhash address table))))))
+  (let ((address (shiftf (connection-address connection) nil)))
+    (when address
+      (with-engine (engine)
+        (when (zerop (decf (gethash address (engine-addresses engine))))
+          (remhash address (engine-addresses engine)))))))
 
 (defun enter-address (engine connection)
   "Counts CONNECTION of ENGINE, which the caller owns, for the address that its service tells, and
@@ -376,16 +372,15 @@ counted then, and the caller is to refuse it.  True also where the service tells
   (multiple-value-bind (limit address) (counting-failures (engine nil)
                                          (address-limit (engine-service engine) connection))
     (or (null limit)
-        (with-lock-briefly ((engine-addresses-lock engine))
+        (with-engine (engine)
           (when (< (gethash address (engine-addresses engine) 0) limit)
             (incf (gethash address (engine-addresses engine) 0))
-            (setf (connection-address connection) address)
-            t)))))
+            (setf (connection-address connection) address))))))
 
 (defun note-closed (engine connection)
   "Notes that CONNECTION, which ENGINE has counted as open, no longer is."
   (counter-add (engine-open engine) -1)
-  (counter-add (engine-sent engine) (send-queue-sent (connection-queue connection)))
+  (counter-add (engine-sent engine) (count-sent (connection-queue connection)))
   (leave-address engine connection))
 
 ;;; Accepting

@@ -42,10 +42,7 @@ listener cannot be watched; and leaves nothing behind."
         (finalize-classes)
         (with-listener (engine) (acquire-resources engine)) ; unless another thread stops it
         (make-workers engine #'worker-missing-p)
-        (wait-for-change engine nil (lambda ()
-                                      (or (zerop (pool-size engine))
-                                          (plusp (worker-count engine
-                                                               :waiting :serving :active)))))
+        (wait-for-change engine nil (lambda () (zerop (worker-count engine :starting))))
         (when (zerop (pool-size engine))
           (error (or (trouble engine :threads) 'no-workers)))
         (call-making-thread (lambda ()
@@ -93,8 +90,7 @@ arrive, and holds no more.")
   (and (zerop (open-count engine))
        (zerop (busy-count engine))
        ;; A worker in an accept may have got a connection already.
-       (zerop (worker-count engine :starting :waiting))
-       (null (engine-queue engine))))
+       (zerop (worker-count engine :starting :waiting))))
 
 (defun drain (engine left)
   "Has every request that has come to ENGINE answered, as long as LEFT, a function, returns a number
@@ -103,7 +99,7 @@ of seconds above 0, or NIL for no limit.  True if that succeeded."
            (wait-for-change engine (min seconds (or (funcall left) seconds))
                             (lambda () (not (draining-p engine))))))
     (when (advance-phase engine :draining)
-      (resume-all-deferred engine)
+      (show-phase engine)
       (let ((held (if (with-listener (engine) (admit-held (engine-listener engine)))
                       *held-seconds*
                       0)))
@@ -139,7 +135,7 @@ worker that had to be left behind, which ends with its request; and, when SOFT, 
 connection without a worker that lacks an answer, or a part of one, as LIST-ENGINE-CONNECTIONS has
 them.  Timers that are pending when the requests are served are dropped.  Signals STOP-FROM-WORKER
 in a worker of ENGINE."
-  (when (inside-worker-p engine)
+  (when (eq engine (current-engine))
     (error 'stop-from-worker))
   (when (and soft (plusp delay))
     (advance-phase engine :leaving)
@@ -152,14 +148,14 @@ in a worker of ENGINE."
                                            (member (getf connection :state)
                                                    '(:deferred :writing :queued)))
                                          (list-engine-connections engine)))))
-    (flet ((end-some-input (&rest states)
+    (flet ((end-all-input ()
              (unless (process-exits-p)  ; programs are told of the end of each connection
-               (apply #'end-input engine states))))
+               (end-input engine))))
       (advance-phase engine :stopping)
-      (wake-workers engine)             ; or suspended ones would never learn of it
+      (show-phase engine)               ; or suspended workers would never learn of it
       (end-accepting engine)
       (close-timers (engine-timers engine))
-      (end-some-input :keep-alive)
+      (end-all-input)
       ;; Threads that only wait leave by themselves: one that is destroyed while it comes or goes
       ;; might take a lock with it.  Each thread that stops ENGINE waits for them: else it might
       ;; close the listener before.
@@ -171,27 +167,25 @@ in a worker of ENGINE."
             (unless (member thread (list nil (bt:current-thread)))
               (handler-case (destroy-thread thread)
                 (error () nil))))))     ; it ended by itself
-      (unless drained-p
-        (end-some-input :keep-alive :serving :writing)
-        (dolist (connection (with-engine (engine)
-                              (shiftf (engine-queue engine) '())))
-          (note-closed engine connection)
-          (close-socket (connection-handle connection)))
-        (when soft                      ; its time is over, or another thread has cut it short
-          (setf left (constantly 0))))
+      (dolist (connection (with-engine (engine)
+                            (shiftf (engine-queue engine) '())))
+        (note-closed engine connection)
+        (close-socket (connection-handle connection)))
+      (when (and soft (not drained-p))  ; its time is over, or another thread has cut it short
+        (setf left (constantly 0)))
       (wait-for-change engine (funcall left) (lambda () (zerop (pool-size engine))))
       (when (advance-phase engine :stopped)
         (with-engine (engine)
           (setf (engine-stopped engine) (milliseconds))
           (notify-sentinel engine)))
       ;; For connections that RESUME-CONNECTION has parked meanwhile; later it ends them itself.
-      (end-some-input :keep-alive :writing))
-    (let* ((seconds (funcall left))
-           (left (countdown (and seconds (max *least-stop-seconds* seconds))))
-           (sentinel (engine-sentinel engine)))
-      (when sentinel
-        (join-thread sentinel (funcall left)))
-      (join-exited-threads engine (funcall left)))
+      (end-all-input))
+    ;; A thread that goes on, in code that the program has put around its life, is left.
+    (loop with seconds = (funcall left)
+          with left = (countdown (and seconds (max *least-stop-seconds* seconds)))
+          for thread in (cons (engine-sentinel engine) (engine-exited engine))
+          when thread
+            do (join-thread thread (funcall left)))
     (with-engine (engine)
       (append (loop for worker in (engine-workers engine)
                     for state = (worker-state worker)

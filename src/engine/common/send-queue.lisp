@@ -62,18 +62,17 @@
   ;; octets left, and returns what SEND-OCTETS does; or NIL.
   (sender nil :type (or null function))
   (sender-lock nil :read-only t)        ; held by a thread that waits in SENDER; or NIL
-  (connection nil)                      ; and what arms its poller for output, a function of that;
-  (arm nil :type (or null function))    ; or NIL
+  (arm nil :type (or null function))    ; has a poller make an event when there is room; or NIL
   ;; The demands on the peer, see LIMIT-TAKING.
   (milliseconds nil :type (or null fixnum))
   (rate nil :type (or null (integer 1)))
   ;; How the peer takes its time, see TAKER-GIVEN-UP-P.
   (since nil :type (or null fixnum))    ; when the wait for it began; NIL while nothing waits
-  (owed nil :type (or null fixnum))     ; octets that it had yet to take at the last look, if known
+  (began 0 :type fixnum)                ; how many octets it had taken by then
   (moved 0 :type fixnum)                ; when it took some last, or the wait began
-  (taken 0 :type fixnum)                ; how many octets it took since it began
-  ;; How many octets of SEND-QUEUE were sent since they were counted last; see COUNT-REQUEST.
-  (sent 0 :type fixnum)
+  (taken 0 :type fixnum)                ; how many octets it had taken at the last look
+  (sent 0 :type fixnum)                 ; how many octets the socket has taken; see COUNT-SENT
+  (counted 0 :type fixnum)              ; how many of them were counted
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
   (mark 0 :type index)                  ; when at most half of it waits, these functions, without
   (on-room '() :type list)              ; arguments, are called once, and those that wait are woken
@@ -105,8 +104,6 @@ MAKE-ROOM-FOR-OUTPUT."
         (setf (file-part-queued-p part) t))
       (hold-memory queue (part-memory part))
       (incf size (- (part-end part) (part-position part))))
-    (when (send-queue-owed queue)
-      (incf (send-queue-owed queue) size))
     (incf (send-queue-size queue) size))
   (if (send-queue-parts queue)
       (setf (cdr (send-queue-last queue)) parts)
@@ -127,13 +124,17 @@ whole.  With the last one, the wait for the peer ends."
              (drop-parts (list (pop (send-queue-parts queue))))
              (hold-memory queue (- (part-memory part))))
         finally (setf (send-queue-last queue) '() ; or it would keep what was sent alive
-                      (send-queue-since queue) nil
-                      (send-queue-owed queue) nil)))
+                      (send-queue-since queue) nil)))
+
+(defun count-sent (queue)
+  "How many octets of QUEUE were sent since the last call."
+  (- (send-queue-sent queue)
+     (shiftf (send-queue-counted queue) (send-queue-sent queue))))
 
 (defun arm-for-output (queue)
   "Makes an event when the socket of QUEUE takes octets again, if a poller watches it."
   (when (send-queue-arm queue)
-    (funcall (send-queue-arm queue) (send-queue-connection queue))))
+    (funcall (send-queue-arm queue))))
 
 (defun send-parts (queue)
   "Sends what waits in QUEUE, as far as its descriptor takes it now.  Returns an error number, after
@@ -314,22 +315,21 @@ second, an integer.  Either is NIL for no limit."
 wait, has taken.  The first look begins a wait.  True if it has taken too few by then."
   (with-send-queue (queue)
     (when (and (send-queue-parts queue) (not (send-queue-dead-p queue)))
-      (let* ((unsent (unsent-octets (send-queue-descriptor queue))) ; by the kernel, if it says
-             (owed (if (minusp unsent) nil (+ unsent (send-queue-size queue))))
-             (before (shiftf (send-queue-owed queue) owed))
-             (taken (if (and owed before) (max 0 (- before owed)) 0))
-             (milliseconds (send-queue-milliseconds queue))
-             (rate (send-queue-rate queue)))
+      ;; The kernel says how many are unsent, where it can.
+      (let ((taken (- (send-queue-sent queue)
+                      (max 0 (unsent-octets (send-queue-descriptor queue)))))
+            (milliseconds (send-queue-milliseconds queue))
+            (rate (send-queue-rate queue)))
         (cond ((null (send-queue-since queue))
                (setf (send-queue-since queue) now
                      (send-queue-moved queue) now
-                     (send-queue-taken queue) 0))
-              ((plusp taken)
-               (setf (send-queue-moved queue) now)
-               (incf (send-queue-taken queue) taken)))
+                     (send-queue-began queue) taken))
+              ((> taken (send-queue-taken queue))
+               (setf (send-queue-moved queue) now)))
+        (setf (send-queue-taken queue) taken)
         (or (and milliseconds
                  (<= (+ (send-queue-moved queue) milliseconds) now))
-            (and rate owed
+            (and rate
                  (<= (+ (send-queue-since queue) (* 1000 *reply-grace*)
-                        (floor (* 1000 (send-queue-taken queue)) rate))
+                        (floor (* 1000 (- taken (send-queue-began queue))) rate))
                      now)))))))

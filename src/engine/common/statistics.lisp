@@ -48,7 +48,7 @@ in microseconds, by its worker.  KIND is an integer from 0 below 48, with a mean
 above."
   (declare (type (mod #.+request-kinds+) kind))
   (incf (connection-served connection))
-  (let ((octets (shiftf (send-queue-sent (connection-queue connection)) 0)))
+  (let ((octets (count-sent (connection-queue connection))))
     (when *worker*
       (let ((sheet (worker-durations *worker*)))
         (declare (type tally-sheet sheet))

@@ -43,10 +43,10 @@ was raised.  Under the lock."
        ;; One that served may have died while all others wait in an accept.  That may make one too
        ;; many, which ends when it is free.
        (or (unserved-queue-p engine)
+           (worker-needed-p engine)
            (and (room-p engine)
-                (or (and (engine-accepting-p engine)
-                         (< (pool-size engine) (engine-standby engine)))
-                    (worker-needed-p engine))))))
+                (engine-accepting-p engine)
+                (< (pool-size engine) (engine-standby engine))))))
 
 (defun retire (worker)
   "Takes WORKER out of its pool.  Under the lock; does nothing the second time."
@@ -150,14 +150,6 @@ each tick."
   (setf (engine-launch-failed-p engine) nil)
   (make-workers engine #'worker-missing-p))
 
-(defun join-exited-threads (engine seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, for the threads of workers of ENGINE that have
-ended.  A thread that goes on, in code that the program has put around its life, is left."
-  (let ((left (countdown seconds)))
-    (dolist (thread (engine-exited engine))
-      (unless (eq thread (bt:current-thread))
-        (join-thread thread (funcall left))))))
-
 (defun call-surviving (engine function)
   "Calls FUNCTION, the work of the sentinel of ENGINE.  True if it succeeds.  A failure is logged,
 unless the last call failed likewise."
@@ -186,13 +178,6 @@ at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true
 ;;; is parked.  In the blocking engine it keeps its thread, and is closed when other connections
 ;;; wait.
 
-(defstruct (client-wait (:include opaque) (:constructor make-client-wait (connection direction))
-                        (:copier nil))
-  "A worker waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT."
-  (connection nil :read-only t)
-  (direction :input :read-only t)
-  (given-up-p nil))
-
 (defun wait-for-client (connection direction function)
   "Calls FUNCTION, which waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT.
 Returns true unless that client was given up meanwhile, because workers wait for too many.  Threads
@@ -205,21 +190,21 @@ that are no workers wait without a limit, and so does a worker if CONNECTION is 
          (limit (if (eq :half (engine-waiting-limit engine))
                     (and threads (max 1 (floor threads 2)))
                     (engine-waiting-limit engine)))
-         (wait (make-client-wait connection direction))
-         (longest nil))
+         (wait (cons connection direction))
+         (longest nil)
+         (waited-p nil))
     (unwind-protect
          (progn
            (with-engine (engine)
              (push wait (engine-client-waits engine))
              (when (and limit (> (length (engine-client-waits engine)) limit))
                (setf longest (first (last (engine-client-waits engine)))
-                     (engine-client-waits engine) (butlast (engine-client-waits engine))
-                     (client-wait-given-up-p longest) t)))
+                     (engine-client-waits engine) (butlast (engine-client-waits engine)))))
            (when longest
-             (count-late engine (if (eq :input (client-wait-direction longest)) :body :write))
-             (wake-from-client engine (client-wait-connection longest)
-                               (client-wait-direction longest)))
+             (count-late engine (if (eq :input (cdr longest)) :body :write))
+             (wake-from-client engine (car longest) (if (eq :input (cdr longest)) :input :io)))
            (funcall function))
       (with-engine (engine)
-        (setf (engine-client-waits engine) (delete wait (engine-client-waits engine)))))
-    (not (client-wait-given-up-p wait))))
+        (setf waited-p (find wait (engine-client-waits engine))
+              (engine-client-waits engine) (delete wait (engine-client-waits engine)))))
+    (and waited-p t)))

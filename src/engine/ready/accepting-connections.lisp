@@ -55,8 +55,7 @@ connections, which the poller will not report."
                          (close-descriptor descriptor)))
            (queue (connection-queue connection))
            (reason nil))
-      (setf (send-queue-connection queue) connection
-            (send-queue-arm queue) (engine-arm engine))
+      (setf (send-queue-arm queue) (lambda () (watch-under-lock engine connection t)))
       (enter-connection (engine-table engine) connection)
       (counter-add (engine-accepted engine) 1)
       (counter-add (engine-open engine) 1)

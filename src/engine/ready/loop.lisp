@@ -65,7 +65,7 @@ other events have their turn.")
                                                             (plain-token token))))
                            (cond ((null connection))
                                  ((become-owner connection (token-hangup-p token))
-                                  (if (connection-lingers-p connection)
+                                  (if (awaits-p connection :linger)
                                       (linger engine connection)
                                       (serve-connection engine worker connection)))
                                  ((connection-output connection)
@@ -283,11 +283,11 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
               (:park
                ;; Read once: an event that is reported afterwards leaves :ARRIVED.
                (let ((ownership (connection-ownership connection)))
-                 (cond ((ownership-test ownership :arrived)
+                 (cond ((logtest +arrived+ ownership)
                         (change-ownership connection :park) ; in vain: it is not :ARRIVED any more
                         :again)
                        ;; The kernel reported this end already; no further event will come.
-                       ((or (ownership-test ownership :read-closed) (not (serving-p engine)))
+                       ((or (logtest +read-closed+ ownership) (not (serving-p engine)))
                         :close)
                        (t
                         (park engine connection)))))
@@ -320,7 +320,7 @@ cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited tim
            (note-trouble engine :watch (error-text (- result))
                          "Connections cannot be parked, and are closed: ~A.")
            :broken)
-          ((ownership-test (change-ownership connection :park) :arrived) :again)
+          ((logtest +arrived+ (change-ownership connection :park)) :again)
           (t
            ;; The last act of a stop has ended the connections that were parked then.
            (when (engine-stopped engine)
@@ -376,11 +376,10 @@ good.  An event comes if it takes more by now.  Returns 0 or minus an error numb
                     (not (peer-ended-p connection)))
                ;; Has it more input than was read?  An owner that got no event has read all.
                (not (or (and (connection-watched connection)
-                             (not (ownership-test (connection-ownership connection) :arrived))
+                             (not (logtest +arrived+ (connection-ownership connection)))
                              (eq :read (connection-input connection)))
                         (<= (drop-octets descriptor 1) 0))))
            (shut-descriptor descriptor :output) ; nothing more will be sent
-           (setf (connection-lingers-p connection) t)
            (set-deadline connection :linger *linger-seconds* (milliseconds))
            (linger engine connection))
           (t
@@ -455,11 +454,3 @@ its worker.  Any thread may call this, and does not wait."
   (when (connection-parkable-p connection)
     (as-owner (become-owner connection nil)
       (requeue-connection engine connection))))
-
-(defmethod resume-all-deferred ((engine ready-engine))
-  (map-connections (lambda (connection)
-                     ;; An owner that finds :ARRIVED looks again.  If the owner has left a moment
-                     ;; ago, AWAITING already shows whether the connection is deferred.
-                     (when (or (owned-p connection) (eq :answer (connection-awaiting connection)))
-                       (resume-connection engine connection)))
-                   (engine-table engine)))

@@ -36,10 +36,7 @@ use.")
                          (:conc-name engine-) (:copier nil))
   "The engine for platforms with pollers.  A parked connection has no thread."
   (poller nil)                          ; NIL before the start
-  (arm nil)                             ; see WATCH-UNDER-LOCK; a function of a connection
   (table (make-table) :type table :read-only t)
-  ;; How many milliseconds a connection may wait for its next request; NIL for no limit.
-  (idle nil :type (or null fixnum) :read-only t)
   (listener-descriptor -1 :type fixnum :read-only t)
   (timer-descriptor -1 :type fixnum)    ; below 0 before the start
   (event-queue '() :type list)          ; see loop.lisp
@@ -98,7 +95,6 @@ use.")
   (let ((listener (engine-listener-descriptor engine))
         (poller (make-poller)))
     (setf (engine-poller engine) poller
-          (engine-arm engine) (lambda (connection) (watch-under-lock engine connection t))
           (engine-processors engine) (or *processors* (processor-count))
           (engine-target engine) (min (engine-processors engine) (engine-standby engine)))
     (flet ((check (result)              ; of a call of the system
@@ -115,7 +111,7 @@ use.")
               (lambda (moment) (arm-timer-descriptor clock moment)))))))
 
 (defmethod release-resources ((engine ready-engine))
-  (end-input engine :keep-alive :writing) ; whatever is left
+  (end-input engine)                    ; whatever is left
   (unless (minusp (engine-timer-descriptor engine))
     (close-descriptor (engine-timer-descriptor engine)))
   (when (engine-poller engine)
@@ -126,30 +122,30 @@ use.")
     (unwatch (engine-poller engine) (engine-listener-descriptor engine))
     (wake-listener (engine-listener engine) 0)))
 
-(defmethod wake-workers ((engine ready-engine))
+(defmethod show-phase ((engine ready-engine))
   (when (engine-poller engine)
     (wake-all (engine-poller engine)))
   (with-engine (engine)
     (notify-sentinel engine)
     (dolist (worker (engine-suspended engine))
-      (bt:condition-notify (ready-worker-resumed worker)))))
-
-(defmethod end-input ((engine ready-engine) &rest states)
-  "Closes those that are parked; makes the owners of others read nothing more."
+      (bt:condition-notify (ready-worker-resumed worker))))
   (map-connections (lambda (connection)
-                     (cond ((as-owner (and (member (if (unfinished-p connection)
-                                                       :writing
-                                                       :keep-alive)
-                                                   states)
-                                           (claim-parked connection))
-                              (drop-connection engine connection)
-                              t))
-                           ((member :serving states)
-                            (shut-if-owned connection :input))))
+                     ;; An owner that finds :ARRIVED looks again.  If the owner has left a moment
+                     ;; ago, AWAITING already shows whether the connection is deferred.
+                     (when (or (owned-p connection) (eq :answer (connection-awaiting connection)))
+                       (resume-connection engine connection)))
+                   (engine-table engine)))
+
+(defmethod end-input ((engine ready-engine))
+  (map-connections (lambda (connection)
+                     (or (as-owner (claim-parked connection)
+                           (drop-connection engine connection)
+                           t)
+                         (shut-if-owned connection :input)))
                    (engine-table engine)))
 
 (defmethod wake-from-client ((engine ready-engine) connection direction)
-  (shut-if-owned connection (if (eq :input direction) :input :io)))
+  (shut-if-owned connection direction))
 
 (defun unseen-p (connection)
   "True if CONNECTION, which has no owner, has not had a worker yet, or waits for its next turn."
@@ -168,7 +164,7 @@ use.")
 (defmethod map-open-connections (function (engine ready-engine))
   (map-connections (lambda (connection)
                      (funcall function connection
-                              (cond ((connection-lingers-p connection) :draining)
+                              (cond ((awaits-p connection :linger) :draining)
                                     ((owned-p connection) :active)
                                     ((connection-output connection) :writing)
                                     ((unseen-p connection) :queued)

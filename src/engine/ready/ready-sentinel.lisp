@@ -343,7 +343,7 @@ if there were any.  The caller owns none of them."
 rest of a request, last those whose peers do not take their output.  True if there were any."
   (evict-connections engine 1/64
                      (lambda (connection)
-                       (cond ((connection-lingers-p connection) 0)
+                       (cond ((awaits-p connection :linger) 0)
                              ((connection-output connection) 2)
                              ((unfinished-p connection) nil)
                              ((awaits-p connection :body) 1)

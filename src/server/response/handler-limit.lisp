@@ -91,7 +91,7 @@ handler's reply is not to be sent."
               (stream-error () nil)))) ; the client is gone
         (when (member claim '(:running :replying))
           (count-late engine :handler)
-          (wake-from-client engine connection :output))
+          (wake-from-client engine connection :io))
         (let ((function (take-timeout-function exchange)))
           ;; FUNCTION may wait, and all workers may be those that it is to free.
           (unless (or (null function)
