@@ -301,10 +301,11 @@ it is still to end.  One with input that no worker had time for is left to the w
            (requeue-connection engine connection))
           (t
            (when kind
-             (count-late engine kind)
-             (setf (connection-deadline-kind connection) kind))
+             (count-late engine kind))
            (finish-connection engine connection
                               (and (not (unfinished-p connection)) ; else it would land in an answer
+                                   (setf (connection-deadline-kind connection)
+                                         (or kind (connection-deadline-kind connection)))
                                    (notice-given-p engine connection)
                                    :close))))
     t))
