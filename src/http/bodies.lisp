@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
 ;;;; A body decoder finds the content among the octets of a body.  Like the head parser, it gives
-;;;; the same result however the octets are split.  It keeps no octets: around the content, each
-;;;; octet leads from one phase to the next.
+;;;; the same result however the octets are split, and keeps none: it looks again at a line around
+;;;; the content that came in part.
 ;;;;
 ;;;; The decoder checks trailer fields like header fields, and drops them.  RFC 9110, section 6.5.1,
 ;;;; allows that, and a trailer field must not change the meaning of the head.
@@ -13,13 +13,17 @@
 (defconstant +trailer-octets+ (* 8 1024)
   "The maximum number of octets of the trailer fields of one body, with their line ends.")
 
+(defconstant +most-size-digits+ 64
+  "The maximum number of digits of a chunk size, so that no client sends leading zeros for ever.")
+
 (defstruct (body-decoder (:include opaque) (:constructor %make-body-decoder ()) (:copier nil)
                          (:conc-name decoder-))
   "Finds the content of one request; see DECODE-BODY."
-  (phase nil :type symbol)              ; see NEXT-PHASE; NIL after the end of the body
+  ;; What comes next: all content, or the line with the size of a chunk, its content, the line end
+  ;; behind that, a trailer field; NIL after the end of the body.
+  (phase nil :type (member nil :content :size :chunk :chunk-end :trailer))
   (remaining 0 :type content-size)      ; octets of content up to the next phase
   (room 0 :type content-size)           ; octets that further chunks may have
-  (digits 0 :type index)                ; number of digits of the chunk size so far
   (budget 0 :type index))               ; octets that extensions, then trailers, may have
 
 (defun make-body-decoder (framing &optional (limits *default-limits*))
@@ -46,148 +50,135 @@ before the body can end.  A caller that reads that many never waits for octets b
 DECODER has not seen the end of the body."
   (max 1 (min (decoder-remaining decoder) (* 16 1024))))
 
-;;; RFC 9112, section 7.1.1: a recipient MUST ignore unrecognized extensions, and ought to limit
-;;; their total length.
-;;; chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ), where a name is a
-;;; token and a value a token or a quoted-string.  BWS MUST be parsed and removed.
-
-(defparameter *extension-phases*
-  '(:before (:space :before :semicolon :begin)
-    :begin (:space :begin :token :name)
-    :name (:token :name :space :named :semicolon :begin :equals :equals :return :size-feed)
-    :named (:space :named :semicolon :begin :equals :equals)
-    :equals (:space :equals :quote :quoted :token :value)
-    :value (:token :value :space :before :semicolon :begin :return :size-feed)
-    ;; RFC 9110, section 5.6.4: qdtext = HTAB / SP / %x21 / %x23-5B / %x5D-7E / obs-text,
-    ;; quoted-pair = "\" ( HTAB / SP / VCHAR / obs-text )
-    :quoted (:quote :unquoted :backslash :pair :any :quoted)
-    :pair (:any :quoted)
-    :unquoted (:space :before :semicolon :begin :return :size-feed))
-  "For each phase in the extensions of a chunk a plist: which phase follows an octet of which kind.
-:ANY is an octet of a value.")
-
-(defun next-extension-phase (phase octet)
-  "The phase after OCTET in PHASE, one of *EXTENSION-PHASES*; NIL where OCTET is malformed."
-  (let ((phases (getf *extension-phases* phase))
-        (kind (cond ((octet-in-class-p octet +whitespace+) :space)
-                    ((octet-in-class-p octet +token+) :token)
-                    (t (case (code-char octet)
-                         (#\; :semicolon)
-                         (#\= :equals)
-                         (#\" :quote)
-                         (#\\ :backslash)
-                         (#\Return :return))))))
-    (or (getf phases kind)
-        (and (octet-in-class-p octet +value+) (getf phases :any)))))
-
-(defconstant +most-size-digits+ 64
-  "The maximum number of digits of a chunk size, so that no client sends leading zeros for ever.")
-
-(defun next-phase (decoder octet)
-  "The phase of DECODER after OCTET, which is no content."
-  (declare (type body-decoder decoder) (type octet octet) #.*plain-policy*)
-  (flet ((charge (count refusal)
-           (when (< (decoder-budget decoder) count)
-             (refuse refusal))
-           (decf (decoder-budget decoder) count))
-         (in-class-p (class)
-           (octet-in-class-p octet class)))
-    (declare (inline in-class-p))
-    (case (decoder-phase decoder)
+(defun read-chunk-size (decoder octets start end)
+  "Reads the line in OCTETS from START below END that begins a chunk.  Returns the position after
+it, or NIL where more has to come."
+  (declare (type body-decoder decoder) (type octets octets) (type index start end)
+           #.*plain-policy*)
+  (let* ((position start)
+         (size 0)
+         (size-end start))
+    (declare (type index position size-end) (type content-size size))
+    (labels ((octet ()
+               (when (= position end)
+                 (check-budget (- end size-end))
+                 (return-from read-chunk-size nil))
+               (aref octets position))
+             (check-budget (count)
+               (when (> count (decoder-budget decoder))
+                 (refuse :chunk-extensions-too-large)))
+             (skip (class)
+               (setf position (run-end octets position end class)))
+             (next-p (char)
+               (when (= (char-code char) (octet))
+                 (incf position)))
+             (refuse-it (&optional (refusal :malformed-chunk-extension))
+               (refuse-octet (octet) refusal))
+             (skip-token ()
+               (let ((token-start position))
+                 (skip +token+)
+                 (when (= token-start position)
+                   (refuse-it))))
+             (skip-value ()             ; an octet of a quoted string
+               (unless (octet-in-class-p (octet) +value+)
+                 (refuse-it))
+               (incf position)))
       ;; RFC 9112, section 7.1:
       ;; chunk = chunk-size [ chunk-ext ] CRLF chunk-data CRLF, chunk-size = 1*HEXDIG
-      (:size
-       (let ((digit (digit-char-p (code-char octet) 16)))
-         (cond (digit
-                ;; RFC 9112, section 7.1: MUST anticipate large numerals and prevent overflows.
-                (when (or (= +most-size-digits+ (decoder-digits decoder))
-                          (> (decoder-remaining decoder) (ash +most-content+ -4)))
-                  (refuse :body-too-large))
-                (incf (decoder-digits decoder))
-                (setf (decoder-remaining decoder) (+ (* 16 (decoder-remaining decoder)) digit))
-                :size)
-               ((zerop (decoder-digits decoder))
-                (refuse :malformed-chunk-size))
-               ((> (decoder-remaining decoder) (decoder-room decoder))
-                (refuse :body-too-large))
-               (t
-                (decf (decoder-room decoder) (decoder-remaining decoder))
-                (setf (decoder-digits decoder) 0)
-                (if (= octet +carriage-return+)
-                    :size-feed
-                    (let ((phase (next-extension-phase :before octet)))
-                      (unless phase
-                        (refuse-octet octet :malformed-chunk-size))
-                      (charge 1 :chunk-extensions-too-large)
-                      phase))))))
-      (:size-feed
-       (expect-line-feed octet)
-       (cond ((plusp (decoder-remaining decoder)) :chunk)
-             (t
-              (setf (decoder-budget decoder) +trailer-octets+)
-              :trailer)))
-      (:chunk-return
-       (unless (= octet +carriage-return+)
-         (refuse-octet octet :malformed-chunk-end))
-       :chunk-feed)
-      (:chunk-feed
-       (expect-line-feed octet)
-       :size)
-      ;; RFC 9112, section 7.1.2: trailer-section = *( field-line CRLF )
-      (:trailer
-       (cond ((= octet +carriage-return+) :last-feed)
-             ((in-class-p +token+)
-              (charge 1 :trailers-too-large)
-              :trailer-name)
-             (t (refuse-name-end octet t nil))))
-      (:trailer-name
-       (unless (or (in-class-p +token+) (= octet +colon+))
-         (refuse-name-end octet nil nil))
-       (charge 1 :trailers-too-large)
-       (if (= octet +colon+) :trailer-value :trailer-name))
-      (:trailer-value
-       (cond ((in-class-p +value+)
-              (charge 1 :trailers-too-large)
-              :trailer-value)
-             ((= octet +carriage-return+) :trailer-feed)
-             (t (refuse-octet octet :control-in-value))))
-      (:trailer-feed
-       (expect-line-feed octet)
-       (charge 2 :trailers-too-large)
-       :trailer)
-      (:last-feed
-       (expect-line-feed octet)
-       nil)
-      (t
-       (let ((phase (next-extension-phase (decoder-phase decoder) octet)))
-         (unless phase
-           (refuse-octet octet :malformed-chunk-extension))
-         (unless (eq :size-feed phase)
-           (charge 1 :chunk-extensions-too-large))
-         phase)))))
+      (loop for digit = (digit-char-p (code-char (octet)) 16)
+            while digit
+            do (incf position)
+               (setf size-end position)
+               ;; RFC 9112, section 7.1: MUST anticipate large numerals and prevent overflows.
+               (when (or (< +most-size-digits+ (- position start))
+                         (> size (ash +most-content+ -4)))
+                 (refuse :body-too-large))
+               (setf size (+ (* 16 size) digit)))
+      (when (= start size-end)
+        (refuse :malformed-chunk-size))
+      (when (> size (decoder-room decoder))
+        (refuse :body-too-large))
+      ;; RFC 9112, section 7.1.1: a recipient MUST ignore unrecognized extensions, and ought to
+      ;; limit their total length.  BWS MUST be parsed and removed.
+      ;; chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ), where a name is
+      ;; a token and a value a token or a quoted-string.
+      (loop until (= +carriage-return+ (octet))
+            do (skip +whitespace+)
+               (unless (next-p #\;)
+                 (refuse-it (if (= position size-end)
+                                :malformed-chunk-size
+                                :malformed-chunk-extension)))
+               (skip +whitespace+)
+               (skip-token)
+               (let ((name-end position))
+                 (skip +whitespace+)
+                 (cond ((not (next-p #\=))
+                        (setf position name-end))
+                       ((progn (skip +whitespace+)
+                               (next-p #\"))
+                        ;; RFC 9110, section 5.6.4: a backslash, then any octet of a value
+                        (loop until (next-p #\")
+                              do (next-p #\\)
+                                 (skip-value)))
+                       (t
+                        (skip-token)))))
+      (let ((next (line-end-after octets position end))
+            (count (- position size-end)))
+        (check-budget count)
+        (when next
+          (decf (decoder-budget decoder) count)
+          (decf (decoder-room decoder) size)
+          (setf (decoder-remaining decoder) size
+                (decoder-phase decoder) :chunk)
+          (when (zerop size)
+            (setf (decoder-budget decoder) +trailer-octets+
+                  (decoder-phase decoder) :trailer)))
+        next))))
 
 (defun decode-body (decoder octets start end)
   "Finds content in OCTETS from START below END.  Returns three positions: the start of the content,
 its end (equal to the start if there is none), and the end of the octets that DECODER has used.  The
-caller calls again from that third position, with more octets if all were used, until BODY-DONE-P of
-DECODER is true.  DECODER uses no octet after the body.
+caller calls again from that third position until BODY-DONE-P of DECODER is true; with more octets
+if all were used, or, where a line came in part, none.  DECODER uses no octet after the body.
 Signals a PROTOCOL-ERROR with status 400, 413 or 431 as soon as the octets received so far cannot
 become an acceptable body (RFC 9112, section 7.1)."
   (declare (type body-decoder decoder) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (loop
-    (let ((phase (decoder-phase decoder)))
-      (cond ((or (null phase) (= start end))
-             (return (values start start start)))
-            ((or (eq :content phase) (eq :chunk phase))
-             (let* ((size (min (decoder-remaining decoder) (- end start)))
-                    (stop (+ start size)))
-               (when (zerop (decf (decoder-remaining decoder) size))
-                 (setf (decoder-phase decoder) (and (eq :chunk phase) :chunk-return)))
-               (return (values start stop stop))))
-            (t
-             (setf (decoder-phase decoder) (next-phase decoder (aref octets start)))
-             (incf start))))))
+    (let ((phase (decoder-phase decoder))
+          (next nil))
+      (declare (type (or null index) next))
+      (when (or (null phase) (= start end))
+        (return (values start start start)))
+      (ecase phase
+        ((:content :chunk)
+         (let* ((size (min (decoder-remaining decoder) (- end start)))
+                (stop (+ start size)))
+           (when (zerop (decf (decoder-remaining decoder) size))
+             (setf (decoder-phase decoder) (and (eq :chunk phase) :chunk-end)))
+           (return (values start stop stop))))
+        (:size
+         (setf next (read-chunk-size decoder octets start end)))
+        (:chunk-end
+         (unless (= +carriage-return+ (aref octets start))
+           (refuse-octet (aref octets start) :malformed-chunk-end))
+         (when (setf next (line-end-after octets start end))
+           (setf (decoder-phase decoder) :size)))
+        ;; RFC 9112, section 7.1.2: trailer-section = *( field-line CRLF )
+        (:trailer
+         (cond ((= +carriage-return+ (aref octets start))
+                (when (setf next (line-end-after octets start end))
+                  (setf (decoder-phase decoder) nil)))
+               (t
+                (setf next (read-field octets start end nil))
+                (let ((count (- (or next end) start)))
+                  (when (> count (decoder-budget decoder))
+                    (refuse :trailers-too-large))
+                  (when next
+                    (decf (decoder-budget decoder) count)))))))
+      (unless next
+        (return (values start start start)))
+      (setf start next))))
 
 ;;;; The media type of content, and the parts of a multipart form.
 

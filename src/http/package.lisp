@@ -19,8 +19,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:limits-head-seconds #:limits-idle-seconds
    #:limits-connection-requests #:limits-address-connections
    ;; request heads
-   #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
-   #:reset-parser #:forget-head
+   #:parse-head #:request-start #:known-request-line
    #:head #:head-method #:head-uri #:head-protocol
    #:head-headers #:head-header #:head-host #:set-host #:head-framing #:head-keep-alive-p
    #:head-keep-alive-requested-p #:head-upgrade
@@ -31,7 +30,6 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:origin #:origin-address #:origin-port #:origin-scheme #:origin-host #:origin-of-head
    #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-header-due
    #:proxy-header-source #:proxy-header-destination
-   ;; reuse of a connection
    ;; request bodies
    #:body-decoder #:make-body-decoder #:decode-body #:body-done-p #:body-octets-due
    ;; multipart bodies

@@ -1,9 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;;; The parser of request heads goes line by line, and judges a line as soon as its octets tell:
-;;;; where they run out first, it goes on with that line when more have come.  So the decision to
-;;;; refuse a request depends on its octets alone, not on how they were split in transit.  A line is
-;;;; looked at once for each arrival of its octets.
+;;;; The parser of request heads keeps nothing: where a head has come in part, its octets are parsed
+;;;; anew when more have come.  It judges a line as soon as its octets tell.  So the decision to
+;;;; refuse a request depends on its octets alone, not on how they were split in transit.  A client
+;;;; that sends octets one by one costs no more than one that sends as many requests.
 ;;;;
 ;;;; It is strict: if it were more lenient than a proxy in front of it, an attacker could make the
 ;;;; two see different requests.
@@ -12,63 +12,20 @@
   "True to keep the client's spelling of a header field name that has no keyword; NIL to change such
 a name to upper case.  It is set once, before the first request.")
 
-(defstruct (parser (:include opaque) (:constructor make-parser
-                                         (&optional (limits *default-limits*)
-                                          &aux (budget (limits-request-line-octets limits))))
-                   (:copier nil) (:predicate nil))
-  "Reads request heads off a connection, one after the other; see PARSE-HEAD.  A parser holds the
-parsed part of an incomplete head, but none of its octets."
-  (limits *default-limits* :type limits)
-  ;; What has come since the last head: nothing, empty lines or a part of one, or some of a request.
-  (progress :nothing :type (member :nothing :empty-lines :request))
-  (line 0 :type index)                  ; the start of the current line within the head
-  (budget 0 :type index)                ; how many octets the section may have from there on
-  ;; The head as far as it was read; NIL beyond the request line if it was forgotten.
-  (head nil :type (or null head))
-  (fields '() :type list)               ; as SETTLE-HEAD gets them, the last field first
-  (field-count 0 :type index)
-  (seen 0 :type role))                  ; the union of the roles of all fields
-
-(defun reset-parser (parser &optional (limits (parser-limits parser)))
-  "Makes PARSER ready for a new request under LIMITS, and returns PARSER.  The caller needs this
-only to drop an unfinished head, after a PROTOCOL-ERROR, or to change LIMITS between requests."
-  (declare (type parser parser) (type limits limits) #.*plain-policy*)
-  (setf (parser-limits parser) limits
-        (parser-progress parser) :nothing
-        (parser-line parser) 0
-        (parser-budget parser) (limits-request-line-octets limits)
-        (parser-head parser) nil
-        (parser-fields parser) '()
-        (parser-field-count parser) 0
-        (parser-seen parser) 0)
-  parser)
-
-(defun forget-head (parser)
-  "Frees the strings that PARSER has made for an unfinished head, so that a connection that waits
-for the rest of the head holds only its octets.  When the head is complete, PARSER reads the whole
-head again."
-  (declare (type parser parser))
-  (setf (parser-head parser) nil
-        (parser-fields parser) '()))
-
-(defun parser-begun-p (parser)
-  "True if PARSER has seen an octet of a request, not counting empty lines before the request."
-  (eq :request (parser-progress parser)))
-
-(defun parser-fresh-p (parser)
-  "True if PARSER has seen no octet since its last request, not even of an empty line."
-  (eq :nothing (parser-progress parser)))
-
 (defun refuse-octet (octet refusal)
   "Refuses OCTET at the end of a word: a line feed as a bare one, any other octet with REFUSAL."
   (refuse (if (= octet +line-feed+) :bare-line-feed refusal)))
 
-(declaim (inline expect-line-feed))
-(defun expect-line-feed (octet)
-  "Refuses OCTET, which follows a carriage return, unless it is a line feed."
-  ;; RFC 9112, section 2.2: MUST consider an element with a bare CR invalid.
-  (unless (= octet +line-feed+)
-    (refuse :bare-carriage-return)))
+(declaim (inline line-end-after))
+(defun line-end-after (octets position end)
+  "The position after the line end in OCTETS whose carriage return is at POSITION; NIL where END
+comes before.  Refuses a carriage return without a line feed."
+  (declare (type octets octets) (type index position end))
+  (when (< (1+ position) end)
+    ;; RFC 9112, section 2.2: MUST consider an element with a bare CR invalid.
+    (unless (= +line-feed+ (aref octets (1+ position)))
+      (refuse :bare-carriage-return))
+    (the index (+ 2 position))))
 
 (defun refuse-name-end (octet line-start-p first-p)
   "Refuses OCTET, which stands where a colon must follow a field name.  LINE-START-P is true if the
@@ -128,11 +85,11 @@ the position after it, or NIL where more has to come."
     (setf (head-protocol head) (if (= (char-code #\0) (aref octets (+ start 7)))
                                    :http/1.0
                                    :http/1.1)
-          start (1+ stop)))
-  (when (< start end)
-    (expect-line-feed (aref octets start))
-    (let ((uri (head-uri head)))
-      (declare (type text uri))
+          start stop))
+  (let ((next (line-end-after octets start end))
+        (uri (head-uri head)))
+    (declare (type text uri))
+    (when next
       ;; RFC 9112, section 3.2: no form has a fragment.  Some proxies would read it as a part of the
       ;; path, and others not.
       (when (find #\# uri)
@@ -140,12 +97,12 @@ the position after it, or NIL where more has to come."
       (unless (and (char= #\/ (schar uri 0)) ; RFC 9112, section 3.2.1
                    (not (eq :connect (head-method head))))
         (settle-unusual-target head)))
-    (1+ start)))
+    next))
 
-(defun read-field (parser octets start end)
-  "Reads the field line in OCTETS from START below END for PARSER.  Returns the position after it,
-or NIL where more has to come."
-  (declare (type parser parser) (type octets octets) (type index start end) #.*plain-policy*)
+(defun read-field (octets start end first-p)
+  "Reads the field line in OCTETS from START below END; FIRST-P is true for the first one.  Returns
+the position after it, the name, the value, and the role; or NIL where more has to come."
+  (declare (type octets octets) (type index start end) #.*plain-policy*)
   ;; RFC 9112, section 5: field-line = field-name ":" OWS field-value OWS
   (let* ((name-end (run-end octets start end +token+))
          (value-end (if (< name-end end) (run-end octets (1+ name-end) end +value+) end)))
@@ -153,129 +110,113 @@ or NIL where more has to come."
     (when (= name-end end)
       (return-from read-field nil))
     (unless (and (= (aref octets name-end) +colon+) (< start name-end))
-      (refuse-name-end (aref octets name-end) (= start name-end)
-                       (zerop (parser-field-count parser))))
-    (when (= (parser-field-count parser) (limits-header-count (parser-limits parser)))
-      (refuse :too-many-headers))
+      (refuse-name-end (aref octets name-end) (= start name-end) first-p))
     (unless (or (= value-end end) (= (aref octets value-end) +carriage-return+))
       (refuse-octet (aref octets value-end) :control-in-value))
-    (unless (< (1+ value-end) end)
-      (return-from read-field nil))
-    (expect-line-feed (aref octets (1+ value-end)))
-    (incf (parser-field-count parser))
-    (let* ((word (find-word *headers* octets start name-end 32))
-           (name (if word
-                     (word-keyword word)
-                     (let* ((spelling (latin-1-text octets start name-end))
-                            (name (string-upcase spelling)))
-                       (or (find-symbol name '#:keyword)
-                           (if *spelling-kept-p* spelling name)))))
-           (role (if word (word-role word) +unknown-field+))
-           (seen (parser-seen parser))
-           (earlier nil)
-           (from (1+ name-end))
-           (to value-end))
+    (let ((next (line-end-after octets value-end end))
+          (word (find-word *headers* octets start name-end 32))
+          (from (1+ name-end))
+          (to value-end))
       (declare (type index from to))
+      (unless next
+        (return-from read-field nil))
       (loop while (and (< from to) (octet-in-class-p (aref octets from) +whitespace+))
             do (incf from))
       (loop while (and (< from to) (octet-in-class-p (aref octets (1- to)) +whitespace+))
             do (decf to))
-      (when (logtest role seen)
-        ;; RFC 9112, section 3.2, and RFC 9110, section 8.6.  A server may accept equal values of
-        ;; Content-Length as one.  This server refuses them, since no honest client sends them.
-        (cond ((= role +host+) (refuse :repeated-host))
-              ((= role +content-length+) (refuse :repeated-content-length)))
-        (setf earlier (if (symbolp name)
-                          (assoc name (parser-fields parser) :test #'eq)
-                          (assoc-if (lambda (other)
-                                      (and (stringp other) (string-equal name other)))
-                                    (parser-fields parser)))))
-      (let ((value (latin-1-text octets from to)))
-        (cond (earlier
-               (setf (cdr earlier) (cons value (if (listp (cdr earlier))
-                                                   (cdr earlier)
-                                                   (list (cdr earlier))))))
-              (t
-               (push (cons name value) (parser-fields parser))
-               (setf (parser-seen parser) (logior role seen))))))
-    (+ 2 value-end)))
+      (values next
+              (if word
+                  (word-keyword word)
+                  (let* ((spelling (latin-1-text octets start name-end))
+                         (name (string-upcase spelling)))
+                    (or (find-symbol name '#:keyword)
+                        (if *spelling-kept-p* spelling name))))
+              (latin-1-text octets from to)
+              (if word (word-role word) +unknown-field+)))))
 
-(defun parse-head (parser octets start end)
-  "Continues to parse a request head with PARSER, in OCTETS from START below END.  Returns two
-values: the HEAD and the position after its last octet, if the head is complete; else NIL and the
-position of its first octet.  In the second case, the caller keeps the octets from that position on,
-receives more, and calls again.  START is then the position of the first octet of the head; the
-caller may have moved the octets within the buffer.  The head shares no memory with OCTETS.
+(defun parse-head (octets start end &optional (limits *default-limits*))
+  "Parses the request head in OCTETS from START below END, under LIMITS.  Returns the HEAD and the
+position after its last octet.  Returns NIL where it has come in part: then the caller keeps the
+octets, receives more, and calls again with all of them.  The head shares no memory with OCTETS.
 Signals a PROTOCOL-ERROR with status 400, 413, 414, 417, 431, 501 or 505 as soon as the octets
 received so far cannot become an acceptable request (RFC 9112, section 2.2)."
-  (declare (type parser parser) (type index start end) #.*plain-policy*)
+  (declare (type index start end) (type limits limits) #.*plain-policy*)
   (check-range octets start end)
-  (let ((line (+ start (parser-line parser)))
-        (limits (parser-limits parser)))
-    (declare (type index line))
-    (assert (<= line end) (end) "PARSE-HEAD was given fewer octets than before.")
+  (let ((head (start-head))
+        (request-line-p t)
+        (fields '())                    ; as SETTLE-HEAD gets them, the last one first
+        (count 0)
+        (seen 0)                        ; the union of the roles of all fields
+        (line start)
+        (most (limits-request-line-octets limits)))
+    (declare (type index count line) (type role seen))
     (loop
-      ;; The request line, with the empty lines before it, must end within the budget, and so must
-      ;; the fields.  No octet beyond it is looked at.
-      (let* ((stop (min end (+ line (parser-budget parser))))
-             (request-line-p (= line start))
+      ;; The request line, with the empty lines before it, must end within its limit, and so must
+      ;; the head.  No octet beyond it is looked at.
+      (let* ((stop (max line (min end (+ start most))))
              (empty-p (and (< line stop) (= (aref octets line) +carriage-return+)))
-             (next (cond ((= line stop) nil)
-                         (empty-p
-                          (when (< (1+ line) stop)
-                            (expect-line-feed (aref octets (1+ line)))
-                            (+ 2 line)))
-                         (request-line-p
-                          (read-request-line (or (parser-head parser)
-                                                 (setf (parser-head parser) (start-head)))
-                                             octets line stop))
-                         (t (read-field parser octets line stop)))))
+             (next nil))
         (declare (type index stop) (type (or null index) next))
+        (cond ((= line stop))
+              (empty-p
+               (setf next (line-end-after octets line stop)))
+              (request-line-p
+               (when (setf next (read-request-line head octets line stop))
+                 (setf request-line-p nil
+                       most (limits-header-octets limits))))
+              ((= count (limits-header-count limits))
+               (refuse :too-many-headers))
+              (t
+               (multiple-value-bind (after name value role)
+                   (read-field octets line stop (= 0 count))
+                 (when (setf next after)
+                   (let ((earlier (and (logtest role seen)
+                                       (if (symbolp name)
+                                           (assoc name fields :test #'eq)
+                                           (assoc-if (lambda (other)
+                                                       (and (stringp other)
+                                                            (string-equal name other)))
+                                                     fields)))))
+                     ;; RFC 9112, section 3.2, and RFC 9110, section 8.6.  A server may accept equal
+                     ;; values of Content-Length as one.  This server refuses them, since no honest
+                     ;; client sends them.
+                     (cond ((null earlier) (push (cons name value) fields))
+                           ((= role +host+) (refuse :repeated-host))
+                           ((= role +content-length+) (refuse :repeated-content-length))
+                           (t (setf (cdr earlier)
+                                    (cons value (if (listp (cdr earlier))
+                                                    (cdr earlier)
+                                                    (list (cdr earlier))))))))
+                   (setf count (1+ count)
+                         seen (logior role seen))))))
         (cond ((null next)
                (when (< stop end)
                  (refuse (cond ((not request-line-p) :headers-too-large)
                                ((or (= line stop) empty-p) :too-many-empty-lines)
-                               ((head-method (parser-head parser)) :target-too-long)
+                               ((head-method head) :target-too-long)
                                (t :method-too-long))))
-               (setf (parser-line parser) (- line start)
-                     (parser-progress parser)
-                     (cond ((and request-line-p (or (= line end) empty-p))
-                            (if (= start end) (parser-progress parser) :empty-lines))
-                           (t :request)))
-               (return (values nil start)))
-              ((and empty-p request-line-p) ; RFC 9112, section 2.2: it is ignored
-               (decf (parser-budget parser) 2)
-               (setf (parser-progress parser) :empty-lines
-                     start next             ; the caller can drop the octets before
-                     line next))
-              (empty-p
-               (let ((head (parser-head parser)))
-                 (when head
-                   (settle-head head (nreverse (parser-fields parser)) (parser-seen parser)
-                                limits))
-                 (reset-parser parser)
-                 (when head
-                   (return (values head next)))
-                 (setf end next             ; it was forgotten: once more
-                       line start)))
-              (t
-               (decf (parser-budget parser) (- next line))
-               (when request-line-p     ; the limit of the fields is that of the whole head
-                 (setf (parser-budget parser)
-                       (max 0 (- (limits-header-octets limits)
-                                 (- (limits-request-line-octets limits)
-                                    (parser-budget parser))))))
-               (setf line next)))))))
+               (return nil))
+              ((and empty-p (not request-line-p))
+               (settle-head head (nreverse fields) seen limits)
+               (return (values head next))))
+        ;; Empty lines before the request line are ignored (RFC 9112, section 2.2).
+        (setf line next)))))
 
-(defun known-request-line (parser octets start end)
+(defun request-start (octets start end)
+  "The position in OCTETS, from START below END, of a request that has begun behind empty lines; END
+if none has."
+  (or (position-if-not (lambda (octet)
+                         (or (= +carriage-return+ octet) (= +line-feed+ octet)))
+                       octets :start start :end end)
+      end))
+
+(defun known-request-line (octets start end &optional (limits *default-limits*))
   "Returns the method, the target and the protocol of a request whose head is unfinished or was
-refused; NIL for each one that is not known.  PARSER is the parser of the head; the octets received
-so far are in OCTETS from START below END.  Afterwards PARSER must be reset before it is used."
-  (let ((head (parser-head parser)))
-    (unless head                        ; it was forgotten, if anything has come
-      (setf head (start-head))
-      (handler-case (read-request-line head octets start end)
-        (protocol-error () nil)))
+refused, in OCTETS from START below END, under LIMITS; NIL for each one that is not known."
+  (let ((head (start-head))
+        (end (min end (+ start (limits-request-line-octets limits)))))
+    (handler-case (read-request-line head octets (request-start octets start end) end)
+      (protocol-error () nil))
     (values (head-method head)
             (and (plusp (length (head-uri head))) (head-uri head))
             (head-protocol head))))

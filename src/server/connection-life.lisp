@@ -53,7 +53,7 @@
                    ((not (send-rest (io-base io))) (setf outcome :broken))))
            (when (and (eq :park outcome) (null (connection-output connection)))
              (cond ((and (http-io http) ; octets were read that the poller will not report
-                         (null (http-parser http)) ; a part of a request is no input to serve
+                         (not (http-part-p http)) ; a part of a request is no input to serve
                          (not (and (http-content http) (content-pending-p http)))
                          (not (and (io-drained-p io) (= (io-start io) (io-end io))))
                          (input-waiting-p io))
@@ -68,7 +68,7 @@
            (when (and (http-io http)
                       (io-drained-p io)
                       ;; An unfinished head stays in the buffered connection.
-                      (or (http-parser http) (= (io-start io) (io-end io))))
+                      (or (http-part-p http) (= (io-start io) (io-end io))))
              (setf (connection-input connection) :read))))
     outcome))
 
@@ -174,7 +174,7 @@ request any more."
               until (if (and base (io-awaits-output-p base))
                         (await-descriptor (open-descriptor base) :output :until until)
                         (await-input socket :until until))
-              never (or (and (null (http-parser http)) (winding-down-p engine))
+              never (or (and (not (http-part-p http)) (winding-down-p engine))
                         ;; Nor for the rest of a head, when there was enough time for it.
                         (drain-over-p engine (milliseconds)))))))
 
@@ -193,21 +193,17 @@ that is not acceptable, or late, is answered."
            (return-from read-head :end)))
     (settle-head-deadline application connection http :head))
   (let* ((io (http-io http))
-         (buffers *worker-buffers*)
-         (parser (or (shiftf (http-parser http) nil)
-                     (let ((parser (and buffers (shiftf (worker-buffers-parser buffers) nil)))
-                           (limits (application-limits application)))
-                       (if parser (reset-parser parser limits) (make-parser limits)))))
+         (looked-p (shiftf (http-part-p http) nil))
          (head nil))
     (setf (http-client http) nil)
     (handler-case
         (loop
-          (when (< (io-start io) (io-end io))
+          (when (and (< (io-start io) (io-end io)) (not (shiftf looked-p nil)))
             (multiple-value-bind (found position)
-                (parse-head parser (io-input io) (io-start io) (io-end io))
-              (setf (io-start io) position
-                    head found)
-              (when head
+                (parse-head (io-input io) (io-start io) (io-end io)
+                            (application-limits application))
+              (when (setf head found)
+                (setf (io-start io) position)
                 (when (http-trusted http)
                   (settle-client http head))
                 (case (head-method head)
@@ -220,49 +216,46 @@ that is not acceptable, or late, is answered."
             (unless (eq :some more)
               ;; The sentinel ends only parked connections; one whose head comes in small parts may
               ;; be owned whenever it looks.  Where a worker waits, it ends the input.
-              (when (and (parser-begun-p parser) (head-late-p http))
+              (when (and (head-begun-p io) (head-late-p http))
                 (error (make-refusal :request-timeout)))
               (setf head more)
               (return))))
       (protocol-error (refusal)
-        (reject application http refusal head parser)
+        (reject application http refusal head)
         (setf head :end))
       ((or stream-timeout descriptor-broken) (condition)
         ;; Not every Lisp reports why a wait has ended.
-        (when (and (parser-begun-p parser)
+        (when (and (head-begun-p io)
                    (or (head-late-p http) (typep condition 'stream-timeout)))
-          (reject application http (make-refusal :request-timeout) nil parser))
+          (reject application http (make-refusal :request-timeout) nil))
         (setf head :end)))
     (cond ((not (eq :none head))
            (setf (http-head-deadline http) nil
                  (connection-deadline connection) nil)
            (when (plusp (io-reserved io))
              (release-input io))
-           (when buffers
-             (setf (worker-buffers-parser buffers) parser))
            (if (or (eq :end head) (member (head-framing head) '(:none 0)))
                head
                (begin-content application connection http head wait-p)))
           (t
-           ;; What the parser has read is not input that waits: only the poller reports more.  Over
-           ;; TLS, octets may come that make no octet of a request yet.
+           ;; What was parsed is not input that waits: only the poller reports more.  Over TLS,
+           ;; octets may come that make no octet of a request yet.
            (settle-head-deadline application connection http
-                                 (cond ((parser-begun-p parser) :head)
-                                       ((and (parser-fresh-p parser)
-                                             (zerop (connection-served connection)))
-                                        :first-byte)
+                                 (cond ((head-begun-p io) :head)
+                                       ((zerop (connection-served connection)) :first-byte)
                                        (t :idle)))
-           (cond ((not (parser-fresh-p parser))
-                  (forget-head parser)
-                  (setf (http-parser http) parser))
-                 (buffers
-                  (setf (worker-buffers-parser buffers) parser)))
+           (setf (http-part-p http) (< (io-start io) (io-end io)))
            (cond ((keep-waiting-input (worker-engine *worker*) http)
                   :none)
                  (t
-                  (setf (http-parser http) nil)
-                  (reject application http (make-refusal :no-memory) nil parser)
+                  (setf (http-part-p http) nil)
+                  (reject application http (make-refusal :no-memory) nil)
                   :end))))))
+
+(defun head-begun-p (io)
+  "True when the input of IO begins with a part of a request, behind empty lines perhaps."
+  (and (< (io-start io) (io-end io))
+       (< (request-start (io-input io) (io-start io) (io-end io)) (io-end io))))
 
 (defun settle-head-deadline (application connection http kind)
   "Gives CONNECTION the deadline, of KIND, of the octets that came in part over HTTP.  All of a head
@@ -299,9 +292,9 @@ connections that would end first give way, so that new clients get in."
 
 ;;; Requests that are not served
 
-(defun reject (application http refusal head &optional parser at-once-p)
+(defun reject (application http refusal head &optional at-once-p)
   "Counts the request over HTTP as rejected because of REFUSAL, and answers it; without waiting if
-AT-ONCE-P.  HEAD is its head, or NIL where PARSER has not read all of it."
+AT-ONCE-P.  HEAD is its head, or NIL where that has not come whole."
   (let ((io (http-io http)))
     (if (and (eq :malformed-method (protocol-error-refusal refusal))
              (< (io-start io) (io-end io)) ; no more than this may have come
@@ -314,8 +307,9 @@ AT-ONCE-P.  HEAD is its head, or NIL where PARSER has not read all of it."
               (if head
                   (note-rejected-head application http refusal head)
                   (multiple-value-call #'note-rejected application http refusal
-                    (known-request-line parser (or (io-input io) (make-octets 0))
-                                        (io-start io) (io-end io))))
+                    (known-request-line (or (io-input io) (make-octets 0))
+                                        (io-start io) (io-end io)
+                                        (application-limits application))))
               (if at-once-p
                   (send-refusal-at-once io refusal)
                   (send-refusal io refusal (and head (eq :head (head-method head))))))
@@ -326,7 +320,6 @@ AT-ONCE-P.  HEAD is its head, or NIL where PARSER has not read all of it."
 begun one gets no answer, unless it is refused."
   (let* ((kind (connection-deadline-kind connection))
          (http (established-http connection))
-         (parser (and http (http-parser http)))
          (refusal (make-refusal (if (eq :evicted kind) :no-memory :request-timeout))))
     (cond ((member kind *refusal-reasons*)
            (turn-away application connection kind))
@@ -335,9 +328,9 @@ begun one gets no answer, unless it is refused."
                      (not (io-waits-p (http-io http))))) ; a reply could wait, too
            nil)
           ((content-pending-p http)
-           (reject application http refusal (content-head (http-content http)) nil t))
-          ((and parser (parser-begun-p parser))
-           (reject application http refusal nil parser t)))))
+           (reject application http refusal (content-head (http-content http)) t))
+          ((and (http-part-p http) (head-begun-p (http-io http)))
+           (reject application http refusal nil t)))))
 
 ;;; While it waits
 

@@ -10,7 +10,7 @@
   (let ((octets (request-octets "/" :method method
                                     :headers (loop for (name value) on headers by #'cddr
                                                    collect (cons name value)))))
-    (values (http:parse-head (http:make-parser) octets 0 (length octets)))))
+    (values (http:parse-head octets 0 (length octets)))))
 
 (defun decided (method &rest headers)
   "The decision on a request for content with the tag \"a\" that last changed at the start of 1900."

@@ -11,7 +11,6 @@
 latest first: (:REQUEST . plist), and at the end (:REFUSED status refusal) or (:WAITING what
 octets-kept).  Within a body, the last event has a further element, the plist of its request."
   limits
-  (parser (http:make-parser limits))
   (decoder nil)
   (request nil)
   (body '())
@@ -35,14 +34,14 @@ octets-kept).  Within a body, the last event has a further element, the plist of
   "Continues with a head.  Returns the position after the octets that were used, and true if the
 head is complete."
   (multiple-value-bind (head position)
-      (http:parse-head (conversation-parser conversation) octets start end)
+      (http:parse-head octets start end (conversation-limits conversation))
     (when head
       (setf (conversation-request conversation) (head-plist head)
             (conversation-body conversation) '()
             (conversation-decoder conversation)
             (http:make-body-decoder (http:head-framing head)
                                     (conversation-limits conversation))))
-    (values position (and head t))))
+    (values (or position start) (and head t))))
 
 (defun take-body (conversation octets start end)
   "Continues with a body.  Returns the values of TAKE-HEAD."
@@ -52,7 +51,8 @@ head is complete."
           do (multiple-value-bind (from to next)
                  (http:decode-body decoder octets position end)
                (push (octet-text (subseq octets from to)) (conversation-body conversation))
-               (assert (< position next) () "No progress at ~D." position)
+               (when (= position next)  ; the rest of a line is to come
+                 (return))
                (setf position next)))
     (when (http:body-done-p decoder)
       (push `(:request ,@(conversation-request conversation)
@@ -84,12 +84,14 @@ needed."
         (conversation-events conversation)))
 
 (defun end-conversation (conversation kept)
-  "Adds the last event to CONVERSATION: it waits, with KEPT octets that it could not use yet."
-  (note-end conversation :waiting
-            (cond ((conversation-decoder conversation) (body-so-far conversation))
-                  ((http:parser-begun-p (conversation-parser conversation)) :head)
-                  (t :request))
-            kept))
+  "Adds the last event to CONVERSATION: it waits, with KEPT, the octets that it could not use yet."
+  (let ((end (length kept)))
+    (cond ((conversation-decoder conversation)
+           (note-end conversation :waiting (body-so-far conversation) end))
+          ((< (http:request-start kept 0 end) end)
+           (note-end conversation :waiting :head end))
+          (t
+           (note-end conversation :waiting :request 0)))))
 
 (defun call-as-conversation (limits function)
   "The events of a conversation under LIMITS.  FUNCTION, called with the conversation, gives it its
@@ -106,7 +108,7 @@ octets."
   (call-as-conversation limits
                         (lambda (conversation)
                           (let ((position 0))
-                            (dolist (end ends (- (length octets) position))
+                            (dolist (end ends (subseq octets position))
                               (setf position (take-octets conversation octets
                                                           position end)))))))
 
@@ -117,7 +119,7 @@ octets."
    limits
    (lambda (conversation)
      (let ((position 0))
-       (dolist (end ends (- (length octets) position))
+       (dolist (end ends (subseq octets position))
          (let* ((offset (mod (* 7 end) 13))
                 (size (- end position))
                 (buffer (make-array (+ offset size 5) :element-type '(unsigned-byte 8)
@@ -138,12 +140,3 @@ octets."
 (defun events-by-octet (octets &optional (limits (http:make-limits)))
   "The events when OCTETS arrive one by one."
   (events-in-place octets (ends-by-octet octets) limits))
-
-(defun events-forgotten (octets ends &optional (limits (http:make-limits)))
-  "Like EVENTS-IN-PLACE, but after each arrival the parser forgets an unfinished head."
-  (call-as-conversation limits
-                        (lambda (conversation)
-                          (let ((position 0))
-                            (dolist (end ends (- (length octets) position))
-                              (setf position (take-octets conversation octets position end))
-                              (http:forget-head (conversation-parser conversation)))))))

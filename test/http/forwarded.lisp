@@ -83,7 +83,7 @@
   "A head with FIELDS, lines of text."
   (let ((octets (octets "GET / HTTP/1.1" :crlf "Host: inner" :crlf
                         (loop for field in fields collect field collect :crlf) :crlf)))
-    (values (http:parse-head (http:make-parser) octets 0 (length octets)))))
+    (values (http:parse-head octets 0 (length octets)))))
 
 (defun told-by-proxies (fields &optional (trusted '("10.0.0.0/8" "fd00::/8")))
   "What FIELDS, lines of text, tell: a list of the client's address and port, the scheme and the

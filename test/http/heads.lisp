@@ -74,7 +74,7 @@
 (defun head-of (&rest lines)
   "The head in LINES."
   (let ((octets (apply #'request-octets-of lines)))
-    (values (http:parse-head (http:make-parser) octets 0 (length octets)))))
+    (values (http:parse-head octets 0 (length octets)))))
 
 (test names-that-the-program-mentions-are-keywords
   (let ((head (head-of "GET / HTTP/1.1" "Host: a" "x-mentioned-In-A-Test: yes" "")))
@@ -158,77 +158,30 @@
 
 (test a-head-keeps-nothing-of-the-buffer
   (let* ((octets (request-octets-of "GET /a HTTP/1.1" "Host: a" "X-Unheard-Of-2: b" ""))
-         (head (http:parse-head (http:make-parser) octets 0 (length octets)))
+         (head (http:parse-head octets 0 (length octets)))
          (before (head-plist head)))
     (fill octets 0)
     (is (equal before (head-plist head)))))
 
 (test a-line-may-come-octet-by-octet
   (let ((octets (request-octets-of "GET / HTTP/1.1" "Host: a" '(:raw "X-Long: ")
-                                   `(:times ,(if (slow-lisp-p) 3000 30000) (:raw "x")) "" "")))
-    (is (eq :request (caar (events-by-octet octets))))
-    (is (eq :request (caar (events-forgotten octets (ends-by-octet octets)))))))
-
-(defun growth-by-parsers (count octets limits)
-  "By how many octets the heap grows when COUNT parsers under LIMITS have read OCTETS, of a head
-that does not end, and forgotten it."
-  (flet ((heap ()
-           (platform:collect-garbage)
-           (platform:heap-used)))
-    (let* ((parsers (loop repeat count collect (http:make-parser limits)))
-           (before (heap)))
-      (dolist (parser parsers)
-        (http:parse-head parser octets 0 (length octets))
-        (http:forget-head parser))
-      (let ((growth (- (heap) before)))
-        (is (every #'http:parser-begun-p parsers)) ; and they are still there
-        growth))))
-
-(test an-unfinished-head-that-is-forgotten-takes-no-memory
-  (if (slow-lisp-p)
-      (skip "On this Lisp the use of the heap is not known exactly.")
-      (let ((octets (octets "GET / HTTP/1.1" :crlf "Host: a" :crlf
-                            "X-Long: " (make-string 100000 :initial-element #\a) :crlf "X-More: ")))
-        (is (> (* 20 100000)
-               (growth-by-parsers 20 octets (http:make-limits :header-octets 200000)))))))
-
-(test a-parser-can-drop-what-it-began
-  (let ((parser (http:make-parser))
-        (octets (request-octets-of "GET / HTTP/1.1" "Host: a" "")))
-    (http:parse-head parser octets 0 10)
-    (is (http:parser-begun-p parser))
-    (http:reset-parser parser)
-    (is (not (http:parser-begun-p parser)))
-    (is (typep (http:parse-head parser octets 0 (length octets)) 'http:head))))
-
-(test empty-lines-begin-no-request
-  (let ((parser (http:make-parser))
-        (octets (request-octets-of "" "" "GET / HTTP/1.1")))
-    (http:parse-head parser octets 0 4)
-    (is (not (http:parser-begun-p parser)))))
+                                   '(:times 3000 (:raw "x")) "" "")))
+    (is (eq :request (caar (events-by-octet octets))))))
 
 (test ranges-outside-the-octets-are-errors
-  (let ((octets (request-octets-of "GET / HTTP/1.1"))
-        (parser (http:make-parser)))
-    (signals error (http:parse-head parser octets 0 (1+ (length octets))))
-    (signals error (http:parse-head parser octets 3 2))
-    (signals error (http:parse-head parser octets -1 2))
-    (signals error (http:parse-head parser "GET / HTTP/1.1" 0 2))))
-
-(test fewer-octets-than-before-are-an-error
-  (let ((octets (request-octets-of "GET / HTTP/1.1" "Host: a"))
-        (parser (http:make-parser)))
-    (http:parse-head parser octets 0 20)
-    (signals error (http:parse-head parser octets 0 15))))
+  (let ((octets (request-octets-of "GET / HTTP/1.1")))
+    (signals error (http:parse-head octets 0 (1+ (length octets))))
+    (signals error (http:parse-head octets 3 2))
+    (signals error (http:parse-head octets -1 2))
+    (signals error (http:parse-head "GET / HTTP/1.1" 0 2))))
 
 ;;; What is known of a request whose head does not end
 
 (defun known-after (text &optional (start 0))
-  "What the parser knows of the request line of an unfinished head, or a refused one, that is in
-TEXT from START on."
-  (let ((parser (http:make-parser)) (octets (octets text)))
-    (ignore-errors (http:parse-head parser octets start (length octets)))
-    (multiple-value-list (http:known-request-line parser octets start (length octets)))))
+  "What is known of the request line of an unfinished head, or a refused one, that is in TEXT from
+START on."
+  (let ((octets (octets text)))
+    (multiple-value-list (http:known-request-line octets start (length octets)))))
 
 (test the-words-of-an-unfinished-request-line-are-known-one-by-one
   (dolist (start '(0 3))

@@ -32,9 +32,10 @@
   (io nil)
   ;; The stream of HTTP that programs get: that of HTTP-IO, or one that PROGRAM-STREAM has made.
   (stream nil)
-  (parser nil)                          ; of a head, or of empty lines before one, that came in part
+  ;; True if the input of HTTP-IO was looked at, and is a head, or a line, that came in part.
+  (part-p nil :type boolean)
   (head-deadline nil)                   ; the deadline for the whole of that
-  (awaited :idle :type keyword)         ; the kind of that deadline, see KEEP-PARSER
+  (awaited :idle :type keyword)         ; the kind of that deadline, see SETTLE-HEAD-DEADLINE
   ;; The content of the next or current request over HTTP, a stream; NIL where there is none, or
   ;; the request was answered.
   (content nil)

@@ -13,10 +13,9 @@
 ;;; The buffers of a worker
 
 (defstruct (worker-buffers (:include opaque) (:constructor make-worker-buffers ()))
-  "The buffers and the parser of a worker."
+  "The buffers of a worker."
   (first nil)                           ; buffers that no connection uses, or NIL
   (second nil)
-  (parser nil)                          ; of request heads, between two requests
   (reply (make-output) :read-only t)    ; replies are composed here
   (line (make-output) :read-only t))    ; lines of a journal are composed here
 

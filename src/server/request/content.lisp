@@ -197,10 +197,11 @@ where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-B
   (let* ((io (content-io content))
          (decoder (content-decoder content))
          (announced (content-announced content))
+         (part-p nil)                   ; a line that was looked at has come in part
          (outcome :some))
     (flet ((await-more ()
              (setf (io-limit io) (content-deadline content nil))
-             (prog1 (await-input-of io (body-octets-due decoder))
+             (prog1 (await-input-of io (if (shiftf part-p nil) :more (body-octets-due decoder)))
                (setf (io-limit io) nil))))
       (loop
         (when (body-done-p decoder)
@@ -220,7 +221,8 @@ where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-B
                 (incf (content-count content) count)
                 (incf (content-size content) count)))
             (progn
-              (setf outcome (cond ((not (and wait-p (io-waits-p io))) (fill-input io))
+              (setf outcome (cond ((not (and wait-p (io-waits-p io)))
+                                   (fill-input io (and part-p :more)))
                                   ((await-more) :some)
                                   (t :end)))
               (when (eq :some outcome)
@@ -228,7 +230,8 @@ where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-B
                     (decode-body decoder (io-input io) (io-start io) (io-end io))
                   (when (< start end)
                     (spool content (io-input io) start end))
-                  (setf (io-start io) next)))))
+                  (setf part-p (= next (io-start io))
+                        (io-start io) next)))))
         (case outcome
           (:some (setf (content-touched content) (milliseconds)))
           (:none
@@ -431,6 +434,7 @@ HTTP.  Returns what READ-HEAD does."
 (defun receive-spooled (application connection http wait-p)
   "Receives the content of HTTP.  Returns what READ-HEAD does."
   (let ((content (http-content http)) (io (http-io http)))
+    (setf (http-part-p http) nil)
     (handler-case
         (ecase (receive-content content wait-p)
           (:all
@@ -455,6 +459,7 @@ HTTP.  Returns what READ-HEAD does."
                                    (move-to-file content)))
                           (keep-waiting-input (worker-engine *worker*) http))
                (error (make-refusal :no-memory)))
+             (setf (http-part-p http) (< (io-start io) (io-end io)))
              (set-deadline-at connection :body deadline)
              :none)))
       (protocol-error (refusal) (refuse-spooled application http refusal))
@@ -486,7 +491,9 @@ that a trusted proxy tells, if any."
   (let* ((http (exchange-http exchange))
          (head (exchange-head exchange))
          (content (or (http-content http) *no-content*)))
-    (setf (exchange-kept-p exchange) (head-keep-alive-p head)
+    (setf (exchange-output exchange) nil ; EXCHANGE may have had another request
+          (exchange-refused-p exchange) nil
+          (exchange-kept-p exchange) (head-keep-alive-p head)
           (exchange-request-id exchange) (and (http-trusted http)
                                               (told-request-id (head-headers head))))
     (unless (eq content *no-content*)

@@ -30,7 +30,7 @@
  :gives ((:request :body "x") (:request :uri "/next")))
 (:name "a size that has not ended" :rfc "RFC 9112, section 8"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:raw "1"))
- :gives ((:waiting "" 0)))
+ :gives ((:waiting "" 1)))
 (:name "a chunk that has not all arrived" :rfc "RFC 9112, section 8"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "5" (:raw "abc"))
  :gives ((:waiting "abc" 0)))
