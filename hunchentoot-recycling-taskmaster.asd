@@ -132,9 +132,9 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :serial t
       :components ((:file "replies")
                    (:file "sent-files") ; and what is known of them
-                   (:file "streamed-content") ; of handlers, and of any thread
                    (:file "handler-limit") ; 503 in place of a handler that takes too long
                    (:file "later")      ; what goes on without a worker, and replies that come later
+                   (:file "streamed-content") ; which a handler writes
                    (:file "websocket")
                    (:file "program-socket"))) ; connections that programs take over or away
      (:file "connection-life")          ; from the engine to the application and back

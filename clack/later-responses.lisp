@@ -21,15 +21,11 @@
 ;;;; threads wait for room.  Socket.lisp tells what happens when the application takes the
 ;;;; connection over.
 
-(defstruct (written-response (:include streamed-answer) (:conc-name written-)
-                             (:constructor make-written-response
-                                 (deferred-response shared-queue status headers framing announced)))
-  "A response with STATUS and HEADERS, the context of its deferred response once the head was sent.
-FRAMING and ANNOUNCED are the values of FRAMING-OF-STREAM."
+(defstruct (written-response (:include shared-queue) (:conc-name written-) (:copier nil))
+  "A response with STATUS and HEADERS.  SAID is the second value of FRAMING-OF-STREAM."
   (status nil :read-only t)
   (headers nil :read-only t)
-  (framing nil :read-only t)
-  (announced nil :read-only t))
+  (said nil :read-only t))
 
 (defun within-function-p (deferred-response)
   "True when the current thread is in the call of the function that is to answer DEFERRED-RESPONSE."
@@ -50,28 +46,17 @@ WRITTEN-RESPONSE."
           (t
            (with-reply (reply)
              (encode-response-head reply exchange (written-status answer) (written-headers answer)
-                                   (written-announced answer))
+                                   (written-said answer))
              (note-event exchange :reply)
              (send-reply io reply))
            (cond ((eq :none (written-framing answer))
+                  (setf (deferred-response-shared-queue deferred-response) nil)
                   (note-event exchange :reply-end))
                  (t
-                  (setf (deferred-response-context deferred-response) answer
-                        (deferred-response-shared-queue deferred-response)
-                        (written-shared-queue answer))
-                  (begin-shared-queue (written-shared-queue answer) io)))))))
+                  (setf (deferred-response-shared-queue deferred-response) answer)
+                  (begin-shared-queue answer io)))))))
 
 ;;; Writing
-
-(defun put-piece (written octets)
-  "Puts OCTETS, framed, into the shared queue of WRITTEN, and has them sent.  Waits for room."
-  (let ((deferred-response (written-deferred-response written))
-        (shared-queue (written-shared-queue written)))
-    (ecase (put-waiting deferred-response shared-queue t
-                        (lambda () (put-in-shared-queue shared-queue octets)))
-      (:room)
-      (:too-long (error 'content-too-long :stream nil))
-      (:over (refuse-write written)))))
 
 (defun make-writer (written)
   "A function with which an application writes WRITTEN: a string, octets or NIL, from START to END.
@@ -81,14 +66,11 @@ It closes WRITTEN if CLOSE; pieces that were written are still sent."
                     (null nil)
                     (string             ; a long one is copied once, or many would fill the heap
                      (utf-8-octets (if (or end (plusp start)) (subseq chunk start end) chunk)))
-                    ((vector octet) (coerce (subseq chunk start end) 'octets))))
-          (framing (written-framing written)))
-      (unless (or (zerop (length octets)) (eq :none framing))
-        (put-piece written (framed octets framing)))
+                    ((vector octet) (coerce (subseq chunk start end) 'octets)))))
+      (unless (or (zerop (length octets)) (eq :none (written-framing written)))
+        (write-content written octets t))
       (when close
-        (setf (written-closed-p written) t)
-        (when (close-shared-queue (written-shared-queue written))
-          (resume (written-deferred-response written))))
+        (close-content written))
       (values))))
 
 ;;; The responder
@@ -106,17 +88,15 @@ Signals REPLY-ALREADY-SENT."
     (destructuring-bind (status &optional headers (body nil whole-p)) response
       (declare (ignore body))
       (unless whole-p
-        (multiple-value-bind (framing announced)
+        (multiple-value-bind (framing said)
             (framing-of-stream (head-method head) status (announced-length headers)
                                (eq :http/1.1 (head-protocol head)))
-          (setf written (make-written-response
-                         deferred-response
-                         (queue-of-exchange exchange *high-water-mark*
-                                            (and (integerp framing) framing))
-                         status headers framing announced)))))
+          (setf written (make-queue #'make-written-response
+                                    deferred-response *high-water-mark* framing
+                                    :status status :headers headers :said said)))))
     (flet ((drop ()
              (when written
-               (end-shared-queue (written-shared-queue written)))))
+               (end-shared-queue written))))
       (cond ((not (answer-deferred-response deferred-response (or written response)))
              (drop))
             (within-p
@@ -167,7 +147,8 @@ The response may come later."
         (error condition))              ; the end of the connection drops ANSWER
       (error (condition)
         (when (written-response-p answer)
-          (end-shared-queue (written-shared-queue answer)))
+          (setf (deferred-response-shared-queue deferred-response) nil)
+          (end-shared-queue answer))
         (send-failure exchange condition nil)))
     (if (deferred-response-shared-queue deferred-response)
         :deferred
@@ -176,7 +157,7 @@ The response may come later."
 (defmethod end-stream ((server clack-server) deferred-response shared-queue)
   (let ((exchange (deferred-response-exchange deferred-response)))
     (with-reply (end)
-      (when (eq :chunked (written-framing (deferred-response-context deferred-response)))
+      (when (eq :chunked (written-framing shared-queue))
         (encode-octets end *last-chunk*))
       (send-reply (http-io (exchange-http exchange)) end))
     (note-event exchange (if (member (shared-queue-announced shared-queue) '(nil 0))

@@ -21,9 +21,9 @@
                      (funcall responder (list 200 (list :content-type "text/event-stream"
                                                         :cache-control "no-cache"
                                                         :x-accel-buffering "no")))
-                     (let ((written (deferred-response-context deferred-response)))
+                     (let ((written (deferred-response-shared-queue deferred-response)))
                        (when written    ; or the client has left
-                         (add-viewer answer written (written-framing written)))))))))))))
+                         (add-viewer answer written))))))))))))
 
 (defun make-metrics-middleware (path &key servers (allow *loopback*))
   "A middleware: a function of a Clack application that returns one.  The result answers GET and

@@ -99,7 +99,7 @@ exit hooks of the program.  Signals an error on a Lisp other than SBCL, ECL and 
                  (defer-reply (reply :timeout nil)
                    (let ((stream (start-event-stream reply :heartbeat nil)))
                      (when stream
-                       (add-viewer answer stream (outgoing-stream-framing stream))))))))))))
+                       (add-viewer answer stream)))))))))))
 
 (defun make-metrics-dispatcher (path &key servers (allow *loopback*))
   "A dispatcher for HUNCHENTOOT:*DISPATCH-TABLE* that answers GET and HEAD of PATH, a string, with

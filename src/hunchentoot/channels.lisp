@@ -134,20 +134,14 @@ string, in all processes whose brokers have the same engine."
   "The shared send queue of SUBSCRIBER."
   (if (websocket-p subscriber)
       (websocket-shared-queue subscriber)
-      (outgoing-stream-shared-queue subscriber)))
-
-(defun resume-subscriber (subscriber)
-  "Has the owner of the connection of SUBSCRIBER look after it."
-  (if (websocket-p subscriber)
-      (resume-websocket subscriber)
-      (resume (outgoing-stream-deferred-response subscriber))))
+      subscriber))
 
 (defun put-in-subscriber (subscriber encoder)
   "Puts the message of ENCODER into the shared send queue of SUBSCRIBER.  Returns the value of
 PUT-IN-SHARED-QUEUE."
   (if (websocket-p subscriber)          ; it takes nothing behind a close frame
       (put-in-websocket subscriber (funcall encoder :websocket))
-      (put-in-shared-queue (subscriber-shared-queue subscriber)
+      (put-in-shared-queue subscriber
                            (funcall encoder (if (eq :chunked (outgoing-stream-framing subscriber))
                                                 :event-chunk
                                                 :event)))))
@@ -247,12 +241,12 @@ WANTED-P is true, a function that must not wait.  Returns how many got it."
       (when (unsubscribe channel subscriber) ; another publisher may have done so
         (with-channel (channel)
           (incf (channel-dropped channel)))
-        (drop-shared-queue (subscriber-shared-queue subscriber))
-        (resume-subscriber subscriber)))
+        (drop-shared-queue (subscriber-shared-queue subscriber))))
     (dolist (subscriber reached)
       ;; Unless it was sent at once, or the poller sees to it.
-      (when (owner-wanted-p (subscriber-shared-queue subscriber))
-        (resume-subscriber subscriber)))
+      (let ((shared-queue (subscriber-shared-queue subscriber)))
+        (when (owner-wanted-p shared-queue)
+          (have-sent shared-queue))))
     (length reached)))
 
 (defun deliver-message (broker name octets)
@@ -291,8 +285,7 @@ is sent then, or up to half that time earlier.  A new value counts from the next
                (await-beat)             ; first, so that a failure here does not end the heartbeat
                (when *heartbeat-seconds*
                  (publish-encoded channel (message-encoder (encode-comment) nil)
-                                  (lambda (stream)
-                                    (silent-again-p (outgoing-stream-shared-queue stream)))))))
+                                  #'silent-again-p))))
       (subscribe channel stream)
       (unless (eq engine (with-channel (channel)
                            (shiftf (heart-engine taskmaster) engine)))

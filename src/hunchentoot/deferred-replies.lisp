@@ -245,7 +245,7 @@ connection's outcome."
 (defmethod send-deferred-response ((taskmaster recycling-taskmaster) deferred-response answer)
   (call-resuming deferred-response
                  (lambda ()
-                   (if (typep answer 'streamed-answer)
+                   (if (shared-queue-p answer)
                        (begin-outgoing deferred-response answer)
                        (multiple-value-bind (content condition)
                            (call-answer (if (eq :expired answer)

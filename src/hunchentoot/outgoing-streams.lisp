@@ -9,13 +9,8 @@
 ;;;;   :PLAIN      the end of the connection (HTTP/1.0)    octets
 ;;;;   :NONE       not sent (in a reply to HEAD, say)      nothing
 
-(defstruct (outgoing-stream (:include streamed-answer)
-                            (:constructor make-outgoing-stream
-                                (deferred-response shared-queue framing format settle))
-                            (:copier nil))
-  "A deferred reply whose content any thread may write.  SHARED-QUEUE counts the octets of an
-announced length."
-  (framing :plain :type (or (member :chunked :plain :none) content-size) :read-only t)
+(defstruct (outgoing-stream (:include shared-queue) (:copier nil))
+  "A deferred reply whose content any thread may write."
   (format nil :read-only t)             ; the external format of strings
   (settle nil :read-only t))            ; a function that sets status and headers in the reply
 
@@ -39,12 +34,10 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
                                   (hunchentoot:content-length reply)))
                       (framing (framing-for request (or status (hunchentoot:return-code reply))
                                             length)))
-                 (make-outgoing-stream
-                  deferred-response
-                  (queue-of-exchange (deferred-response-exchange deferred-response)
-                                     high-water-mark (and (integerp framing) framing))
-                  framing (hunchentoot:reply-external-format reply)
-                  (lambda () (settle-reply status headers content-type))))))))
+                 (make-queue
+                  #'make-outgoing-stream deferred-response high-water-mark framing
+                  :format (hunchentoot:reply-external-format reply)
+                  :settle (lambda () (settle-reply status headers content-type))))))))
     (and (answer-deferred-response deferred-response stream)
          stream)))
 
@@ -53,10 +46,7 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
   (let ((framing (outgoing-stream-framing stream)))
     (flet ((end-with-head ()            ; no content follows
              (setf (deferred-response-shared-queue deferred-response) nil)
-             (end-shared-queue (outgoing-stream-shared-queue stream))))
-      (setf (deferred-response-shared-queue deferred-response)
-            (outgoing-stream-shared-queue stream)
-            (deferred-response-answer deferred-response) nil) ; the answer has begun
+             (end-shared-queue stream)))
       (handler-case
           (progn
             (handler-case (funcall (outgoing-stream-settle stream))
@@ -93,32 +83,14 @@ Signals CONTENT-TOO-LONG, and writes nothing, when DATA exceeds the announced le
 REPLY-ALREADY-SENT after CLOSE-OUTGOING; otherwise CLIENT-LEFT when the client has left, the server
 has stopped, or the reply has no content, as the reply to HEAD."
   (let ((end (or end (length data))))
-    (write-octets stream
-                  (coerce (if (stringp data)
-                              (flexi-streams:string-to-octets
-                               data :start start :end end
-                                    :external-format (outgoing-stream-format stream))
-                              (subseq data start end))
-                          'octets)
-                  wait)))
-
-(defun write-octets (stream octets wait)
-  "Writes OCTETS, which do not change any more, to STREAM.  WAIT and values are as in
-WRITE-OUTGOING."
-  (let ((framing (outgoing-stream-framing stream))
-        (shared-queue (outgoing-stream-shared-queue stream)))
-    (cond ((shared-queue-shut-p shared-queue)
-           (refuse-write stream))
-          ((or (eq :none framing) (zerop (length octets))))
-          (t
-           (let ((framed (framed octets framing)))
-             (ecase (put-waiting (outgoing-stream-deferred-response stream) shared-queue wait
-                                 (lambda () (put-in-shared-queue shared-queue framed)))
-               (:room t)
-               (:full nil)
-               (:refused (error 'stream-full))
-               (:too-long (error 'content-too-long :stream nil))
-               (:over (refuse-write stream))))))))
+    (write-content stream
+                   (coerce (if (stringp data)
+                               (flexi-streams:string-to-octets
+                                data :start start :end end
+                                     :external-format (outgoing-stream-format stream))
+                               (subseq data start end))
+                           'octets)
+                   wait)))
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when STREAM, an OUTGOING-STREAM, has room: at once if it
@@ -126,21 +98,17 @@ has room now, else when a send has left at most half of the high-water mark, or 
 taken everything.  Also calls it when STREAM is over; then a write signals why.  Any thread may make
 the call, so FUNCTION must not wait.  An error in FUNCTION is logged, except CLIENT-LEFT, by which a
 writer ends."
-  (call-when-room (outgoing-stream-shared-queue stream) function))
+  (call-when-room stream function))
 
 (defun close-outgoing (stream)
   "Ends STREAM, an OUTGOING-STREAM.  Octets that were written are still sent, and then the reply is
 complete.  True for the first call, unless the client has left before."
-  (setf (outgoing-stream-closed-p stream) t)
-  (when (close-shared-queue (outgoing-stream-shared-queue stream))
-    (resume (outgoing-stream-deferred-response stream))
-    t))
+  (close-content stream))
 
 (defun outgoing-open-p (stream)
   "True while STREAM, an OUTGOING-STREAM, is not closed and its client is not known to have left."
-  (let ((deferred-response (outgoing-stream-deferred-response stream)))
-    (not (or (deferred-response-left-p deferred-response)
-             (shared-queue-shut-p (outgoing-stream-shared-queue stream))))))
+  (not (or (deferred-response-left-p (outgoing-stream-suspended-exchange stream))
+           (shared-queue-shut-p stream))))
 
 ;;; Server-sent events (HTML Living Standard, section 9.2)
 
@@ -158,9 +126,9 @@ REPLY-ALREADY-SENT."
                                     :high-water-mark high-water-mark)))
     (when (and stream heartbeat
                ;; Comments would use up the announced length.
-               (not (shared-queue-announced (outgoing-stream-shared-queue stream))))
+               (not (shared-queue-announced stream)))
       (begin-heartbeat
-       (suspended-exchange-application (outgoing-stream-deferred-response stream)) stream))
+       (suspended-exchange-application (outgoing-stream-suspended-exchange stream)) stream))
     stream))
 
 (defun send-event (stream data &key event id retry wait)
@@ -169,13 +137,13 @@ number of lines, or NIL.  EVENT, the type, and ID, the identifier, are strings, 
 makes strings of, or NIL.  RETRY is after how many milliseconds the client connects again when the
 connection has ended, an integer or NIL.  WAIT, values and conditions are as in WRITE-OUTGOING.
 Signals MALFORMED-EVENT, too."
-  (write-octets stream (encode-event data :event event :id id :retry retry) wait))
+  (write-content stream (encode-event data :event event :id id :retry retry) wait))
 
 (defun send-comment (stream text &key wait)
   "Sends TEXT, a string, as a comment to STREAM, an OUTGOING-STREAM of START-EVENT-STREAM.  The
 client ignores it, but proxies see that the connection is alive.  WAIT, values and conditions are as
 in SEND-EVENT."
-  (write-octets stream (encode-comment text) wait))
+  (write-content stream (encode-comment text) wait))
 
 (defun last-event-id (&key (request hunchentoot:*request*))
   "The identifier of the last event that the client of REQUEST got before its connection ended, a

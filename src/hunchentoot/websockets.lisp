@@ -139,12 +139,8 @@ WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
 (defun send-frame (socket frame wait)
   "Has FRAME sent to SOCKET; WAIT, values and conditions are as in WRITE-OUTGOING."
   (check-type socket websocket)
-  (ecase (put-waiting socket (websocket-shared-queue socket) wait
-                      (lambda () (put-in-websocket socket frame)))
-    (:room t)
-    (:full nil)
-    (:refused (error 'stream-full))
-    (:over (error 'client-left :source socket))))
+  (write-waiting (websocket-shared-queue socket) wait
+                 (lambda () (put-in-websocket socket frame))))
 
 (defun close-websocket (socket &key (code 1000) (reason ""))
   "Ends SOCKET, a WEBSOCKET, with a close frame behind earlier messages.  CODE is an integer of RFC

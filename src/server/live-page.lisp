@@ -245,16 +245,14 @@ request."
                     (dolist (viewer viewers)
                       (funcall viewer event))))))))
 
-(defun add-viewer (feed answer framing)
-  "Sends the snapshots of FEED to ANSWER, a STREAMED-ANSWER with FRAMING, as FRAMED takes it: those
-of the last two minutes, then one each second, which it shares with the other viewers.  A slow
-client misses some.  Ends when the client leaves or the server stops.  The result has no meaning."
-  (let* ((deferred-response (streamed-answer-deferred-response answer))
-         (shared-queue (streamed-answer-shared-queue answer))
-         (viewer (lambda (event)
-                   (put-waiting deferred-response shared-queue nil
-                                (lambda ()
-                                  (put-in-shared-queue shared-queue (framed event framing)))))))
+(defun add-viewer (feed shared-queue)
+  "Sends the snapshots of FEED to SHARED-QUEUE: those of the last two minutes, then one each second,
+which it shares with the other viewers.  A slow client misses some.  Ends when the client leaves or
+the server stops.  The result has no meaning."
+  (let ((viewer (lambda (event)
+                  (let ((octets (framed event (shared-queue-framing shared-queue))))
+                    (put-waiting shared-queue nil
+                                 (lambda () (put-in-shared-queue shared-queue octets)))))))
     (with-lock-briefly (*live-feeds-lock*)
       (push viewer (live-feed-viewers feed)))
     (call-when-over shared-queue

@@ -51,22 +51,21 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:exchange-deferred-response #:exchange-request-id #:keep-request-id #:request-id
    #:identifier-of
    ;; what goes on without a worker
-   #:http-suspended-exchange #:suspended-exchange-application #:suspended-exchange-engine
-   #:abandon #:resume #:deferred-response #:make-deferred-response #:deferred-response-exchange
+   #:http-suspended-exchange #:suspended-exchange-application #:suspended-exchange-engine #:abandon
+   #:resume #:deferred-response #:make-deferred-response #:deferred-response-exchange
    #:deferred-response-context #:deferred-response-shared-queue #:deferred-response-endless-p
    #:deferred-response-left-p #:deferred-response-unsent-p #:deferred-response-over-p
-   #:deferred-response-answer #:deferred-response-state #:deferred-response-owner
-   #:answer-deferred-response #:withdraw-deferred-response #:take-answer #:streamed-answer
-   #:refuse-write #:queue-of-exchange #:put-waiting #:send-deferred-response #:end-stream
-   #:drop-deferred #:deferred-p #:leave-or-keep #:websocket #:make-websocket #:websocket-p
-   #:websocket-shared-queue #:websocket-open-p #:put-in-websocket #:resume-websocket
-   #:close-websocket-with #:call-for-websocket #:exchange-upgrade #:make-program-socket
-   #:begin-to-speak #:end-websocket #:fail-websocket #:websocket-on-message
-   #:listen-to-program-socket #:write-to-program-socket #:finish-program-socket #:call-when-over
-   #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced #:silent-again-p
-   #:shared-queue #:put-in-shared-queue #:full-p #:owner-wanted-p #:shared-queue-shut-p
-   #:close-shared-queue #:drop-shared-queue #:end-shared-queue #:call-when-room
-   #:begin-shared-queue
+   #:deferred-response-state #:deferred-response-owner #:answer-deferred-response
+   #:withdraw-deferred-response #:take-answer #:send-deferred-response #:end-stream #:drop-deferred
+   #:deferred-p #:leave-or-keep #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue
+   #:websocket-open-p #:put-in-websocket #:close-websocket-with #:call-for-websocket
+   #:exchange-upgrade #:make-program-socket #:begin-to-speak #:end-websocket #:fail-websocket
+   #:websocket-on-message #:listen-to-program-socket #:write-to-program-socket
+   #:finish-program-socket #:call-when-over #:forget-when-over #:shared-queue-ended-p
+   #:shared-queue-announced #:silent-again-p #:shared-queue #:shared-queue-p #:make-queue
+   #:shared-queue-framing #:write-waiting #:write-content #:close-content #:have-sent
+   #:put-in-shared-queue #:full-p #:owner-wanted-p #:shared-queue-shut-p #:close-shared-queue
+   #:drop-shared-queue #:end-shared-queue #:call-when-room #:begin-shared-queue
    ;; requests
    #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
    #:content-size #:content-announced #:content-left #:refuse-content

@@ -31,8 +31,8 @@
 
 (defstruct (program-socket (:include websocket)
                            (:constructor %make-program-socket
-                               (application engine connection shared-queue on-message on-close
-                                ping-milliseconds idle-milliseconds request))
+                               (application engine connection on-message on-close ping-milliseconds
+                                idle-milliseconds request))
                            (:copier nil))
   "A connection over which a program speaks by itself.  ON-MESSAGE is its function for the input."
   (written '() :type list)              ; functions for when all was sent
@@ -143,7 +143,7 @@ frame was sent before."
   "Sends OCTETS, a vector that must not change any more, to SOCKET.  CALLBACK, a function without
 arguments or NIL, is called in any thread when the system has accepted them.  Any thread may call
 this.  It waits while the queue is full, for at most the write timeout.  Signals CLIENT-LEFT."
-  (let ((result (put-waiting socket (websocket-shared-queue socket)
+  (let ((result (put-waiting (websocket-shared-queue socket)
                              (or (write-seconds (suspended-exchange-application socket)) t)
                              (lambda () (put-written socket octets callback)))))
     (when (eq :refused result)

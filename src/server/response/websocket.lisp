@@ -23,13 +23,13 @@
 
 (defstruct (websocket (:include suspended-exchange)
                       (:constructor %make-websocket
-                          (application engine connection shared-queue on-message on-close
-                           ping-milliseconds idle-milliseconds request))
+                          (application engine connection on-message on-close ping-milliseconds
+                           idle-milliseconds request))
                       (:copier nil))
   "A WebSocket.  The lock guards STATE; only the owner uses HEARD, PINGED and DECODER."
   (request nil :read-only t)            ; its REQUEST-WORDS and client
   ;; The shared send queue of WEBSOCKET.
-  (shared-queue nil :read-only t)
+  (shared-queue nil)
   (reserved 0 :type index)              ; memory for a message that is incomplete or being handled
   (decoder nil)                         ; NIL for another protocol, of a PROGRAM-SOCKET
   (on-message nil)                      ; while it is NIL, nothing is read
@@ -61,11 +61,12 @@ counts as gone; NIL for never."
   (let ((socket (funcall constructor
                          (exchange-application exchange) (exchange-engine exchange)
                          (exchange-connection exchange)
-                         (queue-of-exchange exchange high-water-mark nil)
                          on-message on-close
                          (as-milliseconds ping-seconds) (as-milliseconds idle-seconds)
                          (format nil "~A from ~A" (exchange-words exchange)
                                  (http-address (exchange-http exchange))))))
+    (setf (websocket-shared-queue socket)
+          (make-queue #'make-shared-queue socket high-water-mark :plain))
     (when frames-p
       (setf (websocket-decoder socket)
             (make-message-decoder
@@ -121,7 +122,7 @@ holds the lock."
 
 (defun resume-websocket (socket)
   "Has the owner of SOCKET send what only that can send, and look at the state of SOCKET."
-  (have-sent socket (websocket-shared-queue socket)))
+  (have-sent (websocket-shared-queue socket)))
 
 (defun end-websocket (socket)
   "Notes that the TCP connection of SOCKET has ended, or will end."
