@@ -152,7 +152,7 @@ The response may come later."
         (send-failure exchange condition nil)))
     (if (deferred-response-shared-queue deferred-response)
         :deferred
-        (conclude-request exchange))))
+        (end-exchange exchange))))
 
 (defmethod end-stream ((server clack-server) deferred-response shared-queue)
   (let ((exchange (deferred-response-exchange deferred-response)))
@@ -163,7 +163,7 @@ The response may come later."
     (note-event exchange (if (member (shared-queue-announced shared-queue) '(nil 0))
                              :reply-end
                              :reply-cut))
-    (conclude-request exchange)))
+    (end-exchange exchange)))
 
 (defmethod drop-deferred ((server clack-server) deferred-response)
   (note-served (deferred-response-exchange deferred-response)))

@@ -112,15 +112,6 @@ Replaced as a whole.")
 
 ;;; The request
 
-(defun conclude-request (exchange)
-  "Ends the request of EXCHANGE, whose response is over, and releases its content.  Returns the
-connection's outcome, :PARK or :CLOSE."
-  (when (eq :done (exchange-output exchange))
-    (end-content exchange))
-  (note-served exchange)
-  (abandon-content (exchange-http exchange))
-  (if (reusable-p exchange) :park :close))
-
 (defmethod respond ((server clack-server) exchange)
   (let ((*exchange* exchange)
         (content (take-content exchange)))
@@ -171,7 +162,7 @@ connection's outcome, :PARK or :CLOSE."
             (end-websocket (exchange-upgrade exchange)))
           (if (and (exchange-deferred-response exchange) (deferred-p exchange))
               (leave-or-keep exchange)
-              (let ((outcome (conclude-request exchange)))
+              (let ((outcome (end-exchange exchange)))
                 (cond (late-p outcome)
                       (gone-p :broken)
                       (taken-over-p (leave-or-keep exchange))

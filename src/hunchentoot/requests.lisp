@@ -57,10 +57,9 @@
 
 (defun call-with-connection-stream (exchange stream function)
   "Calls FUNCTION, which goes on with EXCHANGE over STREAM, in the dynamic context that handlers
-expect.  FUNCTION returns true when the connection may be used again, or :DEFERRED when the reply
-comes later.  After the call, also when it is left by an error or a throw, writes the line in the
-access log that tells how long the request took, unless it goes on.  Returns the connection's
-outcome."
+expect.  FUNCTION returns the outcome for the connection; :DEFERRED when the reply comes later.
+After the call, also when it is left by an error or a throw, writes the line in the access log that
+tells how long the request took, unless it goes on.  Returns the connection's outcome."
   (let* ((http (exchange-http exchange))
          (connection (exchange-connection exchange))
          (*hunchentoot-stream* stream)
@@ -77,9 +76,7 @@ outcome."
                :deferred)
               (t
                (setf (http-stream http) *hunchentoot-stream*)
-               (cond ((not *close-hunchentoot-stream*) (hand-over))
-                     (result :park)
-                     (t :close))))))))
+               (if *close-hunchentoot-stream* result (hand-over))))))))
 
 (defun call-as-request (request function keep)
   "Calls FUNCTION in the dynamic context of REQUEST, and returns its values.  If files were uploaded
@@ -315,7 +312,7 @@ into logs, nor into the error page of another client."
 ;;; The end
 
 (defun conclude-exchange (acceptor exchange)
-  "Completes the reply of EXCHANGE.  True when the connection may be used again."
+  "Completes the reply of EXCHANGE.  Returns the outcome for the connection, :PARK or :CLOSE."
   (let* ((http (exchange-http exchange))
          (io (http-io http)))
     (flet ((without-reply (stream)
@@ -340,11 +337,8 @@ into logs, nor into the error page of another client."
                     (setf (exchange-kept-p exchange) nil))
                    ((null (exchange-output exchange)) ; Hunchentoot's code has sent
                     (note-event exchange :reply)
-                    (note-event exchange :reply-end)))
-             (end-content exchange)))
-      (abandon-content http)            ; until here, the release of HTTP would give it back
-      (note-served exchange)
-      (reusable-p exchange))))
+                    (note-event exchange :reply-end)))))
+      (end-exchange exchange))))
 
 ;;; Requests that are refused, and clients that leave
 

@@ -72,8 +72,8 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:keep-reply-from #:read-all-content #:reserve-memory #:content-limits
    #:with-content #:rewind #:abandon-content #:*no-content*
    ;; replies, files, and what handlers stream
-   #:with-reply #:send-reply #:settle-reply-connection #:content-wanted-p #:*retry-seconds*
-   #:send-busy #:answer-with-file #:append-file #:time-of-file #:reply-stream
+   #:with-reply #:send-reply #:end-exchange #:settle-reply-connection #:content-wanted-p
+   #:*retry-seconds* #:send-busy #:answer-with-file #:append-file #:time-of-file #:reply-stream
    #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream #:reply-stream-inner
    #:write-encoded #:push-output #:end-reply #:whole-or-broken
    ;; logs: what is told seldom, and lines

@@ -7,12 +7,12 @@
 ;;;;   claim       event                                  becomes      action
 ;;;;   :RUNNING    the handler's reply begins             :REPLYING
 ;;;;               the handler is left                    :OVER
-;;;;               the limit has passed                   :ANSWERED    the sentinel sends 503, and
+;;;;               the limit has passed                   :LATE        the sentinel sends 503, and
 ;;;;                                                                   shuts the connection down
 ;;;;   :REPLYING   the handler is left                    :OVER
-;;;;               the limit has passed                   :CUT         the sentinel shuts it down
-;;;;   :ANSWERED,  the handler's reply begins             -            DESCRIPTOR-BROKEN
-;;;;   :CUT        the handler is left                    -            its reply is dropped
+;;;;               the limit has passed                   :LATE        the sentinel shuts it down
+;;;;   :LATE       the handler's reply begins             -            DESCRIPTOR-BROKEN
+;;;;               the handler is left                    -            its reply is dropped
 ;;;;
 ;;;; The sentinel and no timer looks after the limit, because handlers that are late may have all
 ;;;; workers, and timers need one.
@@ -27,61 +27,56 @@ Returns the state before."
 
 (defun handler-timed-out-p (exchange)
   "True when the sentinel has acted in place of the handler of EXCHANGE."
-  (and (member (exchange-claim exchange) '(:answered :cut)) t))
+  (eq :late (exchange-claim exchange)))
 
 ;;; The worker
-
-(defvar *limited-exchange* nil
-  "The exchange whose handler the current thread runs, if that has a limit, or NIL.")
 
 (defun call-with-handler-limit (exchange function)
   "Calls FUNCTION, the handler of EXCHANGE, under the limit of its application.  Returns the values
 of FUNCTION."
   (let ((seconds (limits-handler-seconds (application-limits (exchange-application exchange))))
         (http (exchange-http exchange)))
-    (if (null seconds)
-        (funcall function)
-        (let ((*limited-exchange* exchange))
-          (setf (exchange-claim exchange) :running
-                (exchange-limit exchange) (end-after seconds)
-                (http-limited-exchange http) exchange)
-          (set-deadline-at (exchange-connection exchange) :handler (exchange-limit exchange))
-          (unwind-protect (funcall function)
-            (lift-handler-limit exchange)
-            (setf (http-limited-exchange http) nil
-                  (exchange-on-late exchange) nil
-                  (connection-deadline (exchange-connection exchange)) nil))))))
+    (cond ((null seconds) (funcall function))
+          (t
+           (setf (exchange-claim exchange) :running
+                 (exchange-limit exchange) (end-after seconds)
+                 (http-limited-exchange http) exchange)
+           (set-deadline-at (exchange-connection exchange) :handler (exchange-limit exchange))
+           (unwind-protect (funcall function)
+             (lift-handler-limit exchange)
+             (setf (http-limited-exchange http) nil
+                   (connection-deadline (exchange-connection exchange)) nil))))))
 
 (defun begin-limited-reply (exchange)
   "Notes that the reply of EXCHANGE begins now.  Signals DESCRIPTOR-BROKEN where the client was
 answered in place of the handler."
-  (when (member (change-state (exchange-claim exchange) :running :replying) '(:answered :cut))
+  (when (eq :late (change-state (exchange-claim exchange) :running :replying))
     (fail-as-broken (http-io (exchange-http exchange)) +ebadf+)))
 
 (defun lift-handler-limit (exchange)
   "Ends the limit of the handler of EXCHANGE, if there is one.  NIL when it has passed, and the
 handler's reply is not to be sent."
-  (not (member (change-state (exchange-claim exchange) :running :over :replying :over)
-               '(:answered :cut))))
+  (not (eq :late (change-state (exchange-claim exchange) :running :over :replying :over))))
 
 ;;; The sentinel
 
 (defun take-timeout-function (exchange)
   "Takes the function that a program has left for EXCHANGE, if its handler is late; else NIL."
-  (let ((function (and (handler-timed-out-p exchange) (exchange-on-late exchange))))
+  (let ((function (exchange-on-late exchange)))
     (and function
+         (handler-timed-out-p exchange)
          (compare-and-set (exchange-on-late exchange) function nil)
          function)))
 
 (defmethod time-out-handler ((application http-service) connection)
   (let* ((http (connection-data connection))
          (exchange (and http (http-limited-exchange http)))
-         (limit (and exchange (exchange-limit exchange))))
-    (when (and limit (<= limit (milliseconds)))
-      (let* ((engine (exchange-engine exchange))
-             (head (exchange-head exchange))
-             (claim (change-state (exchange-claim exchange)
-                      :running :answered :replying :cut)))
+         (claim (and exchange
+                     (<= (exchange-limit exchange) (milliseconds))
+                     (change-state (exchange-claim exchange) :running :late :replying :late))))
+    (when (member claim '(:running :replying))
+      (let ((engine (exchange-engine exchange))
+            (head (exchange-head exchange)))
         (when (eq :running claim)
           (let ((refusal (make-refusal :handler-timeout)))
             (note-rejected-head application http refusal head)
@@ -89,30 +84,21 @@ handler's reply is not to be sent."
             (handler-case (send-refusal-at-once (http-io http) refusal
                                                 (eq :head (head-method head)))
               (stream-error () nil)))) ; the client is gone
-        (when (member claim '(:running :replying))
-          (count-late engine :handler)
-          (wake-from-client engine connection :io))
+        (count-late engine :handler)
+        (wake-from-client engine connection :io)
         (let ((function (take-timeout-function exchange)))
-          ;; FUNCTION may wait, and all workers may be those that it is to free.
-          (unless (or (null function)
-                      (call-in-thread engine "handler timeout"
-                                      (lambda ()
-                                        (handler-case (funcall function)
-                                          (serious-condition (condition)
-                                            (tell application :error
-                                                  "What was to be done when a handler took too ~
-                                                   long failed: ~A"
-                                                  condition))))))
-            ;; No thread can be made.  At its next look the sentinel tries again.
-            (compare-and-set (exchange-on-late exchange) nil function)))))))
+          (when function                ; it may wait, and all workers may be those it is to free
+            (call-in-thread engine "handler timeout"
+                            (lambda ()
+                              (call-noting engine function "a handler that took too long")))))))))
 
 ;;; For programs
 
 (defgeneric limited-exchange-of (request)
   (:documentation "The exchange of REQUEST if its handler has a limit of time, else perhaps NIL; NIL
-stands for the request whose handler the current thread runs.")
+stands for the current request.")
   (:method ((request null))
-    *limited-exchange*))
+    *exchange*))
 
 (defun request-timed-out-p (&optional request)
   "True when the handler of REQUEST has run for longer than :HANDLER-TIMEOUT.  Then its client was
@@ -127,14 +113,13 @@ without a request."
   "Has FUNCTION, without arguments, called once if the handler of REQUEST, as for
 REQUEST-TIMED-OUT-P, runs into :HANDLER-TIMEOUT, as for canceling a query for which it waits.  It is
 called in a thread of its own after the client was answered; at once, by the caller, if that has
-happened before; and not at all when the handler has returned.  While no thread can be made, that is
-tried again, until the handler returns.  FUNCTION takes the place of the last such function of the
-request; NIL is for none.  An error in it is logged.  Returns NIL."
+happened before; and not at all when the handler has returned, or no thread can be made.  FUNCTION
+takes the place of the last such function of the request; NIL is for none.  An error in it is
+logged.  Returns NIL."
   (let ((exchange (limited-exchange-of request)))
     (when (and exchange (not (member (exchange-claim exchange) '(nil :over))))
-      ;; Not by SETF: the claim is to be read afterwards.
-      (loop for other = (exchange-on-late exchange)
-            until (compare-and-set (exchange-on-late exchange) other function))
+      (setf (exchange-on-late exchange) function)
+      (order-memory)                    ; the sentinel reads it after it has changed the claim
       (let ((function (take-timeout-function exchange)))
         (when function
           (funcall function))))

@@ -98,6 +98,17 @@ Connection and Keep-Alive, strings or NIL: none after a 101, whose headers the p
   (and (body-allowed-p status)
        (not (eq :head method))))
 
+;;; The end
+
+(defun end-exchange (exchange)
+  "Ends EXCHANGE, whose reply is over: counts it, and releases its content.  Returns the outcome for
+its connection, :PARK if that may be used again, else :CLOSE."
+  (when (eq :done (exchange-output exchange))
+    (end-content exchange))
+  (abandon-content (exchange-http exchange)) ; until here, the release would give it back
+  (note-served exchange)
+  (if (reusable-p exchange) :park :close))
+
 ;;; Overload
 
 (defun send-busy (socket)
