@@ -258,7 +258,8 @@ content.  Leaves the handler by a throw if the method is HEAD."
           (write-encoded io reply)))
       (if (eql status hunchentoot:+http-switching-protocols+)
           (let-program-talk-on request)
-          (setf *hunchentoot-stream* (make-reply-stream io *hunchentoot-stream* framing)))
+          (setf *hunchentoot-stream* (make-instance 'reply-stream :io io :framing framing
+                                                                  :inner *hunchentoot-stream*)))
       (cond ((eq :head (hunchentoot:request-method request))
              (throw 'request-processed nil))
             ;; At once, as Hunchentoot does, since the handler may take long.

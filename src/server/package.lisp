@@ -74,7 +74,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; replies, files, and what handlers stream
    #:with-reply #:send-reply #:end-exchange #:settle-reply-connection #:content-wanted-p
    #:*retry-seconds* #:send-busy #:answer-with-file #:append-file #:time-of-file #:reply-stream
-   #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream #:reply-stream-inner
+   #:note-sent-beside #:framed #:framing-of-stream #:reply-stream-inner
    #:write-encoded #:push-output #:end-reply #:whole-or-broken
    ;; logs: what is told seldom, and lines
    #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now

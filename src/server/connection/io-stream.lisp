@@ -164,7 +164,7 @@ otherwise each would be a TLS record and a system call.  Returns what SEND-OCTET
                              trivial-gray-streams:fundamental-binary-output-stream
                              trivial-gray-streams:trivial-gray-stream-mixin)
   ((io :initarg :io :reader stream-io))
-  (:documentation "The octets of a buffered connection."))
+  (:documentation "The octets of a buffered connection, in both directions."))
 
 (defmethod stream-io (stream)
   "NIL: any other stream has no buffered connection."
@@ -266,10 +266,10 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
   (eq :some (fill-input (stream-io stream))))
 
 (defmethod trivial-gray-streams:stream-write-byte ((stream descriptor-stream) octet)
+  (check-type octet octet)
   (let ((octets (make-octets 1)))
-    (declare (dynamic-extent octets))
     (setf (aref octets 0) octet)
-    (write-with-backpressure (stream-io stream) octets 0 1)
+    (write-sequence octets stream)
     octet))
 
 (defmethod trivial-gray-streams:stream-write-sequence
@@ -278,7 +278,7 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
   sequence)
 
 (defmethod trivial-gray-streams:stream-force-output ((stream descriptor-stream))
-  (send-output (stream-io stream)))
+  (finish-output stream))
 
 (defmethod trivial-gray-streams:stream-finish-output ((stream descriptor-stream))
   (send-output (stream-io stream)))

@@ -118,8 +118,9 @@ takes the place of the last such function of the request; NIL is for none.  An e
 logged.  Returns NIL."
   (let ((exchange (limited-exchange-of request)))
     (when (and exchange (not (member (exchange-claim exchange) '(nil :over))))
-      (setf (exchange-on-late exchange) function)
-      (order-memory)                    ; the sentinel reads it after it has changed the claim
+      ;; Not by SETF: the claim is to be read afterwards.
+      (loop for other = (exchange-on-late exchange)
+            until (compare-and-set (exchange-on-late exchange) other function))
       (let ((function (take-timeout-function exchange)))
         (when function
           (funcall function))))

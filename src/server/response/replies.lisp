@@ -25,27 +25,25 @@ not accept is queued: BODY must not change any more."
 (defparameter *retry-seconds* 1
   "The value of Retry-After for a refused client, an integer of seconds.")
 
-(defun encode-last-text (reply status headers text &key second head-only-p)
-  "Appends the last answer of a connection to REPLY: with STATUS, HEADERS, an alist, and TEXT, of
-ASCII characters, unless HEAD-ONLY-P; dated SECOND, a universal time, unless that is NIL."
-  (encode-head reply status
-               `((:connection . "close")
-                 ,@headers
-                 (:content-type . "text/plain; charset=us-ascii")
-                 (:content-length . ,(length text)))
-               :second second)
-  (unless head-only-p
-    (encode-string reply text :latin-1)))
+(defun encode-refusal (reply refusal head-only-p)
+  "Appends the last answer of a connection to REPLY: the status and the reason of REFUSAL, a
+PROTOCOL-ERROR; without content if HEAD-ONLY-P."
+  (let ((text (protocol-error-reason refusal)))
+    (encode-head reply (protocol-error-status refusal)
+                 `((:connection . "close")
+                   ,@(when (member (protocol-error-refusal refusal) '(:no-memory :queue-timeout))
+                       `((:retry-after . ,*retry-seconds*)))
+                   (:content-type . "text/plain; charset=us-ascii")
+                   (:content-length . ,(length text)))
+                 :second (get-universal-time))
+    (unless head-only-p
+      (encode-string reply text :latin-1))))
 
 (defun send-refusal-at-once (io refusal &optional head-only-p)
-  "Answers the peer of IO with the status and the reason of REFUSAL, a PROTOCOL-ERROR; sends no
-content if HEAD-ONLY-P.  The thread need not own the connection.  True when it is sent, or queued."
+  "Answers the peer of IO with REFUSAL, a PROTOCOL-ERROR; sends no content if HEAD-ONLY-P.  The
+thread need not own the connection.  True when it is sent, or queued."
   (with-reply (reply)
-    (encode-last-text reply (protocol-error-status refusal)
-                      (and (member (protocol-error-refusal refusal) '(:no-memory :queue-timeout))
-                           `((:retry-after . ,*retry-seconds*)))
-                      (protocol-error-reason refusal)
-                      :second (get-universal-time) :head-only-p head-only-p)
+    (encode-refusal reply refusal head-only-p)
     (null (write-to-queue (io-queue io) (output-octets reply) 0 (output-fill reply) t))))
 
 (defun send-refusal (io refusal &optional head-only-p)
@@ -115,7 +113,6 @@ its connection, :PARK if that may be used again, else :CLOSE."
   "Answers SOCKET, a connection for which there is no room, that the server is busy (RFC 9110,
 section 15.6.4).  Waits for at most a second."
   (let ((reply (make-output)))
-    (encode-last-text reply 503 `((:retry-after . ,*retry-seconds*))
-                      "The server is busy.  Please try again in a moment.")
+    (encode-refusal reply (make-refusal :queue-timeout) nil)
     (limit-waits socket 1)
     (write-stream-octets (socket-octet-stream socket) (output-octets reply) 0 (output-fill reply))))

@@ -14,10 +14,8 @@
 ;;;; that a read of content, which sends the output first, may come between two writes.  Writes
 ;;;; without a flush between them share one chunk, as long as the buffer has room.
 
-(defclass reply-stream (trivial-gray-streams:fundamental-binary-output-stream
-                        trivial-gray-streams:trivial-gray-stream-mixin)
-  ((io :initarg :io :reader reply-stream-io)
-   (inner :initarg :inner :reader reply-stream-inner
+(defclass reply-stream (descriptor-stream)
+  ((inner :initarg :inner :reader reply-stream-inner
           :documentation "The stream of the connection.")
    (framing :initarg :framing :accessor reply-stream-framing)
    ;; The last chunk in the output buffer: where it begins, its number of octets, and where it ends.
@@ -27,16 +25,11 @@
    (chunk-end :initform 0 :accessor chunk-end))
   (:documentation "A stream for the octets of the content of one reply."))
 
-(defun make-reply-stream (io inner framing)
-  "A stream for the content of a reply over IO, whose head was written, on the stream INNER.
-FRAMING is :CHUNKED, :PLAIN, :NONE or the number of octets of the content."
-  (make-instance 'reply-stream :io io :inner inner :framing framing))
-
 (defun framing-of-stream (method status length chunked-p)
-  "The framing, as for MAKE-REPLY-STREAM, of streamed content for a reply with STATUS to a request
-by METHOD; and what the head says of it: a number of octets, :CHUNKED, or NIL for nothing.  LENGTH
-is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks are allowed (RFC
-9112, section 6)."
+  "The framing of streamed content for a reply with STATUS to a request by METHOD: :CHUNKED, :PLAIN,
+:NONE or a number of octets; and what the head says of it: a number of octets, :CHUNKED, or NIL for
+nothing.  LENGTH is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks are
+allowed (RFC 9112, section 6)."
   (let ((said (and (body-allowed-p status)
                    (or length (and chunked-p :chunked)))))
     (values (cond ((eql 101 status) :plain)
@@ -55,7 +48,7 @@ is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks a
 
 (defun write-chunked (stream octets start end)
   "Writes OCTETS from START to END to STREAM in chunks."
-  (let ((io (reply-stream-io stream)))
+  (let ((io (stream-io stream)))
     (check-range octets start end)
     (loop while (< start end)
           do (let* ((buffer (output-buffer io))
@@ -78,7 +71,7 @@ is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks a
 
 (defmethod trivial-gray-streams:stream-write-sequence
     ((stream reply-stream) sequence start end &key)
-  (let ((io (reply-stream-io stream))
+  (let ((io (stream-io stream))
         (framing (reply-stream-framing stream)))
     (cond ((member framing '(nil :none)))
           ((not (typep sequence 'octets))
@@ -96,27 +89,11 @@ is the number of octets, or NIL if unknown; then CHUNKED-P says whether chunks a
                (error 'content-too-long :stream (io-stream io)))))))
   sequence)
 
-(defmethod trivial-gray-streams:stream-write-byte ((stream reply-stream) octet)
-  (check-type octet octet)
-  (let ((octets (make-octets 1)))
-    (setf (aref octets 0) octet)
-    (write-sequence octets stream))
-  octet)
-
-(defun flush-reply (stream)
+(defmethod trivial-gray-streams:stream-finish-output ((stream reply-stream))
   "Sends as much of the output of STREAM as the client takes now."
   (when (reply-stream-framing stream)
-    (push-output (reply-stream-io stream)))
+    (push-output (stream-io stream)))
   nil)
-
-(defmethod trivial-gray-streams:stream-force-output ((stream reply-stream))
-  (flush-reply stream))
-
-(defmethod trivial-gray-streams:stream-finish-output ((stream reply-stream))
-  (flush-reply stream))
-
-(defmethod stream-element-type ((stream reply-stream))
-  '(unsigned-byte 8))
 
 ;;; The end
 
@@ -129,7 +106,7 @@ announced length."
 (defun end-reply (stream)
   "Ends the content of STREAM, a REPLY-STREAM, if it has not ended yet.  Octets that the peer does
 not take now are queued.  True when the content has its announced length."
-  (let ((io (reply-stream-io stream))
+  (let ((io (stream-io stream))
         (framing (shiftf (reply-stream-framing stream) nil)))
     (when (and framing (io-open-p io))
       (when (eq :chunked framing)

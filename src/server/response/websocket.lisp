@@ -9,7 +9,7 @@
 ;;;;   a close frame                            answer with one, and close when that was sent
 ;;;;   a failure                                send a close frame with its code, and close likewise
 ;;;;   the end                                  close the connection
-;;;;   nothing for PING-SECONDS                 send a ping
+;;;;   nothing for PING-SECONDS                 send a ping, once no octets wait to be sent
 ;;;;   nothing for IDLE-SECONDS                 close the connection, unless a ping is still to be
 ;;;;                                            sent, or was sent just now
 ;;;;   no close frame for *CLOSING-SECONDS*     close the connection
@@ -40,8 +40,7 @@
   (ping-milliseconds nil :type (or null fixnum) :read-only t)
   (idle-milliseconds nil :type (or null fixnum) :read-only t)
   (heard (milliseconds) :type fixnum)   ; when octets came last
-  ;; The time of a ping since then; :PUT while it is in the queue.
-  (pinged nil :type (or null (eql :put) fixnum))
+  (pinged nil :type (or null fixnum))   ; the time of a ping since then
   (closing-end nil :type (or null fixnum)) ; the deadline for the close frame of the client
   (failed-p nil))                       ; a function of the program has failed
 
@@ -159,10 +158,8 @@ Signals an error where either must not be in a close frame."
   (say-going-away socket)
   (let* ((now (milliseconds)) ; before reading: later octets are read before their deadline
          (more-p (prog1 (receive-messages socket io)
-                   (keep-time socket now)))
+                   (keep-time socket io now)))
          (ended-p (send-queued (websocket-shared-queue socket) io)))
-    (when (and (eq :put (websocket-pinged socket)) (null (io-unsent io)))
-      (setf (websocket-pinged socket) (milliseconds)))
     (cond (ended-p :close)
           ((eq :gone (websocket-state socket)) :broken)
           ((and more-p (null (io-unsent io))) :again)
@@ -306,18 +303,19 @@ never."
     (earlier (websocket-closing-end socket)
              (cond ((null idle) nil)
                    ((or (null ping) (<= idle ping)) (+ heard idle))
-                   ((integerp pinged) (+ pinged (- idle ping)))))))
+                   (pinged (+ pinged (- idle ping)))))))
 
-(defun keep-time (socket now)
-  "Closes or pings SOCKET if that was due at NOW, in MILLISECONDS.  The input that had come by then
-was read."
+(defun keep-time (socket io now)
+  "Closes or pings SOCKET over IO if that was due at NOW, in MILLISECONDS.  The input that had come
+by then was read."
   (flet ((due-p (moment) (and moment (>= now moment))))
     (cond ((due-p (end-moment socket))
            (end-websocket socket))
           ((and (due-p (ping-moment socket))
+                (null (io-unsent io))
                 (member (put-in-websocket socket (encode-frame :ping (make-octets 0)))
                         '(:room :full)))
-           (setf (websocket-pinged socket) :put)))))
+           (setf (websocket-pinged socket) (milliseconds))))))
 
 ;;; The end
 
