@@ -324,13 +324,6 @@ with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
   (or (server-sole-name server)
       (multiple-value-list (local-name socket))))
 
-(defmethod check-head ((server clack-server) head)
-  "Refuses a method without a keyword, since Clack's environment names methods by keywords (RFC
-9110, section 9.1)."
-  (unless (keywordp (head-method head))
-    (error 'protocol-error :refusal :malformed-method :status 501
-                           :reason "The method is not known here.")))
-
 (defmethod content-refused ((server clack-server) refusal)
   ;; The application sees the error when it reads the content, and may answer by itself.
   (declare (ignore refusal))

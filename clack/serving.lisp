@@ -123,6 +123,9 @@ Replaced as a whole.")
                  (with-simple-restart (abort "Answer 500 (Internal Server Error).")
                    (invoke-debugger condition))))
              (call-application ()
+               (unless (keywordp (head-method (exchange-head exchange))) ; the environment's are
+                 (error 'protocol-error :refusal :malformed-method :status 501
+                                        :reason "The method is not known here."))
                (let ((response (funcall (slot-value server 'app)
                                         (environment exchange content))))
                  (if (functionp response)

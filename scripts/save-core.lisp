@@ -8,8 +8,7 @@
 (load-own "clack.handler.recycling")
 (load-own "hunchentoot-recycling-taskmaster")
 
-;; As programs do when they are loaded.  No process must have it.
-(uiop:symbol-call '#:hunchentoot '#:reset-session-secret)
+;; No process must have it.
 (uiop:symbol-call '#:hunchentoot-recycling-taskmaster.server '#:new-request-id)
 
 #+sbcl

@@ -36,7 +36,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:close-outgoing
    #:outgoing-open-p
    #:start-event-stream #:send-event #:send-comment #:last-event-id #:*heartbeat-seconds*
-   #:channel #:channel-p #:make-channel #:channel-size #:channel-skipped #:channel-dropped
+   #:channel #:channel-p #:make-channel #:channel-size
    #:channel-name #:subscribe #:unsubscribe #:publish
    #:broker #:open-broker #:close-broker #:broker-stats #:publish-message #:deliver-message
    #:upgrade-to-websocket #:websocket #:websocket-p #:websocket-open-p #:send-text #:send-binary
@@ -57,6 +57,6 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    ;; conditions
    #:recycling-error #:client-left #:reply-already-sent #:cannot-defer #:stream-full
    #:content-too-long #:content-left #:protocol-error #:invalid-header #:malformed-event
-   #:reply-failed #:upload-not-stored #:unfit-argument #:stop-from-worker
+   #:reply-failed #:unfit-argument #:stop-from-worker
    #:listen-failed
    #:recycling-taskmaster-corrupted-error))

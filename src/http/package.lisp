@@ -23,7 +23,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:head #:head-method #:head-uri #:head-protocol
    #:head-headers #:head-header #:head-host #:set-host #:head-framing #:head-keep-alive-p
    #:head-keep-alive-requested-p #:head-upgrade
-   #:head-expect-100-continue-p #:*spelling-kept-p*
+   #:head-expect-100-continue-p
    #:options-of-server-p #:uri-path #:host-and-port #:default-port #:field-spelling
    ;; proxies
    #:ip-address #:parse-ip-address #:ipv4-p #:ip-address-text #:parse-network #:in-network-p

@@ -8,10 +8,6 @@
 ;;;; It is strict: if it were more lenient than a proxy in front of it, an attacker could make the
 ;;;; two see different requests.
 
-(defvar *spelling-kept-p* nil
-  "True to keep the client's spelling of a header field name that has no keyword; NIL to change such
-a name to upper case.  It is set once, before the first request.")
-
 (defun refuse-octet (octet refusal)
   "Refuses OCTET at the end of a word: a line feed as a bare one, any other octet with REFUSAL."
   (refuse (if (= octet +line-feed+) :bare-line-feed refusal)))
@@ -127,10 +123,9 @@ the position after it, the name, the value, and the role; or NIL where more has 
       (values next
               (if word
                   (word-keyword word)
-                  (let* ((spelling (latin-1-text octets start name-end))
-                         (name (string-upcase spelling)))
+                  (let ((name (string-upcase (latin-1-text octets start name-end))))
                     (or (find-symbol name '#:keyword)
-                        (if *spelling-kept-p* spelling name))))
+                        name)))
               (latin-1-text octets from to)
               (if word (word-role word) +unknown-field+)))))
 

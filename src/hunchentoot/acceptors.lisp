@@ -326,7 +326,7 @@ and leaves it stopped."
     (let ((format (access-log-format acceptor))
           (log (hunchentoot:acceptor-access-log-destination acceptor)))
       (unless (boundp 'hunchentoot:*session-secret*)
-        (renew-secret))                 ; Hunchentoot would do it later, and warn
+        (make-secret))                  ; Hunchentoot would do it later, and warn
       (when (and (symbolp format)
                  (not (keywordp format))
                  (or (not (fboundp format))

@@ -102,19 +102,12 @@ Signals an error if OCTETS are no message."
   (name nil :type (or null string) :read-only t)
   (broker nil :type (or null broker) :read-only t)
   (lock (bt:make-lock "channel") :read-only t)
-  (subscribers (make-hash-table :test 'eq) :read-only t) ; of the functions that their ends call
-  (skipped 0 :type unsigned-byte)       ; messages that a subscriber did not get
-  (dropped 0 :type unsigned-byte))      ; subscribers
+  (subscribers (make-hash-table :test 'eq) :read-only t)) ; of the functions that their ends call
 
 (setf (documentation 'channel-p 'function)
       "True when OBJECT, the argument, is a CHANNEL; see MAKE-CHANNEL."
       (documentation 'channel-name 'function)
-      "The name of CHANNEL, a string, or NIL."
-      (documentation 'channel-skipped 'function)
-      "How many messages the subscribers of CHANNEL missed because their clients were slow, an
-integer.  A message counts once for each subscriber that missed it."
-      (documentation 'channel-dropped 'function)
-      "How many subscribers of CHANNEL were ended because their clients were slow, an integer.")
+      "The name of CHANNEL, a string, or NIL.")
 
 (defun make-channel (&key (when-full :drop) name broker)
   "Makes a channel without subscribers.  WHEN-FULL says what happens to a subscriber with more
@@ -234,13 +227,10 @@ WANTED-P is true, a function that must not wait.  Returns how many got it."
                    ((:room :full) (push subscriber reached))
                    ((:over :too-long))
                    (:refused
-                    (ecase (channel-when-full channel)
-                      (:skip (incf (channel-skipped channel)))
-                      (:drop (push subscriber full)))))))
+                    (when (eq :drop (channel-when-full channel))
+                      (push subscriber full))))))
     (dolist (subscriber full)
       (when (unsubscribe channel subscriber) ; another publisher may have done so
-        (with-channel (channel)
-          (incf (channel-dropped channel)))
         (drop-shared-queue (subscriber-shared-queue subscriber))))
     (dolist (subscriber reached)
       ;; Unless it was sent at once, or the poller sees to it.

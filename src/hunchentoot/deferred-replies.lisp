@@ -21,7 +21,6 @@ of the request removes the large objects."
   (acceptor nil :read-only t)
   (objects '() :type list)              ; request and reply; () from the end on
   (stream nil)                          ; Hunchentoot's, once the handler was left
-  (lock (bt:make-lock "deferred reply") :read-only t) ; held while FILES change
   (files '()))                          ; temporary ones, deleted at the end; :DELETED from then on
 
 (setf (documentation 'deferred-reply-p 'function)
@@ -38,21 +37,21 @@ shows it."))
 
 (defun add-files (context files)
   "Has FILES deleted at the end of the reply of CONTEXT, or at once when the reply is over."
-  (unless (with-lock-briefly ((deferred-reply-lock context))
-            (unless (eq :deleted (deferred-reply-files context))
-              (setf (deferred-reply-files context) (append files (deferred-reply-files context)))
-              t))
-    (delete-files files)))
+  (loop for others = (deferred-reply-files context)
+        do (cond ((eq :deleted others)
+                  (return (delete-files files)))
+                 ((compare-and-set (deferred-reply-files context) others (append files others))
+                  (return)))))
 
 (defun end-context (context)
   "Deletes the temporary files of CONTEXT, whose reply is over, and removes the objects of its
 request from it."
   (setf (deferred-reply-objects context) '()
         (deferred-reply-stream context) nil)
-  (let ((files (with-lock-briefly ((deferred-reply-lock context))
-                 (shiftf (deferred-reply-files context) :deleted))))
-    (unless (eq :deleted files)
-      (delete-files files))))
+  (loop for files = (deferred-reply-files context)
+        until (eq :deleted files)
+        when (compare-and-set (deferred-reply-files context) files :deleted)
+          do (delete-files files)))
 
 ;;; In the handler
 

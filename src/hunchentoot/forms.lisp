@@ -7,17 +7,10 @@
 ;;;; with files.  We wrap its functions: where the content is one of our own streams, the code here
 ;;;; does the same within limits.
 
-(define-condition upload-not-stored (recycling-error)
-  ((cause :initarg :cause))
-  (:report (lambda (condition stream)
-             (format stream "The file of an upload cannot be made or written: ~A"
-                     (slot-value condition 'cause))))
-  (:documentation "Signalled when the file of an upload cannot be made or written: the form is
-right, and the server is at fault."))
-
 (deftype not-of-form ()
-  "The errors of reading a form that do not mean that the form is malformed."
-  '(or protocol-error content-left upload-not-stored))
+  "The errors of reading a form that do not mean that the form is malformed: among others that an
+upload's file cannot be made or written."
+  '(or protocol-error file-error stream-error))
 
 (defun own-content (request)
   "The CONTENT of REQUEST if it has one, and its stream is ours; else NIL."
@@ -25,10 +18,6 @@ right, and the server is at fault."))
          (content (and (typep stream 'stream-of-content) (content-of stream))))
     (and (not (eq content *no-content*))
          content)))
-
-(defmethod chunga:chunked-stream-input-chunking-p ((stream stream-of-content))
-  "The answer to HUNCHENTOOT:INPUT-CHUNKING-P."
-  (null (content-announced (content-of stream))))
 
 (defun read-content (hunchentoots &rest arguments
                      &key (request hunchentoot:*request*) want-stream (already-read 0))
@@ -135,19 +124,18 @@ as a character of a name or value.")
 (defun form-with-files (content boundary external-format)
   "The alist of the parameters of the form with BOUNDARY in CONTENT, in EXTERNAL-FORMAT.  The value
 of a file is a list of its temporary pathname, name and type.  A malformed form gives NIL and a line
-in the log.  Signals UPLOAD-NOT-STORED where a file of a well-formed form cannot be made or
-written."
+in the log."
   (let ((parser (make-multipart-parser boundary))
         (limits (content-limits content))
         (octets (make-octets +form-buffer-size+))
         (start 0) (end 0)               ; of those that are not yet parsed
         (fields 0) (files 0) (kept 0) (unreserved 0)) ; KEPT octets of these are in memory
-    (labels ((more ()                   ; how many octets more were read, 0 at the end
+    (labels ((more-p ()                 ; true when more octets were read, NIL at the end
                (let ((rest (- end start)))
                  (replace octets octets :start2 start :end2 end)
                  (setf start 0
                        end (read-octets-of-content content octets rest (length octets)))
-                 (- end rest)))
+                 (> end rest)))
              (next-event ()             ; and its start and end; NIL at the end of the form
                (loop
                  (multiple-value-bind (event from to next)
@@ -155,7 +143,7 @@ written."
                    (setf start next)
                    (cond (event (return (values event from to)))
                          ((multipart-done-p parser) (return nil))
-                         ((plusp (more)))
+                         ((more-p))
                          ;; RFC 2046, section 5.1.1: no line end need follow the last delimiter.
                          ((multipart-closed-p parser) (return nil))
                          ;; All content has come: END-OF-FILE would mean that the client has left.
@@ -197,19 +185,9 @@ written."
                          (t
                           (named (text-in-charset (field) charset external-format))))))))
       (handler-case*
-          (prog1 (loop for (event from to) = (multiple-value-list (next-event))
-                       while event
-                       append (parameter from to))
-            (let ((stray (- end start)))
-              (setf start end)
-              (loop for count = (more)
-                    until (zerop count)
-                    do (incf stray count)
-                       (setf start end))
-              (when (plusp stray)
-                (hunchentoot:log-message*
-                 :warning "Warning while processing connection: ~A octets of stray data after ~
-                           form-data sent by client." stray))))
+          (loop for (event from to) = (multiple-value-list (next-event))
+                while event
+                append (parameter from to))
         (error (condition)
           (when (typep condition 'not-of-form)
             (error condition))
@@ -220,34 +198,25 @@ written."
 (defparameter *usual-folder* "/tmp/hunchentoot/"
   "Hunchentoot's default folder for uploads.")
 
-(defmacro storing-upload (&body body)
-  "Evaluates BODY, which makes or writes the file of an upload; signals UPLOAD-NOT-STORED for an
-error."
-  `(handler-case (progn ,@body)
-     (error (condition)
-       (error 'upload-not-stored :cause condition))))
-
 (defun new-file (function)
   "The pathname of a new file, in the folder that the program has chosen or a private one.  FUNCTION
 is called with a function of octets, a start and an end, which writes these to the file.  It is
-deleted at the end of the request.  Signals UPLOAD-NOT-STORED."
+deleted at the end of the request."
   (let ((pathname (make-pathname
                    :name (format nil "hunchentoot-~36R" (random (expt 36 8) (make-random-state t)))
                    :type nil
                    :defaults (or (and (equal *usual-folder* hunchentoot:*tmp-directory*)
-                                      (storing-upload (private-folder)))
+                                      (private-folder))
                                  hunchentoot:*tmp-directory*))))
     (when hunchentoot:*file-upload-hook*
       (funcall hunchentoot:*file-upload-hook* pathname))
-    (with-open-stream (file (storing-upload
-                              (ensure-directories-exist pathname)
-                              (open pathname :direction :output :if-exists :error
-                                             :element-type '(unsigned-byte 8))))
+    (ensure-directories-exist pathname)
+    (with-open-stream (file (open pathname :direction :output :if-exists :error
+                                           :element-type '(unsigned-byte 8)))
       (push pathname *tmp-files*)
-      ;; Errors of the content are not the file's.
       (funcall function (lambda (octets start end)
-                          (storing-upload (write-sequence octets file :start start :end end))))
-      (storing-upload (finish-output file)))
+                          (write-sequence octets file :start start :end end)))
+      (finish-output file))
     pathname))
 
 ;;; Text of forms

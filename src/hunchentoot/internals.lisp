@@ -28,30 +28,15 @@ connections to read no further request.  True then, for only one caller."
   (setf (slot-value acceptor 'hunchentoot::address) address
         (slot-value acceptor 'hunchentoot::port) port))
 
-;;; The secret of sessions.  An image may be saved with it, and with the state of Hunchentoot's
-;;; random numbers; but whoever has the file must not know those of its processes.
-
-(defvar *random-secret* nil
-  "The secret that was made at random, or NIL.")
-
-(defun make-secret (hunchentoots)
-  "Does what RESET-SESSION-SECRET does; HUNCHENTOOTS is that function."
-  (setf *random-secret* (funcall hunchentoots)))
-
-(defun renew-secret ()
-  "Seeds Hunchentoot's random numbers from the system, and makes a new secret, unless the program
-has chosen one."
+(defun make-secret ()
+  "Seeds Hunchentoot's random numbers from the system, since an image may have been saved with them,
+and makes a secret for sessions."
   (setf hunchentoot::*the-random-state* (make-random-state t))
-  (when (or (not (boundp 'hunchentoot:*session-secret*))
-            (equal *random-secret* hunchentoot:*session-secret*))
-    (hunchentoot:reset-session-secret)))
-
-(call-in-saved-images 'renew-secret)
+  (hunchentoot:reset-session-secret))
 
 ;;; Functions of Hunchentoot that others here take the place of
 
-(loop for (name wrapper) in '((hunchentoot:reset-session-secret make-secret)
-                              (hunchentoot:real-remote-addr forwarded-address)
+(loop for (name wrapper) in '((hunchentoot:real-remote-addr forwarded-address)
                               (hunchentoot::external-format-from-content-type guarded-format)
                               (hunchentoot::convert-parameter converted-parameter)
                               (hunchentoot::compute-array-parameter array-parameter)
@@ -69,21 +54,6 @@ has chosen one."
 
 ;;; Requests
 
-(defun chunga-keeps-spelling-p ()
-  "True if the loaded Chunga, which reads heads for Hunchentoot, leaves names of header fields
-without a keyword as the client spells them.  Before 1.1.9 it interned them."
-  (let ((name (car (first (flexi-streams:with-input-from-sequence
-                              (stream (map 'vector #'char-code
-                                           (format nil "X-Of-No-Program:a~C~C~:*~:*~C~C"
-                                                   #\Return #\Newline)))
-                            (chunga:with-character-stream-semantics
-                              (chunga:read-http-headers stream)))))))
-    (when (symbolp name)
-      (unintern name '#:keyword))
-    (stringp name)))
-
-(setf *spelling-kept-p* (chunga-keeps-spelling-p))
-
 (defvar *uri-format* hunchentoot::+utf-8+
   "The external format of a request's target, a superset of ASCII.")
 
@@ -98,11 +68,6 @@ without a keyword as the client spells them.  Before 1.1.9 it interned them."
 (defun url-decoded (text external-format plus-p)
   "The string TEXT, URL-decoded in EXTERNAL-FORMAT.  A plus is a space if PLUS-P."
   (apply 'hunchentoot:url-decode text external-format (if plus-p '() *for-paths*)))
-
-(defparameter *methods-served*
-  (let ((methods (find-symbol (string '#:+valid-request-methods+) '#:hunchentoot)))
-    (and methods (symbol-value methods)))
-  "The methods that Hunchentoot serves, nine since 1.3.0; NIL before, for all.")
 
 ;;; Replies
 

@@ -119,14 +119,6 @@ of an OUTPUT: it appends the content to that, or returns the content, which is s
       (setf (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)
             (remove name (hunchentoot:headers-out*) :key #'car))))
 
-(defun check-transfer-encoding ()
-  "Signals INVALID-HEADER when the program has set Transfer-Encoding on a reply that has no chunks
-(RFC 9112, section 6.1)."
-  (let ((coding (hunchentoot:header-out :transfer-encoding)))
-    (when coding
-      (drop-header :transfer-encoding) ; or the error page would have it too
-      (error 'invalid-header :name :transfer-encoding :value coding))))
-
 (defun settle-head (acceptor status framed-p said content-type)
   "Sets the headers of the reply with STATUS.  FRAMED-P is true if the client will know where the
 content ends.  SAID is the second value of FRAMING-OF-STREAM.  CONTENT-TYPE is the header, or NIL to
@@ -150,8 +142,10 @@ leave that as it is."
                         (if entry
                             (setf (cdr entry) ,value)
                             (push (cons ,name ,value) headers)))))
-          (when (and (not (eq :chunked said)) (entry :transfer-encoding))
-            (check-transfer-encoding))
+          (when (and (not (eq :chunked said)) (cdr (entry :transfer-encoding)))
+            ;; The program has set it, and there are no chunks (RFC 9112, section 6.1).
+            (error 'invalid-header :name :transfer-encoding
+                                   :value (cdr (entry :transfer-encoding))))
           (when (eq :chunked said)
             (put :transfer-encoding "chunked"))
           (when connection
@@ -188,24 +182,12 @@ leave that as it is."
 
 (defun encode-reply-head (reply status)
   "Appends the head of the reply with STATUS to REPLY."
-  (let ((cookies (and (hunchentoot:cookies-out*) (cookie-texts (hunchentoot:cookies-out*)))))
-    (flet ((encode (cookies)
-             (encode-head reply status (hunchentoot:headers-out*)
-                          :cookies cookies :second (get-universal-time)))
-           (unfolded (value)
-             ;; Hunchentoot sends the text after a newline as a second line that continues the
-             ;; first, which servers must not send any more (RFC 9112, section 5.2).
-             (if (and (stringp value) (find #\Newline value))
-                 (cl-ppcre:regex-replace-all "\\r?\\n" value (string #\Tab))
-                 value)))
-      (handler-case (encode cookies)
-        (invalid-header ()
-          (loop for header in (hunchentoot:headers-out*)
-                do (setf (cdr header) (unfolded (cdr header))))
-          (encode (mapcar #'unfolded cookies)))))
-    (when hunchentoot:*header-stream*
-      (write-string (latin-1-text (output-octets reply) 0 (output-fill reply))
-                    hunchentoot:*header-stream*))))
+  (encode-head reply status (hunchentoot:headers-out*)
+               :cookies (and (hunchentoot:cookies-out*) (cookie-texts (hunchentoot:cookies-out*)))
+               :second (get-universal-time))
+  (when hunchentoot:*header-stream*
+    (write-string (latin-1-text (output-octets reply) 0 (output-fill reply))
+                  hunchentoot:*header-stream*)))
 
 (defun begin-reply (acceptor status)
   "Records that the head of the reply with STATUS is about to be sent."

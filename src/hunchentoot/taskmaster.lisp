@@ -242,13 +242,6 @@ ACCEPTOR."
   (or (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'sole-name)
       (multiple-value-list (local-name socket))))
 
-(defmethod check-head ((taskmaster recycling-taskmaster) head)
-  "Refuses a method that this version of Hunchentoot does not serve (RFC 9110, section 9)."
-  (unless (or (null *methods-served*)
-              (find (head-method head) *methods-served* :test #'string=))
-    (error 'protocol-error :refusal :malformed-method :status 400
-                           :reason "The method is not known here.")))
-
 ;;; Questions of the engine
 
 ;; Programs wait for the server to end by joining the first thread whose name has "hunchentoot" in

@@ -5,9 +5,8 @@
 ;;;; keeps nothing, since an image may be saved with the instance.
 
 (defclass parallel-ssl-acceptor (parallel-acceptor hunchentoot:ssl-acceptor)
-  ((tls-settings :accessor tls-settings
-                 :documentation "The TLS arguments, a plist.  Links in names of files are not
-resolved, since they may lead to other files when certificates are reloaded.")
+  ((tls-settings :initform '() :accessor tls-settings
+                 :documentation "The TLS arguments, a plist.")
    (given :initarg :ssl-certificates :initarg :ssl-minimum-protocol :initarg :ssl-ciphers
           :initarg :ssl-client-ca-file :initarg :ssl-verify-client :initarg :ssl-ticket-key-file
           :documentation "Nothing: the slot is here for its initargs.")
@@ -55,49 +54,30 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 
 ;;; Settings
 
-(defun read-tls-files (initargs settings old)
-  "A TLS context with the settings in the plist INITARGS, or else in SETTINGS; the sessions of OLD,
-a context or NIL, can be resumed in it.  The second value is a plist of all settings, in which names
-of files are absolute."
-  (let ((settings (loop for name in *tls-arguments*
-                        collect name
-                        collect (getf initargs name (getf settings name)))))
-    (values (with-parameter-errors (context-of-settings settings old))
-            (loop for (name value) on settings by #'cddr
-                  collect name
-                  collect (case name
-                            ((:ssl-certificate-file :ssl-privatekey-file
-                              :ssl-client-ca-file :ssl-ticket-key-file)
-                             (and value (absolute-file value)))
-                            (:ssl-certificates
-                             (loop for (certificate key . password) in value
-                                   collect (list* (absolute-file certificate)
-                                                  (absolute-file key) password)))
-                            (t value))))))
+(defun context-for-settings (acceptor settings)
+  "A TLS context with SETTINGS, a plist, in which sessions of ACCEPTOR can be resumed."
+  (with-parameter-errors
+    (context-of-settings settings (acceptor-tls-context acceptor))))
 
-(defmethod initialize-instance :before ((acceptor parallel-ssl-acceptor) &rest initargs)
-  (setf (tls-settings acceptor) (nth-value 1 (read-tls-files initargs '() nil))))
-
-(defun renew-tls-context (acceptor initargs &optional (change (constantly nil)))
-  "Makes a TLS context with the settings of ACCEPTOR and INITARGS that of new connections; earlier
-ones keep theirs.  Calls CHANGE once the context is made."
-  (multiple-value-bind (context settings)
-      (read-tls-files initargs (tls-settings acceptor) (acceptor-tls-context acceptor))
-    (multiple-value-prog1 (funcall change)
+(defmethod shared-initialize :after
+    ((acceptor parallel-ssl-acceptor) slot-names &rest initargs)
+  (declare (ignore slot-names))
+  (when (get-properties initargs *tls-arguments*)
+    (let* ((settings (loop for name in *tls-arguments*
+                           collect name
+                           collect (getf initargs name (getf (tls-settings acceptor) name))))
+           (context (context-for-settings acceptor settings)))
       (setf (tls-settings acceptor) settings)
-      (set-published (acceptor-tls-context acceptor) context))))
-
-(defmethod reinitialize-instance :around ((acceptor parallel-ssl-acceptor) &rest initargs)
-  (if (get-properties initargs *tls-arguments*)
-      (renew-tls-context acceptor initargs (lambda () (call-next-method)))
-      (call-next-method)))
+      (when (acceptor-tls-context acceptor) ; or it was not started
+        (set-published (acceptor-tls-context acceptor) context)))))
 
 (defun reload-certificates (acceptor)
   "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew: certificates, keys, certificates of
-client authorities, and the ticket key.  Links are resolved anew.  Returns ACCEPTOR.  Only new
-connections use the new files.  Sessions of earlier connections can still be resumed.  For a
-mistake, signals HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps the old files in use."
-  (renew-tls-context acceptor '())
+client authorities, and the ticket key.  Returns ACCEPTOR.  Only new connections use the new files.
+Sessions of earlier connections can still be resumed.  For a mistake, signals
+HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps the old files in use."
+  (let ((context (context-for-settings acceptor (tls-settings acceptor))))
+    (set-published (acceptor-tls-context acceptor) context))
   acceptor)
 
 (defmethod renew-files :after ((acceptor parallel-ssl-acceptor))
@@ -105,7 +85,7 @@ mistake, signals HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps th
 
 (defmethod hunchentoot:start-listening :before ((acceptor parallel-ssl-acceptor))
   (setf (acceptor-tls-context acceptor) nil) ; the last one may come from a saved image
-  (renew-tls-context acceptor '()))
+  (reload-certificates acceptor))
 
 (defmethod handshake-context ((taskmaster recycling-taskmaster))
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))

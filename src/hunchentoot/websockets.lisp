@@ -6,18 +6,14 @@
 
 (defun same-origin-p (origin request)
   "True when the host and port of ORIGIN, a serialised one (RFC 6454, section 6.2), are those that
-REQUEST was sent to.  The scheme counts only where REQUEST came over TLS, or a trusted proxy tells
-it, since another proxy may have ended TLS before the server."
-  (flet ((place (authority https-p)
-           (multiple-value-bind (host port) (host-and-port authority (default-port https-p))
-             (cons (string-downcase host) port))))
-    (let ((end (search "://" origin))
-          (host (hunchentoot:host request)))
-      (and end host
-           (let ((https-p (string-equal "https" (subseq origin 0 end)))
-                 (tls-p (hunchentoot:ssl-p (hunchentoot:request-acceptor request))))
-             (equal (place (subseq origin (+ 3 end)) https-p)
-                    (place host (or tls-p (and (not (told-scheme request)) https-p)))))))))
+REQUEST was sent to.  The scheme does not count, since a proxy may have ended TLS."
+  (let ((end (search "://" origin)))
+    (flet ((place (authority)
+             (multiple-value-list
+              (host-and-port authority (default-port (string-equal "https" origin :end2 end))))))
+      (and end
+           (hunchentoot:host request)
+           (equalp (place (subseq origin (+ 3 end))) (place (hunchentoot:host request)))))))
 
 (defun check-origin (origins request)
   "Answers REQUEST with 403 unless a page of its origin may open a WebSocket; ORIGINS are as

@@ -40,7 +40,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    ;; octets by machine words
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
-   #:functions-can-be-wrapped-p #:wrap-function #:call-in-saved-images #:call-for-backtrace
+   #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace
    #:heap-octets #:heap-used #:collection-seconds #:frames-of-thread
    #:collect-garbage #:call-when-forgotten
    ;; TLS: certificates, keys and settings

@@ -58,8 +58,7 @@ tell."
 #-sbcl
 (progn
   (define-none clear-stack call-at-exit heap-octets heap-used collection-seconds collect-garbage
-               call-when-forgotten functions-can-be-wrapped-p wrap-function call-in-saved-images
-               finalize-classes)
+               call-when-forgotten functions-can-be-wrapped-p wrap-function finalize-classes)
 
   (defmacro with-lock-briefly ((lock) &body body)
     "Evaluates BODY, which must be short and wait for nothing, while the current thread holds LOCK.

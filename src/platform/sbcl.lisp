@@ -220,11 +220,6 @@ for NAME has no effect."
                           (declare (dynamic-extent arguments))
                           (apply wrapper function arguments)))))
 
-(defun call-in-saved-images (function)
-  "Has FUNCTION, a symbol, called without arguments when a process of an image that is saved from
-now on begins."
-  (pushnew function sb-ext:*init-hooks*))
-
 (defun call-for-backtrace (function length caller)
   "A backtrace of the caller, a string.  It ends before the function named CALLER, a symbol, and has
 at most LENGTH elements of each list and no elements of vectors other than strings.  FUNCTION, of

@@ -66,9 +66,6 @@ list as NETWORKS-NAMED returns it; () for none."))
   (:documentation "True when each connection of APPLICATION begins with a header of the PROXY
 protocol, before TLS."))
 
-(defgeneric check-head (application head)
-  (:documentation "Signals PROTOCOL-ERROR when APPLICATION cannot answer a request with HEAD.  Not
-called for GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
 
 (defgeneric content-refused (application refusal)
   (:documentation "Ends the current request to APPLICATION because of REFUSAL, a PROTOCOL-ERROR

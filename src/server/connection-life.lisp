@@ -206,11 +206,9 @@ that is not acceptable, or late, is answered."
                 (setf (io-start io) position)
                 (when (http-trusted http)
                   (settle-client http head))
-                (case (head-method head)
-                  ((:get :head))        ; every server supports these (RFC 9110, section 9.1)
-                  ;; After a 2xx reply to that, the connection does not carry HTTP.
-                  (:connect (error (make-refusal :connect-not-served)))
-                  (t (check-head application head)))
+                ;; After a 2xx reply to that, the connection does not carry HTTP.
+                (when (eq :connect (head-method head))
+                  (error (make-refusal :connect-not-served)))
                 (return))))
           (let ((more (fill-input io :more)))
             (unless (eq :some more)

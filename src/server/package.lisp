@@ -24,7 +24,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; applications
    #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine #:respond
    #:reads-first-p #:application-limits #:encrypted-p #:handshake-context #:program-stream
-   #:trusted-proxies #:proxy-protocol-p #:name-of-our-end #:check-head
+   #:trusted-proxies #:proxy-protocol-p #:name-of-our-end
    #:content-refused #:note-rejected #:count-as #:note-cut #:turn-away #:stats
    #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
@@ -35,7 +35,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; their arguments, and where they listen
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-arguments
    #:arguments-of #:check-accept-count #:check-proxy-protocol #:networks-named #:changed-limits
-   #:*limit-arguments* #:*tls-arguments* #:absolute-file #:context-of-settings #:tell-where
+   #:*limit-arguments* #:*tls-arguments* #:context-of-settings #:tell-where
    #:sole-name
    ;; a connection's life, and its links
    #:take-content #:give-away #:leave-to-program #:next-request-missing #:end-content #:http-base

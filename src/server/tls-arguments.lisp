@@ -3,12 +3,6 @@
 ;;;; The TLS arguments of applications, and the one to blame for what OpenSSL refuses.  The names
 ;;;; are those of Hunchentoot's acceptors, and of ours.
 
-(defun absolute-file (file)
-  "FILE, a pathname designator, as an absolute pathname that stays correct when the process changes
-its directory.  Links are not followed."
-  (uiop:ensure-absolute-pathname (uiop:physicalize-pathname (pathname file))
-                                 #'uiop:get-pathname-defaults))
-
 (defparameter *tls-arguments* (mapcar #'first (arguments-of :tls))
   "The names of all TLS arguments.")
 

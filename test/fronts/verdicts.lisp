@@ -20,9 +20,7 @@
 (defun refusal-of-method (method)
   "The status with which *FRONT* refuses METHOD, a keyword or a string; NIL where it serves that."
   (cond ((eq :connect method) 501)
-        ((eq :clack *front*) (unless (keywordp method) 501))
-        ((unknown-methods-served-p) nil)
-        ((not (member method '(:get :head :post :put :delete :options :trace :patch))) 400)))
+        ((eq :clack *front*) (unless (keywordp method) 501))))
 
 (defun request-verdict (request)
   "The answer to REQUEST, the plist of an event, and whether the connection is kept then."

@@ -116,6 +116,5 @@ it."
   "Defines the test NAME: the vectors in FILE keep their promises."
   `(test ,name
      ,documentation
-     (let ((http:*spelling-kept-p* nil)) ; whatever Chunga is loaded
-       (dolist (vector (read-vectors ,file))
-         (check-vector vector)))))
+     (dolist (vector (read-vectors ,file))
+       (check-vector vector))))

@@ -271,7 +271,7 @@ name and type.")
                                       :method :post :content-type (multipart-type)
                                       :content (large-form size)))))
                 (is (string= "word" (exchange-text connection "/word"))))))))
-      (is (search "cannot be made or written" (get-output-stream-string log))))))
+      (is (search "[ERROR" (get-output-stream-string log))))))
 
 (define-server-test (uploads-without-a-folder-for-temporary-files-are-answered-500 :needs :parking)
   (with-directory (directory)

@@ -106,13 +106,6 @@
       (is (= 101 (status-of-handshake :target "/none")) "Who tells no origin is no browser.")
       (is (equal '("http://good.example" "http://bad.example") (recorded asked))))))
 
-(define-server-test (over-tls-other-schemes-are-other-origins :needs (:our-engine :tls-client))
-  (over-tls
-    (serving-echoes (ends)
-      (loop for (origin . status) in '(("http://a.example" . 403) ("https://a.example" . 101))
-            do (is (= status (status-of-handshake :host "a.example"
-                                                  :headers `(("Origin" . ,origin)))))))))
-
 (define-server-test
     (the-first-subprotocol-of-the-server-that-the-client-offers-is-chosen :needs :our-engine)
   (let ((chosen (make-recorder)))
