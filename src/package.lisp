@@ -47,11 +47,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:make-metrics-dispatcher #:make-stats-dispatcher #:make-connections-dispatcher
    #:make-readiness-dispatcher #:make-liveness-dispatcher
    #:make-live-page-dispatcher
-   #:tls-information
-   #:client-certificate #:client-certificate-p #:client-certificate-verified-p
-   #:client-certificate-failure #:client-certificate-subject #:client-certificate-issuer
-   #:client-certificate-serial-number #:client-certificate-not-before #:client-certificate-not-after
-   #:client-certificate-fingerprint #:client-certificate-octets #:client-certificate-pem
+   #:tls-information #:client-certificate
    #:abandon-acceptor #:retry
    #:run-after #:cancel-timer
    ;; conditions

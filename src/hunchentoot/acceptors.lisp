@@ -174,7 +174,7 @@ under Linux).  REINITIALIZE-INSTANCE can change them; requests that have begun k
 it to its own maximum, on Linux net.core.somaxconn.
 
 Signals HUNCHENTOOT:PARAMETER-ERROR when an argument, also one of Hunchentoot's, makes no sense, or
-contradicts another; START does so when :ACCESS-LOG-FORMAT is a symbol that names no function."))
+contradicts another."))
 
 (defclass parallel-easy-acceptor (parallel-acceptor hunchentoot:easy-acceptor)
   ()
@@ -211,28 +211,16 @@ RECYCLING-TASKMASTER."))
     (setf (acceptor-trusted-proxies acceptor) (networks-named trusted-proxies))))
 
 (defun check-listening (acceptor)
-  "Signals HUNCHENTOOT:PARAMETER-ERROR unless the arguments of ACCEPTOR name one place to listen."
+  "Signals HUNCHENTOOT:PARAMETER-ERROR where ACCEPTOR cannot listen as its arguments say."
   (with-slots (listen-path listen-mode listen-fd reuse-port) acceptor
-    (let ((names (loop for (name value) in `((:listen-path ,listen-path) (:listen-mode ,listen-mode)
-                                             (:listen-fd ,listen-fd) (:reuse-port ,reuse-port))
-                       when value collect name)))
-      (cond ((and names (not (readiness-supported-p)))
-             (hunchentoot:parameter-error "~{~A~^, ~}: this needs SBCL under Linux." names))
-            ((and listen-mode (not listen-path))
-             (hunchentoot:parameter-error "LISTEN-MODE needs a LISTEN-PATH, whose mode it is."))
-            ((and listen-path listen-fd)
-             (hunchentoot:parameter-error "LISTEN-PATH and LISTEN-FD exclude each other."))
-            ((not (or listen-path listen-fd)))
-            ((or (hunchentoot:acceptor-address acceptor)
-                 (not (member (hunchentoot:acceptor-port acceptor)
-                              (list 0 (default-port (hunchentoot:acceptor-ssl-p acceptor))))))
-             (hunchentoot:parameter-error
-              "~A says where to listen, so ADDRESS and PORT must not." (first names)))
-            (reuse-port
-             (hunchentoot:parameter-error
-              "REUSE-PORT needs a port, and ~A gives none." (first names)))
-            (t
-             (set-acceptor-name acceptor nil 0))))))
+    (cond ((not (or listen-path listen-mode listen-fd reuse-port)))
+          ((not (readiness-supported-p))
+           (hunchentoot:parameter-error
+            "LISTEN-PATH, LISTEN-MODE, LISTEN-FD and REUSE-PORT need SBCL under Linux."))
+          ((and listen-path listen-fd)
+           (hunchentoot:parameter-error "LISTEN-PATH and LISTEN-FD exclude each other."))
+          ((or listen-path listen-fd)
+           (set-acceptor-name acceptor nil 0)))))
 
 (defmethod initialize-instance :around
     ((acceptor parallel-acceptor) &rest initargs &key taskmaster)

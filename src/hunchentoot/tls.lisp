@@ -5,7 +5,7 @@
 ;;;; keeps nothing, since an image may be saved with the instance.
 
 (defclass parallel-ssl-acceptor (parallel-acceptor hunchentoot:ssl-acceptor)
-  ((tls-settings :initform '() :accessor tls-settings
+  ((tls-settings :accessor tls-settings
                  :documentation "The TLS arguments, a plist.")
    (given :initarg :ssl-certificates :initarg :ssl-minimum-protocol :initarg :ssl-ciphers
           :initarg :ssl-client-ca-file :initarg :ssl-verify-client :initarg :ssl-ticket-key-file
@@ -54,29 +54,31 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 
 ;;; Settings
 
-(defun context-for-settings (acceptor settings)
-  "A TLS context with SETTINGS, a plist, in which sessions of ACCEPTOR can be resumed."
-  (with-parameter-errors
-    (context-of-settings settings (acceptor-tls-context acceptor))))
-
-(defmethod shared-initialize :after
+(defmethod shared-initialize :around
     ((acceptor parallel-ssl-acceptor) slot-names &rest initargs)
+  "Makes a context before any slot changes, so that a mistake leaves ACCEPTOR as it was."
   (declare (ignore slot-names))
-  (when (get-properties initargs *tls-arguments*)
-    (let* ((settings (loop for name in *tls-arguments*
-                           collect name
-                           collect (getf initargs name (getf (tls-settings acceptor) name))))
-           (context (context-for-settings acceptor settings)))
-      (setf (tls-settings acceptor) settings)
-      (when (acceptor-tls-context acceptor) ; or it was not started
-        (set-published (acceptor-tls-context acceptor) context)))))
+  (flet ((value (slot)
+           (and (slot-boundp acceptor slot) (slot-value acceptor slot))))
+    (if (get-properties initargs *tls-arguments*)
+        (let* ((old (value 'tls-context))
+               (settings (loop for name in *tls-arguments*
+                               collect name
+                               collect (getf initargs name (getf (value 'tls-settings) name))))
+               (context (with-parameter-errors (context-of-settings settings old))))
+          (multiple-value-prog1 (call-next-method)
+            (setf (tls-settings acceptor) settings)
+            (when old                   ; it was started
+              (set-published (acceptor-tls-context acceptor) context))))
+        (call-next-method))))
 
 (defun reload-certificates (acceptor)
   "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew: certificates, keys, certificates of
 client authorities, and the ticket key.  Returns ACCEPTOR.  Only new connections use the new files.
 Sessions of earlier connections can still be resumed.  For a mistake, signals
 HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps the old files in use."
-  (let ((context (context-for-settings acceptor (tls-settings acceptor))))
+  (let ((context (with-parameter-errors
+                   (context-of-settings (tls-settings acceptor) (acceptor-tls-context acceptor)))))
     (set-published (acceptor-tls-context acceptor) context))
   acceptor)
 
@@ -128,59 +130,18 @@ Call it only in the thread that serves the request, since it uses the connection
   (let ((handle (current-tls-handle)))
     (and handle (tls-facts handle))))
 
-(defstruct (client-certificate (:include opaque) (:copier nil))
-  "The certificate of a client, see the function CLIENT-CERTIFICATE."
-  (octets nil :read-only t)
-  (failure nil :read-only t)
-  (subject "" :read-only t)
-  (issuer "" :read-only t)
-  (serial-number 0 :read-only t)
-  (not-before nil :read-only t)
-  (not-after nil :read-only t)
-  (digest nil :read-only t))
-
-(loop for (name text)
-        in '((client-certificate-p
-              "True when OBJECT is a CLIENT-CERTIFICATE, see the function of that name.")
-             (client-certificate-octets "All of CERTIFICATE in DER, a vector of octets (RFC 5280).")
-             (client-certificate-failure
-              "Why CERTIFICATE is not trusted, a string in OpenSSL's words; NIL where it is.")
-             (client-certificate-subject
-              "The owner of CERTIFICATE, a string such as \"CN=anna,O=Example\" (RFC 2253).")
-             (client-certificate-issuer
-              "The issuer of CERTIFICATE, in the form of CLIENT-CERTIFICATE-SUBJECT.")
-             (client-certificate-serial-number
-              "The number that its issuer gave to CERTIFICATE, an integer.")
-             (client-certificate-not-before
-              "The time from which CERTIFICATE is valid, a universal time.")
-             (client-certificate-not-after
-              "The time until which CERTIFICATE is valid, a universal time."))
-      do (setf (documentation name 'function) text))
-
-(defun client-certificate-fingerprint (certificate)
-  "The SHA-256 hash of CERTIFICATE, a string of 64 hexadecimal digits in lower case."
-  (format nil "~(~{~2,'0X~}~)" (coerce (client-certificate-digest certificate) 'list)))
-
-(defun client-certificate-verified-p (certificate)
-  "True when CERTIFICATE is valid and was issued by an authority in :SSL-CLIENT-CA-FILE.  Only with
-:SSL-VERIFY-CLIENT :REQUEST can a client have an unverified certificate."
-  (null (client-certificate-failure certificate)))
-
-(defun client-certificate-pem (certificate)
-  "CERTIFICATE in PEM (RFC 7468), a string."
-  (format nil "-----BEGIN CERTIFICATE-----~%~A~%-----END CERTIFICATE-----~%"
-          (string-right-trim '(#\Newline)
-                             (cl-base64:usb8-array-to-base64-string
-                              (client-certificate-octets certificate) :columns 64))))
-
 (defun client-certificate ()
-  "The certificate that the client of the current request sent in its TLS handshake, a structure
-CLIENT-CERTIFICATE; NIL where it sent none, or where the connection is plain.  The acceptor's
-:SSL-VERIFY-CLIENT has clients asked for one.  CLIENT-CERTIFICATE-VERIFIED-P tells whether it can be
-trusted.
+  "A plist about the certificate that the client of the current request sent in its TLS handshake;
+NIL where it sent none, or where the connection is plain.  The acceptor's :SSL-VERIFY-CLIENT has
+clients asked for one.
+
+:FAILURE is why the certificate is not trusted, a string in OpenSSL's words, or NIL where it is
+valid, and an authority in :SSL-CLIENT-CA-FILE has issued it: look at it first with
+:SSL-VERIFY-CLIENT :REQUEST.  :SUBJECT and :ISSUER are strings such as \"CN=anna,O=Example\" (RFC
+2253), :SERIAL-NUMBER is an integer, :NOT-BEFORE and :NOT-AFTER are universal times, :FINGERPRINT is
+the SHA-256 hash of it all, 64 hexadecimal digits in lower case, and :OCTETS is all of it in DER
+(RFC 5280).
 
 Call it only in the thread that serves the request, since it uses the connection."
-  (let* ((handle (current-tls-handle))
-         (facts (and handle (peer-certificate-facts handle))))
-    (and facts
-         (apply #'make-client-certificate facts))))
+  (let ((handle (current-tls-handle)))
+    (and handle (peer-certificate-facts handle))))

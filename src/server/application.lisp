@@ -66,7 +66,6 @@ list as NETWORKS-NAMED returns it; () for none."))
   (:documentation "True when each connection of APPLICATION begins with a header of the PROXY
 protocol, before TLS."))
 
-
 (defgeneric content-refused (application refusal)
   (:documentation "Ends the current request to APPLICATION because of REFUSAL, a PROTOCOL-ERROR
 about its content.  Answers and leaves by a throw.  If a reply has begun already, returns instead,

@@ -86,13 +86,8 @@ of the last, values, and words that the error has beside the argument and the va
 (defparameter *places*
   '(((:acceptor) (:address nil :listen-path) ("" 42) "a string or a pathname")
     ((:acceptor) (:listen-fd 3 :listen-path) ("/tmp/x") "LISTEN-FD")
-    ((:acceptor) (:address "127.0.0.1" :listen-path) ("/tmp/x") "ADDRESS")
-    ((:acceptor) (:port 4242 :listen-path) ("/tmp/x") "PORT")
-    ((:acceptor) (:listen-path "/tmp/x" :reuse-port) (t) "needs a port")
     ((:acceptor) (:listen-path "/tmp/x" :listen-mode) ("600" #o1777) "#o660")
-    ((:acceptor) (:listen-path nil :listen-mode) (#o600) "needs a LISTEN-PATH")
     ((:acceptor) :listen-fd (-1 "3" :launchd (:systemd) (:systemd :web)) ":SYSTEMD")
-    ((:acceptor) (:port 4242 :listen-fd) (3) "PORT")
     ((:run) (:fd 3 :listen) ("/tmp/x") "FD")
     ((:run) :fd ("x" (:systemd)) ":SYSTEMD")
     ((:run) :listen-mode (-1) "#o777"))
@@ -154,16 +149,6 @@ of the last, values, and words that the error has beside the argument and the va
         (is-true (search "Listening on 127.0.0.1:" place))))))
 
 ;;; What is found at the start
-
-(define-server-test a-format-is-looked-for-at-the-start
-  (dolist (format '(format-defined-later when progn))
-    (is (report-p (error-of (lambda ()
-                              (hunchentoot:start (make-test-acceptor :access-log-format format))))
-                  "ACCESS-LOG-FORMAT" (string format))))
-  (setf (fdefinition 'format-defined-later) (constantly "a line"))
-  (unwind-protect (serving (:access-log-format 'format-defined-later) (("/yo" "Hey!"))
-                    (is (equal "Hey!" (ask-text "/yo"))))
-    (fmakunbound 'format-defined-later)))
 
 (defparameter *missing-addresses-told-p*
   ;; Asked once: where usocket fails in its own code, as on ECL, it loses a descriptor.

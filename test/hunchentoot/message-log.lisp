@@ -178,12 +178,3 @@ where there is none."
                 do (loop repeat 3 do (is (= 500 (response-status (ask "/fails")))))
                    (hunchentoot:stop *server*)
                    (start-elsewhere *server*)))))))
-
-(define-server-test (an-access-log-in-no-folder-is-told-at-the-start :needs :our-engine)
-  (with-directory (directory)
-    (flet ((told (name)
-             (with-message-text (log :access-log-destination
-                                     (namestring (merge-pathnames name directory)))
-                 (("/" "body")))))
-      (is (search "[ERROR]] The folder of the access log, " (told "gone/access.log")))
-      (is (equal "" (told "access.log"))))))

@@ -93,8 +93,8 @@ they are."
   "Facts about the certificate that the peer of HANDLE, a pointer to an SSL object, has sent; NIL if
 it has sent none.  Returns a plist: :OCTETS, the certificate in DER, octets; :FAILURE, the reason
 why it was not verified, a string, or NIL; :SUBJECT and :ISSUER, strings in the format of RFC 2253;
-:SERIAL-NUMBER, an integer; :NOT-BEFORE and :NOT-AFTER, universal times; and :DIGEST, its SHA-256
-digest, 32 octets."
+:SERIAL-NUMBER, an integer; :NOT-BEFORE and :NOT-AFTER, universal times; and :FINGERPRINT, its
+SHA-256 digest, a string of hexadecimal digits in lower case."
   (uninterruptibly
     (let* ((session (openssl :pointer "SSL_get_session" handle))
            ;; All versions of OpenSSL have this function, and its result need not be freed.
@@ -115,4 +115,5 @@ digest, 32 octets."
                              (openssl :pointer "X509_get0_notBefore" certificate))
                 :not-after (universal-time-of
                             (openssl :pointer "X509_get0_notAfter" certificate))
-                :digest (digest-of octets)))))))
+                :fingerprint (format nil "~(~{~2,'0X~}~)"
+                                     (coerce (digest-of octets) 'list))))))))
