@@ -56,6 +56,10 @@ content of a REQUEST that is sent in pieces."
           (list (read-sequence string body) (string= text string :end2 count)))
       (is (equal (list count t) value)))))
 
+(define-server-test a-body-says-that-it-is-made-of-octets
+  (with-raw-body (body :content "text") (stream-element-type body)
+    (is (equal '(unsigned-byte 8) value))))
+
 (define-server-test a-character-may-come-in-two-chunks
   (with-raw-body (body :chunks (list (octets "a" #(#xE3)) #(#x81 #x82) #(#xE3)))
       (list (read-char body) (char-code (read-char body)) (char-code (read-char body))

@@ -290,6 +290,7 @@ one to blame."
            :ssl-privatekey-file "with its password" ,locked-key)
           (:ssl-privatekey-password (:told) "a string")
           (:ssl-certificates (("file")) "a list of lists")
+          (:ssl-certificates (,(pathname certificate) ,(pathname key)) "a list of lists")
           (:ssl-certificates ((,certificate ,key "told" "more")) "a list of lists")
           (:ssl-certificates ((,key ,certificate)) ,certificate "no private key")
           (:ssl-certificates ((,certificate ,other)) ,other "another key" ,certificate)

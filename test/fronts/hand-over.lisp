@@ -44,6 +44,12 @@
           (task-result stop)
           (is (closed-by-server-p idle)))))))
 
+(define-front-test a-soft-stop-takes-no-longer-than-it-may
+  (with-globals ((engine::*held-seconds* (* 2 *patience*)))
+    (with-front (request) nil
+      (is (equal "word" (ask-text "/word")))
+      (task-result (stopping :soft t :timeout 1/10)))))
+
 (define-front-test (half-a-head-holds-up-a-soft-stop-for-a-moment-only :needs :our-http)
   (with-front (request :read-timeout 1000) nil
     (with-connection (connection)

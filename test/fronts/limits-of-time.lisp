@@ -56,6 +56,14 @@
           (is-true (closed-by-server-p connection)))
         (is-true (closed-by-server-p idle))))))
 
+(define-front-test (a-client-that-does-not-begin-with-tls-is-counted-as-new :modes (:tls)
+                                                                           :needs :parking)
+  (with-front (request :idle-timeout 1/10 :defer-accept nil) nil
+    (let ((*make-connection* '%make-connection))
+      (with-connection (connection)
+        (is-true (closed-by-server-p connection))
+        (await-ended-by :first-byte)))))
+
 (define-front-test (a-client-that-sends-nothing-more-has-the-read-timeout :needs :our-http)
   (with-growing-limit (seconds)
     (with-front (request :read-timeout seconds) (reply 200 '() (content request))

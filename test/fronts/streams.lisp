@@ -217,6 +217,7 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
           (is (= 202 (response-status head)))
           (is-true (chunked-p head)))
         (is (equal "one" (chunk-text connection)))
+        (is (= 1 (figure :in-progress)))
         (open-gate gate)
         (is (equal "two" (chunk-text connection)))
         (is (null (octet-difference *large-answer*

@@ -73,6 +73,12 @@
       (is (search "another thread" (ask-text "/stop")))
       (is (hunchentoot:started-p *server*)))))
 
+(define-server-test (a-handler-may-stop-another-server :needs :our-engine)
+  (with-acceptor (other)
+    (serving () (("/stop" (hunchentoot:stop other) "stopped"))
+      (is (equal "stopped" (ask-text "/stop"))))
+    (is (not (hunchentoot:started-p other)))))
+
 ;;; Several threads at once
 
 (define-server-test (several-threads-may-stop-an-acceptor :needs :our-engine)

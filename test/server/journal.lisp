@@ -103,7 +103,12 @@
         (eventually ("the lines to be written") (= 3 (length (lines-of hidden))))
         (eventually ("the recovery to be told")
           (search "is written again; lines lost so far: 0." (get-output-stream-string messages)))
-        (is (zerop (figure :log-dropped)))))))
+        (is (zerop (figure :log-dropped)))
+        (uiop:delete-directory-tree (uiop:pathname-directory-pathname hidden) :validate t)
+        (ask "/")
+        (recycling:reopen-logs *server*)
+        (is (= 1 (count-of "cannot be written" (get-output-stream-string messages)))
+            "It is told anew.")))))
 
 (define-server-test (lines-for-which-there-is-no-room-are-counted-and-told :needs :our-engine)
   (let ((stream (make-instance 'stalled-stream)) (messages (make-string-output-stream))
