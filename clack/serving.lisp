@@ -26,7 +26,7 @@ Replaced as a whole.")
          (uri (head-uri head))
          (framing (head-framing head))
          (host (head-host head))
-         (scheme (and (http-client http) (client-scheme (http-client http))))
+         (scheme (and (http-origin http) (origin-scheme (http-origin http))))
          (encrypted-p (if scheme        ; a trusted proxy tells it
                           (eq :https scheme)
                           (and (encrypted-p server) t)))

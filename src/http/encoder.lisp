@@ -120,14 +120,12 @@ is appended.  Returns T if the octets were appended, else NIL."
 another system call.  A body in one segment with its head also does not wait for a delayed
 acknowledgement of the head.")
 
-(defun encode-body (output body &optional (start 0) (end (length body)))
-  "Appends the octets of BODY from START below END to OUTPUT if their number is at most
-*BODY-COPY-LIMIT*, and returns true.  Else returns NIL, and the caller sends that range after
-OUTPUT."
-  (declare (type output output) #.*plain-policy*)
-  (check-range body start end)
-  (when (<= (- end start) (the index *body-copy-limit*))
-    (encode-octets output body start end)
+(defun encode-body (output body)
+  "Appends BODY, octets, to OUTPUT if they are at most *BODY-COPY-LIMIT*, and returns true.  Else
+returns NIL, and the caller sends them after OUTPUT."
+  (declare (type output output) (type octets body) #.*plain-policy*)
+  (when (<= (length body) (the index *body-copy-limit*))
+    (encode-octets output body)
     t))
 
 (defun encode-decimal (output number)
@@ -345,19 +343,12 @@ sections 15.2, 15.3.5 and 15.4.5)."
 control character or a character beyond Latin-1.  Such a value could end the line early, so that the
 rest of it would be read as another line, or another reply (RFC 9110, section 5.5)."))
 
-(defun encode-status-line (output status &optional reason)
-  "Appends the status line for STATUS, an integer from 100 to 999, to OUTPUT.  REASON is a string,
-or NIL for the REASON-PHRASE of STATUS, or none if STATUS is unknown.  Signals INVALID-HEADER if
-REASON has a character other than visible ASCII or space (RFC 9112, section 4)."
+(defun encode-status-line (output status)
+  "Appends the status line for STATUS, an integer from 100 to 999, to OUTPUT, with its REASON-PHRASE
+or none (RFC 9112, section 4)."
   (declare (type output output) #.*plain-policy*)
-  (check-type status (integer 100 999)) ; three digits (RFC 9112, section 4)
-  (let ((line (and (null reason) (svref *status-lines* status))))
-    (cond (line
-           (encode-octets output line))
-          ((every (lambda (char) (char<= #\Space char #\~)) (or reason ""))
-           (encode-octets output (status-line status (or reason ""))))
-          (t
-           (error 'invalid-header :name status :value reason)))))
+  (check-type status (integer 100 999)) ; three digits
+  (encode-octets output (or (svref *status-lines* status) (status-line status ""))))
 
 ;;; A reply spells the name of a known field as STRING-CAPITALIZE and Hunchentoot do:
 ;;; Www-Authenticate, Etag.
@@ -453,16 +444,15 @@ one result per second.  VARIABLE, a global variable with the initial value (NIL)
 per second (RFC 9110, section 6.6.1)."
   (encode-octets output (rendered-second *date-line* second 'render-date-line)))
 
-(defun encode-head (output status headers &key cookies second reason)
-  "Appends the head of a reply to OUTPUT: the status line for STATUS and REASON, as by
-ENCODE-STATUS-LINE; a field for each entry with a value in HEADERS, an alist of names and values as
-in ENCODE-HEADER; a Set-Cookie field for each string in the list COOKIES; and Date for SECOND, a
-universal time, unless it is NIL.  Appends nothing if it signals INVALID-HEADER (RFC 9112, sections
-4 and 5)."
+(defun encode-head (output status headers &key cookies second)
+  "Appends the head of a reply to OUTPUT: the status line for STATUS; a field for each entry with a
+value in HEADERS, an alist of names and values as in ENCODE-HEADER; a Set-Cookie field for each
+string in the list COOKIES; and Date for SECOND, a universal time, unless it is NIL.  Appends
+nothing if it signals INVALID-HEADER (RFC 9112, sections 4 and 5)."
   (declare (type output output) #.*plain-policy*)
   (let ((start (output-fill output)))
     (unless-returned (progn
-                       (encode-status-line output status reason)
+                       (encode-status-line output status)
                        (loop for (name . value) in headers
                              when value
                                do (encode-header output name value))

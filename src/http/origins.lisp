@@ -121,8 +121,8 @@ address has bits beyond that number: it would be a mistake."
          (or (>= (network-size network) 96)
              (not (ipv4-p address))))))
 
-;;;; The client of a request, as proxies tell it: Forwarded (RFC 7239), and X-Forwarded-For,
-;;;; X-Forwarded-Proto, X-Forwarded-Host and X-Forwarded-Port.
+;;;; The client of a request, as proxies tell it: X-Forwarded-For, X-Forwarded-Proto,
+;;;; X-Forwarded-Host and X-Forwarded-Port.
 ;;;;
 ;;;; Each proxy adds an element at the right end of a list: where its own client is.  A client may
 ;;;; send any list, so a list is read from its right end, and only as far as trusted proxies wrote
@@ -131,16 +131,13 @@ address has bits beyond that number: it would be a mistake."
 ;;;;   the element names                    then
 ;;;;   a trusted proxy                      that proxy is the client, if there is no further element
 ;;;;   another address                      that is the client
-;;;;   no address: unknown, or hidden       the last address that is known is the client's
-;;;;   it is empty, or malformed            the same, and nothing else in it counts
-;;;;
-;;;; Text to the left of an element never changes how the element is read.  So the ends of elements
-;;;; are found from the right, even where an element has quoted strings.
+;;;;   no address, as unknown               the last address that is known is the client's
 
 (defstruct (origin (:include opaque) (:copier nil))
   "The client of a request, as far as trusted proxies tell it."
-  ;; The IP-ADDRESS of the client of ORIGIN; NIL where the proxy that has connected tells none.
-  (address nil :type (or null ip-address))
+  ;; The address of the client of ORIGIN, a string; NIL where the proxy that has connected tells
+  ;; none.
+  (address nil :type (or null string))
   ;; The port of the client of ORIGIN; 0 where no proxy tells it.
   (port 0 :type (unsigned-byte 16))
   ;; The scheme of the client's request of ORIGIN: :HTTP, :HTTPS, or NIL where no proxy tells it.
@@ -148,164 +145,79 @@ address has bits beyond that number: it would be a mistake."
   ;; The host, perhaps with a port, that the client of ORIGIN has asked for, a string; NIL where no
   ;; proxy tells it.
   (host nil :type (or null text))
-  ;; The port at which the client of ORIGIN has asked, where its host names none; NIL where no
-  ;; proxy tells it.
-  (host-port nil :type (or null (unsigned-byte 16))))
+  ;; The host for which the proxy itself has asked, where it tells another one, a string; or NIL.
+  (asked-host nil :type (or null text)))
 
-(defun parts-from-end (text separator)
-  "The parts of TEXT between SEPARATORs that are not in quoted strings, without white space around
-them: fresh strings, the last first, and 100 at most."
-  (declare (type text text))
-  (loop with parts = '() and count = 0
-        with end of-type fixnum = (length text) and quoted-p = nil
-        for position of-type fixnum from (1- end) downto -1
-        for char = (if (minusp position) separator (schar text position))
-        do (cond ((and (char= char separator) (or (minusp position) (not quoted-p)))
-                  (let* ((from (text-run-end text (1+ position) end +whitespace+))
-                         (to (text-run-start text from end +whitespace+)))
-                    (push (text-part text from to) parts))
-                  (when (= 100 (incf count))
-                    (loop-finish))
-                  (setf end position))
-                 ((char= char #\") (setf quoted-p (not quoted-p))))
-        finally (return (nreverse parts))))
+(defun parts-from-end (value)
+  "The elements of the list VALUE, a string or NIL, the last first."
+  (let ((text (coerce (or value "") 'text)) (parts '()))
+    (declare (type text text))
+    (when value
+      (do-elements (text start end)
+        (push (text-part text start end) parts)))
+    parts))
 
-(defun take-node (origin node bare-p trusted-p)
-  "Makes the address and the port of NODE, a text (RFC 7239, section 6), those of ORIGIN.  The port
-is 0 if there is none, or if it is hidden.  If BARE-P, an IPv6 address without a port needs no
-brackets.  NIL if NODE has no address; the second value is true if it is that of a proxy for which
-TRUSTED-P is true, so that the next node counts, too."
-  (let ((end (length node))
-        (colon (position #\: node))
-        (bracket (position #\] node)))
-    (multiple-value-bind (start address-end port-start)
-        (cond ((and (plusp end) (char= #\[ (char node 0)))
-               (and colon bracket (< colon bracket) ; IPv4 has no brackets
-                    (values 1 bracket (1+ bracket))))
-              ((and colon (find #\: node :start (1+ colon)))
-               (and bare-p (values 0 end end)))
-              (t (values 0 (or colon end) (or colon end))))
-      (let ((address (and start (parse-ip-address node start address-end)))
-            (port (cond ((null start) nil)
+(defun node-of (text)
+  "The IP-ADDRESS and the port, 0 if there is none, that TEXT, an element of X-Forwarded-For, names;
+NIL if it names no address."
+  (let* ((end (length text))
+         (colon (position #\: text))
+         (bracket (position #\] text))
+         (start (if (and (plusp end) (char= #\[ (char text 0))) 1 0)))
+    (multiple-value-bind (address-end port-start)
+        (cond ((= 1 start)              ; IPv4 has no brackets
+               (and colon bracket (< colon bracket) (values bracket (1+ bracket))))
+              ((and colon (find #\: text :start (1+ colon)))
+               (values end end))
+              (t (values (or colon end) (or colon end))))
+      (let ((address (and address-end (parse-ip-address text start address-end)))
+            (port (cond ((null address-end) nil)
                         ((= port-start end) 0)
-                        ((char/= #\: (char node port-start)) nil)
-                        ((eql (1+ port-start) (position #\_ node)) ; it is hidden (section 6.3)
-                         (and (token-p (subseq node (+ 2 port-start))) 0))
-                        (t (port-in node (1+ port-start) end)))))
-        (when (and address port)
-          (setf (origin-address origin) address
-                (origin-port origin) port)
-          (values t (funcall trusted-p address)))))))
-
-(defun scheme-named (name)
-  "The scheme of the client's request that NAME is: :HTTPS, :HTTP or NIL.  Some proxies name the
-schemes of WebSockets."
-  (cond ((member name '("https" "wss") :test #'equalp) :https)
-        ((member name '("http" "ws") :test #'equalp) :http)))
-
-(defun host-named (host)
-  "HOST, a text, if it is a host, perhaps with a port; else NIL."
-  (multiple-value-bind (valid-p host-end) (authority-p host 0 (length host))
-    (and valid-p (plusp host-end) host)))
-
-(defun x-forwarded-origin (addresses scheme host port trusted-p)
-  "The ORIGIN that X-Forwarded-For, -Proto, -Host and -Port tell, whose values are ADDRESSES,
-SCHEME, HOST and PORT, texts or NIL.  TRUSTED-P is a function of an IP-ADDRESS."
-  (let ((origin (make-origin)) (depth 0))
-    (dolist (node (and addresses (parts-from-end addresses #\,)))
-      (multiple-value-bind (known-p further-p) (take-node origin node t trusted-p)
-        (when known-p
-          (incf depth))
-        (unless further-p
-          (return))))
-    ;; The element of the proxy which wrote the last address that counts, or the only one: it comes
-    ;; from a proxy that adds nothing to a list.
-    (flet ((element (value)
-             (let ((parts (and value (parts-from-end value #\,))))
-               (if (rest parts) (nth (max 0 (1- depth)) parts) (first parts)))))
-      (let ((scheme (element scheme)) (host (element host)) (port (element port)))
-        (setf (origin-scheme origin) (scheme-named scheme)
-              (origin-host origin) (and host (host-named host))
-              (origin-host-port origin) (and port (port-in port 0 (length port))))))
-    origin))
-
-(defun forwarded-element (element)
-  "An alist of the names and the values in ELEMENT, a text, an element of Forwarded; :MALFORMED if
-it is empty, or not well-formed, or has a name twice that we know (RFC 7239, section 4)."
-  (let ((found '()))
-    (dolist (pair (remove "" (parts-from-end element #\;) :test #'string=)
-                  (or found :malformed))
-      (let* ((equals (or (position #\= pair) (return :malformed)))
-             (name (string-downcase (subseq pair 0 equals)))
-             (value (subseq pair (1+ equals)))
-             (size (length value)))
-        ;; No value that we know needs a backslash.
-        (when (and (<= 2 size)
-                   (char= #\" (char value 0) (char value (1- size)))
-                   (not (find-if (lambda (char) (find char "\"\\"))
-                                 value :start 1 :end (1- size))))
-          (setf value (subseq value 1 (1- size))
-                size nil))
-        (unless (and (token-p name)
-                     (or (null size) (token-p value))
-                     (not (and (member name '("for" "by" "proto" "host") :test #'string=)
-                               (assoc name found :test #'string=))))
-          (return :malformed))
-        (push (cons name value) found)))))
-
-(defun forwarded-origin (forwarded trusted-p)
-  "The ORIGIN that Forwarded tells, whose value is FORWARDED, a text.  TRUSTED-P is a function of an
-IP-ADDRESS."
-  (let ((origin (make-origin)))
-    (dolist (element (parts-from-end forwarded #\,) origin)
-      (let ((pairs (forwarded-element element)))
-        (when (eq :malformed pairs)
-          (return origin))
-        (flet ((told (name function)
-                 (let ((pair (assoc name pairs :test #'string=)))
-                   (and pair (funcall function (cdr pair))))))
-          (setf (origin-scheme origin) (or (told "proto" #'scheme-named) (origin-scheme origin))
-                (origin-host origin) (or (told "host" #'host-named) (origin-host origin)))
-          (unless (nth-value 1 (told "for" (lambda (node)
-                                             (take-node origin node nil trusted-p))))
-            (return origin)))))))
+                        ((char= #\: (char text port-start)) (port-in text (1+ port-start) end)))))
+        (and address port (values address port))))))
 
 (defun origin-of-head (head trusted-p)
   "The ORIGIN of the request HEAD, which a trusted proxy has sent; NIL if HEAD has none of the
-fields of proxies.  TRUSTED-P is a function that returns true for the IP-ADDRESS of a trusted proxy.
-Signals PROTOCOL-ERROR if Forwarded and the others contradict each other."
-  (let* ((forwarded (head-header head :forwarded))
-         (addresses (head-header head :x-forwarded-for))
-         (scheme (head-header head :x-forwarded-proto))
-         (host (head-header head :x-forwarded-host))
-         (port (head-header head :x-forwarded-port))
-         (others (and (or addresses scheme host port)
-                      (x-forwarded-origin addresses scheme host port trusted-p)))
-         (origin (if forwarded (forwarded-origin forwarded trusted-p) others)))
-    ;; Where they contradict each other, one was not written by a proxy, and nobody knows which.
-    (when (and forwarded others)
-      (flet ((settled (reader contradict-p)
-               (let ((one (funcall reader origin)) (other (funcall reader others)))
-                 (when (and (or contradict-p (and one other)) (not (equalp one other)))
-                   (refuse :contradicting-proxies))
-                 (or one other))))
-        (let ((address (settled #'origin-address addresses)))
-          (setf (origin-port origin) (if (plusp (origin-port origin))
-                                         (origin-port origin)
-                                         (origin-port others))
-                (origin-address origin) address
-                (origin-scheme origin) (settled #'origin-scheme nil)
-                (origin-host origin) (settled #'origin-host nil)
-                (origin-host-port origin) (origin-host-port others)))))
-    ;; The port goes into the host, except where that has one, or its scheme implies this one.
-    (when origin
-      (let ((host (or (origin-host origin) (head-host head)))
-            (port (origin-host-port origin)))
-        (when (and host port (/= port (default-port (eq :https (origin-scheme origin)))))
-          (multiple-value-bind (name own-port) (host-and-port host nil)
+fields of proxies.  TRUSTED-P is a function that returns true for the IP-ADDRESS of a trusted
+proxy."
+  (let ((addresses (parts-from-end (head-header head :x-forwarded-for)))
+        (schemes (parts-from-end (head-header head :x-forwarded-proto)))
+        (hosts (parts-from-end (head-header head :x-forwarded-host)))
+        (ports (parts-from-end (head-header head :x-forwarded-port)))
+        (origin (make-origin))
+        (depth 0))
+    (dolist (text addresses)
+      (multiple-value-bind (address port) (node-of text)
+        (unless address
+          (return))
+        (incf depth)
+        (setf (origin-address origin) (ip-address-text address)
+              (origin-port origin) port)
+        (unless (funcall trusted-p address)
+          (return))))
+    ;; The element of the proxy which wrote the last address that counts, or the only one: it comes
+    ;; from a proxy that adds nothing to a list.
+    (flet ((element (parts)
+             (if (rest parts) (nth (max 0 (1- depth)) parts) (first parts))))
+      (let* ((scheme (element schemes))
+             (told (element hosts))
+             (host (and told
+                        (multiple-value-bind (valid-p end) (authority-p told 0 (length told))
+                          (and valid-p (plusp end) told))))
+             (port-text (element ports))
+             (port (and port-text (port-in port-text 0 (length port-text)))))
+        ;; Some proxies name the schemes of WebSockets.
+        (setf (origin-scheme origin)
+              (cond ((member scheme '("https" "wss") :test #'equalp) :https)
+                    ((member scheme '("http" "ws") :test #'equalp) :http))
+              (origin-host origin) host)
+        ;; The port goes into the host, except where that has one, or its scheme implies this one.
+        (when (and port (/= port (default-port (eq :https (origin-scheme origin)))))
+          (multiple-value-bind (name own-port) (host-and-port (or host (head-host head) "") nil)
             (unless (or own-port (string= "" name))
               (setf (origin-host origin) (coerce (format nil "~A:~D" name port) 'text)))))))
-    origin))
+    (and (or addresses schemes hosts ports)
+         origin)))
 
 ;;;; The header of the PROXY protocol, versions 1 and 2, with which a proxy begins a connection: it
 ;;;; tells between which addresses the client's connection is.  The specification is HAProxy's,

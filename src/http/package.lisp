@@ -27,7 +27,8 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:options-of-server-p #:uri-path #:host-and-port #:default-port #:field-spelling
    ;; proxies
    #:ip-address #:parse-ip-address #:ipv4-p #:ip-address-text #:parse-network #:in-network-p
-   #:origin #:origin-address #:origin-port #:origin-scheme #:origin-host #:origin-of-head
+   #:origin #:origin-address #:origin-port #:origin-scheme #:origin-host #:origin-asked-host
+   #:origin-of-head
    #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-header-due
    #:proxy-header-source #:proxy-header-destination
    ;; request bodies

@@ -113,8 +113,6 @@ closes the connection."))
     (:malformed-proxy-header 400
      "The connection does not begin with a header of the PROXY protocol.")
     (:no-trusted-proxy 400 "The connection does not come from a trusted proxy.")
-    ;; RFC 7239, section 8.1
-    (:contradicting-proxies 400 "Forwarded and X-Forwarded-For name different clients.")
     ;; RFC 9110, section 15.5.9
     (:request-timeout 408 "The request did not arrive in time."))
   "A list of (REFUSAL STATUS REASON), the last a sentence for the client.")

@@ -172,12 +172,12 @@ all other work for a short request."
                                           :method (head-method head) :uri (head-uri head)
                                           :server-protocol (head-protocol head)
                                           :content-stream (content-as-stream content)))
-                         (client (http-client http))
+                         (origin (http-origin http))
                          (told-id (exchange-request-id exchange)))
                      ;; For threads that know only the request.
-                     (when client
+                     (when origin
                        (setf (hunchentoot:aux-request-value 'scheme request)
-                             (client-scheme client)))
+                             (origin-scheme origin)))
                      (when told-id
                        (setf (hunchentoot:aux-request-value 'request-id request) told-id))
                      (hunchentoot:process-request request))

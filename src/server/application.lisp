@@ -80,7 +80,7 @@ HEADERS, an alist, are NIL where they are not known.")
     (count-as (protocol-error-status refusal) application)
     (let ((name (protocol-error-refusal refusal)))
       (when (member name '(:no-memory :tls-to-plain-http :malformed-proxy-header
-                           :no-trusted-proxy :contradicting-proxies))
+                           :no-trusted-proxy))
         (tell-seldom application name (if (eq :tls-to-plain-http name) :info :warning)
                      "A request was refused" "requests were refused"
                      (protocol-error-reason refusal))))))

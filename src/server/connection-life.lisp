@@ -195,7 +195,7 @@ that is not acceptable, or late, is answered."
   (let* ((io (http-io http))
          (looked-p (shiftf (http-part-p http) nil))
          (head nil))
-    (setf (http-client http) nil)
+    (setf (http-origin http) nil)
     (handler-case
         (loop
           (when (and (< (io-start io) (io-end io)) (not (shiftf looked-p nil)))

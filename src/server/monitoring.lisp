@@ -290,7 +290,7 @@ the names of their sites.  Signals UNFIT-ARGUMENT."
     (lambda (exchange)
       (let* ((head (exchange-head exchange))
              (http (exchange-http exchange))
-             (client (http-client http))
+             (origin (http-origin http))
              (address (http-address http)))
         (multiple-value-bind (start end) (uri-path (head-uri head))
           (and (string= path (head-uri head) :start2 start :end2 end)
@@ -302,7 +302,7 @@ the names of their sites.  Signals UNFIT-ARGUMENT."
                         ;; unless a trusted one names it.
                         (or (notany (lambda (name) (head-header head name))
                                     '("X-Forwarded-For" "Forwarded"))
-                            (and client (client-named-p client)))
+                            (and origin (origin-address origin)))
                         ;; A browser on this machine, which another site has led to an address of
                         ;; this machine under that site's name, would let its scripts read the
                         ;; response (DNS rebinding).  They can claim to be a trusted proxy, but
@@ -311,7 +311,7 @@ the names of their sites.  Signals UNFIT-ARGUMENT."
                             (not (peer-in-p loopback address))
                             (notany #'sites-name-p
                                     (list (head-header head :host)
-                                          (and client (client-asked-host client)))))))))))))
+                                          (and origin (origin-asked-host origin)))))))))))))
 
 (defun page-servers (exchange servers)
   "The servers that a page for EXCHANGE shows: SERVERS, or for () the one that serves it."

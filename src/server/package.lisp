@@ -39,7 +39,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:sole-name
    ;; a connection's life, and its links
    #:take-content #:give-away #:leave-to-program #:next-request-missing #:end-content #:http-base
-   #:http-io #:http-stream #:http-content #:http-local #:http-client #:client-scheme
+   #:http-io #:http-stream #:http-content #:http-local #:http-origin
    #:request-remote #:http-address #:socket-io #:connection-usocket #:exchange-http #:current-head
    ;; exchanges
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine

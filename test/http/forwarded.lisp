@@ -87,41 +87,31 @@
 
 (defun told-by-proxies (fields &optional (trusted '("10.0.0.0/8" "fd00::/8")))
   "What FIELDS, lines of text, tell: a list of the client's address and port, the scheme and the
-host; or the name of the refusal."
-  (let ((networks (mapcar #'http:parse-network trusted)))
-    (handler-case
-        (let ((origin (http:origin-of-head
-                       (head-with fields)
-                       (lambda (address)
-                         (some (lambda (network) (http:in-network-p address network)) networks)))))
-          (and origin
-               (list (and (http:origin-address origin)
-                          (http:ip-address-text (http:origin-address origin)))
-                     (http:origin-port origin)
-                     (http:origin-scheme origin)
-                     (http:origin-host origin))))
-      (http:protocol-error (refusal)
-        (http:protocol-error-refusal refusal)))))
+host."
+  (let* ((networks (mapcar #'http:parse-network trusted))
+         (origin (http:origin-of-head
+                  (head-with fields)
+                  (lambda (address)
+                    (some (lambda (network) (http:in-network-p address network)) networks)))))
+    (and origin
+         (list (http:origin-address origin) (http:origin-port origin)
+               (http:origin-scheme origin) (http:origin-host origin)))))
 
 (test fields-of-proxies-tell-what-the-vectors-say
   (loop for (told . fields) in (read-vectors "forwarded")
         do (is (equal told (told-by-proxies fields)) "~S tell ~S, not ~S."
                fields (told-by-proxies fields) told)))
 
-(test a-long-list-is-read-up-to-a-bound
-  (flet ((many (text)
-           (list (format nil "~{~A~^,~}" (make-list 1500 :initial-element text)))))
-    (let ((addresses (format nil "X-Forwarded-For: 8.8.8.8,~A" (first (many "10.0.0.1")))))
-      (is (equal '("10.0.0.1" 0 nil nil) (told-by-proxies (list addresses)))))
-    (let ((elements (format nil "Forwarded: for=8.8.8.8,~A" (first (many "for=10.0.0.1")))))
-      (is (equal '("10.0.0.1" 0 nil nil) (told-by-proxies (list elements)))))
-    (dolist (text '("," "\"" "\\" ";" "=" "a=" "for=\"" "[" ":"))
-      (let ((long (format nil "~{~A~}" (make-list 5000 :initial-element text))))
-        (is (null (first (told-by-proxies (list (format nil "Forwarded: ~A" long))))))
-        (is (null (first (told-by-proxies (list (format nil "X-Forwarded-For: ~A" long))))))
-        (is (equal "192.0.2.1" (first (told-by-proxies
-                                       (list (format nil "X-Forwarded-For: ~A,192.0.2.1"
-                                                     long))))))))))
+(test a-long-list-is-read
+  (is (equal '("8.8.8.8" 0 nil nil)
+             (told-by-proxies (list (format nil "X-Forwarded-For: 8.8.8.8~{,~A~}"
+                                            (make-list 1500 :initial-element "10.0.0.1"))))))
+  (dolist (text '("," "\"" "\\" ";" "=" "a=" "[" ":"))
+    (let ((long (format nil "~{~A~}" (make-list 5000 :initial-element text))))
+      (is (null (first (told-by-proxies (list (format nil "X-Forwarded-For: ~A" long))))))
+      (is (equal "192.0.2.1" (first (told-by-proxies
+                                     (list (format nil "X-Forwarded-For: ~A,192.0.2.1"
+                                                   long)))))))))
 
 (defun random-field-value ()
   "Some text that a client may send in a field of proxies."
@@ -139,9 +129,6 @@ host; or the name of the refusal."
                  (told-by-proxies (list (format nil "X-Forwarded-For: ~A" sent)
                                         "X-Forwarded-For: 192.0.2.1"))))
       (is (equal '("192.0.2.1" 0 :http "a.b")
-                 (told-by-proxies (list (format nil "Forwarded: ~A" sent)
-                                        "Forwarded: for=192.0.2.1;host=\"a.b\";proto=http"))))
-      (is (equal '("192.0.2.1" 0 :http "a.b")
                  (told-by-proxies (list (format nil "X-Forwarded-Proto: ~A" sent)
                                         "X-Forwarded-Proto: http"
                                         (format nil "X-Forwarded-Host: ~A" sent)
@@ -152,6 +139,6 @@ host; or the name of the refusal."
   (dotimes (count 1000)
     (let ((told (told-by-proxies (list (format nil "X-Forwarded-For: ~A" (random-field-value))
                                        (format nil "X-Forwarded-Proto: ~A" (random-field-value))
-                                       (format nil "X-Forwarded-Host: ~A" (random-field-value))
-                                       (format nil "Forwarded: ~A" (random-field-value))))))
-      (is-true (or (eq :contradicting-proxies told) (= 4 (length told)))))))
+                                       (format nil "X-Forwarded-Port: ~A" (random-field-value))
+                                       (format nil "X-Forwarded-Host: ~A" (random-field-value))))))
+      (is (= 4 (length told))))))

@@ -8,17 +8,6 @@
 ;;;;
 ;;;; With the PROXY protocol, the source in its header takes the place of the peer.
 
-(defstruct (client (:include opaque) (:copier nil))
-  "The client of a request, as trusted proxies tell it."
-  ;; Address, a string, and port of CLIENT, a list. The port is 0 where no proxy tells it.
-  (remote '() :type list :read-only t)
-  (named-p nil :type boolean :read-only t) ; true if a proxy tells that address
-  ;; The text of Host with which the peer has asked, where it tells that CLIENT has asked for
-  ;; another; else NIL.
-  (asked-host nil :type (or null text) :read-only t)
-  ;; The scheme of the request of CLIENT: :HTTP or :HTTPS, or NIL where no proxy tells it.
-  (scheme nil :type (member nil :http :https) :read-only t))
-
 (defstruct (http-connection (:include opaque) (:conc-name http-))
   "The state of a connection that lasts from one request to the next."
   ;; What its owner does next.  :PROXY: takes the header of the PROXY protocol.  :NEW: begins TLS,
@@ -48,8 +37,8 @@
   (local '() :type list)
   ;; The trusted proxies, a list, if the peer of HTTP is one of them.
   (trusted '() :type list)
-  ;; The CLIENT of the current request over HTTP, as trusted proxies tell it; or NIL.
-  (client nil :type (or null client))
+  ;; The ORIGIN of the current request over HTTP, as trusted proxies tell it; or NIL.
+  (origin nil :type (or null origin))
   (proxy-header nil))                   ; the PROXY-HEADER that the connection begins with, or NIL
 
 (declaim (inline established-http request-remote))
@@ -63,9 +52,9 @@
 (defun request-remote (http)
   "Address and port, in a list, of the client of the current request over HTTP.  The port is 0 where
 a proxy does not tell it."
-  (let ((client (http-client http)))
-    (if client
-        (client-remote client)
+  (let ((origin (http-origin http)))
+    (if (and origin (origin-address origin))
+        (list (origin-address origin) (origin-port origin))
         (http-remote http))))
 
 (defun http-address (http)
@@ -125,20 +114,13 @@ address or a network; :UNIX; NIL if it names none."
 
 (defun settle-client (http head)
   "Records the client of the request HEAD, as a trusted proxy tells it over HTTP, and the host that
-the client has asked for.  Signals PROTOCOL-ERROR where the proxy contradicts itself."
+the client has asked for."
   (let ((origin (origin-of-head head (lambda (address)
                                        (address-in-p (http-trusted http) address)))))
-    (when origin
-      (let ((address (origin-address origin)) (host (origin-host origin)))
-        (setf (http-client http)
-              (make-client :remote (if address
-                                       (list (ip-address-text address) (origin-port origin))
-                                       (http-remote http))
-                           :named-p (and address t)
-                           :asked-host (and host (head-host head))
-                           :scheme (origin-scheme origin)))
-        (when host
-          (set-host head host))))))
+    (setf (http-origin http) origin)
+    (when (and origin (origin-host origin))
+      (setf (origin-asked-host origin) (head-host head))
+      (set-host head (origin-host origin)))))
 
 ;;; Headers of the PROXY protocol
 ;;;

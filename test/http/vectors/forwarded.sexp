@@ -1,5 +1,5 @@
-;;; What fields of proxies tell: the client's address and port, the scheme and the host, or a
-;;; refusal; and the fields.  Networks 10.0.0.0/8 and fd00::/8 are trusted.
+;;; What fields of proxies tell: the client's address and port, the scheme and the
+;;; host; and the fields.  Networks 10.0.0.0/8 and fd00::/8 are trusted.
 
 ;;; A proxy tells its client
 
@@ -16,11 +16,6 @@
  "X-Forwarded-Proto: HTTP" "X-Forwarded-Host: example.org:8080")
 ((nil 0 :https nil) "X-Forwarded-Proto: wss")
 ((nil 0 nil "[::1]:80") "X-Forwarded-Host: [::1]:80")
-(("192.0.2.60" 0 :http nil) "Forwarded: for=192.0.2.60;proto=http;by=203.0.113.43")
-(("2001:db8:cafe::17" 4711 nil nil) "Forwarded: For=\"[2001:db8:cafe::17]:4711\"")
-(("192.0.2.43" 47011 :https "a.b")
- "Forwarded: FOR=\"192.0.2.43:47011\"; Proto=\"https\" ;host=a.b")
-(("192.0.2.1" 0 nil nil) "Forwarded: for=192.0.2.1;;by=_x;secret=\"a;b,c\";")
 
 ;;; A list is believed as far as trusted proxies wrote it
 
@@ -29,8 +24,6 @@
 (("192.0.2.1" 0 nil nil) "X-Forwarded-For: 198.51.100.7" "X-Forwarded-For: 192.0.2.1, 10.0.0.2")
 (("10.0.0.3" 0 nil nil) "X-Forwarded-For: 10.0.0.3 ,	10.0.0.2")
 (("10.0.0.3" 0 nil nil) "X-Forwarded-For: ::ffff:10.0.0.3, 10.0.0.2")
-(("192.0.2.1" 0 nil nil) "Forwarded: for=198.51.100.7, for=192.0.2.1, for=10.0.0.2")
-(("192.0.2.1" 0 nil nil) "Forwarded: for=198.51.100.7" "Forwarded: for=192.0.2.1")
 ;; Each proxy adds its scheme, or all keep that of the first.
 (("192.0.2.1" 0 :https nil) "X-Forwarded-For: 192.0.2.1, 10.0.0.2"
  "X-Forwarded-Proto: https, http")
@@ -42,10 +35,6 @@
 (("192.0.2.1" 0 nil "b") "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Host: a, b")
 (("192.0.2.1" 0 nil nil) "X-Forwarded-For: 192.0.2.1, 10.0.0.2, 10.0.0.3"
  "X-Forwarded-Proto: https, http")
-(("192.0.2.1" 0 :https "a")
- "Forwarded: for=192.0.2.1;proto=https;host=a, for=10.0.0.2;proto=http;host=b")
-(("192.0.2.1" 0 :http "b") "Forwarded: for=192.0.2.1, for=10.0.0.2;proto=http;host=b")
-(("192.0.2.1" 0 nil nil) "Forwarded: for=9.9.9.9;proto=https;host=a, for=192.0.2.1")
 
 ;;; Nothing is believed from a malformed element on
 
@@ -81,47 +70,3 @@
 ((nil 0 nil nil) "X-Forwarded-Host: :80")
 ((nil 0 nil nil) "X-Forwarded-Host: a/b")
 ((nil 0 nil nil) "X-Forwarded-Host: a:123456")
-((nil 0 nil nil) "Forwarded:")
-((nil 0 nil nil) "Forwarded: for")
-((nil 0 nil nil) "Forwarded: for=")
-((nil 0 nil nil) "Forwarded: =192.0.2.1")
-((nil 0 nil nil) "Forwarded: for =192.0.2.1")
-((nil 0 nil nil) "Forwarded: for:192.0.2.1")
-((nil 0 nil nil) "Forwarded: for=192.0.2.1;x=\"a\"b\"")
-((nil 0 nil nil) "Forwarded: for=192.0.2.1:80")
-((nil 0 nil nil) "Forwarded: for=\"192.0.2.1")
-((nil 0 nil nil) "Forwarded: for=\"192.0.2.\\1\"")
-((nil 0 nil nil) "Forwarded: for=\"2001:db8::1\"")
-((nil 0 nil nil) "Forwarded: for=\"[2001:db8::1]:x\"")
-((nil 0 nil nil) "Forwarded: for=192.0.2.1;for=192.0.2.1")
-((nil 0 nil nil) "Forwarded: for=192.0.2.1;proto=https;Proto=http")
-((nil 0 nil nil) "Forwarded: for=192.0.2.1;proto=https;x")
-((nil 0 nil nil) "Forwarded: for=192.0.2.1;proto=https,")
-(("192.0.2.1" 0 nil nil) "Forwarded: for=\", for=192.0.2.1")
-(("192.0.2.1" 0 nil nil) "Forwarded: for=8.8.8.8;x=\"\\" "Forwarded: for=192.0.2.1")
-(("192.0.2.1" 0 nil nil) "Forwarded: for=192.0.2.1;proto=gopher;host=\"a b\"")
-
-;;; A proxy may hide its client
-
-((nil 0 nil nil) "Forwarded: for=unknown")
-((nil 0 :https nil) "Forwarded: for=_hidden;proto=https")
-((nil 0 :https nil) "Forwarded: for=\"unknown:80\";proto=https")
-(("192.0.2.1" 0 nil nil) "Forwarded: for=\"192.0.2.1:_port\"")
-(("10.0.0.2" 0 :http nil)
- "Forwarded: for=8.8.8.8;proto=https, for=_a.b-c, for=10.0.0.2;proto=http")
-((nil 0 :https nil) "Forwarded: proto=https;by=_proxy")
-
-;;; Two ways to tell the client must not contradict each other
-
-(("192.0.2.1" 80 :https "a") "X-Forwarded-For: 192.0.2.1" "X-Forwarded-Proto: https"
- "Forwarded: for=\"192.0.2.1:80\";host=a")
-(("192.0.2.1" 80 :https "a") "X-Forwarded-For: 192.0.2.1:80" "X-Forwarded-Host: A"
- "Forwarded: for=192.0.2.1;proto=https;host=a")
-(("192.0.2.1" 0 :https nil) "X-Forwarded-Proto: https" "Forwarded: for=192.0.2.1")
-(:contradicting-proxies "X-Forwarded-For: 192.0.2.1" "Forwarded: for=8.8.8.8")
-(:contradicting-proxies "X-Forwarded-For: 192.0.2.1" "Forwarded: for=unknown")
-(:contradicting-proxies "X-Forwarded-For: unknown" "Forwarded: for=192.0.2.1")
-(:contradicting-proxies "X-Forwarded-For: 192.0.2.1" "Forwarded: \"")
-(:contradicting-proxies "X-Forwarded-For: 192.0.2.1" "Forwarded: proto=https")
-(:contradicting-proxies "X-Forwarded-Proto: http" "Forwarded: proto=https")
-(:contradicting-proxies "X-Forwarded-Host: a" "Forwarded: host=b")

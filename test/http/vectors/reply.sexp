@@ -7,14 +7,6 @@
  :status 404 :gives ("HTTP/1.1 404 Not Found" ""))
 (:name "an unknown status" :rfc "RFC 9112, section 4"
  :status 299 :gives ("HTTP/1.1 299 " ""))
-(:name "a reason of one's own" :rfc "RFC 9112, section 4"
- :status 302 :reason "Moved Temporarily" :gives ("HTTP/1.1 302 Moved Temporarily" ""))
-(:name "an empty reason" :rfc "RFC 9112, section 4"
- :status 200 :reason "" :gives ("HTTP/1.1 200 " ""))
-(:name "a reason with a line end" :rfc "RFC 9112, section 4"
- :reason "OK^M^JX-A: b" :gives :invalid)
-(:name "a reason beyond ASCII" :rfc "RFC 9112, section 4"
- :reason "Gr^xFC^xDFe" :gives :invalid)
 
 (:name "fields in their order" :rfc "RFC 9110, section 5.3"
  :headers ((:content-type . "text/html; charset=utf-8") (:content-length . 4)
