@@ -14,7 +14,7 @@
 ;;;;
 ;;;; A connection keeps its worker between two requests.  If all workers are kept and a connection
 ;;;; waits in the queue or in the kernel, the engine is overloaded: connections end with their
-;;;; current request, and the sentinel ends idle ones.
+;;;; current request, and idle ones a tick later.
 ;;;;
 ;;;; Workers that wait in ACCEPT cannot hear an alarm.  So when a timer is due, the sentinel makes
 ;;;; a worker for it, beyond the limit if need be.
@@ -23,9 +23,6 @@
 ;;;; So a thread that is to be destroyed dies only where it says INTERRUPTIBLY: while it has no
 ;;;; connection, and while its connection is served, waited for or flushed, which HANDLE-CONNECTION
 ;;;; and CLOSE-CONNECTION survive.  The waits in between are short.
-
-(defparameter *overload-idle-milliseconds* 250
-  "Milliseconds for which a connection may be idle while others wait for a worker.")
 
 (defstruct (blocking-engine (:include engine)
                             (:constructor make-blocking-engine
@@ -58,10 +55,7 @@
         (:timers
          (loop for function = (take-due-timer (engine-timers engine) (microseconds))
                while function
-               do (run-timer engine function))
-         (with-engine (engine)
-           (set-worker-state worker :starting) ; it is about to look what is to be done
-           (notify-sentinel engine)))   ; which has disregarded the alarm meanwhile
+               do (run-timer engine function)))
         (t
          (let ((connection (if (eq :accept step) (accept-one engine worker) step)))
            (when connection
@@ -72,27 +66,25 @@
   "The next step of WORKER, which has no connection: :ACCEPT, :END, :TIMERS to call the functions of
 those that are due, or a queued connection to serve."
   (with-engine (engine)
-    (let ((limit (engine-thread-limit engine))
-          (waits-p (member (worker-state worker) '(:starting :waiting)))
-          (serves-p (eq (worker-state worker) :serving)))
-      (cond ((due-timers-wait-p engine)
-             (set-worker-state worker :active) ; it takes no connection's place
-             :timers)
-            ((and (engine-queue engine)
-                  (not (eq (engine-phase engine) :stopping))
-                  ;; It gives up its own place; but the limit may be lower by now.
-                  (or (null limit) (< (- (busy-count engine) (if serves-p 1 0)) limit)))
-             (assign-connection worker (pop (engine-queue engine))))
-            ((or (not (engine-accepting-p engine))
-                 (minusp (or (spare-room engine) 0))
-                 (>= (- (standby-count engine) (if waits-p 1 0)) (engine-standby engine)))
-             (retire worker)
-             :end)
-            (t
-             (unless (eq (worker-state worker) :waiting)
-               (set-worker-state worker :waiting)
-               (bt:condition-notify (engine-changed engine)))
-             :accept)))))
+    (unless (eq :waiting (worker-state worker))
+      (set-worker-state worker :starting)) ; it gives up its place
+    (cond ((due-timers-wait-p engine)
+           (set-worker-state worker :active) ; it takes no connection's place
+           :timers)
+          ((and (engine-queue engine)
+                (not (eq (engine-phase engine) :stopping))
+                (not (full-p engine)))
+           (assign-connection worker (pop (engine-queue engine))))
+          ((or (not (engine-accepting-p engine))
+               (minusp (or (spare-room engine) 0))
+               (> (standby-count engine) (engine-standby engine)))
+           (retire worker)
+           :end)
+          (t
+           (unless (eq :waiting (worker-state worker))
+             (set-worker-state worker :waiting)
+             (bt:condition-notify (engine-changed engine)))
+           :accept))))
 
 (defun due-timers-wait-p (engine)
   "True if a timer of ENGINE is due, and no worker sees to that.  Under the lock."
@@ -179,19 +171,7 @@ orderly end, unless it was given away."
                 (case next
                   (:next)
                   (:park
-                   ;; It waits until CONNECTION has another request, or the end of its input.
-                   (unless (and (with-engine (engine)
-                                  (when (and (serving-p engine)
-                                             (not (drain-over-p engine (milliseconds))))
-                                    (set-worker-state worker :keep-alive)
-                                    t))
-                                (prog1 (interruptibly
-                                         (await-input (connection-handle connection)
-                                                      :until (and (engine-idle engine)
-                                                                  (+ (milliseconds)
-                                                                     (engine-idle engine)))))
-                                  (with-engine (engine)
-                                    (set-worker-state worker :serving))))
+                   (unless (next-request-comes-p engine worker connection)
                      (return (setf outcome :close))))
                   (t (return (setf outcome next))))))
           ((or error storage-condition) (condition)
@@ -202,6 +182,23 @@ orderly end, unless it was given away."
       (let ((end (or (given-away-outcome connection) outcome)))
         (unless (eq :detached end)
           (close-connection engine connection (eq :close end)))))))
+
+(defun next-request-comes-p (engine worker connection)
+  "Waits until CONNECTION, which WORKER keeps, has another request, or the end of its input: true
+then.  NIL when it is to end, since it idles for too long, or others wait, or the engine stops."
+  (with-engine (engine)
+    (set-worker-state worker :keep-alive))
+  (prog1 (loop with end = (and (engine-idle engine) (+ (milliseconds) (engine-idle engine)))
+               for until = (earlier end (end-after *tick*))
+               while (serving-p engine)
+                 thereis (interruptibly
+                           (await-input (connection-handle connection) :until until))
+               do (when (engine-overloaded-p engine)
+                    (count-late engine :evicted)
+                    (return nil))
+               until (or (eql until end) (drain-over-p engine until)))
+    (with-engine (engine)
+      (set-worker-state worker :serving))))
 
 (defun close-connection (engine connection orderly-p)
   "Closes CONNECTION; gently when it was served to an orderly end."
@@ -246,8 +243,7 @@ orderly end, unless it was given away."
              (rest-until-woken engine #'period #'needed-p))))
 
 (defun housekeep (engine)
-  "Ends the connections of ENGINE that are overdue; that are idle where its drain is over, or while
-others wait for a worker; and does what else is due at a tick."
+  "Ends the connections of ENGINE that are overdue, and does what else is due at a tick."
   (let ((now (milliseconds))
         (late '()))                     ; those whose handlers have run for too long
     (with-engine (engine)
@@ -258,33 +254,19 @@ others wait for a worker; and does what else is due at a tick."
                           (or (engine-queue engine)
                               (pending-connection-p (engine-listener engine)))))))
       (dolist (worker (engine-workers engine))
-        (let* ((connection (worker-connection worker))
-               (idle-p (eq (worker-state worker) :keep-alive)))
-          (cond ((null connection))
-                ((and (overdue-p connection now) (awaits-p connection :handler))
-                 (push connection late))
-                ;; One that is to be served at its deadline has a worker, which looks after the time
-                ;; itself, and may be late.
-                ((and (overdue-p connection now) (not (awaits-p connection :pause :deferred)))
-                 (end-awaited engine worker (connection-deadline-kind connection)))
-                ((not idle-p))
-                ((drain-over-p engine now)
-                 (shut-down (connection-handle connection) :input))
-                ((and (engine-overloaded-p engine)
-                      (> (worker-milliseconds worker) *overload-idle-milliseconds*))
-                 (end-awaited engine worker :evicted))))))
+        (let ((connection (worker-connection worker)))
+          (when (and connection (overdue-p connection now))
+            (cond ((awaits-p connection :handler)
+                   (push connection late))
+                  ;; One that is to be served at its deadline has a worker, which looks after the
+                  ;; time itself, and may be late.
+                  ((not (awaits-p connection :pause :deferred))
+                   (incf (getf (engine-expired-by engine) (connection-deadline-kind connection) 0))
+                   (setf (connection-deadline connection) nil)
+                   (shut-down (connection-handle connection) (direction-to-end connection))))))))
     (dolist (connection late)
       (time-out-handler (engine-service engine) connection)))
   (maintain-pool engine))
-
-(defun end-awaited (engine worker kind)
-  "Ends the reads of the connection of WORKER because of KIND; its writes too, unless WORKER only
-waits for input, so that it can still tell its peer why.  Under the lock."
-  (let ((connection (worker-connection worker)))
-    (incf (getf (engine-expired-by engine) kind 0))
-    (setf (connection-deadline connection) nil)
-    (shut-down (connection-handle connection)
-               (if (eq (worker-state worker) :keep-alive) :input (direction-to-end connection)))))
 
 (defmethod end-input ((engine blocking-engine))
   (with-engine (engine)
