@@ -26,9 +26,8 @@ subclasses SERVICE and is called through its generic functions.")
    #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock
    #:flush-queue #:end-queue #:notify-waiters #:make-room-for-output
     #:limit-taking
-   #:taker-given-up-p #:earlier #:drop-parts #:part #:part-position #:part-end
-   #:make-octets-part #:octets-part #:octets-part-p #:octets-part-octets #:arm-for-output
-   #:make-file-part #:file-part #:file-part-file #:file-part-queued-p #:part-p
+   #:taker-given-up-p #:earlier #:drop-parts #:part #:part-p #:part-position #:part-end
+   #:part-octets #:part-file #:part-queued-p #:make-octets-part #:make-file-part #:arm-for-output
    ;; engines
    #:engine #:make-blocking-engine #:make-ready-engine #:engine-service #:engine-listener
    #:engine-accept-limit #:engine-waiting-limit #:wait-for-client #:resize-pool #:engine-statistics

@@ -19,31 +19,24 @@
 ;;;; - RESERVED counts the vectors of the parts in the memory budget of all clients.
 ;;;; - Nobody changes the octets of a part.  The open file of a part is that part's alone.
 
-(defstruct (part (:include opaque))
-  "A range of something that is to be sent."
+(defstruct (part (:include opaque)
+                 (:constructor make-octets-part
+                     (octets &optional (position 0) (end (length octets))))
+                 (:constructor make-file-part (file)))
+  "A range of OCTETS that is to be sent, or of FILE, a descriptor, from which nobody else reads."
+  (octets nil :type (or null octets) :read-only t)
+  (file nil :type (or null fixnum))     ; NIL when it was closed, too
   ;; The position of the first unsent octet of PART.
   (position 0 :type index)
   ;; The position behind the last octet of PART.
-  (end 0 :type index))
-
-(defstruct (octets-part (:include part)
-                        (:constructor make-octets-part
-                            (octets &optional (position 0) (end (length octets)))))
-  "Part of a vector of OCTETS."
-  (octets nil :type octets :read-only t))
-
-(defstruct (file-part (:include part) (:constructor make-file-part (file)))
-  "Part of FILE, a descriptor, from which nobody else reads."
-  ;; The descriptor that FILE-PART is read from, an integer; NIL when it was closed.
-  (file nil :type (or null fixnum))
-  ;; A queue has taken FILE-PART over, and closes it.
-  (queued-p nil))
+  (end 0 :type index)
+  (queued-p nil))                       ; a queue has taken PART over, and closes its file
 
 (defun drop-parts (parts)
   "Lets go of PARTS, a list, which are not to be sent."
   (dolist (part parts)
-    (when (and (file-part-p part) (file-part-file part))
-      (close-descriptor (shiftf (file-part-file part) nil)))))
+    (when (part-file part)
+      (close-descriptor (shiftf (part-file part) nil)))))
 
 (defstruct (send-queue (:include opaque)
                        (:constructor make-send-queue
@@ -91,18 +84,13 @@ MAKE-ROOM-FOR-OUTPUT."
   (incf (send-queue-reserved queue) octets)
   (reserve-client-memory octets nil))
 
-(defun part-memory (part)
-  "How many octets of memory PART keeps in use."
-  (if (octets-part-p part) (length (octets-part-octets part)) 0))
-
 (defun put-parts (queue parts)
   "Queues PARTS, a list."
   (let ((size 0))
     (declare (type index size))
     (dolist (part parts)
-      (when (file-part-p part)
-        (setf (file-part-queued-p part) t))
-      (hold-memory queue (part-memory part))
+      (setf (part-queued-p part) t)
+      (hold-memory queue (length (part-octets part)))
       (incf size (- (part-end part) (part-position part))))
     (incf (send-queue-size queue) size))
   (if (send-queue-parts queue)
@@ -122,7 +110,7 @@ whole.  With the last one, the wait for the peer ends."
              (when (< (incf (part-position part) sent) (part-end part))
                (return))
              (drop-parts (list (pop (send-queue-parts queue))))
-             (hold-memory queue (- (part-memory part))))
+             (hold-memory queue (- (length (part-octets part)))))
         finally (setf (send-queue-last queue) '() ; or it would keep what was sent alive
                       (send-queue-since queue) nil)))
 
@@ -149,14 +137,13 @@ which QUEUE is dead, or NIL."
                   (count (cond ((= position end) 0)
                                ((send-queue-sender queue)
                                 (funcall (send-queue-sender queue) parts))
-                               ((file-part-p part)
-                                (send-file descriptor (file-part-file part) position end))
+                               ((part-file part)
+                                (send-file descriptor (part-file part) position end))
                                ((rest parts)
-                                (send-octets-before-more descriptor (octets-part-octets part)
+                                (send-octets-before-more descriptor (part-octets part)
                                                          position end))
                                (t
-                                (send-octets descriptor (octets-part-octets part)
-                                             position end)))))
+                                (send-octets descriptor (part-octets part) position end)))))
              (cond ((or (plusp count) (= position end))
                     (note-sent queue count))
                    ((would-block-p count)

@@ -61,11 +61,6 @@ request.  They are late by that much at most.")
   (run 0 :type fixnum)
   (failed 0 :type fixnum))
 
-(defmacro with-timers ((timers) &body body)
-  "Runs BODY, which is short and waits for nothing, under the lock of TIMERS, whole."
-  `(with-lock-briefly ((timers-lock ,timers))
-     ,@body))
-
 ;;; Under the lock
 
 (defun join-heaps (timers heap other above)
@@ -112,7 +107,7 @@ request.  They are late by that much at most.")
   "Makes a timer for FUNCTION at DEADLINE one of TIMERS, and returns it; drops it if TIMERS are
 closed."
   (let ((timer (make-timer timers deadline function)))
-    (with-timers (timers)
+    (with-lock-briefly ((timers-lock timers))
       (cond ((timers-closed-p timers)
              (setf (timer-function timer) nil))
             (t
@@ -127,7 +122,7 @@ closed."
 second value is true if another one is due as well, which another thread has to take; otherwise the
 alarm is set for the next."
   (declare (type moment now))
-  (with-timers (timers)
+  (with-lock-briefly ((timers-lock timers))
     (flet ((due-p ()
              (let ((first (timers-first timers)))
                (and first (<= (timer-deadline first) now)))))
@@ -158,14 +153,14 @@ timers are dropped, and so are later ones.  Any thread may call this."
 NIL if its function has begun already, or if it was cancelled or dropped before.  Any thread may
 call this."
   (let ((timers (timer-timers timer)))
-    (with-timers (timers)
+    (with-lock-briefly ((timers-lock timers))
       (when (timer-function timer)
         (remove-timer timers timer)
         t))))
 
 (defun close-timers (timers)
   "Drops TIMERS, and those that are scheduled from now on.  Does nothing the second time."
-  (with-timers (timers)
+  (with-lock-briefly ((timers-lock timers))
     (setf (timers-closed-p timers) t)
     ;; Longer than a lock is held otherwise, once in the life of an engine that ends.
     (loop while (timers-first timers)
@@ -176,14 +171,14 @@ call this."
   (handler-case (interruptibly (funcall function))
     (serious-condition (condition)
       (let ((timers (engine-timers engine)))
-        (with-timers (timers)
+        (with-lock-briefly ((timers-lock timers))
           (incf (timers-failed timers))))
       (log-message engine :error "The function of a timer failed: ~A" condition))))
 
 (defun timer-statistics (timers)
   "A plist: how many of TIMERS are pending; how many, since the start, had their function called, of
 which some failed."
-  (with-timers (timers)
+  (with-lock-briefly ((timers-lock timers))
     (list :pending (timers-pending timers)
           :run (timers-run timers)
           :failed (timers-failed timers))))

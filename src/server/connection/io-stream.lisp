@@ -127,24 +127,21 @@ queued, up to the high-water mark."
 SEND, a function of octets, a start and an end.  Small parts, and octets of a file, are gathered:
 otherwise each would be a TLS record and a system call.  Returns what SEND-OCTETS does."
   (let ((part (first parts)))
-    (if (and (octets-part-p part)
+    (if (and (part-octets part)
              (or (null (rest parts))
                  (>= (- (part-end part) (part-position part)) +gathered-octets+)))
-        (funcall send (octets-part-octets part) (part-position part) (part-end part))
+        (funcall send (part-octets part) (part-position part) (part-end part))
         (let ((buffer (take-buffer))
               (fill 0))
           (loop for part in parts
                 while (< fill +gathered-octets+)
                 do (let* ((position (part-position part))
                           (next (min +gathered-octets+ (+ fill (- (part-end part) position)))))
-                     (etypecase part
-                       (octets-part
-                        (replace buffer (octets-part-octets part)
-                                 :start1 fill :end1 next :start2 position))
-                       (file-part
-                        (unless (read-file-octets (file-part-file part) position
-                                                  buffer fill next)
-                          (return))))
+                     (cond ((part-octets part)
+                            (replace buffer (the octets (part-octets part))
+                                     :start1 fill :end1 next :start2 position))
+                           ((not (read-file-octets (part-file part) position buffer fill next))
+                            (return)))
                      (setf fill next)))
           (prog1 (if (plusp fill) (funcall send buffer 0 fill) 0) ; 0 if a file ends too early
             (return-buffer buffer))))))

@@ -69,7 +69,7 @@ where that is no readable regular file."
                    (set-published (svref *versions* place) version))))
              (funcall function part version)
              t))
-      (unless (or (null part) (file-part-queued-p part))
+      (unless (or (null part) (part-queued-p part))
         (drop-parts (list part))))))
 
 (defun append-file (reply part)
@@ -80,7 +80,7 @@ sent by itself.  Signals an error when the file has become shorter."
     (cond ((> size *file-copy-limit*) part)
           ((encode-by reply size
                       (lambda (octets start end)
-                        (read-file-octets (file-part-file part) position octets start end)))
+                        (read-file-octets (part-file part) position octets start end)))
            nil)
           (t
            (error "A file became shorter while it was read.")))))
