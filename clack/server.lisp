@@ -31,9 +31,6 @@ listens.  For a Unix-domain socket, it is 0."))
             :documentation "The limits on the number of threads, keyword arguments of an engine.")
    (address :initform nil :reader server-address)
    (port :initform nil :reader server-port)
-   (sole-name :initform nil :accessor server-sole-name
-              :documentation "A list of the address and port of our end of every connection, where
-all connections have the same; else NIL.")
    (listener :initform nil :accessor server-listener)
    (stopped-p :initform nil :accessor server-stopped-p)
    (lock :initform (bt:make-lock "clack server") :reader server-lock)
@@ -136,20 +133,13 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
                                                 :reuse-address t :backlog backlog
                                                 :element-type '(unsigned-byte 8))))))))
       (setf (server-listener server) listener
-            (values (slot-value server 'address) (slot-value server 'port)) (local-name listener)
-            (server-sole-name server) (sole-name listener))
+            (values (slot-value server 'address) (slot-value server 'port)) (local-name listener))
       (unless (or listen fd)
         (defer-accepts listener (or defer-accept 0)))
       (settle-logs server (list (server-error-output server)))
       (dolist (name (unknown-arguments (server-arguments server)))
         (tell server :warning "The argument ~S is unknown, and has no effect." name))
-      (setf (application-engine server)
-            (apply (if (and parking (readiness-supported-p))
-                       #'make-ready-engine
-                       #'make-blocking-engine)
-                   server listener :idle-seconds (seconds-for server :idle)
-                   (server-threads server)))
-      (start-engine (application-engine server))
+      (start-engine (apply #'make-engine-on server listener parking (server-threads server)))
       (tell server :info "Listening on ~A." (place-of server)))))
 
 (defmethod end-serving ((server clack-server) soft-p seconds &optional (delay 0))
@@ -319,10 +309,6 @@ with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
         (or (encrypted-stream socket-stream context)
             (funcall 'make-tls-stream context socket-stream)) ; which not every build has
         socket-stream)))
-
-(defmethod name-of-our-end ((server clack-server) socket)
-  (or (server-sole-name server)
-      (multiple-value-list (local-name socket))))
 
 (defmethod content-refused ((server clack-server) refusal)
   ;; The application sees the error when it reads the content, and may answer by itself.

@@ -26,9 +26,6 @@
    (reads-first-p :initform nil
                   :documentation "True if the program has methods of PROCESS-CONNECTION before
 ours, which may read connections first.")
-   (sole-name :initform nil
-              :documentation "A list of the address and port of our end of every connection, where
-all connections have the same; else NIL.")
    (engine :initform nil
            :documentation "The engine of the last start, or NIL.  The acceptor has it because its
 taskmaster may be replaced, or serve another acceptor later."))
@@ -248,7 +245,7 @@ for their numbers."
 ;;; Listening
 
 (defmethod hunchentoot:start-listening ((acceptor parallel-acceptor))
-  (with-slots (sole-name listen-path listen-mode listen-fd reuse-port defer-accept) acceptor
+  (with-slots (listen-path listen-mode listen-fd reuse-port defer-accept) acceptor
     (let ((address (hunchentoot:acceptor-address acceptor))
           (port (hunchentoot:acceptor-port acceptor))
           (backlog (hunchentoot:acceptor-listen-backlog acceptor)))
@@ -261,7 +258,6 @@ for their numbers."
                         (t (open-shared-port-listener address port backlog))))
             (call-next-method)))
       (let ((listener (acceptor-listener acceptor)))
-        (setf sole-name (sole-name listener))
         (if (or listen-path listen-fd)
             (multiple-value-call #'set-acceptor-name acceptor (local-name listener))
             ;; Others have no such option, or have set it.

@@ -178,20 +178,16 @@ ACCEPTOR."
        acceptor (hunchentoot:taskmaster-acceptor taskmaster)))))
 
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
-  (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-         (engine (funcall (if (and (taskmaster-parking-p taskmaster) (readiness-supported-p))
-                              #'make-ready-engine
-                              #'make-blocking-engine)
-                          taskmaster (acceptor-listener acceptor)
-                          :standby (taskmaster-standby-thread-count taskmaster)
-                          :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
-                          :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)
-                          :waiting-limit (taskmaster-max-waiting-count taskmaster)
-                          :idle-seconds (seconds-for taskmaster :idle))))
-    ;; Before the first worker runs, since handlers use it, and so does STOP.
-    (setf (application-engine taskmaster) engine
-          (slot-value acceptor 'engine) engine)
-    (start-engine engine)))
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (start-engine
+     ;; Before the first worker runs, since handlers use it, and so does STOP.
+     (setf (slot-value acceptor 'engine)
+           (make-engine-on taskmaster (acceptor-listener acceptor)
+                           (taskmaster-parking-p taskmaster)
+                           :standby (taskmaster-standby-thread-count taskmaster)
+                           :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
+                           :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)
+                           :waiting-limit (taskmaster-max-waiting-count taskmaster))))))
 
 (defmethod hunchentoot:shutdown ((taskmaster recycling-taskmaster))
   (when (application-engine taskmaster)
@@ -237,10 +233,6 @@ ACCEPTOR."
 (defmethod program-stream ((taskmaster recycling-taskmaster) socket-stream)
   (let ((hunchentoot:*acceptor* (hunchentoot:taskmaster-acceptor taskmaster)))
     (hunchentoot:initialize-connection-stream hunchentoot:*acceptor* socket-stream)))
-
-(defmethod name-of-our-end ((taskmaster recycling-taskmaster) socket)
-  (or (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'sole-name)
-      (multiple-value-list (local-name socket))))
 
 ;;; Questions of the engine
 

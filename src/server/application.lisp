@@ -4,6 +4,9 @@
 
 (defclass http-service (service)
   ((engine :initform nil :accessor application-engine)
+   (sole-name :initform nil :reader application-sole-name
+              :documentation "A list of the address and port of our end of every connection, where
+all connections have the same; else NIL.")
    (throttle :initform (make-throttle) :reader application-throttle
              :documentation "Limits how often messages appear that clients can cause.")
    (counts :initform (make-counts) :accessor application-counts
@@ -53,10 +56,6 @@ APPLICATION; NIL where they have none, or where PROGRAM-STREAM does them.")
   (:documentation "The stream from which requests to APPLICATION are read.  It is made of
 SOCKET-STREAM, the stream of a connection: SOCKET-STREAM itself, a stream of TLS after the
 handshake, or any stream that a program puts around it."))
-
-(defgeneric name-of-our-end (application socket)
-  (:documentation "The address and the port, in a list, at which the client of SOCKET has reached
-APPLICATION."))
 
 (defgeneric trusted-proxies (application)
   (:documentation "The proxies that are believed when they tell APPLICATION of their clients: a
@@ -168,3 +167,17 @@ string or NIL."
   (dolist (journal (application-journals application))
     (unless (member (journal-destination journal) destinations)
       (end-journal journal))))
+
+;;; Its engine
+
+(defun make-engine-on (application listener parking-p &rest limits)
+  "Makes the engine of APPLICATION, which serves the connections of LISTENER once it is started, and
+returns it.  It parks them if PARKING-P, where the platform can.  LIMITS are those on threads."
+  (let ((name (multiple-value-list (local-name listener))))
+    (setf (slot-value application 'sole-name)
+          (and (not (member (first name) '("0.0.0.0" "::") :test #'string=)) name)
+          (application-engine application)
+          (apply (if (and parking-p (readiness-supported-p))
+                     #'make-ready-engine
+                     #'make-blocking-engine)
+                 application listener :idle-seconds (seconds-for application :idle) limits))))

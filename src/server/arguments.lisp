@@ -218,9 +218,3 @@ PORT, as an error of its class that names the place.  Returns if there is no cla
                    "this is not permitted; choose a port above 1023, behind a proxy say"
                    cause)
                :real-error cause))))))
-
-(defun sole-name (listener)
-  "The address and the port of LISTENER, in a list; NIL where it listens on all addresses."
-  (let ((name (multiple-value-list (local-name listener))))
-    (unless (member (first name) '("0.0.0.0" "::") :test #'string=)
-      name)))

@@ -24,7 +24,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; applications
    #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine #:respond
    #:reads-first-p #:application-limits #:encrypted-p #:handshake-context #:program-stream
-   #:trusted-proxies #:proxy-protocol-p #:name-of-our-end
+   #:trusted-proxies #:proxy-protocol-p
    #:content-refused #:note-rejected #:count-as #:note-cut #:turn-away #:stats
    #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
@@ -36,7 +36,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-arguments
    #:arguments-of #:check-accept-count #:check-proxy-protocol #:networks-named #:changed-limits
    #:*limit-arguments* #:*tls-arguments* #:context-of-settings #:tell-where
-   #:sole-name
+   #:make-engine-on
    ;; a connection's life, and its links
    #:take-content #:give-away #:leave-to-program #:next-request-missing #:end-content #:http-base
    #:http-io #:http-stream #:http-content #:http-local #:http-origin

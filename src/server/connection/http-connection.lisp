@@ -68,7 +68,8 @@ left."
          (base (socket-io socket))
          (http (make-http-connection :base base
                                      :remote (multiple-value-list (peer-name socket))
-                                     :local (name-of-our-end application socket))))
+                                     :local (or (application-sole-name application)
+                                                (multiple-value-list (local-name socket))))))
     (limit-waits socket (read-seconds application))
     (when base
       (let ((limits (application-limits application)))
