@@ -310,11 +310,6 @@ with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
             (funcall 'make-tls-stream context socket-stream)) ; which not every build has
         socket-stream)))
 
-(defmethod content-refused ((server clack-server) refusal)
-  ;; The application sees the error when it reads the content, and may answer by itself.
-  (declare (ignore refusal))
-  nil)
-
 (defmethod make-engine-thread ((server clack-server) role thunk)
   (bt:make-thread thunk :name (case role
                                 (:sentinel (format nil "clack-listener-~A" (place-of server)))

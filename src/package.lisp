@@ -27,7 +27,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:parallel-ssl-acceptor #:parallel-easy-ssl-acceptor
    #:recycling-taskmaster #:*default-standby-thread-count*
    #:*high-water-mark*
-   #:taskmaster-standby-thread-count #:taskmaster-worker-thread-name-format
+   #:taskmaster-standby-thread-count
    ;; replies that come later
    #:defer-reply #:deferred-reply #:deferred-reply-p #:complete-reply #:fail-reply
    #:request-timed-out-p #:call-when-timed-out

@@ -188,7 +188,7 @@ synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client ha
 (defun deferred-result (deferred-response left-p condition backtrace)
   "The result of the handler that has deferred DEFERRED-RESPONSE; LEFT-P is true if it was left, and
 CONDITION and BACKTRACE are those of its failure.  Returns content; :LATER when the reply comes
-later; or NIL, a condition (NIL where the request's content was refused) and a backtrace."
+later; or NIL, a condition and a backtrace."
   (let ((context (deferred-response-context deferred-response))
         (request hunchentoot:*request*))
     (cond ((and (or condition left-p (deferred-response-over-p deferred-response))
@@ -196,11 +196,9 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
                     (deferred-response-over-p deferred-response)))
            (values nil
                    (or condition
-                       ;; See CONTENT-REFUSED.
-                       (unless (exchange-refused-p *exchange*)
-                         (make-condition
-                          'reply-failed
-                          :reason "The handler was left before its deferred reply was complete.")))
+                       (make-condition
+                        'reply-failed
+                        :reason "The handler was left before its deferred reply was complete."))
                    backtrace))
           (t
            (when condition              ; the client gets its answer all the same
@@ -212,9 +210,6 @@ later; or NIL, a condition (NIL where the request's content was refused) and a b
                   (withdraw-deferred-response deferred-response)
                   :later)
                  (t                     ; suspends the request until there is an answer
-                  (let ((content (own-content request)))
-                    (when content
-                      (keep-reply-from content)))
                   (add-files context (shiftf *tmp-files* '()))
                   (setf (deferred-reply-stream context) *hunchentoot-stream*
                         (http-suspended-exchange (exchange-http *exchange*)) deferred-response)

@@ -5,15 +5,17 @@
 
 (defun send-result (acceptor request content condition backtrace)
   "Answers REQUEST with CONTENT, or with an error page if CONDITION is not NIL.  Does
-nothing if the reply has begun.  A refusal of the request's content keeps its status, also where it
-was signalled again by a later read."
-  (when condition
-    (if (and (typep condition 'protocol-error)
-             ;; And it does not belong to another request.
-             (exchange-refused-p *exchange*)
-             (not *headers-sent*))
-        (settle-refusal condition)
-        (report-error acceptor request condition backtrace)))
+nothing if the reply has begun.  A refusal of the request's content has a status of its own."
+  (cond ((null condition))
+        ((and (typep condition 'protocol-error) (not *headers-sent*))
+         (let ((status (protocol-error-status condition)))
+           (count-as status (acceptor-taskmaster acceptor))
+           (setf (exchange-kept-p *exchange*) nil
+                 (hunchentoot:return-code*) status)
+           (when (eql status hunchentoot:+http-service-unavailable+)
+             (setf (hunchentoot:header-out :retry-after) *retry-seconds*))))
+        (t
+         (report-error acceptor request condition backtrace)))
   (unless *headers-sent*
     (handler-case
         (with-debugger

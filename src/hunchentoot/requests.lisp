@@ -217,9 +217,8 @@ all other work for a short request."
 the head."
   (if (null (current-head))
       (call-next-method)
-      (let* ((acceptor hunchentoot:*acceptor*)
-             (exchange *exchange*)
-             (http (exchange-http exchange)))
+      (let ((acceptor hunchentoot:*acceptor*)
+            (exchange *exchange*))
         (flet ((handle ()
                  (when (exchange-claim exchange) ; kept for any thread that has REQUEST
                    (setf (hunchentoot:aux-request-value 'exchange request) exchange))
@@ -240,8 +239,6 @@ the head."
                          (end-context (deferred-response-context deferred-response)))))))
             (declare (dynamic-extent #'answer))
             (call-as-request request #'answer #'delete-files)))
-        (when (http-content http)       ; methods that read it now have no reply to give
-          (keep-reply-from (http-content http)))
         ;; After this method, methods of WebSocket libraries go on with the stream.
         (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
                    (null (exchange-upgrade exchange)))
@@ -259,7 +256,7 @@ throw.  A backtrace ends at this function."
       ;; Hunchentoot catches errors.  An exhausted stack has to be unwound first.
       (handler-case (catch 'handler-done
                       (values (hunchentoot:handle-request acceptor request) nil nil t))
-        (storage-condition (condition)
+        ((or storage-condition protocol-error) (condition)
           (make-room-in-heap 0)         ; or the next handler would run out of memory too
           (values nil condition)))
     (values content condition backtrace (not returned-p))))
@@ -339,31 +336,6 @@ into logs, nor into the error page of another client."
                     (note-event exchange :reply)
                     (note-event exchange :reply-end)))))
       (end-exchange exchange))))
-
-;;; Requests that are refused, and clients that leave
-
-(defun settle-refusal (refusal)
-  "Gives the current reply the status of REFUSAL, a PROTOCOL-ERROR, and counts the rejection, unless
-that was done before."
-  (let ((status (protocol-error-status refusal)))
-    (unless (eql status (hunchentoot:return-code*))
-      (count-as status (acceptor-taskmaster hunchentoot:*acceptor*))
-      (setf (hunchentoot:return-code*) status))
-    (when (eql status hunchentoot:+http-service-unavailable+)
-      (setf (hunchentoot:header-out :retry-after) *retry-seconds*))))
-
-(defmethod content-refused ((taskmaster recycling-taskmaster) refusal)
-  "Ends the current request, whose content was refused with REFUSAL, a PROTOCOL-ERROR: with the
-status of that, or with a deferred reply that has an answer already.  The connection ends, too.
-Returns only if a reply has begun."
-  (note-refusal *exchange*)
-  (unless *headers-sent*
-    (let ((deferred-response (exchange-deferred-response *exchange*)))
-      (unless (and deferred-response
-                   (not (withdraw-deferred-response deferred-response))
-                   (deferred-response-unsent-p deferred-response))
-        (settle-refusal refusal)))
-    (hunchentoot:abort-request-handler)))
 
 ;; These are no errors of the program, so they do not enter the debugger where
 ;; HUNCHENTOOT:*CATCH-ERRORS-P* is NIL.

@@ -11,10 +11,6 @@ nothing to do, an integer above 0.")
   "The default of :PARKING: true when a connection between two requests has no thread, where the
 platform supports that.")
 
-;; It is not Hunchentoot's, see MAKE-ENGINE-THREAD.
-(defparameter *default-worker-thread-name-format* "http-worker-~A"
-  "The default of :WORKER-THREAD-NAME-FORMAT.")
-
 (defvar *work* nil
   "The function that the current worker is to call; NIL in other threads.")
 
@@ -36,7 +32,7 @@ lock of the channel."))
    :max-accept-count :unlimited
    :max-waiting-count :half
    :parking *parking-by-default*
-   :worker-thread-name-format *default-worker-thread-name-format*)
+   :worker-thread-name-format "http-worker-~A") ; not Hunchentoot's, see MAKE-ENGINE-THREAD
   (:documentation "A taskmaster whose threads share the acceptor's connections and are recycled: a
 thread that has served one connection serves another.  The number of threads follows the load.
 
@@ -54,8 +50,8 @@ thread that has served one connection serves another.  The number of threads fol
                               default, or NIL for no limit.  When one more has to wait, the server
                               gives up the one for which a thread has waited longest
   :WORKER-THREAD-NAME-FORMAT  a control string that prints its one argument, a string of the
-                              acceptor's address and port and the thread's number; NIL for the
-                              default.  LIST-CONNECTIONS tells which connection a thread serves
+                              acceptor's address and port and the thread's number.
+                              LIST-CONNECTIONS tells which connection a thread serves
   :PARKING                    true, the default: a connection between two requests has no thread,
                               where the platform supports that; NIL: it keeps its thread.  Where
                               connections are parked, threads run under SCHED_BATCH (sched(7)) and
@@ -73,52 +69,27 @@ HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
      (unfit-argument (condition)
        (hunchentoot:parameter-error "~A" condition))))
 
-(deftype thread-count ()
-  '(integer 1 #.most-positive-fixnum))
-
-(defun name-format-p (control)
-  (and (stringp control)
-       (search "<name>" (handler-case (format nil control "<name>") (error () "")))))
-
-(defparameter *taskmaster-types*
-  (list* '(:standby-thread-count (or null thread-count) "an integer above 0")
-         `(:worker-thread-name-format
-           (or null (satisfies name-format-p))
-           ,(format nil "a control string that prints its one argument, such as ~S, or NIL"
-                    *default-worker-thread-name-format*))
-         (arguments-of :threads))
-  "The arguments of taskmasters, for CHECK-ARGUMENTS.")
-
 (defmethod shared-initialize :before
     ((taskmaster recycling-taskmaster) slot-names &rest initargs)
   "Checks the arguments before any slot changes."
   (declare (ignore slot-names))
   (flet ((value (name slot)
            (getf initargs name (and (slot-boundp taskmaster slot) (slot-value taskmaster slot)))))
-    (let* ((maximum (value :max-thread-count 'max-thread-count))
-           (accept (value :max-accept-count 'max-accept-count))
-           (standby (value :standby-thread-count 'standby-thread-count)))
-      (with-parameter-errors
-        (check-arguments initargs *taskmaster-types*)
-        (when (and maximum standby (> standby maximum))
-          (unfit :standby-thread-count
-                 ", ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, for no ~
-                  limit)"
-                 standby maximum))
-        (check-accept-count accept maximum)))))
+    (with-parameter-errors
+      (check-arguments initargs
+                       (list* '(:standby-thread-count (or null (and index (integer 1)))
+                                "an integer above 0")
+                              (arguments-of :threads)))
+      (check-accept-count (value :max-accept-count 'max-accept-count)
+                          (value :max-thread-count 'max-thread-count)))))
 
 (defmethod shared-initialize :after ((taskmaster recycling-taskmaster) slot-names &key)
-  "Replaces those arguments by their defaults for which NIL means that, and gives the engine of
-TASKMASTER, if there is one, the current limits."
+  "Settles how many threads are kept, and gives the engine of TASKMASTER, if there is one, the
+current limits."
   (declare (ignore slot-names))
-  (with-slots (standby-thread-count max-thread-count max-accept-count max-waiting-count
-               worker-thread-name-format)
-      taskmaster
-    (unless standby-thread-count
-      (setf standby-thread-count (min *default-standby-thread-count*
-                                      (or max-thread-count *default-standby-thread-count*))))
-    (unless worker-thread-name-format
-      (setf worker-thread-name-format *default-worker-thread-name-format*))
+  (with-slots (standby-thread-count max-thread-count max-accept-count max-waiting-count) taskmaster
+    (setf standby-thread-count (min (or standby-thread-count *default-standby-thread-count*)
+                                    (or max-thread-count most-positive-fixnum)))
     (let ((engine (application-engine taskmaster)))
       (when engine
         (setf (engine-accept-limit engine) max-accept-count
@@ -127,31 +98,20 @@ TASKMASTER, if there is one, the current limits."
 
 (defun taskmaster-standby-thread-count (taskmaster)
   "How many threads of TASKMASTER, a RECYCLING-TASKMASTER, are made at start and kept when there is
-nothing to do, an integer above 0.  Can be set with SETF, also while the server runs: missing
-threads are made at once, and threads beyond the number end when they have nothing to do.  SETF
-signals HUNCHENTOOT:PARAMETER-ERROR for a value that is greater than MAX-THREAD-COUNT."
+nothing to do, an integer above 0, and at most MAX-THREAD-COUNT.  Can be set with SETF, also while
+the server runs: missing threads are made at once, and threads beyond the number end when they have
+nothing to do.  SETF signals HUNCHENTOOT:PARAMETER-ERROR."
   (slot-value taskmaster 'standby-thread-count))
 
 (defun (setf taskmaster-standby-thread-count) (count taskmaster)
   "Makes COUNT, an integer above 0, the number of threads that TASKMASTER keeps when there is
 nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR."
-  (reinitialize-instance taskmaster :standby-thread-count (or count 0))
+  (reinitialize-instance taskmaster :standby-thread-count count)
   count)
 
-(defun taskmaster-worker-thread-name-format (taskmaster)
-  "The control string, for FORMAT, of the names of the threads of TASKMASTER, a
-RECYCLING-TASKMASTER.  Its one argument is a string with address, port and number."
-  (slot-value taskmaster 'worker-thread-name-format))
-
 (defmethod (setf hunchentoot:taskmaster-max-thread-count) (value (taskmaster recycling-taskmaster))
-  "A lower maximum lowers the standby count, too."
-  (let ((standby (taskmaster-standby-thread-count taskmaster)))
-    (reinitialize-instance taskmaster
-                           :max-thread-count value
-                           :standby-thread-count (if (typep value 'thread-count)
-                                                     (min standby value)
-                                                     standby))
-    value))
+  (reinitialize-instance taskmaster :max-thread-count value)
+  value)
 
 (defmethod (setf hunchentoot:taskmaster-max-accept-count) (value (taskmaster recycling-taskmaster))
   (reinitialize-instance taskmaster :max-accept-count value)
@@ -250,7 +210,7 @@ ACCEPTOR."
          thunk)
      :name (case role
              (:sentinel (format nil "hunchentoot-listener-~A" place))
-             (t (format nil (taskmaster-worker-thread-name-format taskmaster)
+             (t (format nil (slot-value taskmaster 'worker-thread-name-format)
                         (format nil "~A-~D" place role)))))))
 
 (defmethod call-as-worker ((taskmaster recycling-taskmaster) thunk)

@@ -65,11 +65,6 @@ list as NETWORKS-NAMED returns it; () for none."))
   (:documentation "True when each connection of APPLICATION begins with a header of the PROXY
 protocol, before TLS."))
 
-(defgeneric content-refused (application refusal)
-  (:documentation "Ends the current request to APPLICATION because of REFUSAL, a PROTOCOL-ERROR
-about its content.  Answers and leaves by a throw.  If a reply has begun already, returns instead,
-and the reader of the content gets REFUSAL as an error."))
-
 (defgeneric note-rejected (application http refusal &optional method uri protocol headers)
   (:documentation "Counts and logs a request to APPLICATION over HTTP that the server refuses
 without a call of RESPOND, because of REFUSAL, a PROTOCOL-ERROR.  METHOD, URI, PROTOCOL and

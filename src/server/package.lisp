@@ -25,7 +25,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine #:respond
    #:reads-first-p #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:trusted-proxies #:proxy-protocol-p
-   #:content-refused #:note-rejected #:count-as #:note-cut #:turn-away #:stats
+   #:note-rejected #:count-as #:note-cut #:turn-away #:stats
    #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
    ;; pages for those that watch, and the main function of a program
@@ -47,7 +47,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:last-of-connection-p #:exchange-claim #:call-with-handler-limit #:lift-handler-limit
    #:begin-limited-reply #:handler-timed-out-p #:limited-exchange-of #:request-timed-out-p
    #:call-when-timed-out #:exchange-output
-   #:exchange-kept-p #:exchange-refused-p #:reusable-p #:note-event #:note-refusal #:exchange-access
+   #:exchange-kept-p #:reusable-p #:note-event #:exchange-access
    #:exchange-deferred-response #:exchange-request-id #:keep-request-id #:request-id
    #:identifier-of
    ;; what goes on without a worker
@@ -69,7 +69,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; requests
    #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
    #:content-size #:content-announced #:content-left #:refuse-content
-   #:keep-reply-from #:read-all-content #:reserve-memory #:content-limits
+   #:read-all-content #:reserve-memory #:content-limits
    #:with-content #:rewind #:abandon-content #:*no-content*
    ;; replies, files, and what handlers stream
    #:with-reply #:send-reply #:end-exchange #:settle-reply-connection #:content-wanted-p

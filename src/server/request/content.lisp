@@ -34,7 +34,6 @@
   (decoder nil :read-only t)
   ;; How many octets the client has announced, an integer; NIL where CONTENT comes in chunks.
   (announced nil :read-only t)
-  (exchange nil)                        ; the EXCHANGE of its request while that is answered; or NIL
   (as-stream nil)                       ; the STREAM-OF-CONTENT that programs get
   (lock (bt:make-recursive-lock "content") :read-only t)
   (octets *no-octets* :type octets)
@@ -256,18 +255,11 @@ milliseconds no octets may come, or NIL."
 ;;; Reading
 
 (defun refuse-content (content refusal)
-  "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword of one: has the application
-answer, and if that does not leave by a throw, signals REFUSAL."
-  (let ((refusal (if (keywordp refusal) (make-refusal refusal) refusal))
-        (exchange (content-exchange content)))
+  "Releases CONTENT, and signals PROTOCOL-ERROR because of REFUSAL, the keyword of one, as each
+further read does."
+  (let ((refusal (make-refusal refusal)))
     (release-content content refusal)
-    (when (and exchange (eq exchange *exchange*)) ; another thread has no handler to be left
-      (content-refused (exchange-application exchange) refusal))
     (error refusal)))
-
-(defun keep-reply-from (content)
-  "Makes later refusals of CONTENT errors of its reader only: the reply to its request is decided."
-  (setf (content-exchange content) nil))
 
 (defun octets-there (content)
   "How many octets the window of CONTENT has from its position on; 0 at the end.  The second value
@@ -489,16 +481,12 @@ HTTP.  Returns what READ-HEAD does."
   "The content of the request of EXCHANGE, until its reply is over.  The identifier is the one
 that a trusted proxy tells, if any."
   (let* ((http (exchange-http exchange))
-         (head (exchange-head exchange))
-         (content (or (http-content http) *no-content*)))
+         (head (exchange-head exchange)))
     (setf (exchange-output exchange) nil ; EXCHANGE may have had another request
-          (exchange-refused-p exchange) nil
           (exchange-kept-p exchange) (head-keep-alive-p head)
           (exchange-request-id exchange) (and (http-trusted http)
                                               (told-request-id (head-headers head))))
-    (unless (eq content *no-content*)
-      (setf (content-exchange content) exchange))
-    content))
+    (or (http-content http) *no-content*)))
 
 (defun end-content (exchange)
   "Ends the request of EXCHANGE, whose reply is over."

@@ -21,7 +21,6 @@
   (output nil :type symbol)
   ;; Neither side has said that the connection of EXCHANGE ends with it, and nothing else ends it.
   (kept-p t)
-  (refused-p nil)                       ; its content was refused
   ;; The status of the reply of EXCHANGE, once that begins; NIL where there is none.
   (status nil :type (or null fixnum))
   ;; The data for the access log at the end of EXCHANGE, in a form of the application; or NIL.
@@ -50,11 +49,6 @@
           (:switch :switched)))         ; another protocol follows
   (when (member (exchange-output exchange) '(:cut :switched))
     (setf (exchange-kept-p exchange) nil)))
-
-(defun note-refusal (exchange)
-  "Notes that the content of EXCHANGE was refused, which ends the connection."
-  (setf (exchange-refused-p exchange) t
-        (exchange-kept-p exchange) nil))
 
 (defun reusable-p (exchange)
   "True if the connection of EXCHANGE may be used for another request now."
