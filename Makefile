@@ -5,17 +5,14 @@
 #   PORT=4242            where `make serve` listens       (0: any free port)
 #   ADDRESS=127.0.0.1    on which address it listens      (0.0.0.0: all)
 #   SUITE=taskmaster     run one test suite only          (default: all)
-#   FILE=parser          mutants of files so called only  (default: all)
-#   COUNT=20 SEED=1      so many mutants, by that seed    (default: 20, by chance)
 #   PROCESSORS=64        test as if there were so many    (default: as there are)
 
 LISP    ?= sbcl
 PORT    ?= 4242
 ADDRESS ?= 127.0.0.1
 SUITE   ?=
-FILE    ?=
 PROCESSORS ?=
-export LISP PORT ADDRESS SUITE FILE PROCESSORS
+export LISP PORT ADDRESS SUITE PROCESSORS
 
 SYSTEM   := hunchentoot-recycling-taskmaster
 INSTALL  := scripts/install-dependencies

@@ -73,30 +73,27 @@
          (remove-if (lambda (name) (member name *suites-of-one-mode*))
                     (names-in (get-test 'acceptors)))))
 
+(def-suite unparked
+  :description "What of ALL depends on the mode, with a thread for each connection.")
+
 (defun suites-in-mode (suite mode)
   "What of SUITE is to run in MODE."
-  (cond ((and (eq suite 'all) (eq mode (first (modes))))
-         (if (fronts-beside-p suite)
-             (remove 'fronts (names-in (get-test 'all)))
-             '(all)))
+  (cond ((eq suite 'unparked) (if mode '() (suites-of-acceptors)))
+        ((and (eq suite 'all) (rest (modes)))
+         (if mode (remove 'fronts (names-in (get-test 'all))) '()))
         ((eq mode (first (modes))) (list suite))
-        ((eq suite 'all) (suites-of-acceptors))
         ((or (member suite *suites-of-one-mode*)
              (member suite (names-below 'fronts))) ; its tests say in which modes they run
          '())
         (t (list suite))))
 
-(defun fronts-beside-p (suite)
-  "True if the tests of both fronts are to run in a process of their own beside the rest of SUITE:
-most tests wait for limits of time, and leave the processors to others."
-  (and (eq suite 'all) (rest (modes))))
-
-(defun start-fronts ()
-  "Starts the tests of both fronts in a process of their own.  Returns a function that waits for
-them, prints what they did, and returns how many passed, failed and were skipped."
-  (let* ((log (merge-pathnames "fronts.log" (fresh-directory)))
+(defun start-beside (suite)
+  "Starts the tests of SUITE, a name, in a process of their own: most tests wait for limits of time,
+and leave the processors to others.  Returns a function that waits for them, prints what they did,
+and returns a list of how many passed, failed and were skipped."
+  (let* ((log (merge-pathnames "tests.log" (fresh-directory)))
          (process (uiop:launch-program
-                   (list "env" "SUITE=fronts" (project-file "scripts/run-tests"))
+                   (list "env" (format nil "SUITE=~A" suite) (project-file "scripts/run-tests"))
                    :output log :error-output :output)))
     (lambda ()
       (uiop:wait-process process)
@@ -107,8 +104,8 @@ them, prints what they did, and returns how many passed, failed and were skipped
             (cl-ppcre:scan-to-strings "^(\\d+) passed, (\\d+) failed(?:, (\\d+) skipped)?$"
                                       (or (first (last lines)) ""))
           (if match
-              (values-list (map 'list (lambda (group) (parse-integer (or group "0"))) groups))
-              (values 0 1 0)))))))      ; it has not come to an end
+              (map 'list (lambda (group) (parse-integer (or group "0"))) groups)
+              '(0 1 0)))))))            ; it has not come to an end
 
 (defun set-up-engine (&optional processors)
   "Has the engine count on so many PROCESSORS, or on those that there are, and hold nothing when it
@@ -135,15 +132,14 @@ prints the counts in the last line.  True when something passed and nothing fail
 PROCESSORS is an integer, the engine counts on so many processors in all of it."
   (set-up-engine processors)
   (let* ((suite (find-suite suite))
-         (fronts (if (fronts-beside-p suite)
-                     (start-fronts)
-                     (lambda () (values 0 0 0))))
+         (others (when (and (eq suite 'all) (rest (modes)))
+                   (list (start-beside "fronts") (start-beside "unparked"))))
          (results (unwind-protect
                        (loop for mode in (modes)
                              append (run-in-mode (suites-in-mode suite mode) mode))
                     (delete-core)))
-         (counts (mapcar #'+ (multiple-value-list (funcall fronts))
-                         (multiple-value-list (result-counts results)))))
+         (counts (apply #'mapcar #'+ (multiple-value-list (result-counts results))
+                        (mapcar #'funcall others))))
     (explain-results results)
     (destructuring-bind (passed failed skipped) counts
       (format t "~&~D passed, ~D failed~@[, ~D skipped~]~%" passed failed
