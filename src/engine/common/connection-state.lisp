@@ -69,7 +69,7 @@ if the peer has left."
   "True if the peer of CONNECTION may not have got its answer yet, or a worker is to look at it."
   (or (connection-output connection)
       (connection-outcome connection)
-      (awaits-p connection :linger)     ; it was answered for the last time
+      (eq :linger (connection-deadline-kind connection)) ; it was answered for the last time
       (connection-awaiting connection)))
 
 (defun given-away-outcome (connection)

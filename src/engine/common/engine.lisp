@@ -260,7 +260,9 @@ connections wait for a worker."
 
 (defun keeps-connections-p (engine)
   "True if the connections of ENGINE should be kept after the replies that are sent now."
-  (and (welcoming-p engine) (not (winding-down-p engine))))
+  (not (or (engine-overloaded-p engine)
+           (engine-troubles engine)
+           (not (eq :running (engine-phase engine))))))
 
 ;;; Calls of the service whose errors only count, and what else may fail in a thread of an engine
 
@@ -380,7 +382,8 @@ counted then, and the caller is to refuse it.  True also where the service tells
 (defun note-closed (engine connection)
   "Notes that CONNECTION, which ENGINE has counted as open, no longer is."
   (counter-add (engine-open engine) -1)
-  (counter-add (engine-sent engine) (count-sent (connection-queue connection)))
+  (let ((queue (connection-queue connection)))
+    (counter-add (engine-sent engine) (- (send-queue-sent queue) (send-queue-counted queue))))
   (leave-address engine connection))
 
 ;;; Accepting

@@ -8,12 +8,6 @@
 Call STOP from another thread.")
   (:documentation "Signalled instead of a deadlock."))
 
-(define-condition no-workers (recycling-error)
-  ()
-  (:report "No worker waits for connections: each ended as soon as it was made, or another thread
-has stopped the server.")
-  (:documentation "Signalled when an engine cannot start."))
-
 (defvar *engines* '()
   "The engines of this Lisp, a list, which is replaced whole: each from the beginning of its first
 sentinel until it has stopped and no worker is left in it, not even one that a stop could not end.
@@ -29,14 +23,13 @@ The end of the process has to end them.")
 
 (defun start-engine (engine)
   "Starts ENGINE and returns it once a worker waits for connections.  When no thread can be made,
-signals why, or NO-WORKERS, as where another thread stops ENGINE meanwhile; an ERROR when its
-listener cannot be watched; and leaves nothing behind."
-  (unless (with-engine (engine)
-            (when (eq (engine-phase engine) :new)
-              (setf (engine-phase engine) :running
-                    (engine-accepting-p engine) t
-                    (engine-started engine) (milliseconds))))
-    (error 'no-workers))
+signals why; an ERROR when another thread stops ENGINE meanwhile, or its listener cannot be watched;
+and leaves nothing behind."
+  (with-engine (engine)
+    (when (eq (engine-phase engine) :new)
+      (setf (engine-phase engine) :running
+            (engine-accepting-p engine) t
+            (engine-started engine) (milliseconds))))
   (unless-returned
       (progn
         (finalize-classes)
@@ -44,7 +37,7 @@ listener cannot be watched; and leaves nothing behind."
         (make-workers engine #'worker-missing-p)
         (wait-for-change engine nil (lambda () (zerop (worker-count engine :starting))))
         (when (zerop (pool-size engine))
-          (error (or (trouble engine :threads) 'no-workers)))
+          (error (or (trouble engine :threads) "Each worker has ended at once.")))
         (call-making-thread (lambda ()
                               (make-engine-thread (engine-service engine) :sentinel
                                                   (lambda () (run-sentinel engine)))))

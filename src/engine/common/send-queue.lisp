@@ -64,8 +64,8 @@
   (began 0 :type fixnum)                ; how many octets it had taken by then
   (moved 0 :type fixnum)                ; when it took some last, or the wait began
   (taken 0 :type fixnum)                ; how many octets it had taken at the last look
-  (sent 0 :type fixnum)                 ; how many octets the socket has taken; see COUNT-SENT
-  (counted 0 :type fixnum)              ; how many of them were counted
+  (sent 0 :type fixnum)                 ; how many octets the socket has taken
+  (counted 0 :type fixnum)              ; how many of them COUNT-REQUEST has counted
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
   (mark 0 :type index)                  ; when at most half of it waits, these functions, without
   (on-room '() :type list)              ; arguments, are called once, and those that wait are woken
@@ -113,11 +113,6 @@ whole.  With the last one, the wait for the peer ends."
              (hold-memory queue (- (length (part-octets part)))))
         finally (setf (send-queue-last queue) '() ; or it would keep what was sent alive
                       (send-queue-since queue) nil)))
-
-(defun count-sent (queue)
-  "How many octets of QUEUE were sent since the last call."
-  (- (send-queue-sent queue)
-     (shiftf (send-queue-counted queue) (send-queue-sent queue))))
 
 (defun arm-for-output (queue)
   "Makes an event when the socket of QUEUE takes octets again, if a poller watches it."

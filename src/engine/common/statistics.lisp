@@ -48,7 +48,9 @@ in microseconds, by its worker.  KIND is an integer from 0 below 48, with a mean
 above."
   (declare (type (mod #.+request-kinds+) kind))
   (incf (connection-served connection))
-  (let ((octets (count-sent (connection-queue connection))))
+  (let* ((queue (connection-queue connection))
+         (octets (- (send-queue-sent queue)
+                    (shiftf (send-queue-counted queue) (send-queue-sent queue)))))
     (when *worker*
       (let ((sheet (worker-durations *worker*)))
         (declare (type tally-sheet sheet))
