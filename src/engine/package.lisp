@@ -11,30 +11,26 @@ subclasses SERVICE and is called through its generic functions.")
    #:address-limit #:keep-unread-input #:input-kept-p #:make-engine-thread #:call-in-thread
    #:call-as-worker #:note
    ;; connections
-   #:connection #:connection-socket #:connection-served #:connection-data #:count-request
-   #:detach #:connection-descriptor #:connection-handle #:connection-peer #:connection-peer-name
+   #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
+   #:connection-descriptor #:connection-handle #:connection-peer #:connection-peer-name
    #:enter-address #:refuse-with-notice #:connection-parkable-p #:connection-deadline
    #:connection-deadline-kind #:connection-outcome #:connection-input #:peer-ended-p
-   #:resume-connection #:milliseconds-queued #:wake-from-client
-   #:set-deadline #:set-deadline-at #:count-late
-   #:count-failure #:evict-oldest
+   #:resume-connection #:milliseconds-queued #:wake-from-client #:set-deadline #:set-deadline-at
+   #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
    #:connection-queue #:connection-output #:send-queue #:make-send-queue #:with-send-queue
    #:send-queue-lock #:send-queue-descriptor #:send-queue-parts #:send-queue-size
-   #:send-queue-sender #:*reply-grace*
-   #:send-queue-arm #:send-queue-mark #:send-queue-on-room #:send-queue-changed #:send-queue-dead-p
-   #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock
-   #:flush-queue #:end-queue #:notify-waiters #:make-room-for-output
-    #:limit-taking
-   #:taker-given-up-p #:earlier #:drop-parts #:part #:part-p #:part-position #:part-end
-   #:part-octets #:part-file #:part-queued-p #:make-octets-part #:make-file-part #:arm-for-output
+   #:send-queue-sender #:*reply-grace* #:send-queue-arm #:send-queue-mark #:send-queue-on-room
+   #:send-queue-dead-p #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock
+   #:flush-queue #:end-queue #:make-room-for-output #:limit-taking #:taker-given-up-p #:earlier
+   #:drop-parts #:part #:part-p #:part-position #:part-end #:part-octets #:part-file
+   #:part-queued-p #:make-octets-part #:make-file-part #:arm-for-output
    ;; engines
    #:engine #:make-blocking-engine #:make-ready-engine #:engine-service #:engine-listener
    #:engine-accept-limit #:engine-waiting-limit #:wait-for-client #:resize-pool #:engine-statistics
-   #:list-engine-connections #:list-workers #:note-task #:start-engine
-   #:stop-engine #:winding-down-p #:keeps-connections-p
-   #:welcoming-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:stop-from-worker
-   #:log-message #:*worker* #:worker-engine #:current-engine
+   #:list-engine-connections #:list-workers #:note-task #:start-engine #:stop-engine
+   #:winding-down-p #:keeps-connections-p #:welcoming-p #:running-p #:serving-p #:drain-over-p
+   #:engine-stopped-p #:stop-from-worker #:log-message #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take
    #:*waiting-share* #:*request-share* #:client-memory-budget #:client-memory-reserved
    #:change-reservation #:fits-in-heap-p

@@ -9,8 +9,7 @@
 ;;;; waits: all is queued, and a thread that holds another lock sends what is queued.
 ;;;;
 ;;;; A write is sent, or queued for a worker, which the poller calls when there is room, until the
-;;;; queue is dead: then what waited was dropped, threads that waited for room were woken, and a
-;;;; write returns an error number.
+;;;; queue is dead: then what waited was dropped, and a write returns an error number.
 ;;;;
 ;;;; Invariants:
 ;;;; - While octets wait on a connection that the poller watches, it is armed for output.
@@ -68,8 +67,7 @@
   (counted 0 :type fixnum)              ; how many of them COUNT-REQUEST has counted
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
   (mark 0 :type index)                  ; when at most half of it waits, these functions, without
-  (on-room '() :type list)              ; arguments, are called once, and those that wait are woken
-  (changed nil))                        ; a condition variable, once a thread has waited for room
+  (on-room '() :type list))             ; arguments, are called once
 
 (defmacro with-send-queue ((queue) &body body)
   "Evaluates BODY, which is short and does not wait, while no other thread uses QUEUE."
@@ -184,13 +182,7 @@ which QUEUE is dead, or NIL."
         (send-queue-size queue) 0
         (send-queue-since queue) nil)
   (hold-memory queue (- (send-queue-reserved queue)))
-  (notify-waiters queue)
   (if (zerop count) +eio+ (- count)))
-
-(defun notify-waiters (queue)
-  "Wakes the threads that wait for room in QUEUE, or for its end."
-  (when (send-queue-changed queue)
-    (bt:condition-notify (send-queue-changed queue))))
 
 ;;; From any thread
 
@@ -244,7 +236,6 @@ need not own the connection.  Returns an error number, or NIL."
                     (cond ((send-queue-dead-p queue) +ebadf+)
                           ((send-parts queue)) ; a program is told of the end first, by the owner
                           ((<= (send-queue-size queue) (ash (send-queue-mark queue) -1))
-                           (notify-waiters queue)
                            (setf takers (reverse (shiftf (send-queue-on-room queue) '())))
                            nil)))))
     (when takers

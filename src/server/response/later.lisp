@@ -257,7 +257,6 @@ has ended; or :TOO-LONG because fewer octets were announced."
                       (setf (shared-queue-phase shared-queue) :ended
                             (shared-queue-held shared-queue) '()
                             (shared-queue-size shared-queue) 0)
-                      (notify-waiters queue)
                       (append (reverse (shiftf (shared-queue-on-end shared-queue) '()))
                               (reverse (shiftf (send-queue-on-room queue) '()))))))
     (dolist (function functions)
@@ -300,11 +299,8 @@ not full, or has ended; otherwise when at most half of its mark waits, or it has
   "Waits up to SECONDS, a real or NIL for no limit, until SHARED-QUEUE is not full or has ended.
 True when it is so.  Returns NIL at once in a function that waited for room itself.  Where there is
 a descriptor, a thread that waits also sends: it may be the owner, and all workers may wait."
-  (let* ((queue (shared-queue-queue shared-queue))
-         (end (end-after seconds))
-         (changed (with-shared-queue (shared-queue)
-                    (or (send-queue-changed queue)
-                        (setf (send-queue-changed queue) (bt:make-condition-variable))))))
+  (let ((queue (shared-queue-queue shared-queue))
+        (end (end-after seconds)))
     (flet ((room-p ()
              (or (not (full-p shared-queue)) (shared-queue-ended-p shared-queue))))
       (loop until (or *giving-room-p* (room-p))
@@ -317,8 +313,8 @@ a descriptor, a thread that waits also sends: it may be the owner, and all worke
                         (end-queue queue t))
                       (flush-queue queue))
                      (t                 ; another thread sends
-                      (wait-until #'room-p changed (send-queue-lock queue)
-                                  (min 1/4 (/ (or (milliseconds-left end) 250) 1000)) nil)))
+                      (wait-until #'room-p (bt:make-condition-variable) (send-queue-lock queue)
+                                  (min 1/4 (/ (or (milliseconds-left end) 250) 1000)) 1/100)))
             finally (return (room-p))))))
 
 ;;; The owner of the connection
