@@ -126,9 +126,6 @@ each call."
   (usocket:socket-close listener)
   t)
 
-(defun listener-closed-p (listener)
-  (jcall-method ("java.net.ServerSocket" "isClosed") (usocket:socket listener)))
-
 (defun await-usocket (usocket until)
   ;; The wait of usocket would never end with a limit of zero seconds, or with buffered octets.  A
   ;; channel with a selector is non-blocking.

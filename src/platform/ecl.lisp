@@ -156,10 +156,6 @@ block."
   ;; (ENOTCONN).
   (shut-usocket listener :io))
 
-(defun listener-closed-p (listener)
-  (declare (ignore listener))
-  nil)                                  ; the error number of accept(2) tells
-
 (defun receive-before-stream (usocket octets count)
   "Receives at most COUNT octets from USOCKET, whose stream was not read yet, into OCTETS, and waits
 for the first.  The stream does not read them later.  Returns their number; 0 at the end of input,

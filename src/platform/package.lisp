@@ -25,13 +25,13 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:close-gently #:read-stream-octets #:write-stream-octets #:receive-before-stream
    ;; readiness: non-blocking descriptors, and pollers
    #:readiness-supported-p #:descriptor #:token #:would-block-p #:+would-block+ #:error-text
-   #:+ebadf+ #:+eio+ #:listener-descriptor #:descriptor-socket #:descriptor-peer-name
-   #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
+   #:+ebadf+ #:+eio+ #:socket-descriptor #:descriptor-socket #:descriptor-peer-name
+   #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets
    #:accept-descriptor #:close-descriptor #:shut-descriptor
    ;; streams of the Lisp on descriptors
    #:descriptor-usocket #:lend-stream #:lisp-stream-descriptor
    #:lisp-stream-milliseconds #:put-read-ahead #:set-blocking #:first-octet
-   #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor #:unsent-octets
+   #:set-no-delay #:defer-accepts #:await-descriptor #:unsent-octets
    #:quiet-milliseconds #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all
    #:wake-one #:await-ready #:token-hangup-p #:plain-token #:make-timer-descriptor
    #:arm-timer-descriptor

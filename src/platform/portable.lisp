@@ -6,7 +6,7 @@
 
 (define-condition accept-failed (recycling-error)
   ((kind :initarg :kind :reader accept-failure-kind
-         :documentation "What has failed, a keyword of *ACCEPT-FAILURES*; see ACCEPT-ERROR-KIND.")
+         :documentation "What has failed, a keyword; see ACCEPT-ERROR-KIND.")
    (cause :initarg :cause :reader accept-failure-cause))
   (:report (lambda (condition stream)
              (format stream "No connection could be accepted: ~A"
@@ -42,18 +42,11 @@ handshake; :GONE if the peer has left; NIL if CONDITION is not about TLS.")
 
 (defmacro define-none (&rest names)
   "Defines functions with NAMES that return NIL, since the platform has no such thing, or does not
-tell."
+tell, or nobody calls them there."
   `(progn ,@(loop for name in names
                   collect `(defun ,name (&rest arguments)
                              (declare (ignore arguments))
                              nil))))
-
-(defmacro define-unsupported (&rest names)
-  "Defines functions with NAMES that signal an error."
-  `(progn ,@(loop for name in names
-                  collect `(defun ,name (&rest arguments)
-                             (declare (ignore arguments))
-                             (error "~A needs SBCL under Linux." ',name)))))
 
 #-sbcl
 (progn
@@ -248,26 +241,20 @@ over; or a list of :SYSTEMD and a name, a string, for the first of that name."
 ;;;
 ;;;   kind         meaning                                     remedy
 ;;;   :none        no connection is there                      wait for the next connection
-;;;   :gone        the client has already left                 accept again at once
-;;;   :again       the network failed (see accept(2))          accept again after a moment
-;;;   :exhausted   no descriptor or no memory is left          close connections, then as :again
-;;;   :closed      the listener was shut down or closed        none
-;;;   :other       any other failure (a firewall's refusal)    as for :again
-
-(defparameter *accept-failures*
-  '((:none 11)                          ; EAGAIN
-    (:gone 4 103)                       ; EINTR, ECONNABORTED
-    ;; ENONET, EPROTO, ENOPROTOOPT, EOPNOTSUPP, ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH
-    (:again 64 71 92 95 100 101 112 113)
-    (:exhausted 12 23 24 105)           ; ENOMEM, ENFILE, EMFILE, ENOBUFS
-    (:closed 9 22 88))                  ; EBADF, EINVAL, ENOTSOCK
-  "The error numbers of accept(2) on Linux, by kind of failure; elsewhere most are the same.")
+;;;   :gone        the client has left, or its network failed  accept again at once
+;;;   :exhausted   no descriptor or no memory is left          close connections, then as :other
+;;;   :other       any other failure (a firewall's refusal)    accept again after a moment
 
 (defun accept-error-kind (number)
-  "The kind of failure for the error NUMBER of accept(2), an integer or NIL if unknown: :NONE,
-:GONE, :AGAIN, :EXHAUSTED, :CLOSED or :OTHER."
-  (or (first (find-if (lambda (entry) (member number (rest entry))) *accept-failures*))
-      :other))
+  "The kind of failure for the error NUMBER of accept(2) on Linux, an integer or NIL if unknown:
+:NONE, :GONE, :EXHAUSTED or :OTHER.  Elsewhere most numbers are the same."
+  (case number
+    (11 :none)                          ; EAGAIN
+    ;; EINTR, ENONET, EPROTO, ENOPROTOOPT, EOPNOTSUPP, ENETDOWN, ENETUNREACH, ECONNABORTED,
+    ;; EHOSTDOWN, EHOSTUNREACH
+    ((4 64 71 92 95 100 101 103 112 113) :gone)
+    ((12 23 24 105) :exhausted)         ; ENOMEM, ENFILE, EMFILE, ENOBUFS
+    (t :other)))
 
 ;;; Addresses
 
@@ -346,8 +333,8 @@ from now on."
 ;;; TLS, where the engine has no sessions of OpenSSL
 
 #-(and sbcl linux 64-bit little-endian (not hunchentoot-no-ssl))
-(define-unsupported make-tls-session tls-session-pointer shake-hands receive-tls send-tls
-                    tls-awaits tls-drained-p end-tls-session abandon-tls-session)
+(define-none make-tls-session tls-session-pointer shake-hands receive-tls send-tls tls-awaits
+             tls-drained-p end-tls-session abandon-tls-session)
 
 #+hunchentoot-no-ssl
 (define-none stream-tls-handle)

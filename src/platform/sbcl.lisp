@@ -48,19 +48,6 @@ supported processor reads an object after the pointer to it."
        (sb-thread:barrier (:write))
        (setf ,place ,fresh))))
 
-(defmacro order-reads ()
-  "A read barrier: earlier reads and atomic changes of the current thread come before its later
-reads."
-  ;; x86-64 reads in order, and its atomic instructions come before later reads.
-  #+x86-64 nil
-  #-x86-64 `(sb-thread:barrier (:memory)))
-
-(defmacro order-writes ()
-  "A write barrier: other threads see earlier writes of the current thread before its later writes
-and atomic changes."
-  ;; x86-64 writes in order.
-  #+x86-64 nil
-  #-x86-64 `(sb-thread:barrier (:write)))
 
 (defmacro compare-and-set (place old new)
   "Atomically sets PLACE, a slot of a structure, to NEW if it is EQ to OLD; returns true if it was.
@@ -68,9 +55,7 @@ A thread that finds NEW also sees all earlier writes of the current thread.  Lat
 the change."
   (let ((expected (gensym "OLD")) (replacement (gensym "NEW")))
     `(let ((,expected ,old) (,replacement ,new))
-       (order-writes)
-       (prog1 (eq ,expected (sb-ext:compare-and-swap ,place ,expected ,replacement))
-         (order-reads)))))
+       (eq ,expected (sb-ext:compare-and-swap ,place ,expected ,replacement)))))
 
 (defstruct (counter (:include opaque) (:constructor make-counter ()))
   "A number that many threads add to."
@@ -78,10 +63,9 @@ the change."
 
 (declaim (inline counter-add counter-count))
 (defun counter-add (counter delta)
-  "Atomically adds DELTA, an integer, to COUNTER.  Later reads come after the change."
+  "Atomically adds DELTA, an integer, to COUNTER."
   (declare (type (signed-byte 62) delta))
   (sb-ext:atomic-incf (counter-value counter) delta)
-  (order-reads)
   (values))
 
 (defun counter-count (counter)
@@ -99,7 +83,6 @@ be more than MOST, an integer, returns NIL and does not change COUNTER, not even
       (cond ((> new most)
              (return nil))
             ((= old (sb-ext:compare-and-swap (counter-value counter) old new))
-             (order-reads)
              (return t))))))
 
 ;;; Clocks and processors

@@ -23,7 +23,7 @@ waits for the first.  Returns their number; 0 at the end of input, and if the so
 
 #+sbcl
 (progn
-  (define-none wake-usocket listener-closed-p)
+  (define-none wake-usocket)
 
   (defun pending-connection-p (listener)
     (await-usocket listener (milliseconds)))
@@ -53,15 +53,7 @@ connection is lost on its way to the caller.  Signals ACCEPT-FAILED."
                     (ignore-errors (setf (usocket:socket-option socket :tcp-nodelay) t))
                     socket))
     (error (condition)
-      (let* ((number (error-number condition))
-             (kind (cond ((listener-closed-p listener) :closed)
-                         (number (accept-error-kind number))
-                         (t (typecase condition
-                              (usocket:connection-aborted-error :gone)
-                              ((or usocket:bad-file-descriptor-error usocket:invalid-argument-error)
-                               :closed)
-                              (usocket:no-buffers-error :exhausted)
-                              (t :other))))))
+      (let ((kind (accept-error-kind (error-number condition))))
         (unless (member kind '(:none :gone))
           (error 'accept-failed :kind kind :cause condition))))))
 
@@ -135,7 +127,7 @@ peer has left."
   (multiple-value-bind (address port) (usocket:get-local-name socket)
     (values (address-string address) port)))
 
-;;; What the engine for descriptors and others would need: they are compiled, but not used.
+;;; What the engine for descriptors and others would need: much of it is compiled, and not used.
 
 (deftype descriptor () 'fixnum)
 (deftype token () 'integer)
@@ -144,23 +136,18 @@ peer has left."
 (defconstant +would-block+ -11)
 
 (define-none readiness-supported-p would-block-p private-folder open-temporary-file prepare-process
-             take-variable take-number quiet-milliseconds
-             defer-accepts admit-held)
-
-(define-unsupported error-text listener-descriptor descriptor-socket
-                    descriptor-peer-name token-hangup-p plain-token
-                    receive-octets first-octet drop-octets send-octets send-octets-before-more
-                    accept-descriptor close-descriptor shut-descriptor await-descriptor
-                    set-no-delay set-non-blocking set-blocking unsent-octets
-                    lisp-stream-descriptor lisp-stream-milliseconds
-                    (setf lisp-stream-milliseconds) lend-stream put-read-ahead
-                    process-number send-notification inherited-descriptor
-                    open-path-listener open-inherited-listener open-shared-port-listener
-                    native-name open-file file-facts read-file-octets write-file-octets send-file
-                    make-poller close-poller watch rearm unwatch wake-all wake-one
-                    await-ready make-timer-descriptor arm-timer-descriptor
-                    thread-identity thread-state thread-run-time processor-stall processor-idle-time
-                    #-sbcl online-processors schedule-as-batch let-timers-be-late nap)
+             take-variable take-number quiet-milliseconds defer-accepts admit-held
+             error-text socket-descriptor descriptor-socket descriptor-peer-name token-hangup-p
+             plain-token receive-octets first-octet drop-octets send-octets accept-descriptor
+             close-descriptor shut-descriptor await-descriptor set-no-delay set-blocking
+             unsent-octets lisp-stream-descriptor lisp-stream-milliseconds
+             (setf lisp-stream-milliseconds) lend-stream put-read-ahead process-number
+             send-notification inherited-descriptor open-path-listener open-inherited-listener
+             open-shared-port-listener native-name open-file file-facts read-file-octets
+             write-file-octets send-file make-poller close-poller watch rearm unwatch wake-all
+             wake-one await-ready make-timer-descriptor arm-timer-descriptor thread-identity
+             thread-state thread-run-time processor-stall processor-idle-time
+             #-sbcl online-processors schedule-as-batch let-timers-be-late nap)
 
 (defclass descriptor-usocket (watched-usocket) ())
 

@@ -17,7 +17,7 @@
 (defparameter *service-manager*
   "(defvar *listener* (usocket:socket-listen \"127.0.0.1\" 0))
    (setf hunchentoot-recycling-taskmaster.platform::*first-inherited-descriptor*
-         (hunchentoot-recycling-taskmaster.platform:listener-descriptor *listener*)
+         (hunchentoot-recycling-taskmaster.platform:socket-descriptor *listener*)
          (uiop:getenv \"LISTEN_PID\") (princ-to-string (cffi:foreign-funcall \"getpid\" :int))
          (uiop:getenv \"LISTEN_FDS\") \"1\")
    (format t \"~&serving ~D~%\" (usocket:get-local-port *listener*))

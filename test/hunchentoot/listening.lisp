@@ -174,7 +174,7 @@ and PORT to where."
   (let ((listener (gensym "LISTENER")))
     `(where-special
       (with-listener (,listener)
-        (let ((,descriptor (platform:listener-descriptor ,listener))
+        (let ((,descriptor (platform:socket-descriptor ,listener))
               (,port (usocket:get-local-port ,listener)))
           (declare (ignorable ,port))
           ,@body)))))
@@ -212,7 +212,7 @@ and PORT to where."
   (with-path (path)
     (let ((listener (path-listener path)))
       (unwind-protect
-           (serving-descriptor ((platform:listener-descriptor listener)) (("/who" (who-talks)))
+           (serving-descriptor ((platform:socket-descriptor listener)) (("/who" (who-talks)))
              (is (equal (format nil "unix: 0 unix:~A 0" (uiop:native-namestring path))
                         (ask-path path "/who")))
              (hunchentoot:stop *server*)
@@ -231,8 +231,8 @@ and PORT to where."
          (loop for (before . nil) = listeners
                for next = (usocket:socket-listen "127.0.0.1" 0)
                do (push next listeners)
-               until (= (platform:listener-descriptor next)
-                        (1+ (platform:listener-descriptor before)))
+               until (= (platform:socket-descriptor next)
+                        (1+ (platform:socket-descriptor before)))
                finally (funcall function before next))
       (mapc #'usocket:socket-close listeners))))
 
@@ -247,14 +247,14 @@ and PORT to where."
                      :needs (:our-engine :systemd))
   (call-with-neighbours
    (lambda (first second)
-     (with-globals ((platform::*first-inherited-descriptor* (platform:listener-descriptor first))
+     (with-globals ((platform::*first-inherited-descriptor* (platform:socket-descriptor first))
                     (platform::*handed-over* nil))
        (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "2")
                           ("LISTEN_FDNAMES" "web:shop.socket"))
          (serving-descriptor ('(:systemd "shop.socket")) (("/yo" "Hey!"))
            (is (= (usocket:get-local-port second) (hunchentoot:acceptor-port *server*)))
            (is (equal "Hey!" (ask-text "/yo")))
-           (is (closed-on-exec-p (platform:listener-descriptor second)))
+           (is (closed-on-exec-p (platform:socket-descriptor second)))
            (dolist (name '("LISTEN_PID" "LISTEN_FDS" "LISTEN_FDNAMES"))
              (is (null (uiop:getenv name)) "~A" name)))
          ;; The variables are gone, and the names known.

@@ -4,7 +4,7 @@
   :description "What the operating system, and the collector of the Lisp, do to connections.")
 
 (defun listening-descriptor (acceptor)
-  (platform:listener-descriptor (hunchentoot::acceptor-listen-socket acceptor)))
+  (platform:socket-descriptor (hunchentoot::acceptor-listen-socket acceptor)))
 
 (define-server-test (what-a-server-opens-is-not-inherited-by-programs-that-are-started
                      :needs :parking)

@@ -132,11 +132,9 @@ which QUEUE is dead, or NIL."
                                 (funcall (send-queue-sender queue) parts))
                                ((part-file part)
                                 (send-file descriptor (part-file part) position end))
-                               ((rest parts)
-                                (send-octets-before-more descriptor (part-octets part)
-                                                         position end))
                                (t
-                                (send-octets descriptor (part-octets part) position end)))))
+                                (send-octets descriptor (part-octets part) position end
+                                             (rest parts))))))
              (cond ((or (plusp count) (= position end))
                     (note-sent queue count))
                    ((would-block-p count)

@@ -41,7 +41,7 @@ connections, which the poller will not report."
     (when (minusp descriptor)
       (let ((kind (accept-error-kind (- descriptor))))
         (case kind
-          ((:gone :again) (return-from take-connection (values nil t)))
+          (:gone (return-from take-connection (values nil t)))
           (:none (forget-trouble engine :accept))
           (t (when (engine-accepting-p engine)
                (note-trouble engine :accept

@@ -32,7 +32,7 @@ use.")
                              (service listener &key standby thread-limit accept-limit
                                                  (waiting-limit :half) idle-seconds
                               &aux (idle (as-milliseconds idle-seconds))
-                                (listener-descriptor (listener-descriptor listener))))
+                                (listener-descriptor (socket-descriptor listener))))
                          (:conc-name engine-) (:copier nil))
   "The engine for platforms with pollers.  A parked connection has no thread."
   (poller nil)                          ; NIL before the start
@@ -101,7 +101,7 @@ use.")
              (when (minusp result)
                (error "The poller cannot wait for connections and timers: ~A."
                       (error-text (- result))))))
-      (check (set-non-blocking listener))
+      (check (set-blocking listener nil))
       (set-no-delay listener)           ; accepted sockets inherit it; none of a Unix-domain socket
       (check (watch poller listener listener))
       (let ((clock (setf (engine-timer-descriptor engine) (make-timer-descriptor))))

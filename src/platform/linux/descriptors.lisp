@@ -86,7 +86,8 @@ START and END in scope.  Repeats the call if a signal has interrupted it."
 (defconstant +msg-at-once+ (logior #x4000 +msg-dontwait+)) ; MSG_NOSIGNAL
 
 (declaim (ftype (function (descriptor octets index index) fixnum)
-                receive-octets send-octets send-octets-before-more)
+                receive-octets)
+         (ftype (function (descriptor octets index index &optional t) fixnum) send-octets)
          (ftype (function (descriptor index) fixnum) drop-octets))
 
 (defun receive-octets (descriptor octets start end)
@@ -118,19 +119,13 @@ the value of RECEIVE-OCTETS."
   (let ((octets *dregs*) (start 0) (end count))
     (transfer-octets "recv" (logior +msg-dontwait+ #x20))))
 
-(defun send-octets (descriptor octets start end)
+(defun send-octets (descriptor octets start end &optional more-p)
   "Writes OCTETS from START to END to DESCRIPTOR, as many as it accepts now.  Returns their number,
-or minus an error number; see WOULD-BLOCK-P."
+or minus an error number; see WOULD-BLOCK-P.  If MORE-P, further octets will follow at once: the
+system holds back a segment that is not full yet."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
-  (transfer-octets "send" +msg-at-once+))
-
-(defun send-octets-before-more (descriptor octets start end)
-  "Like SEND-OCTETS, for OCTETS from START to END that further octets will follow at once.  The
-system holds back a segment to DESCRIPTOR that is not full yet."
-  (declare (type descriptor descriptor) (type octets octets) (type index start end)
-           #.*hot-policy*)
-  (transfer-octets "send" (logior +msg-at-once+ #x8000))) ; MSG_MORE
+  (transfer-octets "send" (if more-p (logior +msg-at-once+ #x8000) +msg-at-once+))) ; MSG_MORE
 
 ;;; Waiting for one descriptor
 
@@ -226,16 +221,16 @@ does not know that, as for a Unix-domain socket."
 (defconstant +sock-nonblock+ #o4000)
 (defconstant +sock-cloexec+ #o2000000)
 
-(defun set-non-blocking (descriptor)
-  "Makes DESCRIPTOR non-blocking.  Returns 0 or minus an error number."
+(defun set-blocking (descriptor blocking-p)
+  "Makes DESCRIPTOR blocking if BLOCKING-P, except for RECEIVE-OCTETS and SEND-OCTETS; else
+non-blocking.  Returns 0 or minus an error number."
   (let ((flags (fcntl descriptor 3 0))) ; F_GETFL
-    (if (minusp flags) flags (fcntl descriptor 4 (logior flags +sock-nonblock+)))))
-
-(defun set-blocking (descriptor)
-  "Makes DESCRIPTOR blocking, except for RECEIVE-OCTETS, SEND-OCTETS and their relatives.  Returns 0
-or minus an error number."
-  (let ((flags (fcntl descriptor 3 0)))
-    (if (minusp flags) flags (fcntl descriptor 4 (logandc2 flags +sock-nonblock+)))))
+    (if (minusp flags)
+        flags
+        (fcntl descriptor 4             ; F_SETFL
+               (if blocking-p
+                   (logandc2 flags +sock-nonblock+)
+                   (logior flags +sock-nonblock+))))))
 
 (defun duplicate-descriptor (descriptor)
   "A duplicate of DESCRIPTOR, closed on exec.  Signals an error if no descriptor is left."
@@ -287,21 +282,16 @@ descriptor, and its PEER; or minus an error number."
 
 ;;; Names
 
+(defparameter *octet-texts*
+  (coerce (loop for octet below 256 collect (princ-to-string octet)) 'simple-vector)
+  "The decimal digits of each octet.")
+
 (defun dotted-text (address)
   "The IPv4 ADDRESS, an integer, as text."
   (declare (type (unsigned-byte 32) address))
-  (let ((text (make-string 15)) (end 0))
-    (declare (type (mod 16) end))
-    (flet ((put (code)
-             (setf (schar text end) (code-char code))
-             (incf end)))
-      (loop for place of-type (signed-byte 8) from 24 downto 0 by 8
-            do (let ((octet (ldb (byte 8 place) address)))
-                 (when (< place 24) (put 46))
-                 (when (>= octet 100) (put (+ 48 (floor octet 100))))
-                 (when (>= octet 10) (put (+ 48 (mod (floor octet 10) 10))))
-                 (put (+ 48 (mod octet 10))))))
-    (subseq text 0 end)))
+  (flet ((octet (place)
+           (the simple-string (svref *octet-texts* (ldb (byte 8 place) address)))))
+    (concatenate 'text (octet 24) "." (octet 16) "." (octet 8) "." (octet 0))))
 
 (defun name-of (octets size)
   "The address, a string, and the port of the socket address in the first SIZE of OCTETS; see

@@ -22,10 +22,6 @@ closes a duplicate of its descriptor, which is non-blocking."))
 (defmethod usocket:get-local-port ((usocket descriptor-listener))
   (nth-value 1 (local-name usocket)))
 
-(defun listener-descriptor (listener)
-  "The descriptor, an integer, of LISTENER, a usocket."
-  (socket-descriptor listener))
-
 ;;; What a worker that waits in ACCEPT needs
 
 (defun prepare-listener (listener)
@@ -35,7 +31,7 @@ just before the wait begins would have no effect until the next connection.  Cal
     (sb-alien:with-alien ((limit (array sb-alien:long 2))) ; struct timeval
       (setf (sb-alien:deref limit 0) 2
             (sb-alien:deref limit 1) 0)
-      (system-call "setsockopt" sb-alien:int (sb-alien:int (listener-descriptor listener))
+      (system-call "setsockopt" sb-alien:int (sb-alien:int (socket-descriptor listener))
                    (sb-alien:int +sol-socket+)
                    (sb-alien:int #+ppc64 18 #-ppc64 20) ; SO_RCVTIMEO
                    ((* (array sb-alien:long 2)) (sb-alien:addr limit))
@@ -46,7 +42,7 @@ just before the wait begins would have no effect until the next connection.  Cal
 client has already left (ECONNABORTED) or the wait was cut short.  The caller uses UNINTERRUPTIBLY,
 so that no connection is lost on its way to the caller.  The wait then ends after a few seconds, or
 when another thread wants to interrupt or destroy the current one.  Signals ACCEPT-FAILED."
-  (let ((descriptor (listener-descriptor listener)))
+  (let ((descriptor (socket-descriptor listener)))
     (flet ((accept ()
              (let ((result (accept-descriptor descriptor)))
                (cond ((minusp result)
@@ -67,13 +63,13 @@ when another thread wants to interrupt or destroy the current one.  Signals ACCE
 (defun pending-connection-p (listener)
   "True if a connection waits on LISTENER to be accepted, or if the platform cannot tell.  Does not
 block."
-  (await-descriptor (listener-descriptor listener) :input :until (milliseconds)))
+  (await-descriptor (socket-descriptor listener) :input :until (milliseconds)))
 
 (defun wake-listener (listener waiting-count)
   "Ends every ACCEPT-CONNECTION on LISTENER, in WAITING-COUNT threads, with ACCEPT-FAILED or NIL."
   (declare (ignore waiting-count))
   (unless (typep listener 'inherited-listener)
-    (shut-descriptor (listener-descriptor listener) :io)))
+    (shut-descriptor (socket-descriptor listener) :io)))
 
 (defun close-listener (listener)
   "Closes LISTENER, and so frees its port.  No thread may wait on it then."
@@ -97,13 +93,13 @@ block."
   "Makes the system hold each new connection of LISTENER, a usocket, until its first octets arrive,
 or for about SECONDS, an integer; 0 for not at all.  Returns 0 or minus an error number; on a
 Unix-domain socket it fails."
-  (set-socket-option (listener-descriptor listener) +tcp-defer-accept+ seconds +ipproto-tcp+))
+  (set-socket-option (socket-descriptor listener) +tcp-defer-accept+ seconds +ipproto-tcp+))
 
 (defun admit-held (listener)
   "Makes the system hold no connection to LISTENER until its first octets arrive.  True if it may
 hold some, which then can be accepted about a second later, at the latest."
   (unless (typep listener '(or path-listener inherited-listener))
-    (when (plusp (socket-option (listener-descriptor listener) +tcp-defer-accept+ +ipproto-tcp+))
+    (when (plusp (socket-option (socket-descriptor listener) +tcp-defer-accept+ +ipproto-tcp+))
       (defer-accepts listener 0)
       t)))
 
@@ -119,7 +115,7 @@ connections still begin."
     (t
      ;; SO_BINDTOIFINDEX: no privilege is needed from Linux 5.7 on.  Before that, the last
      ;; connections may be reset.
-     (set-socket-option (listener-descriptor listener) 62 #x7FFFFFFF)
+     (set-socket-option (socket-descriptor listener) 62 #x7FFFFFFF)
      t)))
 
 ;;; Making them
@@ -240,7 +236,7 @@ down.  Signals LISTEN-FAILED if DESCRIPTOR does not listen."
     (fail-to-listen (format nil "descriptor ~D" descriptor)
                     "it is not a stream socket that listens"))
   (let ((own (duplicate-descriptor descriptor)))
-    (set-non-blocking own)
+    (set-blocking own nil)
     (make-listener 'inherited-listener own)))
 
 ;;; On a port that several processes share

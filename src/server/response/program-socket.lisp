@@ -244,7 +244,7 @@ its own descriptor is closed, without a farewell."
   ;; This outcome holds also if one of the next steps fails.
   (setf (connection-outcome connection) :broken)
   (send-output io)
-  (set-blocking (lisp-stream-descriptor (io-lent io))) ; as programs expect
+  (set-blocking (lisp-stream-descriptor (io-lent io)) t) ; as programs expect
   (carry-by io (io-lent io))
   (setf (connection-data connection) nil
         (connection-socket connection) nil)
