@@ -87,16 +87,6 @@ As far as UNINTERRUPTIBLY works in this Lisp, no interrupt ends BODY half done."
       (incf (counter-count counter) delta)
       t))
 
-  (declaim (notinline keep))
-  (defun keep (object)
-    "Returns OBJECT, which is referenced until this call."
-    object)
-
-  (defmacro keeping ((object) &body body)
-    "Evaluates BODY.  The value of OBJECT, a variable, does not become garbage before BODY has
-returned."
-    `(multiple-value-prog1 (progn ,@body) (keep ,object)))
-
   (defun call-for-backtrace (function length caller)
     "The backtrace, a string, that FUNCTION returns; LENGTH and CALLER have no effect here."
     (declare (ignore length caller))
@@ -152,24 +142,22 @@ NIL for NIL, which is never."
 (defun wait-until (predicate condition-variable lock seconds period)
   "Waits up to SECONDS, a real or NIL for no limit, until PREDICATE is true; returns its last value.
 Calls PREDICATE, a function without arguments, with LOCK held: at first, when CONDITION-VARIABLE is
-notified, and every PERIOD.  PERIOD is a number of seconds, a real, or NIL for never; or a function
-that returns either, called with LOCK held before each wait.  A period is needed if several threads
-wait and a notification wakes only one."
+notified, and every PERIOD, a number of seconds, a real, or NIL for never.  A period is needed if
+several threads wait and a notification wakes only one."
   (let ((end (end-after seconds)))
     (bt:with-lock-held (lock)
       (loop for value = (funcall predicate)
             for left = (milliseconds-left end)
             until (or value (eql left 0))
-            do (let ((period (if (functionp period) (funcall period) period)))
-                 (wait-on condition-variable lock
-                          (cond ((null left) period)
-                                (period (min period (/ left 1000)))
-                                (t (/ left 1000)))))
+            do (wait-on condition-variable lock
+                        (cond ((null left) period)
+                              (period (min period (/ left 1000)))
+                              (t (/ left 1000))))
             finally (return value)))))
 
 (defun wait-once (predicate condition-variable lock period)
-  "Waits with LOCK held until CONDITION-VARIABLE is notified or PERIOD, as of WAIT-UNTIL, is over;
-not at all if PREDICATE is true.  The wait may end early, so the caller needs a loop that checks
+  "Waits with LOCK held until CONDITION-VARIABLE is notified or PERIOD is over, a number of seconds,
+a real, or a function that returns it under LOCK; not at all if PREDICATE is true.  The wait may end early, so the caller needs a loop that checks
 everything that may have changed."
   (bt:with-lock-held (lock)
     (unless (funcall predicate)
@@ -256,6 +244,18 @@ over; or a list of :SYSTEMD and a name, a string, for the first of that name."
     ((12 23 24 105) :exhausted)         ; ENOMEM, ENFILE, EMFILE, ENOBUFS
     (t :other)))
 
+;;; Objects in foreign hands
+
+(declaim (notinline keep))
+(defun keep (object)
+  "Returns OBJECT, which is referenced until this call."
+  object)
+
+(defmacro keeping ((object) &body body)
+  "Evaluates BODY.  The value of OBJECT, a variable, does not become garbage before BODY has
+returned."
+  `(multiple-value-prog1 (progn ,@body) (keep ,object)))
+
 ;;; Addresses
 
 (defun address-string (address)
@@ -334,7 +334,7 @@ from now on."
 
 #-(and sbcl linux 64-bit little-endian (not hunchentoot-no-ssl))
 (define-none make-tls-session tls-session-pointer shake-hands receive-tls send-tls tls-awaits
-             tls-drained-p end-tls-session abandon-tls-session)
+             tls-drained-p end-tls-session)
 
 #+hunchentoot-no-ssl
 (define-none stream-tls-handle)

@@ -182,10 +182,6 @@ rational."
 FUNCTION must not refer to OBJECT."
   (sb-ext:finalize object function :dont-save t))
 
-(defmacro keeping ((object) &body body)
-  "Evaluates BODY.  The value of OBJECT, a variable, does not become garbage before BODY has
-returned."
-  `(sb-sys:with-pinned-objects (,object) ,@body))
 
 ;;; Functions of other libraries, and backtraces
 

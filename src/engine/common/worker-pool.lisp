@@ -163,7 +163,7 @@ unless the last call failed likewise."
       t)))
 
 (defun rest-until-woken (engine period &optional (needed-p (constantly nil)))
-  "Lets the sentinel of ENGINE wait until it is woken, for at most PERIOD, as for WAIT-UNTIL; not
+  "Lets the sentinel of ENGINE wait until it is woken, for at most PERIOD, as for WAIT-ONCE; not
 at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true."
   (interruptibly
     (wait-once (lambda () (or (engine-stopped-p engine) (funcall needed-p)))

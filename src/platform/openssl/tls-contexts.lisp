@@ -7,9 +7,6 @@
    (index :initarg :index :initform nil :reader tls-mistake-index)
    (value :initarg :value :initform nil :reader tls-mistake-value)
    (reason :initarg :reason :reader tls-mistake-reason))
-  (:report (lambda (condition stream)
-             (format stream "~A~@[, ~S,~] ~A." (tls-mistake-subject condition)
-                     (tls-mistake-value condition) (tls-mistake-reason condition))))
   (:documentation "A setting, a certificate or a key for TLS cannot be used.  It is signalled at the
 start, before a client meets the mistake."))
 

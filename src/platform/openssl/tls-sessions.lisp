@@ -13,11 +13,10 @@
 ;;;;   SSL_get_error(3).
 
 (defstruct (tls-session (:include opaque)
-                        (:constructor %make-tls-session (pointer descriptor context))
+                        (:constructor %make-tls-session (pointer context))
                         (:copier nil))
-  "A TLS connection on DESCRIPTOR."
+  "A TLS connection."
   (pointer nil)                         ; to the SSL object, of CFFI; NIL once it was freed
-  (descriptor 0 :type descriptor :read-only t)
   (lock (sb-thread:make-mutex :name "TLS session") :read-only t)
   (context nil :read-only t)            ; the callbacks of OpenSSL need it in a handshake
   (failed-p nil)
@@ -43,7 +42,7 @@ it has recorded the session.  Signals an error if OpenSSL has no memory."
         (error "OpenSSL cannot make a connection."))
       (openssl :int "SSL_set_fd" handle (:int descriptor))
       (openssl :void "SSL_set_accept_state" handle)
-      (%make-tls-session handle descriptor context))))
+      (%make-tls-session handle context))))
 
 ;;; Calls that may fail, or have to wait.  The value is that of RECEIVE-OCTETS.
 
@@ -142,9 +141,3 @@ object.  The descriptor stays open.  Another call has no effect."
         (openssl :int "SSL_shutdown" handle))
       (openssl :void "SSL_free" handle)
       (setf (tls-session-pointer session) nil))))
-
-(defun abandon-tls-session (session)
-  "Ends SESSION and closes its descriptor, unless SESSION was ended before."
-  (when (tls-session-pointer session)
-    (end-tls-session session)
-    (close-descriptor (tls-session-descriptor session))))
