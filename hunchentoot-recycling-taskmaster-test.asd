@@ -123,7 +123,6 @@
                  (:file "forms")
                  (:file "small-heaps")
                  (:file "secrets")
-                 (:file "address-limits")
                  (:file "deferred-replies")
                  (:file "shared-content")
                  (:file "outgoing-streams")

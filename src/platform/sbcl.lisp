@@ -48,7 +48,6 @@ supported processor reads an object after the pointer to it."
        (sb-thread:barrier (:write))
        (setf ,place ,fresh))))
 
-
 (defmacro compare-and-set (place old new)
   "Atomically sets PLACE, a slot of a structure, to NEW if it is EQ to OLD; returns true if it was.
 A thread that finds NEW also sees all earlier writes of the current thread.  Later reads come after
@@ -181,7 +180,6 @@ rational."
   "Calls FUNCTION, a function without arguments, in some thread after OBJECT has become garbage.
 FUNCTION must not refer to OBJECT."
   (sb-ext:finalize object function :dont-save t))
-
 
 ;;; Functions of other libraries, and backtraces
 

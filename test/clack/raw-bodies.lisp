@@ -18,24 +18,6 @@ content of a REQUEST that is sent in pieces."
          (is (= 200 (response-status (exchange connection "/" :method :post :content "last"))))))
      ,@checks))
 
-(define-server-test a-body-of-any-size-is-read-again
-  (dolist (count (list 8191 8192 65536 70000 100000 (if (slow-lisp-p) 200000 5000000)))
-    (let ((content (test-octets count)) (tail (max 0 (- count 10))) (middle (floor count 2)))
-      (loop for keys in (framings-of content)
-            do (with-raw-body (body :content (getf keys :content) :chunks (getf keys :chunks))
-                   (list (read-octets-of body (1+ count))
-                         (file-position body tail) (read-octets-of body 20)
-                         (file-position body middle) (read-octets-of body 8192)
-                         (file-position body 0) (read-octets-of body count)
-                         (progn (file-position body 7) (file-position body :end))
-                         (file-position body) (read-byte body nil :eof))
-                 (destructuring-bind (all t1 end t2 part t3 again t4 size eof) value
-                   (is (equal (list t t t t count :eof) (list t1 t2 t3 t4 size eof)))
-                   (is (null (octet-difference content all)))
-                   (is (null (octet-difference content again)))
-                   (is (equalp (subseq content tail) end))
-                   (is (equalp (subseq content middle (min count (+ middle 8192))) part))))))))
-
 (define-server-test a-body-gives-characters-in-utf-8
   (let ((text (format nil "a~C~C~%z" (code-char #xE9) (code-char #x3042))))
     (with-raw-body (body :content text)

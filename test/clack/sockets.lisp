@@ -257,20 +257,6 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
 
 ;;; The end
 
-(define-server-test an-application-that-only-answers-a-close-frame-is-told-again
-  ;; As websocket-driver does, which closes when it gets the second.
-  (let ((codes (make-recorder)))
-    (with-speaker (io frame (progn (record codes (second (frame-told frame)))
-                                   (write-close io 4000
-                                                (and (= 2 (recorded-count codes))
-                                                     (lambda () (close-clack-socket io))))))
-      (with-talk (talk)
-        (say-close talk 4000)
-        (is (eql 4000 (hear-close talk)))
-        (is (equal '(:end) (hear talk))))
-      (eventually ("the end to be told again") (= 2 (recorded-count codes)))
-      (is (equal '(4000 4000) (recorded codes))))))
-
 (define-server-test an-application-that-closes-first-gets-the-clients-answer-before-its-callback
   (let ((calls (make-recorder)))
     (with-speaker (io frame
@@ -313,20 +299,6 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
           (task-result stop))))
     (is (equal '(:text :close :called) (recorded calls)))))
 
-(define-server-test an-application-that-closes-after-a-close-frame-waits-and-is-called-no-more
-  (let ((frames (make-recorder)))
-    (with-speaker (io frame (progn (record frames (frame-told frame))
-                                   (write-close io 3000)
-                                   (close-clack-socket io)))
-      (with-talk (talk)
-        (tell talk "go")
-        (is (eql 3000 (hear-close talk)))
-        (is (not (readable-p (talk-connection talk) 1/10)))
-        (tell talk "more" "and more")
-        (say-close talk 3000)
-        (is (equal '(:end) (hear talk))))
-      (is (equal '((:text "go")) (recorded frames))))))
-
 (define-server-test an-application-that-fails-the-connection-does-not-wait
   (let ((written (make-recorder)))
     (with-speaker (io frame (when (text-told-p frame)
@@ -340,14 +312,6 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
         (is (equal '(:end) (hear talk))))
       (eventually ("the application to have written") (recorded written))
       (is (equal '(:dropped) (recorded written))))))
-
-(define-server-test an-application-that-closes-without-a-word-is-heard-out
-  (with-speaker (io frame (progn (write-frame io :text "bye")
-                                 (close-clack-socket io)))
-    (with-talk (talk)
-      (tell talk "go" "on" "and" "on")
-      (is (string= "bye" (hear-text talk)))
-      (is (equal '(:end) (hear talk))))))
 
 (define-server-test (too-long-a-close-frame-ends-the-connection :needs :noticed-leaving)
   ;; RFC 6455, section 5.5: a control frame has 125 octets at most.

@@ -158,11 +158,6 @@
     (fill octets 0)
     (is (equal before (head-plist head)))))
 
-(test a-line-may-come-octet-by-octet
-  (let ((octets (request-octets-of "GET / HTTP/1.1" "Host: a" '(:raw "X-Long: ")
-                                   '(:times 3000 (:raw "x")) "" "")))
-    (is (eq :request (caar (events-by-octet octets))))))
-
 (test ranges-outside-the-octets-are-errors
   (let ((octets (request-octets-of "GET / HTTP/1.1")))
     (signals error (http:parse-head octets 0 (1+ (length octets))))

@@ -66,14 +66,6 @@
       (is (sent-safely-p text "v") "code ~D in a name" code)
       (is (sent-safely-p (make-symbol text) "v") "code ~D in a symbol" code))))
 
-(test invalid-headers-tell-what-was-wrong
-  (handler-case (http:encode-header (http:make-output) :x-test (format nil "a~%b"))
-    (http:invalid-header (condition)
-      (is (typep condition 'base:recycling-error))
-      (is (eq :x-test (http:invalid-header-name condition)))
-      (is (equal (format nil "a~%b") (http:invalid-header-value condition)))
-      (is (search "X-TEST" (princ-to-string condition))))))
-
 (test a-refused-head-leaves-what-was-there-before
   (let ((output (http:make-output)))
     (http:encode-octets output (as-octets '(1 2 3)))
@@ -137,15 +129,6 @@
   (signals error (http:encode-status-line (http:make-output) "200")))
 
 ;;; Growth
-
-(test an-output-grows-and-keeps-what-it-has
-  (let ((output (http:make-output))
-        (octets (as-octets (loop for i below 1000 collect (mod i 251)))))
-    (dotimes (i 300)
-      (http:encode-octets output octets))
-    (is (= 300000 (http:output-fill output)))
-    (is (loop for i below 300000
-              always (= (mod (mod i 1000) 251) (aref (http:output-octets output) i))))))
 
 (test a-reset-output-gives-large-memory-back
   (let ((output (http:make-output)))
@@ -221,15 +204,6 @@
 (defun sample-string (codes)
   "A string of the characters with CODES."
   (map '(simple-array character (*)) #'code-char codes))
-
-(test characters-beyond-the-first-plane-are-four-octets
-  ;; U+1F600, as one character or, where characters are 16 bits, as a surrogate pair.
-  (let ((string (if (< 65536 char-code-limit)
-                    (sample-string '(#x1F600))
-                    (sample-string '(#xD83D #xDE00)))))
-    (is (= 4 (http:encoded-length string :utf-8)))
-    (is (equal (octet-text '(#xF0 #x9F #x98 #x80))
-               (encoding (output) (http:encode-string output string :utf-8))))))
 
 (test lone-surrogates-are-replaced
   (dolist (codes '((#xD800) (#xDFFF) (#xDE00 #xD83D) (65 #xD83D 66) (#xDC00 #xDC00) (#xD83D #xD83D)

@@ -88,21 +88,6 @@
         (stop-front :soft t :timeout 1)))
     (eventually ("the line to be written") (search "503" (format nil "~{~A~}" (lines-of file))))))
 
-(define-server-test (lines-for-a-stream-keep-their-order :needs :our-engine)
-  (let ((stream (make-string-output-stream)))
-    (serving (:access-log-destination stream)
-        (("/" (format stream "begins ~A~%" (hunchentoot:get-parameter "n"))
-              "body"))
-      (with-connection (connection)
-        (loop for number below 5
-              do (exchange connection (format nil "/?n=~D" number))))
-      (let ((lines (log-lines (get-output-stream-string stream))))
-        (is (= 10 (length lines)))
-        (loop for (begin access) on lines by #'cddr
-              for number from 0
-              do (is (string= (format nil "begins ~D" number) begin))
-                 (is (search (format nil "GET /?n=~D " number) access)))))))
-
 (define-server-test (reopened-logs-are-new-files :needs :our-engine)
   (with-log-file (file)
     (let ((old (merge-pathnames "old.log" file)))
@@ -132,17 +117,6 @@
       (is (= 2 (length (lines-of other)))))))
 
 ;;; Which requests have lines
-
-(define-server-test (a-request-that-takes-the-destination-away-has-no-line :needs :our-engine)
-  (dolist (format '(:combined :json))
-    (let ((stream (make-string-output-stream)) (acceptor nil))
-      (serving (:access-log-destination stream :access-log-format format)
-          (("/" (setf (hunchentoot:acceptor-access-log-destination hunchentoot:*acceptor*) nil)
-                "body"))
-        (setf acceptor *server*)
-        (is (string= "body" (ask-text "/"))))
-      (is (string= "" (get-output-stream-string stream)))
-      (is (zerop (getf (recycling:stats acceptor) :log-dropped))))))
 
 (define-server-test (a-combined-line-is-there-when-the-reply-begins :needs :our-engine)
   (let ((stream (make-string-output-stream)) (log nil))

@@ -126,19 +126,6 @@ Content-Disposition.")
           for same = (same-form-p type (body boundary))
           do (is-true same "~A" type))))
 
-(define-server-test forms-that-do-not-end-have-no-parameters
-  (dolist (rest (list "" "--b" (octets "--b" :crlf)
-                      (octets "--b" :crlf (disposition "name=\"x\""))))
-    (flet ((seen (class)
-             (quietly
-               ;; Hunchentoot has made a file then.
-               (first (form-as-seen-by class "multipart/form-data; boundary=b"
-                                       (octets
-                                        (form-lines "--b" (disposition "name=\"a\"; filename=\"f\"")
-                                                    "" "text")
-                                        rest))))))
-      (is (equal (seen 'hunchentoot:easy-acceptor) (seen *acceptor-class*))))))
-
 (define-server-test what-follows-a-form-is-dropped
   (let ((body (octets (form-lines "--b" (disposition "name=\"a\"") "" "1" "--b--")
                       "an epilogue" (test-octets 300000))))
@@ -272,19 +259,6 @@ name and type.")
                                       :content (large-form size)))))
                 (is (string= "word" (exchange-text connection "/word"))))))))
       (is (search "[ERROR" (get-output-stream-string log))))))
-
-(define-server-test (uploads-without-a-folder-for-temporary-files-are-answered-500 :needs :parking)
-  (with-directory (directory)
-    (let ((path nil) (folder (uiop:native-namestring directory)))
-      (serving () (("/" (setf path (first (hunchentoot:post-parameter "file")))
-                        "taken"))
-        (flet ((status (folder)
-                 (with-environment (("TMPDIR" folder))
-                   (response-status (upload "/" (file-part))))))
-          (is (= 200 (status folder)))
-          (is (uiop:subpathp path (truename directory)))
-          (is (= 500 (status (format nil "~Anowhere" folder))))
-          (is (= 200 (status ""))))))))
 
 (define-server-test (a-hook-that-refuses-an-upload-costs-no-connection :needs :our-content)
   (with-globals ((hunchentoot:*file-upload-hook* (lambda (path)

@@ -17,15 +17,6 @@ returns its text."
 
 ;;; Programs
 
-(define-server-test (messages-of-programs-are-all-written :needs :our-engine)
-  (let ((text (with-message-text (log)
-                  (("/" (dotimes (i 100)
-                          (hunchentoot:log-message* :info "~A~%more of ~D" "\"quoted\" [a\\b]" i))
-                        "body"))
-                (ask "/"))))
-    (is (= 200 (length (log-lines text))))
-    (is (search (format nil "[INFO]] \"quoted\" [a\\b]~%  more of 99~%") text))))
-
 (define-server-test (a-message-of-anything-is-written-as-with-hunchentoot :needs :our-engine)
   (dolist (format '(:text :json))
     (let ((text (with-message-text (log :message-log-format format)
@@ -48,14 +39,6 @@ returns its text."
                                              &rest arguments)
   (record (told-messages acceptor) (apply #'format nil control arguments))
   (call-next-method))
-
-(define-server-test (methods-of-programs-get-each-message :needs :our-engine)
-  (let* ((recorder nil)
-         (text (with-message-text (log :mixin 'telling-messages) (("/fails" (error "No.")))
-                 (setf recorder (told-messages *server*))
-                 (loop repeat 50 do (ask "/fails")))))
-    (is (= 50 (recorded-count recorder)))
-    (is (< (count-messages text) 50))))
 
 ;;; Requests
 

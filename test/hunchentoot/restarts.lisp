@@ -414,38 +414,3 @@ started again.")
         (is (eql 1 code))
         (is (search "short has ended after it had started" said))
         (is (equal '("a" "short") (restarted-units directory)))))))
-
-(defparameter *slow-restart*
-  "cd \"$(dirname \"$0\")\"
-echo begin >>restarted
-until [ -e release ]; do sleep 0.05; done
-echo end >>restarted"
-  "A script that records when a restart begins and ends, which it does when it may.")
-
-(define-server-test (two-rolling-restarts-exclude-each-other :needs (:parking :systemd))
-  (with-directory (directory)
-    (with-ready-server (url)
-      (let ((restart (script-command directory "restart" *slow-restart*))
-            (errors (merge-pathnames "errors" directory)))
-        (flet ((start (&rest keys)
-                 (apply #'uiop:launch-program
-                        (rolling-restart-command directory url '("a" "b") :restart restart) keys)))
-          (let ((first (start)))
-            (eventually ("the first one to restart a unit")
-              (probe-file (merge-pathnames "restarted" directory)))
-            (let ((second (start :error-output errors))) ; the script was replaced
-              (eventually ("the second one to wait")
-                (and (probe-file errors)
-                     (search "waiting for another one" (uiop:read-file-string errors))))
-              (is (eql 1 (run-rolling-restart directory url '("a") :restart restart :wait 0)))
-              (is (equal "600" (uiop:run-program
-                                (list "stat" "-c" "%a"
-                                      (uiop:native-namestring
-                                       (merge-pathnames "rolling-restart.lock" directory)))
-                                :output '(:string :stripped t)))
-                  "Nobody else may take the lock.")
-              (write-file directory "release")
-              (is (eql 0 (uiop:wait-process first)))
-              (is (eql 0 (uiop:wait-process second)))
-              (is (equal (loop repeat 4 append '("begin" "end"))
-                         (restarted-units directory))))))))))

@@ -46,64 +46,6 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
                                                              :method :post :content-type type keys))
                                      "~A" path)))))))
 
-(define-server-test (another-thread-reads-of-a-request-without-content-as-the-handler-does
-                     :needs :our-engine)
-  (serving-readers () (("/" (shown (hunchentoot:raw-post-data) (hunchentoot:post-parameters*)
-                                   (hunchentoot:get-parameters*))))
-    (dolist (keys '(()
-                    (:method :post)
-                    (:method :post :content ""
-                     :content-type "application/x-www-form-urlencoded")))
-      (is (string= (shown nil nil '(("b" . "c"))) (apply #'ask-text "/?b=c" keys))))))
-
-(define-server-test (the-handler-and-other-threads-read-the-same :needs :our-content)
-  (serving ()
-      (("/" (let ((thread nil))
-              (recycling:defer-reply (reply)
-                (setf thread (in-background ("reading")
-                               (recycling:with-reply-context (reply) (posted-text))))
-                (let ((here (posted-text)))
-                  (recycling:complete-reply reply
-                                            (format nil "~A ~A" here (task-result thread))))))))
-    (with-connection (connection)
-      (loop repeat 100
-            do (is (string= "hello hello" (exchange-text connection "/" :method :post
-                                                                        :content "hello")))))))
-
-(define-server-test
-    (a-stream-that-the-handler-has-begun-is-read-to-its-end-in-another-thread :needs :our-content)
-  (serving ()
-      (("/" (let ((stream (hunchentoot:raw-post-data :want-stream t))
-                  (octets (make-array 100000 :element-type '(unsigned-byte 8))))
-              (read-sequence octets stream :end 7)
-              (recycling:defer-reply (reply)
-                (complete-by-reading reply
-                                     (lambda ()
-                                       (subseq octets 0
-                                               (read-sequence octets stream :start 7))))))))
-    (with-connection (connection)
-      (dolist (keys (framings-of (test-octets 70000)))
-        (is (equalp (test-octets 70000)
-                    (response-body (apply #'exchange connection "/" :method :post keys))))))))
-
-(define-server-test (a-thread-that-reads-when-the-request-is-over-is-told-so :needs :our-content)
-  (let ((replies (make-recorder)))
-    (serving () (("/" (recycling:defer-reply (reply) (record replies reply))))
-      (with-connection (connection)
-        (send-request connection "/" :method :post :content (test-octets 100000))
-        (complete replies "later")
-        (is (string= "later" (response-text (read-response connection))))
-        (send-request connection "/" :method :post :content "other")
-        (let ((reply (nth-reply replies)))
-          (complete replies "later")
-          (read-response connection)
-          (eventually ("the reply to be over")
-            (handler-case (progn (recycling:with-reply-context (reply)
-                                   (hunchentoot:raw-post-data))
-                                 nil)
-              (recycling:client-left () t)))
-          (pass))))))
-
 (define-server-test (octets-of-content-are-the-programs-to-keep :needs :our-content)
   (let ((kept (make-recorder)))
     (serving () (("/" (record kept (hunchentoot:raw-post-data :force-binary t)) "kept"))
@@ -115,6 +57,8 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
     (loop for value below 5
           for octets in (recorded kept)
           do (is (= 100000 (count value octets))))))
+
+;;; What is refused
 
 ;;; What is refused
 

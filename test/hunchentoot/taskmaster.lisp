@@ -84,13 +84,6 @@
           (open-gate (second gates))
           (is (every (lambda (task) (equal "slow" (task-result task))) second)))))))
 
-(define-server-test (more-standby-threads-are-made-at-once :needs :our-engine)
-  (with-acceptor (acceptor :taskmaster (taskmaster :standby-thread-count 2))
-    (let ((taskmaster (hunchentoot::acceptor-taskmaster acceptor)))
-      (is (= 5 (setf (recycling:taskmaster-standby-thread-count taskmaster) 5)))
-      (eventually ("three more threads")
-        (= 5 (figure :threads) (hunchentoot:taskmaster-thread-count taskmaster))))))
-
 (define-server-test (nobody-starves-behind-idle-connections :needs :our-engine)
   (serving (:taskmaster (taskmaster :max-thread-count 2) :read-timeout 1000) (("/quick" "quick"))
     (with-connections (idle (if *parking-p* 20 2))
@@ -151,8 +144,3 @@
       (is (equal "Hey!" (ask-text "/yo")))
       (hunchentoot:stop *server*)
       (replace-by (taskmaster)))))
-
-(define-server-test (limits-that-are-reinitialised-count-at-once :needs :our-engine)
-  (with-busy-threads (acceptor 1 :max-thread-count 1)
-    (reinitialize-instance (hunchentoot::acceptor-taskmaster acceptor) :max-thread-count 2)
-    (is (equal "quick" (ask-text "/quick")))))

@@ -71,27 +71,6 @@ DELIVERIES, until OVER-P returns true.  Returns how many."
                                         text)))
           (is (equal texts (deliveries broker (length texts)))))))))
 
-(define-server-test (a-role-may-have-other-defaults-for-its-transactions :needs :parking)
-  (loop for settings in '(("isolation = 'serializable'" "deferrable = on" "read_only = on")
-                          ("isolation = 'repeatable read'"))
-        do (with-database (database)
-             (dolist (setting settings)
-               (execute-in-database
-                database (format nil "alter role chat set default_transaction_~A" setting)))
-             (with-brokers (brokers (database-brokers 3 database))
-               (let ((publishers (loop for broker in brokers
-                                       collect (let ((broker broker))
-                                                 (in-background ("publishing")
-                                                   (publish-numbers broker 0 300))))))
-                 (is (every #'task-result publishers)))
-               (dolist (broker brokers)
-                 (await-figure broker :delivered 900))
-               (eventually ("the end of all transactions")
-                 (string= "0" (execute-in-database
-                               database "select count(*) from pg_stat_activity
-                                         where xact_start is not null and application_name
-                                               = 'hunchentoot-recycling-taskmaster'")))))))
-
 (define-server-test (a-broker-speaks-tls-to-its-database :needs (:parking :tls-client))
   (with-database (database)
     (let ((port (free-port)) (key (funcall 'make-certificate (database-folder database))))
@@ -186,28 +165,6 @@ DELIVERIES, until OVER-P returns true.  Returns how many."
         (with-processes-stopped ((database-processes database))
           (is-true (publish-numbers (first brokers) 0 1))
           (await-figure (first brokers) :delivered 1))))))
-
-(define-server-test (a-broker-that-is-opened-again-while-its-database-hangs-repeats-nothing
-                     :needs :parking)
-  (with-database (database)
-    (with-losses (losses on-loss)
-      (with-brokers (brokers (database-brokers 1 database :on-loss #'on-loss))
-        (with-deliveries (deliveries brokers)
-          (let ((broker (first brokers)))
-            (is-true (publish-numbers broker 0 5))
-            (deliveries broker 5)
-            (with-processes-stopped ((database-processes database))
-              (is-true (publish-numbers broker 5 10))
-              (is (null (recycling:close-broker broker :timeout 0)))
-              (recycling:open-broker broker :timeout 0)
-              (is-true (publish-numbers broker 10 15))
-              (is (= 5 (count-if (lambda (text) (member text (numbers 10 15) :test #'string=))
-                                 (deliveries broker 10)))))
-            (await-figure broker :queued 0)
-            (let* ((seen (deliveries broker 0))
-                   (lost (reduce #'+ (losses) :key #'second)))
-              (is (null (mismatch seen (remove-duplicates seen :test #'string=))))
-              (is (<= 10 (length seen) (- 15 lost))))))))))
 
 ;;; Losses
 

@@ -86,9 +86,3 @@ ARGUMENTS."
 (defun known (environment &rest keys)
   "What ENVIRONMENT has under KEYS, a list."
   (loop for key in keys collect (getf environment key '#:missing)))
-
-(defun read-octets-of (stream count)
-  "Up to COUNT octets of STREAM."
-  (let* ((octets (make-array count :element-type '(unsigned-byte 8)))
-         (end (read-sequence octets stream)))
-    (subseq octets 0 end)))

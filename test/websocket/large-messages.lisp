@@ -1,13 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; Group 9: large messages, in fragments and in pieces; and their use of memory.
+;;; The memory that large messages use.
 
 (def-suite* websocket-large :in websocket
-  :description "Large messages, and the memory that decoders hold.")
-
-(defparameter *largest-message*
-  (if (slow-lisp-p) (* 64 1024) (* 4 1024 1024))
-  "The size of the largest message in these tests, in octets.")
+  :description "The memory that decoders hold.")
 
 (defun large-text (size)
   "SIZE octets of a text, some of them beyond ASCII."
@@ -21,45 +17,6 @@
   "A list of the ends of pieces of PIECE octets into which SIZE octets are cut."
   (append (loop for end from piece below size by piece collect end)
           (list size)))
-
-(defun fragmented (kind payload size)
-  "PAYLOAD as a message of KIND in frames of SIZE octets, one vector."
-  (apply #'octets
-         (loop with length = (length payload)
-               for start from 0 below length by size
-               for end = (min length (+ start size))
-               collect (make-frame (cond ((plusp start) 0) ((eq :text kind) 1) (t 2))
-                                   (subseq payload start end)
-                                   :fin (= end length) :mask '(0 0 0 0)))))
-
-(defun events-of-large (octets)
-  "Like EVENTS-OF-WHOLE, but messages may have up to *LARGEST-MESSAGE* octets."
-  (events-of-whole octets :message-octets *largest-message*))
-
-(test large-messages-arrive-in-frames-of-any-size
-  "9.1 to 9.4."
-  (let ((text (large-text *largest-message*)) (octets (test-octets *largest-message*)))
-    (loop for size = 256 then (* 16 size)
-          for frame = (min size *largest-message*)
-          do (is (equalp (list (list :text text)) (events-of-large (fragmented :text text frame)))
-                 "~D" frame)
-             (is (equalp (list (list :binary octets))
-                         (events-of-large (fragmented :binary octets frame)))
-                 "~D" frame)
-          until (= frame *largest-message*))))
-
-(test large-messages-arrive-in-pieces-of-any-size
-  "9.5 to 9.8: one decoder gets two messages, one after the other."
-  (let* ((size (floor *largest-message* 4))
-         (text (large-text size))
-         (octets (test-octets size))
-         (frames (octets (websocket:encode-frame :text text :mask 99)
-                         (websocket:encode-frame :binary octets :mask #xFFFFFFFF))))
-    (dolist (piece '(64 1000 65536))
-      (is (equalp (list (list :text text) (list :binary octets))
-                  (events-in-pieces frames (equal-pieces (length frames) piece)
-                                    :message-octets size))
-          "~D" piece))))
 
 ;;; Memory
 

@@ -21,35 +21,6 @@
     (nth-value 2 (websocket:decode-message (websocket:make-message-decoder :role :client)
                                            frame 0 (length frame)))))
 
-(defun text-codes (text)
-  "The codes of the characters of TEXT, also where strings are UTF-16."
-  (loop with i = 0
-        while (< i (length text))
-        collect (let ((code (char-code (char text i))))
-                  (incf i)
-                  (cond ((<= #xD800 code #xDBFF)
-                         (prog1 (+ #x10000
-                                   (* 1024 (- code #xD800))
-                                   (- (char-code (char text i)) #xDC00))
-                           (incf i)))
-                        (t code)))))
-
-(defun all-codes (step)
-  "A list of the codes of every STEPth character, and of those next to invalid codes."
-  (remove-if-not (lambda (code) (and (<= 0 code #x10FFFF) (not (<= #xD800 code #xDFFF))))
-                 (append (loop for code from 0 to #x10FFFF by step collect code)
-                         (loop for border in '(#x80 #x800 #xD800 #xE000 #x10000 #x110000)
-                               append (list (1- border) border (1+ border))))))
-
-(test every-character-arrives
-  (let ((codes (all-codes (if (slow-lisp-p) 997 1))))
-    (loop while codes
-          do (let* ((some (loop repeat 5000 while codes collect (pop codes)))
-                    (octets (apply #'concatenate 'base:octets (mapcar #'character-octets some)))
-                    (text (octets-text octets)))
-               (is (equal some (text-codes text)) "From #x~X on" (first some))
-               (is (equalp octets (text-octets text)))))))
-
 (defparameter *utf-8-grammar*
   (cl-ppcre:create-scanner
    ;; RFC 3629, section 4, of octets as characters

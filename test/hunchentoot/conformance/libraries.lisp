@@ -100,13 +100,6 @@ the connection."
         (ask-for-talk connection (message "early"))
         (is (string= "early" (heard connection)))))))
 
-(define-server-test a-kept-connection-may-be-switched
-  (serving-talk (stream (echo stream))
-    (with-connection (connection)
-      (is (string= "plain" (exchange-text connection "/plain")))
-      (ask-for-talk connection (message "early"))
-      (is (string= "early" (heard connection))))))
-
 (define-server-test everybody-in-a-chat-hears-everybody
   (let ((streams '()) (lock (bt:make-lock "chat")) (count 50))
     (flet ((tell-all (text)
@@ -147,13 +140,6 @@ the connection."
     (with-connection (connection)
       (ask-for-talk connection (message "one") (message "GET / HTTP/1.1") #(13 10 13 10))
       (is (closed-by-server-p connection)))))
-
-(define-server-test (a-101-says-nothing-of-keeping-the-connection :needs :our-http)
-  (serving-talk (stream (echo stream))
-    (with-connection (connection)
-      (let ((response (ask-for-talk connection)))
-        (is (equalp "Upgrade" (response-header response "connection")))
-        (is (null (response-header response "keep-alive")))))))
 
 ;;; A library that takes the connection away, and has a thread of its own talk on
 

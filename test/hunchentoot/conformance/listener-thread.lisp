@@ -27,16 +27,3 @@
         (is (not (task-done-p main)))
         (stop-if-started *server*)
         (is (eq :joined (task-result main)))))))
-
-(define-server-test (the-thread-to-wait-for-is-known-when-start-returns :needs :our-engine)
-  (serving () ()
-    (is-true (hunchentoot::acceptor-process (hunchentoot::acceptor-taskmaster *server*)))))
-
-(define-server-test (it-is-the-first-however-many-workers-there-are :needs :our-engine)
-  (let ((gate (make-gate)) (entered (make-latch 12)))
-    (serving () (("/" (count-down entered) (await gate) "body"))
-      (let ((clients (loop repeat 12 collect (as-client ("a client") (ask "/")))))
-        (await entered)
-        (is (string= (listener-name) (bt:thread-name (first-hunchentoot-thread))))
-        (open-gate gate)
-        (mapc #'task-result clients)))))

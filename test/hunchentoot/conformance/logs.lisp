@@ -79,12 +79,6 @@ DESTINATION while BODY is evaluated."
     (is (string= "" (logged (:message-log-destination) (("/" (error "The reason.")))
                       (ask "/"))))))
 
-(define-server-test errors-are-logged-at-the-level-that-is-set
-  (with-globals ((hunchentoot:*lisp-errors-log-level* :info))
-    (is (search "[INFO]] The reason."
-                (logged (:message-log-destination) (("/" (error "The reason.")))
-                  (ask "/"))))))
-
 ;;; Methods
 
 (defclass own-logs ()

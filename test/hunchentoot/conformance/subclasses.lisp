@@ -56,9 +56,6 @@
     (note (if (streamp initialized) :initialized :no-stream))
     initialized))
 
-(defmethod hunchentoot:reset-connection-stream :before ((acceptor wrapping) stream)
-  (note (if (streamp stream) :reset :no-stream)))
-
 (defmacro serving-wrapped (&body body)
   "Evaluates BODY while a wrapping acceptor serves /, which shows *BOUND-AROUND*."
   `(noting
@@ -104,24 +101,3 @@
                (loop repeat 3 do (exchange connection "/"))))
     (is (= 2 (recorded-count *steps* :initialize)))
     (is (= 2 (recorded-count *steps* :initialized)))))
-
-(define-server-test the-stream-is-reset-once-per-request
-  (serving-wrapped
-    (with-connection (connection)
-      (loop repeat 3 do (exchange connection "/"))
-      (eventually ("the stream to be reset")
-        (= 3 (recorded-count *steps* :reset))))
-    (is (= 0 (recorded-count *steps* :no-stream)))))
-
-(defclass catching-errors () ()
-  (:documentation "A mixin for an acceptor that handles errors before Hunchentoot."))
-
-(defmethod hunchentoot:acceptor-dispatch-request :around ((acceptor catching-errors) request)
-  (handler-case (call-next-method)
-    (error (condition) (format nil "caught: ~A" condition))))
-
-(define-server-test an-acceptor-may-catch-the-errors-of-handlers
-  (serving (:mixin 'catching-errors) (("/" (error "The reason.")))
-    (let ((response (ask "/")))
-      (is (= 200 (response-status response)))
-      (is (string= "caught: The reason." (response-text response))))))
