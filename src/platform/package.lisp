@@ -48,7 +48,8 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:tls-mistake-subject #:tls-mistake-index #:tls-mistake-value #:tls-mistake-reason
    #:tls-failure-words #:stream-tls-handle #:tls-facts #:peer-certificate-facts
    ;; octets through TLS
-   #:make-tls-session #:tls-session-pointer #:shake-hands #:end-tls-session #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
+   #:make-tls-session #:tls-session-pointer #:shake-hands #:end-tls-session
+   #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
    ;; files as descriptors
    #:prepare-process #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets
    #:send-file #:open-temporary-file #:private-folder
