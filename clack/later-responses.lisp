@@ -111,12 +111,7 @@ Signals REPLY-ALREADY-SENT."
 (defun respond-later (exchange function)
   "Calls FUNCTION, which the application has returned for the request of EXCHANGE, with a responder.
 The response may come later."
-  (let ((deferred-response (make-deferred-response
-                            exchange
-                            (end-after (limits-reply-seconds
-                                        (application-limits (exchange-application exchange))))
-                            nil)))
-    (setf (exchange-deferred-response exchange) deferred-response)
+  (let ((deferred-response (defer-response #'make-deferred-response exchange :default nil)))
     (flet ((give-up ()
              (setf (deferred-response-owner deferred-response) nil)
              (withdraw-deferred-response deferred-response)

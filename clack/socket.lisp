@@ -64,7 +64,9 @@ PROGRAM-SOCKET."
       (begin-limited-reply exchange)
       (lift-handler-limit exchange)
       (note-event exchange :switch)
-      (begin-to-speak socket (exchange-http exchange)))
+      (let ((http (exchange-http exchange)))
+        (setf (http-suspended-exchange http) socket)
+        (begin-shared-queue (websocket-shared-queue socket) (http-io http))))
     socket))
 
 ;;; The protocol of CLACK.SOCKET

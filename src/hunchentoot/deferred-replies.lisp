@@ -11,13 +11,10 @@
 ;;;;
 ;;;;   a handler that is left by an error or a throw, before the reply is complete: 500 is sent
 
-(defstruct (deferred-reply (:include opaque) (:copier nil)
-                           (:constructor make-deferred-reply
-                               (deferred-response acceptor objects)))
+(defstruct (deferred-reply (:include deferred-response) (:copier nil))
   "A reply that comes later, with the dynamic context of its request.  Several threads may use it at
 a time, the handler's among them.  Since a program may keep it after its request is over, the end
 of the request removes the large objects."
-  (deferred-response nil :read-only t)
   (acceptor nil :read-only t)
   (objects '() :type list)              ; request and reply; () from the end on
   (stream nil)                          ; Hunchentoot's, once the handler was left
@@ -84,17 +81,11 @@ When the handler is left by an error or a throw before REPLY is complete, the cl
 (defun call-deferring (function timeout on-abandon)
   "The function behind DEFER-REPLY.  FUNCTION is its body, and takes the reply."
   (check-deferrable)
-  (let* ((exchange *exchange*)
-         (seconds (if (eq :default timeout)
-                      (limits-reply-seconds (application-limits (exchange-application exchange)))
-                      timeout))
-         (deferred-response (make-deferred-response exchange (end-after seconds) on-abandon))
-         (context (make-deferred-reply deferred-response hunchentoot:*acceptor*
-                                       (list hunchentoot:*request* hunchentoot:*reply*))))
-    (setf (deferred-response-context deferred-response) context
-          (exchange-deferred-response exchange) deferred-response)
-    (unless-returned (funcall function context)
-      (withdraw-deferred-response deferred-response))))
+  (let ((reply (defer-response #'make-deferred-reply *exchange* timeout on-abandon
+                               :acceptor hunchentoot:*acceptor*
+                               :objects (list hunchentoot:*request* hunchentoot:*reply*))))
+    (unless-returned (funcall function reply)
+      (withdraw-deferred-response reply))))
 
 ;;; In any thread
 
@@ -107,7 +98,7 @@ are set in the reply where they are not NIL; other settings of the handler stay.
 
 May be called in any thread.  True while the client waits for the reply; NIL when the client has
 left or the time has run out.  Signals REPLY-ALREADY-SENT when REPLY was completed before."
-  (answer-deferred-response (deferred-reply-deferred-response reply)
+  (answer-deferred-response reply
                             (lambda ()
                               (settle-reply status headers content-type)
                               (typecase content
@@ -123,7 +114,7 @@ left or the time has run out.  Signals REPLY-ALREADY-SENT when REPLY was complet
   "Completes REPLY as a failing handler does, with status 500.  REASON, a condition or a string, is
 logged, and the error page shows it where Hunchentoot shows errors.  Returns and signals what
 COMPLETE-REPLY does."
-  (answer-deferred-response (deferred-reply-deferred-response reply)
+  (answer-deferred-response reply
                             (lambda ()
                               (values nil
                                       (if (typep reason 'condition)
@@ -134,9 +125,8 @@ COMPLETE-REPLY does."
   "True when the client of REPLY is known to have left, or the time of REPLY has run out.  A client
 that has closed only its half of the connection counts as one that has left, but still gets the
 content that completes REPLY."
-  (let ((deferred-response (deferred-reply-deferred-response reply)))
-    (or (deferred-response-left-p deferred-response)
-        (deferred-response-over-p deferred-response))))
+  (or (deferred-response-left-p reply)
+      (deferred-response-over-p reply)))
 
 (defun call-with-reply-context (reply function)
   "Calls FUNCTION, without arguments, with Hunchentoot's *REQUEST*, *REPLY*, *SESSION* and
@@ -151,8 +141,7 @@ synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client ha
     (let ((hunchentoot:*acceptor* (deferred-reply-acceptor reply))
           (hunchentoot:*reply* answer)
           (hunchentoot:*session* (hunchentoot:session request)) ; which any thread may have begun
-          (*engine-of-context*
-            (suspended-exchange-engine (deferred-reply-deferred-response reply))))
+          (*engine-of-context* (suspended-exchange-engine reply)))
       (flet ((call-it ()
                (call-as-request request function (lambda (files) (add-files reply files)))))
         (if (boundp '*hunchentoot-stream*) ; in a handler
@@ -185,15 +174,14 @@ synchronise.  Signals CLIENT-LEFT when REPLY is over: it was sent, its client ha
 
 ;;; After the handler has returned
 
-(defun deferred-result (deferred-response left-p condition backtrace)
-  "The result of the handler that has deferred DEFERRED-RESPONSE; LEFT-P is true if it was left, and
-CONDITION and BACKTRACE are those of its failure.  Returns content; :LATER when the reply comes
-later; or NIL, a condition and a backtrace."
-  (let ((context (deferred-response-context deferred-response))
-        (request hunchentoot:*request*))
-    (cond ((and (or condition left-p (deferred-response-over-p deferred-response))
-                (or (withdraw-deferred-response deferred-response)
-                    (deferred-response-over-p deferred-response)))
+(defun deferred-result (reply left-p condition backtrace)
+  "The result of the handler that has deferred REPLY; LEFT-P is true if it was left, and CONDITION
+and BACKTRACE are those of its failure.  Returns content; :LATER when the reply comes later; or NIL,
+a condition and a backtrace."
+  (let ((request hunchentoot:*request*))
+    (cond ((and (or condition left-p (deferred-response-over-p reply))
+                (or (withdraw-deferred-response reply)
+                    (deferred-response-over-p reply)))
            (values nil
                    (or condition
                        (make-condition
@@ -204,43 +192,41 @@ later; or NIL, a condition and a backtrace."
            (when condition              ; the client gets its answer all the same
              (log-handler-error condition backtrace))
            (setf hunchentoot:*session* (hunchentoot:session request)) ; any thread's
-           (cond ((functionp (deferred-response-state deferred-response))
-                  (call-answer (take-answer deferred-response)))
+           (cond ((functionp (deferred-response-state reply))
+                  (call-answer (take-answer reply)))
                  ((not *close-hunchentoot-stream*) ; a program has taken the connection
-                  (withdraw-deferred-response deferred-response)
+                  (withdraw-deferred-response reply)
                   :later)
                  (t                     ; suspends the request until there is an answer
-                  (add-files context (shiftf *tmp-files* '()))
-                  (setf (deferred-reply-stream context) *hunchentoot-stream*
-                        (http-suspended-exchange (exchange-http *exchange*)) deferred-response)
+                  (add-files reply (shiftf *tmp-files* '()))
+                  (setf (deferred-reply-stream reply) *hunchentoot-stream*
+                        (http-suspended-exchange (exchange-http *exchange*)) reply)
                   :later))))))
 
 ;;; Deferred replies that go on
 
-(defun call-resuming (deferred-response function)
-  "Calls FUNCTION, which goes on with the reply of DEFERRED-RESPONSE, in its context.  Returns the
-connection's outcome."
-  (let* ((exchange (deferred-response-exchange deferred-response))
-         (context (deferred-response-context deferred-response))
-         (acceptor (deferred-reply-acceptor context))
+(defun call-resuming (reply function)
+  "Calls FUNCTION, which goes on with REPLY, in its context.  Returns the connection's outcome."
+  (let* ((exchange (deferred-response-exchange reply))
+         (acceptor (deferred-reply-acceptor reply))
          (*exchange* exchange))
     (flet ((go-on ()
-             (call-with-reply-context context function)
-             (cond ((deferred-response-shared-queue deferred-response)
+             (call-with-reply-context reply function)
+             (cond ((deferred-response-shared-queue reply)
                     ;; A stream, whose end is still to come.
-                    (setf (deferred-reply-stream context) *hunchentoot-stream*)
+                    (setf (deferred-reply-stream reply) *hunchentoot-stream*)
                     :deferred)
                    (t
-                    (end-context context)
+                    (end-context reply)
                     (conclude-exchange acceptor exchange)))))
       (declare (dynamic-extent #'go-on))
-      (call-with-connection-stream exchange (deferred-reply-stream context) #'go-on))))
+      (call-with-connection-stream exchange (deferred-reply-stream reply) #'go-on))))
 
-(defmethod send-deferred-response ((taskmaster recycling-taskmaster) deferred-response answer)
-  (call-resuming deferred-response
+(defmethod send-deferred-response ((taskmaster recycling-taskmaster) reply answer)
+  (call-resuming reply
                  (lambda ()
                    (if (shared-queue-p answer)
-                       (begin-outgoing deferred-response answer)
+                       (begin-outgoing reply answer)
                        (multiple-value-bind (content condition)
                            (call-answer (if (eq :expired answer)
                                             (lambda ()
@@ -250,8 +236,8 @@ connection's outcome."
                          (send-result hunchentoot:*acceptor* hunchentoot:*request*
                                       content condition nil))))))
 
-(defmethod end-stream ((taskmaster recycling-taskmaster) deferred-response shared-queue)
-  (call-resuming deferred-response
+(defmethod end-stream ((taskmaster recycling-taskmaster) reply shared-queue)
+  (call-resuming reply
                  (lambda ()
                    (when (typep *hunchentoot-stream* 'reply-stream)
                      (note-sent-beside *hunchentoot-stream* shared-queue))
@@ -259,7 +245,7 @@ connection's outcome."
                    (when (exchange-kept-p *exchange*)
                      (setf *finish-processing-socket* nil)))))
 
-(defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)
-  (end-context (deferred-response-context deferred-response))
-  (finish-access (deferred-response-exchange deferred-response)) ; a stream may have begun
-  (note-cut (deferred-response-exchange deferred-response)))
+(defmethod drop-deferred ((taskmaster recycling-taskmaster) reply)
+  (end-context reply)
+  (finish-access (deferred-response-exchange reply)) ; a stream may have begun
+  (note-cut (deferred-response-exchange reply)))

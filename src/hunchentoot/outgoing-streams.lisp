@@ -26,19 +26,18 @@ STATUS, HEADERS and CONTENT-TYPE are as COMPLETE-REPLY takes them.  HIGH-WATER-M
 octets, an integer, may wait for a client that does not take them.  REPLY has no deadline from now
 on, and its status and Content-Length must not change.  A stream that is not closed stays open until
 the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
-  (let* ((deferred-response (deferred-reply-deferred-response reply))
-         (stream
-           (destructuring-bind (&optional request reply) (deferred-reply-objects reply)
-             (when request              ; the reply is not over
-               (let* ((length (or (cdr (assoc :content-length headers :test #'string-equal))
-                                  (hunchentoot:content-length reply)))
-                      (framing (framing-for request (or status (hunchentoot:return-code reply))
-                                            length)))
-                 (make-queue
-                  #'make-outgoing-stream deferred-response high-water-mark framing
-                  :format (hunchentoot:reply-external-format reply)
-                  :settle (lambda () (settle-reply status headers content-type))))))))
-    (and (answer-deferred-response deferred-response stream)
+  (let ((stream
+          (destructuring-bind (&optional request answer) (deferred-reply-objects reply)
+            (when request               ; the reply is not over
+              (let* ((length (or (cdr (assoc :content-length headers :test #'string-equal))
+                                 (hunchentoot:content-length answer)))
+                     (framing (framing-for request (or status (hunchentoot:return-code answer))
+                                           length)))
+                (make-queue
+                 #'make-outgoing-stream reply high-water-mark framing
+                 :format (hunchentoot:reply-external-format answer)
+                 :settle (lambda () (settle-reply status headers content-type))))))))
+    (and (answer-deferred-response reply stream)
          stream)))
 
 (defun begin-outgoing (deferred-response stream)
@@ -119,7 +118,7 @@ HIGH-WATER-MARK are as in START-STREAM.  Further headers ask proxies not to buff
 HEARTBEAT, the server sends comments to a silent stream; see *HEARTBEAT-SECONDS*.  Every stop of the
 server, also a soft one, ends the stream; its client connects again by itself.  Signals
 REPLY-ALREADY-SENT."
-  (setf (deferred-response-endless-p (deferred-reply-deferred-response reply)) t)
+  (setf (deferred-response-endless-p reply) t)
   (let ((stream (start-stream reply :headers (append headers '((:cache-control . "no-cache")
                                                                (:x-accel-buffering . "no")))
                                     :content-type "text/event-stream"

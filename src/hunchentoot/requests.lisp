@@ -236,7 +236,7 @@ the head."
                        (when (and deferred-response
                                   (not (deferred-p exchange))
                                   (not (deferred-response-unsent-p deferred-response)))
-                         (end-context (deferred-response-context deferred-response)))))))
+                         (end-context deferred-response))))))
             (declare (dynamic-extent #'answer))
             (call-as-request request #'answer #'delete-files)))
         ;; After this method, methods of WebSocket libraries go on with the stream.

@@ -53,13 +53,13 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; what goes on without a worker
    #:http-suspended-exchange #:suspended-exchange-application #:suspended-exchange-engine #:abandon
    #:resume #:deferred-response #:make-deferred-response #:deferred-response-exchange
-   #:deferred-response-context #:deferred-response-shared-queue #:deferred-response-endless-p
+   #:defer-response #:deferred-response-shared-queue #:deferred-response-endless-p
    #:deferred-response-left-p #:deferred-response-unsent-p #:deferred-response-over-p
    #:deferred-response-state #:deferred-response-owner #:answer-deferred-response
    #:withdraw-deferred-response #:take-answer #:send-deferred-response #:end-stream #:drop-deferred
    #:deferred-p #:leave-or-keep #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue
    #:websocket-open-p #:put-in-websocket #:close-websocket-with #:call-for-websocket
-   #:exchange-upgrade #:make-program-socket #:begin-to-speak #:end-websocket #:fail-websocket
+   #:exchange-upgrade #:make-program-socket #:end-websocket #:fail-websocket
    #:websocket-on-message #:listen-to-program-socket #:write-to-program-socket
    #:finish-program-socket #:call-when-over #:forget-when-over #:shared-queue-ended-p
    #:shared-queue-announced #:silent-again-p #:shared-queue #:shared-queue-p #:make-queue

@@ -29,10 +29,6 @@ Returns an outcome as SERVE does: :DEFERRED as long as more is to come."))
   (:documentation "Ends SUSPENDED-EXCHANGE, whose connection is about to be closed.  The result has
 no meaning."))
 
-(defgeneric reads-on-p (suspended-exchange)
-  (:documentation "True when SUSPENDED-EXCHANGE takes input.")
-  (:method ((suspended-exchange t)) nil))
-
 (defun resume (suspended-exchange)
   "Has SUSPENDED-EXCHANGE continued by a worker, since there is work for it.  Any thread may call
 this, and does not wait."
@@ -439,14 +435,7 @@ unless it is over."
 ;;; client's leaving changes no state: a client that has only closed its sending side still gets its
 ;;; answer.  ON-LEAVING is called once.  A connection that the client has reset is closed at once.
 
-(defstruct (deferred-response (:include suspended-exchange)
-                              (:constructor make-deferred-response
-                                  (exchange end on-leaving
-                                   &aux (application (exchange-application exchange))
-                                     (engine (exchange-engine exchange))
-                                     (connection (exchange-connection exchange))
-                                     (memory (request-memory (exchange-head exchange)))))
-                              (:copier nil))
+(defstruct (deferred-response (:include suspended-exchange) (:copier nil))
   "A reply that comes later."
   ;; The exchange whose reply DEFERRED-RESPONSE is.
   (exchange nil :read-only t)
@@ -462,9 +451,23 @@ unless it is over."
   (shared-queue nil)
   ;; True when the answer of DEFERRED-RESPONSE is a stream without an end of its own, which ends
   ;; when its engine stops.
-  (endless-p nil)
-  ;; Any object that the application keeps for DEFERRED-RESPONSE; NIL at first.
-  (context nil))
+  (endless-p nil))
+
+(defun defer-response (constructor exchange seconds on-leaving &rest slots)
+  "Makes a DEFERRED-RESPONSE that of EXCHANGE, and returns it.  Its deadline is in SECONDS, a real,
+NIL for none, or :DEFAULT for what the limits say.  CONSTRUCTOR, a function, makes it with SLOTS
+besides."
+  (setf (exchange-deferred-response exchange)
+        (apply constructor
+               :application (exchange-application exchange) :engine (exchange-engine exchange)
+               :connection (exchange-connection exchange) :exchange exchange
+               :memory (request-memory (exchange-head exchange))
+               :on-leaving on-leaving
+               :end (end-after (if (eq :default seconds)
+                                   (limits-reply-seconds
+                                    (application-limits (exchange-application exchange)))
+                                   seconds))
+               slots)))
 
 (defgeneric send-deferred-response (application deferred-response answer)
   (:documentation "Has APPLICATION send the reply of DEFERRED-RESPONSE.  ANSWER is the one that was

@@ -51,25 +51,11 @@ or NIL for never."
                   :ping-seconds (and frames-p ping-seconds) :frames-p frames-p :strings-p nil
                   :constructor #'%make-program-socket))
 
-(defun begin-to-speak (socket http)
-  "Makes SOCKET the suspended exchange of HTTP, whose request the current thread serves.  From now
-on, output of the program is sent at once."
-  (setf (http-suspended-exchange http) socket)
-  (begin-shared-queue (websocket-shared-queue socket) (http-io http)))
-
 (defun farewell-said-p (socket)
   "True when a close frame of SOCKET was sent or received."
   (/= +abnormal-end+ (websocket-code socket)))
 
 ;;; Calling the program
-
-(defun call-program (socket function)
-  "Calls FUNCTION, of a program, without arguments.  A failure ends SOCKET, but not one because the
-client of SOCKET has left: the program is told of that."
-  (multiple-value-bind (condition backtrace) (call-catching function)
-    (unless (or (null condition)
-                (and (typep condition 'client-left) (eq socket (client-left-source condition))))
-      (fail-websocket socket condition backtrace))))
 
 (defun call-reader (socket octets)
   "Calls the function of the program of SOCKET with OCTETS, if it still wants any."
@@ -77,7 +63,7 @@ client of SOCKET has left: the program is told of that."
     (when (and reader
                (not (program-socket-finished-p socket))
                (not (websocket-failed-p socket)))
-      (call-program socket (lambda () (funcall reader octets :start 0 :end (length octets)))))))
+      (call-for-websocket socket nil reader octets :start 0 :end (length octets)))))
 
 (defun tell-of-close (socket)
   "Calls the function of the program of SOCKET with a close frame."
@@ -88,7 +74,7 @@ client of SOCKET has left: the program is told of that."
   "Calls the functions of SOCKET that are due, unless a thread, perhaps this one, does so already.
 True if there were any."
   (flet ((next ()
-           (with-websocket (socket)
+           (with-lock-briefly ((websocket-lock socket))
              (unless (program-socket-calling-p socket)
                (let* ((shared-queue (websocket-shared-queue socket))
                       (function (cond ((and (program-socket-written socket)
@@ -101,7 +87,7 @@ True if there were any."
                  function)))))
     (loop for function = (next)
           while function
-          do (unwind-protect (call-program socket function)
+          do (unwind-protect (call-for-websocket socket nil function)
                (setf (program-socket-calling-p socket) nil))
           count t into count
           finally (return (plusp count)))))
@@ -112,7 +98,7 @@ True if there were any."
   "Puts OCTETS, which must not change any more, into the queue of SOCKET.  CALLBACK, a function or
 NIL, is called when they were sent.  Returns the same as PUT-IN-SHARED-QUEUE, or :DROPPED if a close
 frame was sent before."
-  (with-websocket (socket)
+  (with-lock-briefly ((websocket-lock socket))
     (let* ((shared-queue (websocket-shared-queue socket))
            (frames-p (websocket-decoder socket))
            (state (websocket-state socket))
@@ -157,7 +143,7 @@ this.  It waits while the queue is full, for at most the write timeout.  Signals
 (defun finish-program-socket (socket)
   "Closes SOCKET when all its output was sent.  If that had a close frame, waits for the answer of
 the client, but for at most *CLOSING-SECONDS*.  The program is not called any more."
-  (with-websocket (socket)
+  (with-lock-briefly ((websocket-lock socket))
     (setf (program-socket-finished-p socket) t)
     (unless (eq :closing (websocket-state socket))
       (close-shared-queue (websocket-shared-queue socket))))
@@ -176,7 +162,7 @@ order, one call at a time.  With NIL, input stays in the system."
   (call-reader socket (if kind (frame-of kind value 0) value)))
 
 (defmethod note-close ((socket program-socket) code reason)
-  (with-websocket (socket)
+  (with-lock-briefly ((websocket-lock socket))
     (step-websocket socket :receive-close)
     (note-code socket code reason))
   (tell-of-close socket)

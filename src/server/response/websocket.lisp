@@ -79,12 +79,6 @@ counts as gone; NIL for never."
                              (make-room-in-heap (* 2 octets)))))))
     socket))
 
-(defmacro with-websocket ((socket) &body body)
-  "Evaluates BODY, which is short and does not wait, while no other thread uses the state of
-SOCKET."
-  `(with-lock-briefly ((websocket-lock ,socket))
-     ,@body))
-
 (defun step-websocket (socket step)
   "Applies STEP to the state of SOCKET, and returns the new state.  The caller holds the lock."
   (setf (websocket-state socket) (next-websocket-state (websocket-state socket) step)))
@@ -99,7 +93,7 @@ SOCKET."
 (defun put-in-websocket (socket frame)
   "Puts FRAME, octets that must not change any more, into the shared queue of SOCKET.  Returns the
 same as PUT-IN-SHARED-QUEUE."
-  (with-websocket (socket)
+  (with-lock-briefly ((websocket-lock socket))
     (if (sending-p (websocket-state socket))
         (put-in-shared-queue (websocket-shared-queue socket) frame)
         :over)))
@@ -125,7 +119,7 @@ holds the lock."
 
 (defun end-websocket (socket)
   "Notes that the TCP connection of SOCKET has ended, or will end."
-  (with-websocket (socket) (step-websocket socket :end))
+  (with-lock-briefly ((websocket-lock socket)) (step-websocket socket :end))
   (when (shared-queue-begun-p (websocket-shared-queue socket))
     (end-queue (shared-queue-queue (websocket-shared-queue socket))))
   (end-shared-queue (websocket-shared-queue socket)))
@@ -134,7 +128,7 @@ holds the lock."
   "Sends SOCKET a close frame with CODE and REASON, unless one was sent.  True when it does.
 Signals an error where either must not be in a close frame."
   (let ((frame (encode-close code reason)))
-    (when (with-websocket (socket)
+    (when (with-lock-briefly ((websocket-lock socket))
             (when (sending-p (websocket-state socket))
               (put-close socket frame)
               (note-code socket code reason)
@@ -203,10 +197,12 @@ may have come."
                       (close-shared-queue (websocket-shared-queue socket)))
                   (return nil)))))))
 
-(defmethod reads-on-p ((socket websocket))
-  (and (receiving-p (websocket-state socket))
-       (websocket-on-message socket)
-       (not (shared-queue-shut-p (websocket-shared-queue socket)))))
+(defun reads-on-p (suspended-exchange)
+  "True when SUSPENDED-EXCHANGE takes input."
+  (and (websocket-p suspended-exchange)
+       (receiving-p (websocket-state suspended-exchange))
+       (websocket-on-message suspended-exchange)
+       (not (shared-queue-shut-p (websocket-shared-queue suspended-exchange)))))
 
 (defgeneric hand-over (socket kind value)
   (:documentation "Handles a message or control frame of SOCKET, of KIND and VALUE as DECODE-MESSAGE
@@ -217,8 +213,7 @@ returns them; for a KIND of NIL, octets of another protocol.")
       ((:text :binary)
        (when (sending-p (websocket-state socket))
          (call-for-websocket socket (if (eq :text kind) "ON-TEXT" "ON-BINARY")
-                             (lambda ()
-                               (funcall (websocket-on-message socket) socket kind value))))))))
+                             (websocket-on-message socket) socket kind value))))))
 
 (defgeneric note-close (socket code reason)
   (:documentation "Handles a close frame for SOCKET with CODE and REASON.")
@@ -248,7 +243,7 @@ returns them; for a KIND of NIL, octets of another protocol.")
 (defun end-messages (socket step code reason answer)
   "Applies STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, to SOCKET; a close frame that is
 owed has ANSWER."
-  (with-websocket (socket)
+  (with-lock-briefly ((websocket-lock socket))
     (when (eq :open (websocket-state socket))
       (setf (websocket-code socket) code
             (websocket-reason socket) reason))
@@ -257,20 +252,23 @@ owed has ANSWER."
         (put-close socket (encode-close code answer))
         (close-shared-queue (websocket-shared-queue socket)))))
 
-(defun call-for-websocket (socket callback function)
-  "Calls FUNCTION, which calls the function of a program that it knows as CALLBACK, a string.  A
-failure ends SOCKET."
-  (multiple-value-bind (condition backtrace) (call-catching function)
-    (when condition
+(defun call-for-websocket (socket callback function &rest arguments)
+  "Calls FUNCTION, of a program, which knows it as CALLBACK, a string or NIL, with ARGUMENTS.  A
+failure ends SOCKET, but not one because the client of SOCKET has left: the program is told of
+that."
+  (multiple-value-bind (condition backtrace)
+      (call-catching (lambda () (apply function arguments)))
+    (unless (or (null condition)
+                (and (typep condition 'client-left) (eq socket (client-left-source condition))))
       (fail-websocket socket condition backtrace callback))))
 
-(defun fail-websocket (socket condition backtrace
-                       &optional (callback "What speaks over the connection"))
-  "Ends SOCKET because CALLBACK, a string, has failed with CONDITION, which has BACKTRACE, a string
-or NIL."
+(defun fail-websocket (socket condition backtrace &optional callback)
+  "Ends SOCKET because CALLBACK, a string or NIL, has failed with CONDITION, which has BACKTRACE, a
+string or NIL."
   (log-message (suspended-exchange-engine socket) :error *error-control*
                (message-text "~A of ~A failed: ~A"
-                             (list callback (websocket-request socket) condition) #'report-text)
+                             (list (or callback "What speaks over the connection")
+                                   (websocket-request socket) condition) #'report-text)
                backtrace
                condition)               ; not in the text; its type counts for the throttle
   (count-failure (suspended-exchange-engine socket))
@@ -323,13 +321,11 @@ by then was read."
   (say-farewell socket)
   (end-websocket socket)
   (drop-incomplete-message socket)
-  (let ((function (with-websocket (socket)
+  (let ((function (with-lock-briefly ((websocket-lock socket))
                     (shiftf (websocket-on-close socket) nil))))
     (when function
       (call-for-websocket socket "ON-CLOSE"
-                          (lambda ()
-                            (funcall function socket
-                                     (websocket-code socket) (websocket-reason socket)))))))
+                          function socket (websocket-code socket) (websocket-reason socket)))))
 
 (defun drop-incomplete-message (socket)
   "Drops what has come of a message of SOCKET, which the caller owns and ends, and releases its
