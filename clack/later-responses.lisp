@@ -149,16 +149,8 @@ The response may come later."
         :deferred
         (end-exchange exchange))))
 
-(defmethod end-stream ((server clack-server) deferred-response shared-queue)
-  (let ((exchange (deferred-response-exchange deferred-response)))
-    (with-reply (end)
-      (when (eq :chunked (written-framing shared-queue))
-        (encode-octets end *last-chunk*))
-      (send-reply (http-io (exchange-http exchange)) end))
-    (note-event exchange (if (member (shared-queue-announced shared-queue) '(nil 0))
-                             :reply-end
-                             :reply-cut))
-    (end-exchange exchange)))
+(defmethod end-stream ((server clack-server) deferred-response)
+  (end-exchange (deferred-response-exchange deferred-response)))
 
 (defmethod drop-deferred ((server clack-server) deferred-response)
   (note-served (deferred-response-exchange deferred-response)))

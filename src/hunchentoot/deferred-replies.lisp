@@ -213,9 +213,7 @@ a condition and a backtrace."
     (flet ((go-on ()
              (call-with-reply-context reply function)
              (cond ((deferred-response-shared-queue reply)
-                    ;; A stream, whose end is still to come.
-                    (setf (deferred-reply-stream reply) *hunchentoot-stream*)
-                    :deferred)
+                    :deferred)          ; a stream, whose end is still to come
                    (t
                     (end-context reply)
                     (conclude-exchange acceptor exchange)))))
@@ -236,11 +234,9 @@ a condition and a backtrace."
                          (send-result hunchentoot:*acceptor* hunchentoot:*request*
                                       content condition nil))))))
 
-(defmethod end-stream ((taskmaster recycling-taskmaster) reply shared-queue)
+(defmethod end-stream ((taskmaster recycling-taskmaster) reply)
   (call-resuming reply
                  (lambda ()
-                   (when (typep *hunchentoot-stream* 'reply-stream)
-                     (note-sent-beside *hunchentoot-stream* shared-queue))
                    ;; The head was sent by another call, in another dynamic context.
                    (when (exchange-kept-p *exchange*)
                      (setf *finish-processing-socket* nil)))))

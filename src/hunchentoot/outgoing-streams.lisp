@@ -45,6 +45,7 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
   (let ((framing (outgoing-stream-framing stream)))
     (flet ((end-with-head ()            ; no content follows
              (setf (deferred-response-shared-queue deferred-response) nil)
+             (note-event *exchange* :reply-end)
              (end-shared-queue stream)))
       (handler-case
           (progn
@@ -57,8 +58,9 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
               (error 'reply-failed
                      :reason "Its status or length was changed after START-STREAM."))
             (unwind-protect             ; HEAD requests are left by a throw
-                 (start-streaming hunchentoot:*acceptor* hunchentoot:*request*
-                                  (hunchentoot:return-code*))
+                 (let ((*hunchentoot-stream* *hunchentoot-stream*)) ; nothing is written to it
+                   (start-streaming hunchentoot:*acceptor* hunchentoot:*request*
+                                    (hunchentoot:return-code*)))
               (when (eq :none framing)
                 (end-with-head)))
             (push-output (http-io (exchange-http *exchange*))))

@@ -239,7 +239,7 @@ content.  Leaves the handler by a throw if the method is HEAD."
           (encode-reply-head reply status))
         (whole-or-broken (io)
           (begin-reply acceptor status)
-          (write-encoded io reply)))
+          (write-with-backpressure io (output-octets reply) 0 (output-fill reply))))
       (if (eql status hunchentoot:+http-switching-protocols+)
           (let-program-talk-on request)
           (setf *hunchentoot-stream* (make-instance 'reply-stream :io io :framing framing

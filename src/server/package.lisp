@@ -74,8 +74,8 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; replies, files, and what handlers stream
    #:with-reply #:send-reply #:end-exchange #:settle-reply-connection #:content-wanted-p
    #:*retry-seconds* #:send-busy #:answer-with-file #:append-file #:time-of-file #:reply-stream
-   #:note-sent-beside #:framed #:framing-of-stream #:reply-stream-inner
-   #:write-encoded #:push-output #:end-reply #:whole-or-broken
+   #:framed #:framing-of-stream #:reply-stream-inner
+   #:push-output #:end-reply #:whole-or-broken
    ;; logs: what is told seldom, and lines
    #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now
    #:local-now #:client-text #:report-text #:condition-text #:message-text #:message-line

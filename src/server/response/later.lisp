@@ -475,9 +475,9 @@ given, or :EXPIRED when none has come in time.  Does not wait.  Returns an outco
 :DEFERRED when ANSWER is a SHARED-QUEUE, whose head was written.  Where no content follows that,
 APPLICATION takes it from DEFERRED-RESPONSE."))
 
-(defgeneric end-stream (application deferred-response shared-queue)
-  (:documentation "Has APPLICATION end the reply of DEFERRED-RESPONSE, a stream whose SHARED-QUEUE
-was sent wholly.  Returns an outcome as SERVE does."))
+(defgeneric end-stream (application deferred-response)
+  (:documentation "Has APPLICATION end the exchange of DEFERRED-RESPONSE, a stream that was sent
+wholly.  Returns an outcome as SERVE does."))
 
 (defgeneric drop-deferred (application deferred-response)
   (:documentation "Has APPLICATION release its state for DEFERRED-RESPONSE, whose connection is
@@ -634,9 +634,17 @@ true if the client has left."
              (setf (connection-deadline (suspended-exchange-connection deferred-response)) nil)
              :deferred)
             (t
+             (when (eq :chunked (shared-queue-framing shared-queue))
+               (check-sent (http-io http)
+                           (write-to-queue (shared-queue-queue shared-queue)
+                                           *last-chunk* 0 (length *last-chunk*))))
+             (note-event (deferred-response-exchange deferred-response)
+                         (if (member (shared-queue-announced shared-queue) '(nil 0))
+                             :reply-end
+                             :reply-cut))
              (setf (http-suspended-exchange http) nil
                    (deferred-response-shared-queue deferred-response) nil)
              (end-shared-queue shared-queue)
              (unwind-protect (end-stream (suspended-exchange-application deferred-response)
-                                         deferred-response shared-queue)
+                                         deferred-response)
                (finish-deferred-response deferred-response)))))))

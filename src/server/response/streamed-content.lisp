@@ -41,11 +41,6 @@ allowed (RFC 9112, section 6)."
   "OCTETS, which must not change any more, in the form that FRAMING, of a REPLY-STREAM, requires."
   (if (eq :chunked framing) (chunk-of octets) octets))
 
-(defun write-encoded (io output)
-  "Writes the octets of OUTPUT, which are of no use in part, to IO, with backpressure."
-  (whole-or-broken (io)
-    (write-with-backpressure io (output-octets output) 0 (output-fill output))))
-
 (defun write-chunked (stream octets start end)
   "Writes OCTETS from START to END to STREAM in chunks."
   (let ((io (stream-io stream)))
@@ -97,12 +92,6 @@ allowed (RFC 9112, section 6)."
 
 ;;; The end
 
-(defun note-sent-beside (stream shared-queue)
-  "Notes that content of STREAM, a REPLY-STREAM, was sent from SHARED-QUEUE: sets the rest of the
-announced length."
-  (when (shared-queue-announced shared-queue)
-    (setf (reply-stream-framing stream) (shared-queue-announced shared-queue))))
-
 (defun end-reply (stream)
   "Ends the content of STREAM, a REPLY-STREAM, if it has not ended yet.  Octets that the peer does
 not take now are queued.  True when the content has its announced length."
@@ -110,9 +99,8 @@ not take now are queued.  True when the content has its announced length."
         (framing (shiftf (reply-stream-framing stream) nil)))
     (when (and framing (io-open-p io))
       (when (eq :chunked framing)
-        (with-reply (end)
-          (encode-octets end *last-chunk*)
-          (write-encoded io end)))
+        (whole-or-broken (io)
+          (write-with-backpressure io *last-chunk* 0 (length *last-chunk*))))
       (push-output io))
     (not (typep framing '(integer 1)))))
 
