@@ -308,9 +308,9 @@ AT-ONCE-P.  HEAD is its head, or NIL where that has not come whole."
                     (known-request-line (or (io-input io) (make-octets 0))
                                         (io-start io) (io-end io)
                                         (application-limits application))))
-              (if at-once-p
-                  (send-refusal-at-once io refusal)
-                  (send-refusal io refusal (and head (eq :head (head-method head))))))
+              (unless at-once-p
+                (send-output io))       ; what was written before
+              (send-refusal io refusal (and head (eq :head (head-method head)))))
           (descriptor-broken () nil))))) ; the client is gone
 
 (defmethod give-notice ((application http-service) connection)

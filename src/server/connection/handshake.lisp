@@ -63,7 +63,7 @@ any other error is logged as that, too."
            (let ((refusal (make-refusal :plain-http-to-tls)))
              (note-rejected application http refusal)
              (setf (send-queue-sender (io-queue (http-base http))) nil) ; no TLS
-             (send-refusal-at-once (http-base http) refusal))))
+             (send-refusal (http-base http) refusal))))
        :end))))
 
 (defconstant +behind-sentinel+ 1000

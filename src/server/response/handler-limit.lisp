@@ -81,8 +81,8 @@ handler's reply is not to be sent."
           (let ((refusal (make-refusal :handler-timeout)))
             (note-rejected-head application http refusal head)
             (setf (exchange-status exchange) (protocol-error-status refusal))
-            (handler-case (send-refusal-at-once (http-io http) refusal
-                                                (eq :head (head-method head)))
+            (handler-case (send-refusal (http-io http) refusal
+                                        (eq :head (head-method head)))
               (stream-error () nil)))) ; the client is gone
         (count-late engine :handler)
         (wake-from-client engine connection :io)

@@ -39,17 +39,12 @@ PROTOCOL-ERROR; without content if HEAD-ONLY-P."
     (unless head-only-p
       (encode-string reply text :latin-1))))
 
-(defun send-refusal-at-once (io refusal &optional head-only-p)
+(defun send-refusal (io refusal &optional head-only-p)
   "Answers the peer of IO with REFUSAL, a PROTOCOL-ERROR; sends no content if HEAD-ONLY-P.  The
 thread need not own the connection.  True when it is sent, or queued."
   (with-reply (reply)
     (encode-refusal reply refusal head-only-p)
     (null (write-to-queue (io-queue io) (output-octets reply) 0 (output-fill reply) t))))
-
-(defun send-refusal (io refusal &optional head-only-p)
-  "Like SEND-REFUSAL-AT-ONCE, after octets that were written before, in the owner's thread."
-  (send-output io)
-  (send-refusal-at-once io refusal head-only-p))
 
 (defun send-continue (io)
   "Asks the peer of IO for the content that it holds back (RFC 9110, section 10.1.1)."
