@@ -89,7 +89,8 @@ sent by itself.  Signals an error when the file has become shorter."
   "Calls SEND for the request HEAD, which a program answers with STATUS and the file PATHNAME, or,
 with SIBLINGS-P, with a compressed sibling of it.  TAG is the program's own entity tag, or NIL.
 SEND takes the status; a FILE-PART, or NIL where no content is to be sent; and a plist of headers
-with values (RFC 9110, sections 13 and 14).  NIL where there is no readable regular file."
+with values (RFC 9110, sections 13 and 14).  NIL where there is no readable regular file, or this
+Lisp does not send files."
   (flet ((answer (pathname coding)
            (call-with-file
             pathname
@@ -125,9 +126,10 @@ with values (RFC 9110, sections 13 and 14).  NIL where there is no readable regu
                          (funcall send 416 nil
                                   (list* :content-range (format nil "bytes */~D" size)
                                          facts))))))))))
-    (multiple-value-bind (sibling coding) (and siblings-p (coded-sibling pathname head))
-      (or (and sibling (answer sibling coding))
-          (answer pathname nil)))))
+    (when (readiness-supported-p)
+      (multiple-value-bind (sibling coding) (and siblings-p (coded-sibling pathname head))
+        (or (and sibling (answer sibling coding))
+            (answer pathname nil))))))
 
 ;;; Siblings
 
