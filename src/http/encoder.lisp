@@ -57,7 +57,7 @@ returns their end, which becomes the fill."
 ;;; Octets
 
 (declaim (ftype (function (octets index octets index index) index) put-octets)
-         (ftype (function (octets index content-size (member 10 16)) index) put-number)
+         (ftype (function (octets index content-size) index) put-number)
          (ftype (function (octets index text index) (or null index)) put-codes)
          (ftype (function (text index) index) utf-8-size)
          (ftype (function (octets index index text) (or null index)) put-utf-8))
@@ -76,25 +76,22 @@ returns their end, which becomes the fill."
         (aref target (1+ position)) 10)
   (the index (+ position 2)))
 
-(defun put-number (target position number radix)
-  "Puts the digits of NUMBER in RADIX, 10 or 16, into TARGET at POSITION."
+(defun put-number (target position number)
+  "Puts the decimal digits of NUMBER into TARGET at POSITION."
   (declare (type octets target) (type index position) (type content-size number)
            #.*hot-policy*)
-  (macrolet ((put (radix)
-               `(let ((end (+ position
-                              (loop for rest of-type content-size = number
-                                      then (floor rest ,radix)
-                                    count t of-type (integer 0 60)
-                                    while (>= rest ,radix)))))
-                  (declare (type index end))
-                  (loop with i of-type index = end
-                        do (multiple-value-bind (rest digit) (floor number ,radix)
-                             (decf i)
-                             (setf (aref target i) (if (< digit 10) (+ 48 digit) (+ 87 digit))
-                                   number rest))
-                        until (zerop number))
-                  end)))
-    (if (= radix 10) (put 10) (put 16))))
+  (let ((end (+ position
+                (loop for rest of-type content-size = number then (floor rest 10)
+                      count t of-type (integer 0 60)
+                      while (>= rest 10)))))
+    (declare (type index end))
+    (loop with i of-type index = end
+          do (multiple-value-bind (rest digit) (floor number 10)
+               (decf i)
+               (setf (aref target i) (+ 48 digit)
+                     number rest))
+          until (zerop number))
+    end))
 
 (defun encode-by (output count function)
   "Appends COUNT octets, an integer, that FUNCTION writes to OUTPUT.  FUNCTION gets a vector of
@@ -132,7 +129,7 @@ returns NIL, and the caller sends them after OUTPUT."
   "Appends the decimal digits of NUMBER, a CONTENT-SIZE, to OUTPUT."
   (declare (type output output) (type content-size number) #.*plain-policy*)
   (append-to (output octets position 19)
-    (put-number octets position number 10))
+    (put-number octets position number))
   (values))
 
 ;;; Strings.  RFC 3629, section 3, excludes surrogates.  In some Lisps strings are UTF-16, so a
@@ -401,7 +398,7 @@ sent (RFC 9110, sections 5.1 and 5.5)."
                              (aref octets (1+ end)) +space+)
                        (+ 2 end))))
                (end (if (integerp sendable)
-                        (put-number octets value-start sendable 10)
+                        (put-number octets value-start sendable)
                         (put value-start sendable +value+))))
           (setf (output-fill output) (put-line-end octets end))))))
   (values))
@@ -469,48 +466,26 @@ nothing if it signals INVALID-HEADER (RFC 9112, sections 4 and 5)."
 (defparameter *last-chunk* (coerce '(48 13 10 13 10) 'octets)
   "The end of a chunked body: the chunk of size 0, and no trailer field (RFC 9112, section 7.1).")
 
-;;; A chunk that grows in place: its size is known only after its last octet is written.
-;;;
-;;;   start               end
-;;;   size CR LF octets CR LF         RFC 9112, section 7.1
-;;;
-;;; Invariant: the chunk is complete and can be sent at any time, except while the caller writes
-;;; octets into it.
-
-(declaim (inline size-line-length))
-(defun size-line-length (size)
-  "The number of octets of the line with SIZE."
-  (declare (type content-size size))
-  (+ 2 (ceiling (integer-length size) 4)))
-
-(defun chunk-room (size room)
-  "The number of octets that can be added to the chunk of SIZE octets, 0 for none yet, if all of it,
-with its size line and its end, has to fit into ROOM octets."
-  (declare (type index size room) #.*plain-policy*)
-  (max 0 (- room (size-line-length room) size 2)))
-
-(defun lengthen-chunk (octets start size count)
-  "Lengthens the chunk of SIZE octets, 0 for none yet, that begins at START of OCTETS, by COUNT
-octets, at least 1.  Returns the position where the caller has to write the new octets, and the end
-of the chunk.  Signals an error if OCTETS has no room for the chunk; see CHUNK-ROOM."
-  (declare (type octets octets) (type index start size count) #.*plain-policy*)
-  (let* ((grown (+ size count))
-         (former (+ start (size-line-length size)))
-         (first (+ start (size-line-length grown)))
-         (last (+ first grown)))
-    (check-range octets start (+ last 2))
-    (unless (or (zerop size) (= first former)) ; the line got longer
-      (replace octets octets :start1 first :start2 former :end2 (+ former size)))
-    (put-line-end octets (put-number octets start grown 16))
-    (values (+ first size) (put-line-end octets last))))
+(defun frame-chunk (octets start digits end)
+  "Makes a chunk of OCTETS from START on: with its size in so many DIGITS, and its data up to END.
+Returns the end of the chunk."
+  (declare (type octets octets) (type index start digits end) #.*plain-policy*)
+  (check-range octets start (+ end 2))
+  (let ((size (- end start digits 2)))
+    (loop for i from (+ start digits -1) downto start
+          do (setf (aref octets i) (char-code (char "0123456789abcdef" (ldb (byte 4 0) size)))
+                   size (ash size -4))))
+  (put-line-end octets (+ start digits))
+  (put-line-end octets end))
 
 (defun chunk-of (octets)
   "A fresh vector of octets: a chunk with OCTETS, at least one, as its data (RFC 9112, section
 7.1)."
-  (declare (type octets octets) #.*plain-policy*)
   (let* ((size (length octets))
-         (chunk (make-octets (+ (size-line-length size) size 2))))
-    (replace chunk octets :start1 (lengthen-chunk chunk 0 0 size))
+         (digits (ceiling (integer-length size) 4))
+         (chunk (make-octets (+ digits 2 size 2))))
+    (replace chunk octets :start1 (+ digits 2))
+    (frame-chunk chunk 0 digits (+ digits 2 size))
     chunk))
 
 ;;; Server-sent events: the format text/event-stream (HTML Living Standard, section 9.2).

@@ -52,7 +52,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:encoded-length #:encode-string #:encode-decimal
    #:utf-8-octets #:encode-event #:encode-comment #:malformed-event
    #:*last-chunk*
-   #:chunk-room #:lengthen-chunk #:chunk-of
+   #:frame-chunk #:chunk-of
    #:reason-phrase #:media-type-of-file #:body-allowed-p #:imf-fixdate #:rendered-second
    ;; lists and words in header fields
    #:list-elements #:token-p

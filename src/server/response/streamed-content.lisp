@@ -18,10 +18,8 @@
   ((inner :initarg :inner :reader reply-stream-inner
           :documentation "The stream of the connection.")
    (framing :initarg :framing :accessor reply-stream-framing)
-   ;; The last chunk in the output buffer: where it begins, its number of octets, and where it ends.
-   ;; If the buffer ends elsewhere, that chunk was sent.
+   ;; The bounds of the last chunk in the output buffer.  If that ends elsewhere, it was sent.
    (chunk-start :initform 0 :accessor chunk-start)
-   (chunk-size :initform 0 :accessor chunk-size)
    (chunk-end :initform 0 :accessor chunk-end))
   (:documentation "A stream for the octets of the content of one reply."))
 
@@ -43,26 +41,24 @@ allowed (RFC 9112, section 6)."
 
 (defun write-chunked (stream octets start end)
   "Writes OCTETS from START to END to STREAM in chunks."
-  (let ((io (stream-io stream)))
+  (let ((io (stream-io stream))
+        (digits 4))                     ; enough for a whole buffer
     (check-range octets start end)
     (loop while (< start end)
           do (let* ((buffer (output-buffer io))
                     (fill (io-fill io))
-                    (last-p (and (plusp fill) (= fill (the index (chunk-end stream)))))
-                    (first (if last-p (chunk-start stream) fill))
-                    (size (if last-p (chunk-size stream) 0))
-                    (count (min (- end start) (chunk-room size (- (length buffer) first)))))
-               (declare (type index fill first size count))
-               (if (zerop count)
-                   (empty-output io)
-                   (multiple-value-bind (position chunk-end)
-                       (lengthen-chunk buffer first size count)
-                     (replace buffer octets :start1 position :start2 start :end2 (+ start count))
-                     (setf (chunk-start stream) first
-                           (chunk-size stream) (+ size count)
-                           (chunk-end stream) chunk-end
-                           (io-fill io) chunk-end)
-                     (incf start count)))))))
+                    (grows-p (and (plusp fill) (= fill (the index (chunk-end stream)))))
+                    (first (if grows-p (chunk-start stream) fill))
+                    (position (if grows-p (- fill 2) (+ fill digits 2)))
+                    (count (min (- end start) (- (length buffer) position 2))))
+               (declare (type index fill first position) (type fixnum count))
+               (cond ((plusp count)
+                      (replace buffer octets :start1 position :start2 start :end2 (+ start count))
+                      (setf (io-fill io) (frame-chunk buffer first digits (+ position count))
+                            (chunk-start stream) first
+                            (chunk-end stream) (io-fill io))
+                      (incf start count))
+                     (t (empty-output io)))))))
 
 (defmethod trivial-gray-streams:stream-write-sequence
     ((stream reply-stream) sequence start end &key)
