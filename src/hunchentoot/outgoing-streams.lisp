@@ -61,9 +61,9 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
                  (let ((*hunchentoot-stream* *hunchentoot-stream*)) ; nothing is written to it
                    (start-streaming hunchentoot:*acceptor* hunchentoot:*request*
                                     (hunchentoot:return-code*)))
+              (push-output (http-io (exchange-http *exchange*)))
               (when (eq :none framing)
-                (end-with-head)))
-            (push-output (http-io (exchange-http *exchange*))))
+                (end-with-head))))
         ((or invalid-header reply-failed) (condition)
           (end-with-head)
           (report-error hunchentoot:*acceptor* hunchentoot:*request* condition nil))))))

@@ -325,9 +325,8 @@ into logs, nor into the error page of another client."
                (push-output io)))
             (t
              (let ((stream (without-reply *hunchentoot-stream*)))
-               (if (typep stream 'descriptor-stream)
-                   (push-output io)
-                   (finish-output stream))
+               (unless (flushed-p io stream)
+                 (finish-output stream))
                ;; If a program has put a stream around the reply's, its method has removed it.
                (setf *hunchentoot-stream*
                      (without-reply (hunchentoot:reset-connection-stream acceptor stream))))

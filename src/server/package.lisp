@@ -19,7 +19,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:content-too-long #:call-with-worker-buffers #:descriptor-stream #:stream-io
    ;; buffered connections, and streams of the Lisp's own beside them
    #:io-tls-handle #:encrypted-stream
-   #:io-open-p #:io-descriptor #:io-talked-on-p #:*high-water-mark*
+   #:io-open-p #:io-descriptor #:io-talked-on-p #:flushed-p #:*high-water-mark*
    #:write-with-backpressure #:lent-open-p #:stream-timeout #:descriptor-broken
    ;; applications
    #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine #:respond

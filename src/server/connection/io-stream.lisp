@@ -79,6 +79,13 @@ together could fill the heap."
         do (await-peer io :output)
            (flush-io io)))
 
+(defun flushed-p (io stream)
+  "True when no octets that were written to STREAM, the stream of IO or one made of that, still wait
+in a buffer.  Octets in the queue may wait: the engine sends them."
+  (and (zerop (io-fill io))
+       (or (eq stream (io-stream io))
+           (io-unsent io))))
+
 (defun output-buffer (io)
   "The output buffer of IO, which may be full."
   (or (io-output io)
