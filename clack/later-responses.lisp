@@ -27,10 +27,6 @@
   (headers nil :read-only t)
   (said nil :read-only t))
 
-(defun within-function-p (deferred-response)
-  "True when the current thread is in the call of the function that is to answer DEFERRED-RESPONSE."
-  (eq (bt:current-thread) (deferred-response-owner deferred-response)))
-
 ;;; Sending, in the thread that owns the connection
 
 (defun send-answer (deferred-response answer)
@@ -79,7 +75,7 @@ It closes WRITTEN if CLOSE; pieces that were written are still sent."
   "Answers DEFERRED-RESPONSE with RESPONSE.  Returns a writer if that has no body, else NIL.
 Signals REPLY-ALREADY-SENT."
   (check-response response)
-  (let* ((within-p (within-function-p deferred-response))
+  (let* ((within-p (eq (bt:current-thread) (deferred-response-owner deferred-response)))
          (exchange (deferred-response-exchange deferred-response))
          (head (exchange-head exchange))
          (written nil))

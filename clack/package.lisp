@@ -14,7 +14,7 @@
            #:request-timed-out-p #:call-when-timed-out
            ;; conditions
            #:recycling-error #:client-left #:reply-already-sent #:cannot-defer
-           #:content-too-long #:content-left #:protocol-error #:invalid-header
+           #:content-too-long #:content-left #:invalid-header
            #:make-metrics-middleware #:make-stats-middleware #:make-connections-middleware
            #:make-readiness-middleware #:make-liveness-middleware
            #:make-live-page-middleware

@@ -4,7 +4,6 @@
 ;;;; application, and the end.
 ;;;;
 ;;;;   the condition tells that                   and the client gets, if the response has not begun
-;;;;   the content is refused (PROTOCOL-ERROR)    the status of the refusal
 ;;;;   the client is gone or too slow             nothing
 ;;;;   the application failed (any other)         500; with :DEBUG, the debugger runs first
 ;;;;
@@ -90,25 +89,18 @@ Replaced as a whole.")
                 (eq source (exchange-deferred-response exchange))))))))
 
 (defun send-failure (exchange condition backtrace)
-  "Answers the request of EXCHANGE after CONDITION: by the status of a refusal of its content, or by
-500, and logs the failure of the application with BACKTRACE.  Cuts a response that has begun."
-  (let ((refusal-p (typep condition 'protocol-error))
-        (io (http-io (exchange-http exchange))))
-    (if refusal-p
-        (progn (setf (exchange-kept-p exchange) nil)
-               (count-as (protocol-error-status condition) (exchange-application exchange)))
-        (let ((*exchange* exchange))
-          (tell (exchange-application exchange) :error *error-control* condition backtrace)))
+  "Logs the failure of the application, CONDITION with BACKTRACE, and answers the request of
+EXCHANGE with 500.  Cuts a response that has begun."
+  (let ((io (http-io (exchange-http exchange)))
+        (*exchange* exchange))
+    (tell (exchange-application exchange) :error *error-control* condition backtrace)
     (cond ((exchange-output exchange)
            (note-event exchange :reply-cut)
            (when (io-open-p io)
              (push-output io)))
           (t
            (begin-limited-reply exchange)
-           (if refusal-p
-               (send-text exchange
-                          (protocol-error-status condition) (protocol-error-reason condition))
-               (send-text exchange 500 "Internal Server Error"))))))
+           (send-text exchange 500 "Internal Server Error")))))
 
 ;;; The request
 
@@ -116,21 +108,19 @@ Replaced as a whole.")
   (let ((*exchange* exchange)
         (content (take-content exchange)))
     (labels ((blameless-p (condition)
-               (or (typep condition 'protocol-error)
-                   (client-gone-p condition exchange)))
+               (client-gone-p condition exchange))
              (debug (condition)
                (unless (or (not (slot-value server 'debug)) (blameless-p condition))
                  (with-simple-restart (abort "Answer 500 (Internal Server Error).")
                    (invoke-debugger condition))))
              (call-application ()
-               (unless (keywordp (head-method (exchange-head exchange))) ; the environment's are
-                 (error 'protocol-error :refusal :malformed-method :status 501
-                                        :reason "The method is not known here."))
-               (let ((response (funcall (slot-value server 'app)
-                                        (environment exchange content))))
-                 (if (functionp response)
-                     (respond-later exchange response)
-                     response)))
+               (if (keywordp (head-method (exchange-head exchange))) ; as environments have it
+                   (let ((response (funcall (slot-value server 'app)
+                                            (environment exchange content))))
+                     (if (functionp response)
+                         (respond-later exchange response)
+                         response))
+                   '(501 (:connection "close") ())))
              (answer ()
                (handler-bind ((error #'debug))
                  (let ((response (call-with-handler-limit exchange #'call-application)))

@@ -26,15 +26,11 @@ begun."
 
 (defun socket-of (exchange)
   "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call.  Signals
-PROTOCOL-ERROR if the request asks for a WebSocket and has content, which could be taken for frames;
-and CANNOT-DEFER where the connection cannot be taken over any more."
+CANNOT-DEFER where the connection cannot be taken over any more."
   (or (exchange-upgrade exchange)
       (let* ((server (exchange-application exchange))
-             (head (exchange-head exchange))
-             (upgrade (head-header head :upgrade))
+             (upgrade (head-header (exchange-head exchange) :upgrade))
              (websocket-p (and upgrade (string-equal "websocket" upgrade))))
-        (when (and websocket-p (eq exchange *exchange*) (not (eq :none (head-framing head))))
-          (error (make-refusal :content-of-handshake)))
         (unless (untouched-p exchange)
           (error 'cannot-defer
                  :reason (format nil "only the thread that calls the application can take its ~
@@ -71,23 +67,18 @@ PROGRAM-SOCKET."
 
 ;;; The protocol of CLACK.SOCKET
 
-(defun fresh-octets (octets)
-  "A copy of OCTETS, a vector that the application may change later.  Signals an error where an
-element is not an octet."
-  (unless (or (typep octets '(vector octet))
-              ;; Not every Lisp checks the elements when it copies them.
-              (every (lambda (element) (typep element 'octet)) octets))
-    (error "Only octets can be written to a connection."))
-  (replace (make-octets (length octets)) octets))
-
 (defun set-clack-socket-callback (callback exchange)
   (listen-to-program-socket (socket-of exchange) callback)
   callback)
 
-;;; Arguments are checked before the connection is taken over.
-
 (defun write-to-clack-socket (exchange octets callback)
-  (let ((octets (fresh-octets octets)))
+  "Writes a copy of OCTETS, a vector that the application may change later.  Signals an error where
+an element is not an octet, before the connection is taken over."
+  (unless (or (typep octets '(vector octet))
+              ;; Not every Lisp checks the elements when it copies them.
+              (every (lambda (element) (typep element 'octet)) octets))
+    (error "Only octets can be written to a connection."))
+  (let ((octets (replace (make-octets (length octets)) octets)))
     (write-to-program-socket (take-over exchange) octets callback)))
 
 (defun close-clack-socket (exchange)

@@ -103,8 +103,6 @@ closes the connection."))
     (:handler-timeout 503 "The server took too long to answer the request.")
     ;; RFC 9110, section 9.3.6
     (:connect-not-served 501 "This server is not a proxy, and does not serve CONNECT.")
-    ;; RFC 6455, section 4.1
-    (:content-of-handshake 400 "A request that opens a WebSocket must not have content.")
     ;; RFC 9110, section 4.2.2
     (:plain-http-to-tls 400 "A plain HTTP request was sent to a port for https.")
     ;; RFC 9110, section 4.2.1

@@ -207,18 +207,6 @@ RECYCLING-TASKMASTER."))
   (when trusted-p
     (setf (acceptor-trusted-proxies acceptor) (networks-named trusted-proxies))))
 
-(defun check-listening (acceptor)
-  "Signals HUNCHENTOOT:PARAMETER-ERROR where ACCEPTOR cannot listen as its arguments say."
-  (with-slots (listen-path listen-mode listen-fd reuse-port) acceptor
-    (cond ((not (or listen-path listen-mode listen-fd reuse-port)))
-          ((not (readiness-supported-p))
-           (hunchentoot:parameter-error
-            "LISTEN-PATH, LISTEN-MODE, LISTEN-FD and REUSE-PORT need SBCL under Linux."))
-          ((and listen-path listen-fd)
-           (hunchentoot:parameter-error "LISTEN-PATH and LISTEN-FD exclude each other."))
-          ((or listen-path listen-fd)
-           (set-acceptor-name acceptor nil 0)))))
-
 (defmethod initialize-instance :around
     ((acceptor parallel-acceptor) &rest initargs &key taskmaster)
   "Takes the place of one of Hunchentoot's own taskmasters by one of ours, since programs pass them
@@ -238,7 +226,15 @@ for their numbers."
 (defmethod initialize-instance :after
     ((acceptor parallel-acceptor) &key (parking nil parking-p))
   "Takes :PARKING for the taskmaster, so that a program need not make one for that."
-  (check-listening acceptor)
+  (with-slots (listen-path listen-mode listen-fd reuse-port) acceptor
+    (cond ((not (or listen-path listen-mode listen-fd reuse-port)))
+          ((not (readiness-supported-p))
+           (hunchentoot:parameter-error
+            "LISTEN-PATH, LISTEN-MODE, LISTEN-FD and REUSE-PORT need SBCL under Linux."))
+          ((and listen-path listen-fd)
+           (hunchentoot:parameter-error "LISTEN-PATH and LISTEN-FD exclude each other."))
+          ((or listen-path listen-fd)
+           (set-acceptor-name acceptor nil 0))))
   (when parking-p
     (setf (taskmaster-parking-p (acceptor-taskmaster acceptor)) parking)))
 
@@ -263,12 +259,6 @@ for their numbers."
             ;; Others have no such option, or have set it.
             (defer-accepts listener (or defer-accept 0))))
       (values))))
-
-(defun stop-listening (acceptor listener)
-  "Frees the port of ACCEPTOR, if that still listens on LISTENER, which may be NIL.  Otherwise
-another thread has done so, and ACCEPTOR may have been started again."
-  (when (and (take-listener acceptor listener) listener)
-    (close-listener listener)))
 
 (defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))
   "Does the work of the current worker."

@@ -13,15 +13,17 @@
   "Makes ACCEPTOR, which is not listening, listen on LISTENER."
   (setf (slot-value acceptor 'hunchentoot::listen-socket) listener))
 
-(defun take-listener (acceptor listener)
-  "If ACCEPTOR still listens on LISTENER, marks it as not listening, and, as STOP does, tells its
-connections to read no further request.  True then, for only one caller."
-  (hunchentoot::with-lock-held ((hunchentoot::acceptor-shutdown-lock acceptor))
-    (when (eq listener (acceptor-listener acceptor))
-      ;; First, since a START may follow as soon as there is no listen socket.
-      (setf (hunchentoot::acceptor-shutdown-p acceptor) t
-            (slot-value acceptor 'hunchentoot::listen-socket) nil)
-      t)))
+(defun stop-listening (acceptor listener)
+  "Frees the port of ACCEPTOR, if that still listens on LISTENER, which may be NIL, and, as STOP
+does, tells its connections to read no further request.  Otherwise another thread has done so, and
+ACCEPTOR may have been started again."
+  (when (hunchentoot::with-lock-held ((hunchentoot::acceptor-shutdown-lock acceptor))
+          (when (eq listener (acceptor-listener acceptor))
+            ;; First, since a START may follow as soon as there is no listen socket.
+            (setf (hunchentoot::acceptor-shutdown-p acceptor) t
+                  (slot-value acceptor 'hunchentoot::listen-socket) nil)
+            listener))
+    (close-listener listener)))
 
 (defun set-acceptor-name (acceptor address port)
   "Makes ADDRESS, a string or NIL, and PORT those of ACCEPTOR."
@@ -57,17 +59,10 @@ and makes a secret for sessions."
 (defvar *uri-format* hunchentoot::+utf-8+
   "The external format of a request's target, a superset of ASCII.")
 
-(defvar *for-paths* (list nil)
-  "Further arguments of URL-DECODE for a path, since 1.3.0: a plus stays.")
-
 (defparameter *plus-kept-p*
-  (handler-case (equal "+" (apply 'hunchentoot:url-decode "+" *uri-format* *for-paths*))
+  (handler-case (equal "+" (funcall 'hunchentoot:url-decode "+" *uri-format* nil))
     (error () nil))
   "True where a plus in a path stays; before 1.3.0 it is a space.")
-
-(defun url-decoded (text external-format plus-p)
-  "The string TEXT, URL-decoded in EXTERNAL-FORMAT.  A plus is a space if PLUS-P."
-  (apply 'hunchentoot:url-decode text external-format (if plus-p '() *for-paths*)))
 
 ;;; Replies
 

@@ -25,7 +25,9 @@ ASCII if ASCII-P.  A plus is a space if PLUS-P."
                        (schar decoded fill) char)
                  (incf fill)
                  (incf position))))
-    (cond ((not ascii-p) (url-decoded (text-part text start end) external-format plus-p))
+    (cond ((not ascii-p)
+           (apply 'hunchentoot:url-decode (text-part text start end) external-format
+                  (if plus-p '() '(nil)))) ; since 1.3.0
           ((= fill (length decoded)) decoded)
           (t (text-part decoded 0 fill)))))
 

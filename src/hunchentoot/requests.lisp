@@ -7,7 +7,7 @@
 ;;;;   PROCESS-CONNECTION   the program's methods around it, then ours
 ;;;;   SERVE-REQUEST        makes Hunchentoot's objects
 ;;;;   PROCESS-REQUEST      the program's methods around it, then ours: calls the handler
-;;;;   ANSWER               sends what the handler returns (reply.lisp)
+;;;;   SEND-RESULT          sends what that returns (reply.lisp)
 ;;;;   CONCLUDE-EXCHANGE    ends the reply; whether the connection is kept
 
 ;;; The call of PROCESS-CONNECTION
@@ -72,11 +72,9 @@ tells how long the request took, unless it goes on.  Returns the connection's ou
                                         (setf (connection-outcome connection) (hand-over))))
                       (when (and (exchange-access exchange) (not (deferred-p exchange)))
                         (finish-access exchange)))))
-        (cond ((and (eq :deferred result) *close-hunchentoot-stream*)
-               :deferred)
-              (t
-               (setf (http-stream http) *hunchentoot-stream*)
-               (if *close-hunchentoot-stream* result (hand-over))))))))
+        (unless (and (eq :deferred result) *close-hunchentoot-stream*)
+          (setf (http-stream http) *hunchentoot-stream*))
+        (if *close-hunchentoot-stream* result (hand-over))))))
 
 (defun call-as-request (request function keep)
   "Calls FUNCTION in the dynamic context of REQUEST, and returns its values.  If files were uploaded
@@ -156,7 +154,11 @@ all other work for a short request."
                      (make-instance (hunchentoot:acceptor-reply-class acceptor)))
                    (hunchentoot:*session* nil))
                (when hunchentoot:*header-stream*
-                 (show-head head))
+                 (format hunchentoot:*header-stream* "~A ~A ~A~%~:{~:(~A~): ~A~%~}~%~@[~A~%~]"
+                         (head-method head) (head-uri head) (head-protocol head)
+                         (loop for (name . value) in (head-headers head)
+                               collect (list name value))
+                         (and (head-expect-100-continue-p head) "HTTP/1.1 100 Continue")))
                (when (and (eq :chunked (head-framing head))
                           (not (hunchentoot:acceptor-input-chunking-p acceptor)))
                  (hunchentoot:parameter-error
@@ -189,8 +191,7 @@ all other work for a short request."
                     (abandon-content http)
                     :deferred)
                    (t
-                    (when (exchange-upgrade exchange)
-                      (drop-upgrade exchange))
+                    (drop-upgrade exchange)
                     (conclude-exchange acceptor exchange)))))
       (declare (dynamic-extent #'process-it))
       ;; They may be left from an earlier request, where one call serves all requests.
@@ -202,14 +203,6 @@ all other work for a short request."
             (leave-or-keep exchange)
             outcome)))))
 
-(defun show-head (head)
-  "Copies HEAD, and the interim reply to it, to Hunchentoot's *HEADER-STREAM*."
-  (format hunchentoot:*header-stream* "~A ~A ~A~%~:{~A: ~A~%~}~%~@[~A~%~]"
-          (head-method head) (head-uri head) (head-protocol head)
-          (loop for (name . value) in (head-headers head)
-                collect (list (string-capitalize name) value))
-          (and (head-expect-100-continue-p head) "HTTP/1.1 100 Continue")))
-
 ;;; The handler
 
 (defmethod hunchentoot:process-request ((request hunchentoot:request))
@@ -219,26 +212,54 @@ the head."
       (call-next-method)
       (let ((acceptor hunchentoot:*acceptor*)
             (exchange *exchange*))
-        (flet ((handle ()
-                 (when (exchange-claim exchange) ; kept for any thread that has REQUEST
-                   (setf (hunchentoot:aux-request-value 'exchange request) exchange))
-                 (call-handler acceptor request)))
-          (declare (dynamic-extent #'handle))
-          (flet ((answer ()
-                   (unwind-protect
-                        (with-mapped-conditions ()
-                          (multiple-value-call #'answer acceptor request
-                            (if (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
-                                (call-with-handler-limit exchange #'handle)
-                                (values nil nil nil nil)))) ; making the request has found it bad
+        (labels ((handle ()
+                   (when (exchange-claim exchange) ; kept for any thread that has REQUEST
+                     (setf (hunchentoot:aux-request-value 'exchange request) exchange))
+                   (call-handler acceptor request))
+                 (answer ()
+                   (multiple-value-bind (content condition backtrace left-p)
+                       ;; Or making the request has found it bad.
+                       (and (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
+                            (call-with-handler-limit exchange #'handle))
+                     (let ((deferred-response (exchange-deferred-response exchange)))
+                       (when (and (exchange-upgrade exchange)
+                                  (or condition
+                                      (not (eql hunchentoot:+http-switching-protocols+
+                                                (hunchentoot:return-code*)))))
+                         ;; The reply is an ordinary one after all.
+                         (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept
+                                               :sec-websocket-protocol))
+                         (drop-upgrade exchange))
+                       (cond ((and (exchange-claim exchange) (handler-timed-out-p exchange))
+                              ;; The request was answered in place of its handler.
+                              (when (and condition (not (departure-p condition)))
+                                (log-handler-error condition backtrace))
+                              (when deferred-response
+                                (withdraw-deferred-response deferred-response))
+                              (drop-upgrade exchange)
+                              ;; Methods around this one would switch protocols by its status.
+                              (setf (hunchentoot:return-code*)
+                                    hunchentoot:+http-service-unavailable+)
+                              (note-event exchange :reply-cut))
+                             (t
+                              (cond ((exchange-upgrade exchange)
+                                     (setf content "")) ; a head without content
+                                    (deferred-response
+                                     (setf (values content condition backtrace)
+                                           (deferred-result deferred-response
+                                                            left-p condition backtrace))))
+                              (unless (eq :later content)
+                                (send-result acceptor request content condition backtrace)))))))
+                 (answer-and-end ()
+                   (unwind-protect (with-mapped-conditions () (answer))
                      (let ((deferred-response (exchange-deferred-response exchange)))
                        ;; An answer that is still unsent is abandoned next, which ends the context.
                        (when (and deferred-response
                                   (not (deferred-p exchange))
                                   (not (deferred-response-unsent-p deferred-response)))
                          (end-context deferred-response))))))
-            (declare (dynamic-extent #'answer))
-            (call-as-request request #'answer #'delete-files)))
+          (declare (dynamic-extent #'handle #'answer #'answer-and-end))
+          (call-as-request request #'answer-and-end #'delete-files))
         ;; After this method, methods of WebSocket libraries go on with the stream.
         (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
                    (null (exchange-upgrade exchange)))
@@ -249,47 +270,19 @@ the head."
   (hunchentoot:aux-request-value 'exchange request))
 
 (defun call-handler (acceptor request)
-  "Calls the handler for REQUEST.  Returns its value, or NIL, the condition that it signalled and a
-backtrace, which is NIL where memory is exhausted; and as fourth value true if it was left by a
-throw.  A backtrace ends at this function."
-  (multiple-value-bind (content condition backtrace returned-p)
-      ;; Hunchentoot catches errors.  An exhausted stack has to be unwound first.
-      (handler-case (catch 'handler-done
-                      (values (hunchentoot:handle-request acceptor request) nil nil t))
-        ((or storage-condition protocol-error) (condition)
-          (make-room-in-heap 0)         ; or the next handler would run out of memory too
-          (values nil condition)))
-    (values content condition backtrace (not returned-p))))
-
-(defun answer (acceptor request content condition backtrace left-p)
-  "Answers REQUEST with CONTENT, or, for an error, CONDITION and BACKTRACE, unless the reply comes
-later.  LEFT-P is true if the handler was left by a throw."
-  (let* ((exchange *exchange*)
-         (deferred-response (exchange-deferred-response exchange)))
-    (when (and (exchange-upgrade exchange)
-               (or condition
-                   (not (eql hunchentoot:+http-switching-protocols+ (hunchentoot:return-code*)))))
-      ;; The reply is an ordinary one after all.
-      (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept :sec-websocket-protocol))
-      (drop-upgrade exchange))
-    (cond ((and (exchange-claim exchange) (handler-timed-out-p exchange))
-           ;; The request was answered in place of its handler.
-           (when (and condition (not (departure-p condition)))
-             (log-handler-error condition backtrace))
-           (when deferred-response
-             (withdraw-deferred-response deferred-response))
-           (drop-upgrade exchange)
-           ;; Methods around PROCESS-REQUEST would switch protocols by the handler's status.
-           (setf (hunchentoot:return-code*) hunchentoot:+http-service-unavailable+)
-           (note-event exchange :reply-cut))
-          (t
-           (cond ((exchange-upgrade exchange)
-                  (setf content ""))    ; a head without content
-                 (deferred-response
-                  (setf (values content condition backtrace)
-                        (deferred-result deferred-response left-p condition backtrace))))
-           (unless (eq :later content)
-             (send-result acceptor request content condition backtrace))))))
+  "Calls the handler for REQUEST, and returns its value.  If it was left by an error or a throw,
+returns what was thrown or NIL, the condition, a backtrace, which is NIL where memory is exhausted,
+and true.  A backtrace ends at this function."
+  ;; Hunchentoot catches errors.  An exhausted stack has to be unwound first.
+  (handler-case
+      (multiple-value-bind (content condition backtrace)
+          (catch 'handler-done
+            (return-from call-handler
+              (values (hunchentoot:handle-request acceptor request))))
+        (values content condition backtrace t))
+    ((or storage-condition protocol-error) (condition)
+      (make-room-in-heap 0)             ; or the next handler would run out of memory too
+      (values nil condition nil t))))
 
 (defun log-handler-error (condition backtrace)
   (when hunchentoot:*log-lisp-errors-p*

@@ -45,7 +45,7 @@
 
 (defparameter *refusals-of-no-head*
   '(:request-timeout :form-too-large :too-many-fields :too-many-files :no-memory :connect-not-served
-    :plain-http-to-tls :tls-to-plain-http :content-of-handshake :malformed-proxy-header
+    :plain-http-to-tls :tls-to-plain-http :malformed-proxy-header
     :no-trusted-proxy
     :queue-timeout :handler-timeout)
   "The names of the refusals that only higher layers signal.")
