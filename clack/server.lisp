@@ -122,20 +122,11 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
                        &allow-other-keys)
       (server-arguments server)
     (prepare-process)
-    (let ((listener
-            (cond (listen (open-path-listener listen listen-mode backlog))
-                  (fd (open-inherited-listener (inherited-descriptor fd)))
-                  (t
-                   (handler-bind ((error (lambda (condition) (tell-where address port condition))))
-                     (if reuse-port
-                         (open-shared-port-listener address port backlog)
-                         (usocket:socket-listen (or address usocket:*wildcard-host*) port
-                                                :reuse-address t :backlog backlog
-                                                :element-type '(unsigned-byte 8))))))))
+    (let ((listener (open-listener address port backlog
+                                   :path listen :mode listen-mode :descriptor fd
+                                   :reuse-port reuse-port :defer-accept defer-accept)))
       (setf (server-listener server) listener
             (values (slot-value server 'address) (slot-value server 'port)) (local-name listener))
-      (unless (or listen fd)
-        (defer-accepts listener (or defer-accept 0)))
       (settle-logs server (list (server-error-output server)))
       (dolist (name (unknown-arguments (server-arguments server)))
         (tell server :warning "The argument ~S is unknown, and has no effect." name))

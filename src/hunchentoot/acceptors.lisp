@@ -242,22 +242,14 @@ for their numbers."
 
 (defmethod hunchentoot:start-listening ((acceptor parallel-acceptor))
   (with-slots (listen-path listen-mode listen-fd reuse-port defer-accept) acceptor
-    (let ((address (hunchentoot:acceptor-address acceptor))
-          (port (hunchentoot:acceptor-port acceptor))
-          (backlog (hunchentoot:acceptor-listen-backlog acceptor)))
-      (handler-bind ((error (lambda (condition)
-                              (tell-where address port condition))))
-        (if (or listen-path listen-fd reuse-port)
-            (setf (acceptor-listener acceptor)
-                  (cond (listen-path (open-path-listener listen-path listen-mode backlog))
-                        (listen-fd (open-inherited-listener (inherited-descriptor listen-fd)))
-                        (t (open-shared-port-listener address port backlog))))
-            (call-next-method)))
-      (let ((listener (acceptor-listener acceptor)))
-        (if (or listen-path listen-fd)
-            (multiple-value-call #'set-acceptor-name acceptor (local-name listener))
-            ;; Others have no such option, or have set it.
-            (defer-accepts listener (or defer-accept 0))))
+    (let* ((address (hunchentoot:acceptor-address acceptor))
+           (listener (open-listener address (hunchentoot:acceptor-port acceptor)
+                                    (hunchentoot:acceptor-listen-backlog acceptor)
+                                    :path listen-path :mode listen-mode :descriptor listen-fd
+                                    :reuse-port reuse-port :defer-accept defer-accept)))
+      (setf (acceptor-listener acceptor) listener)
+      (multiple-value-bind (name port) (local-name listener)
+        (set-acceptor-name acceptor (if (or listen-path listen-fd) name address) port))
       (values))))
 
 (defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))

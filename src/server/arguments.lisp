@@ -218,3 +218,18 @@ PORT, as an error of its class that names the place.  Returns if there is no cla
                    "this is not permitted; choose a port above 1023, behind a proxy say"
                    cause)
                :real-error cause))))))
+
+(defun open-listener (address port backlog &key path mode descriptor reuse-port defer-accept)
+  "A listener at PATH, with MODE; or of DESCRIPTOR, an INHERITED-DESIGNATOR; or at ADDRESS and PORT,
+which other processes may share if REUSE-PORT.  Signals LISTEN-FAILED."
+  (handler-bind ((error (lambda (condition) (tell-where address port condition))))
+    (cond (path (open-path-listener path mode backlog))
+          (descriptor (open-inherited-listener (inherited-descriptor descriptor)))
+          (t
+           (let ((listener (if reuse-port
+                               (open-shared-port-listener address port backlog)
+                               (usocket:socket-listen (or address usocket:*wildcard-host*) port
+                                                      :reuse-address t :backlog backlog
+                                                      :element-type '(unsigned-byte 8)))))
+             (defer-accepts listener (or defer-accept 0))
+             listener)))))

@@ -35,7 +35,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; their arguments, and where they listen
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-arguments
    #:arguments-of #:check-accept-count #:check-proxy-protocol #:networks-named #:changed-limits
-   #:*limit-arguments* #:*tls-arguments* #:context-of-settings #:tell-where
+   #:*limit-arguments* #:*tls-arguments* #:context-of-settings #:open-listener
    #:make-engine-on
    ;; a connection's life, and its links
    #:take-content #:give-away #:leave-to-program #:next-request-missing #:end-content #:http-base
