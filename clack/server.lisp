@@ -247,9 +247,6 @@ listen."
     (set-published (slot-value server 'tls-context)
                    (tls-context-for (server-arguments server) (handshake-context server)))))
 
-(defmethod tell-operator ((server clack-server) level text)
-  (tell server level *rare-control* text nil))
-
 (defun run-until-signalled (app &rest arguments &key (drain-timeout 30) (drain-delay 0) on-start
                             &allow-other-keys)
   "The main function of a program: serves APP, a Clack application, until a signal ends that, and

@@ -59,9 +59,6 @@ user has to select, insert, update and delete rows.")
 (defparameter *answer-seconds* 10
   "The maximum wait for an answer of the database, in seconds.")
 
-(defparameter *tables-lock* 7385920461
-  "The number of an advisory lock for those that make the tables.")
-
 ;;; Statements
 
 (defun abort-connection (connection)
@@ -103,41 +100,22 @@ warnings."
   "The only value that the statement NAME returns with PARAMETERS, or NIL."
   (first (first (apply #'ask connection name parameters))))
 
-(defmacro with-transaction ((connection &optional (commit-p t)) &body body)
-  "Evaluates BODY in a transaction of CONNECTION, and then COMMIT-P.  Commits if that is true, else
-undoes what BODY did.  Returns whether it has committed.  After an error the caller closes
-CONNECTION, which undoes it."
+(defmacro with-transaction ((connection) &body body)
+  "Evaluates BODY in a transaction of CONNECTION, and commits.  After an error the caller closes
+CONNECTION, which undoes what BODY did."
   `(progn
      (execute ,connection "begin")
      ,@body
-     (let ((commit-p ,commit-p))
-       (execute ,connection (if commit-p "commit" "rollback"))
-       (and commit-p t))))
+     (execute ,connection "commit")))
 
 ;;; Connections
-
-;;; If nobody listens, CL-POSTGRES leaves its socket to the garbage collector.  A broker tries again
-;;; and again, so it opens its sockets itself.
-
-(defvar *own-sockets-p* nil
-  "True in a thread that opens a connection of a broker.")
-
-(defun open-socket (open place &optional port)
-  "Calls OPEN, of CL-POSTGRES, with PLACE, a path or a host, and PORT, except for a broker."
-  (cond ((not *own-sockets-p*) (apply open place (and port (list port))))
-        (port (usocket:socket-stream (usocket:socket-connect place port :element-type 'octet)))
-        (t (open-path-stream place))))
-
-(wrap-function 'cl-postgres::unix-socket-connect 'open-socket)
-(wrap-function 'cl-postgres::inet-socket-connect 'open-socket)
 
 (defun call-with-connection (arguments function)
   "Calls FUNCTION with a connection to the database of ARGUMENTS, those of
 CL-POSTGRES:OPEN-DATABASE, that is ready for *STATEMENTS*.  Makes the tables if they are missing."
   (let ((*notified-p* nil)
         (connection (with-answer ()
-                      (let ((*own-sockets-p* t))
-                        (apply #'cl-postgres:open-database arguments)))))
+                      (apply #'cl-postgres:open-database arguments))))
     (unwind-protect
          (progn
            ;; Its role may have any defaults for its transactions.
@@ -150,7 +128,8 @@ CL-POSTGRES:OPEN-DATABASE, that is ready for *STATEMENTS*.  Makes the tables if 
                                           connection
                                           "select to_regclass('recycling_publishers')::text"))))
              (with-transaction (connection)
-               (execute connection (format nil "select pg_advisory_xact_lock(~D)" *tables-lock*))
+               ;; Only one process makes them.
+               (execute connection "select pg_advisory_xact_lock(7385920461)")
                (dolist (statement *schema*)
                  (execute connection statement))))
            ;; A statement that is prepared begins a transaction, which CL-POSTGRES leaves open.
@@ -169,12 +148,10 @@ it."
 
 ;;; Messages
 
-(defun insert-messages (connection publisher messages commit-p)
+(defun insert-messages (connection publisher messages)
   "Publishes MESSAGES, a list in the order of their sequence numbers, as those of PUBLISHER, a
-string.  Leaves out those that the database has already.  Calls COMMIT-P, a function without
-arguments, just before it commits: if that returns NIL, undoes everything.  Returns whether the
-database has MESSAGES."
-  (with-transaction (connection (funcall commit-p))
+string.  Leaves out those that the database has already."
+  (with-transaction (connection)
     (let* ((last-id (ask-value connection "lock"))
            (published (or (ask-value connection "published" publisher) -1))
            (new (member-if (lambda (message) (< published (message-sequence message))) messages)))

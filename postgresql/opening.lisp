@@ -11,11 +11,8 @@
 ;;;;   :closed         refuses           ends                             ends
 ;;;;
 ;;;; A thread may wait for the database for a while after its opening was closed, and the broker may
-;;;; be opened again meanwhile, also while its last opening is draining.  So:
-;;;; - Only the listener of the newest opening delivers.  The others end.
-;;;; - An opening begins to read after the last message that an earlier one has delivered.
-;;;; - CLOSE-BROKER leaves the messages that are being committed to their publisher, which knows
-;;;;   whether they are lost.
+;;;; be opened again meanwhile.  The threads of the next opening first wait for the end of those of
+;;;; the last one.  So only one listener delivers, from the message after which the last one ended.
 
 (defparameter *slice-seconds* 1/2
   "How long a listener waits before it looks whether its broker was closed.")
@@ -28,7 +25,7 @@
   (connected-p nil)
   (away-since nil))                     ; a moment of MILLISECONDS while it was reported as away
 
-(defstruct (opening (:include opaque) (:copier nil) (:constructor make-opening (broker queue)))
+(defstruct (opening (:include opaque) (:copier nil) (:constructor make-opening (broker)))
   "What BROKER has from OPEN-BROKER to the end of CLOSE-BROKER.  Its lock guards the slots."
   (broker nil :read-only t)
   (name (format nil "~36R" (random (expt 2 128) (make-random-state t))) ; in the database
@@ -36,10 +33,11 @@
   (opened-at (microseconds) :read-only t)
   (publisher (make-link "publisher") :read-only t)
   (listener (make-link "listener") :read-only t)
-  (queue nil :type queue :read-only t)
+  (messages '() :type list)             ; those that wait for the database, the oldest first
+  (last '() :type list)                 ; the last cons of MESSAGES
+  (octets 0 :type unsigned-byte)        ; of MESSAGES
   (phase :open :type (member :open :draining :closed))
-  (sequence 0 :type unsigned-byte)      ; the number of messages that the queue has taken
-  (committing 0 :type unsigned-byte)    ; how many of the queue the database may have already
+  (sequence 0 :type unsigned-byte)      ; the number of the last message
   (earlier-position 0 :type integer)    ; earlier openings have delivered up to here
   (position nil :type (or null integer))) ; the last message that was delivered; NIL at first
 
@@ -48,30 +46,12 @@
 (defun closed-p (opening)
   (eq :closed (opening-phase opening)))
 
-(defun delivers-p (opening)
-  "True if the listener of OPENING may deliver."
-  (and (not (closed-p opening))
-       (eq opening (broker-opening (opening-broker opening)))))
-
 (defun connected-p (opening)
   "True if both connections of OPENING are there, as far as is known."
   (and (link-connected-p (opening-publisher opening))
        (link-connected-p (opening-listener opening))))
 
 ;;; Its end
-
-(defun abandon-queue (opening &optional committed-p)
-  "Empties the queue of OPENING, if it is closed, and reports its messages as lost; but not those
-that are being committed, unless COMMITTED-P: then the publisher has ended."
-  (let* ((broker (opening-broker opening))
-         (count (with-state (broker)
-                  (when committed-p
-                    (setf (opening-committing opening) 0))
-                  (if (closed-p opening)
-                      (keep-in-queue (opening-queue opening) (opening-committing opening))
-                      0))))
-    (when (plusp count)
-      (report-loss broker :closed count))))
 
 (defun close-opening (opening timeout)
   "Closes OPENING as CLOSE-BROKER does with TIMEOUT."
@@ -93,8 +73,7 @@ that are being committed, unless COMMITTED-P: then the publisher has ended."
       (enter :closed)
       ;; A listener that is well needs a moment.
       (let ((end (max end (end-after (* 2 *slice-seconds*)))))
-        (prog1 (and (ended-p publisher end) (ended-p listener end))
-          (abandon-queue opening))))))
+        (and (ended-p publisher end) (ended-p listener end))))))
 
 ;;; The connections of both threads, which come and go with the database
 
@@ -137,18 +116,28 @@ row it waits twice as long, and at random, so that many processes do not come at
                               (+ 1/2 (random 0.5)))
                            nil)))))
 
-(defun start-link (opening link run)
-  "Makes the thread of LINK of OPENING, which calls RUN."
-  (setf (link-thread link)
-        (call-making-thread
-         (lambda ()
-           (bt:make-thread (lambda ()
-                             (unwind-protect (keep-connected opening link run)
-                               (with-state ((opening-broker opening))
-                                 (setf (link-connected-p link) nil))
-                               (when (eq link (opening-publisher opening))
-                                 (abandon-queue opening t))))
-                           :name (format nil "broker-~A" (link-name link)))))))
+(defun start-link (opening link run earlier)
+  "Makes the thread of LINK of OPENING, which calls RUN.  EARLIER is the opening before, or NIL."
+  (flet ((live ()
+           (when earlier
+             (dolist (link (list (opening-publisher earlier) (opening-listener earlier)))
+               (when (link-thread link)
+                 (join-thread (link-thread link) nil)))
+             (setf (opening-earlier-position opening)
+                   (or (opening-position earlier) (opening-earlier-position earlier))))
+           (unwind-protect (keep-connected opening link run)
+             (with-state ((opening-broker opening))
+               (setf (link-connected-p link) nil))
+             (when (eq link (opening-publisher opening))
+               (let ((lost (with-state ((opening-broker opening))
+                             (setf (opening-octets opening) 0)
+                             (length (shiftf (opening-messages opening) '())))))
+                 (when (plusp lost)
+                   (report-loss (opening-broker opening) :closed lost)))))))
+    (setf (link-thread link)
+          (call-making-thread
+           (lambda ()
+             (bt:make-thread #'live :name (format nil "broker-~A" (link-name link))))))))
 
 ;;; What a program calls
 
@@ -156,15 +145,21 @@ row it waits twice as long, and at random, so that many processes do not come at
   (let* ((channel (utf-8-octets name))
          (payload (coerce octets '(simple-array octet (*))))
          (loss (with-state (broker)
-                 (let ((opening (broker-opening broker)))
+                 (let* ((opening (broker-opening broker))
+                        (message (make-message (if opening (incf (opening-sequence opening)) 0)
+                                               channel payload))
+                        (new (list message)))
                    (cond ((not (and opening (eq :open (opening-phase opening))))
                           :closed)
-                         ((not (put-in-queue (opening-queue opening)
-                                             (make-message (1+ (opening-sequence opening))
-                                                           channel payload)))
+                         ((> (+ (opening-octets opening) (message-size message))
+                             (broker-queue-octets broker))
                           :refused)
                          (t
-                          (incf (opening-sequence opening))
+                          (if (opening-messages opening)
+                              (setf (cdr (opening-last opening)) new)
+                              (setf (opening-messages opening) new))
+                          (setf (opening-last opening) new)
+                          (incf (opening-octets opening) (message-size message))
                           (bt:condition-notify (link-changed (opening-publisher opening)))
                           nil))))))
     (when loss
@@ -172,21 +167,17 @@ row it waits twice as long, and at random, so that many processes do not come at
     (null loss)))
 
 (defmethod open-broker ((broker postgresql-broker) &key (timeout 5))
-  (let* ((new (make-opening broker (make-queue (broker-queue-octets broker))))
+  (let* ((new (make-opening broker))
+         (old nil)
          (opening (with-state (broker)
-                    (let ((old (broker-opening broker)))
-                      (cond ((and old (eq :open (opening-phase old)))
-                             old)
-                            (t
-                             (when old
-                               (setf (opening-earlier-position new)
-                                     (or (opening-position old)
-                                         (opening-earlier-position old))))
-                             (setf (broker-opening broker) new)))))))
+                    (setf old (broker-opening broker))
+                    (if (and old (eq :open (opening-phase old)))
+                        old
+                        (setf (broker-opening broker) new)))))
     (when (eq new opening)
       (unless-returned (progn
-                         (start-link new (opening-publisher new) 'run-publisher)
-                         (start-link new (opening-listener new) 'run-listener))
+                         (start-link new (opening-publisher new) 'run-publisher old)
+                         (start-link new (opening-listener new) 'run-listener old))
         (close-opening new 5)))         ; there are no threads to be had
     (wait-until (lambda () (and (opening-position opening) (connected-p opening)))
                 (bt:make-condition-variable) (broker-state-lock broker) timeout 1/50))
@@ -199,9 +190,8 @@ row it waits twice as long, and at random, so that many processes do not come at
 
 (defmethod broker-stats ((broker postgresql-broker))
   (with-state (broker)
-    (let* ((opening (broker-opening broker))
-           (queue (and opening (opening-queue opening))))
+    (let ((opening (broker-opening broker)))
       (list* :connected-p (and opening (connected-p opening) t)
-             :queued (if queue (length (queue-messages queue)) 0)
-             :queued-octets (if queue (queue-octets queue) 0)
+             :queued (if opening (length (opening-messages opening)) 0)
+             :queued-octets (if opening (opening-octets opening) 0)
              (copy-list (broker-counts broker))))))

@@ -21,28 +21,24 @@
 
 ;;; Publishing
 
-(defparameter *batch-messages* 200
-  "The maximum number of messages in a transaction.")
-
 (defparameter *batch-octets* (* 1024 1024)
   "The maximum number of octets in a transaction of several messages.")
 
 (defun publish-batch (opening connection)
-  "Moves the first messages of the queue of OPENING to the database.  NIL if there are none, or
-OPENING is closed."
+  "Moves the first messages of the queue of OPENING to the database.  NIL if there are none."
   (let* ((broker (opening-broker opening))
          (messages (with-state (broker)
-                     (first-in-queue (opening-queue opening) *batch-messages* *batch-octets*)))
+                     (loop for message in (opening-messages opening)
+                           for count from 1 to 200
+                           sum (message-size message) into octets
+                           while (or (= count 1) (<= octets *batch-octets*))
+                           collect message)))
          (count (length messages)))
-    (when (and messages
-               (insert-messages connection (opening-name opening) messages
-                                (lambda ()
-                                  (with-state (broker)
-                                    (unless (closed-p opening)
-                                      (setf (opening-committing opening) count))))))
+    (when messages
+      (insert-messages connection (opening-name opening) messages)
       (with-state (broker)
-        (take-from-queue (opening-queue opening) count)
-        (setf (opening-committing opening) 0)
+        (loop repeat count
+              do (decf (opening-octets opening) (message-size (pop (opening-messages opening)))))
         (count-messages broker :published count)))))
 
 (defun run-publisher (opening connection)
@@ -53,7 +49,7 @@ OPENING is closed."
          (period (min 60 (/ keep-seconds 4)))
          (next-deletion (end-after period)))
     (flet ((waiting-p ()
-             (queue-messages (opening-queue opening))))
+             (opening-messages opening)))
       (loop until (with-state (broker)
                     (or (closed-p opening)
                         (and (eq :draining (opening-phase opening)) (not (waiting-p)))))
@@ -69,59 +65,49 @@ OPENING is closed."
 
 ;;; Delivering
 
-(defparameter *rows* 100
-  "The maximum number of messages that a process reads at a time.")
-
-(defparameter *read-octets* (* 1024 1024)
-  "The maximum number of octets of several messages that a process reads at a time.")
-
 (defparameter *look-seconds* 10
   "After so many seconds without a notification a listener asks the database, so that it finds out
 when its connection has died.")
-
-(defun move-position (opening position)
-  "Makes POSITION that of OPENING.  NIL if OPENING delivers no more."
-  (with-state ((opening-broker opening))
-    (when (delivers-p opening)
-      (setf (opening-position opening) position))))
 
 (defun catch-up (opening connection)
   "Delivers all messages that OPENING has not read."
   (setf *notified-p* nil)
   (let ((broker (opening-broker opening))
         (last-id (ask-value connection "last")))
-    (when (and (< last-id (opening-position opening))
-               (move-position opening last-id))
+    (when (< last-id (opening-position opening))
+      (setf (opening-position opening) last-id)
       (report-loss broker :reset nil))
     (loop while (and (< (opening-position opening) last-id)
-                     (delivers-p opening))
+                     (not (closed-p opening)))
           do (let* ((rows (ask connection "read" (opening-position opening) last-id
-                               *rows* *read-octets*))
+                               100 *batch-octets*))
                     (end (if rows (first (first (last rows))) last-id))
                     (missing (- end (opening-position opening) (length rows))))
-               (when (and (plusp missing) (delivers-p opening))
+               (when (plusp missing)
                  (report-loss broker :deleted missing))
                (loop for (id channel payload) in rows
-                     while (move-position opening id) ; before: a newer opening begins behind it
-                     do (handler-case (deliver-message broker (utf-8-text channel) payload)
+                     until (closed-p opening)
+                     do (setf (opening-position opening) id)
+                        (handler-case (deliver-message broker (utf-8-text channel) payload)
                           (error (condition)
                             (report broker "A message cannot be read: ~A" condition)
                             (report-loss broker :malformed 1)))
                         (with-state (broker)
                           (count-messages broker :delivered))
-                     finally (move-position opening end))))))
+                     finally (unless rows
+                               (setf (opening-position opening) end)))))))
 
 (defun run-listener (opening connection)
   "Delivers what CONNECTION reads until OPENING ends."
   (execute connection "listen recycling_messages")
   (settle-position opening connection)
   (catch-up opening connection)
-  (loop while (delivers-p opening)
+  (loop until (closed-p opening)
         ;; A statement may have taken a notification, and yet not have seen its message: PostgreSQL
         ;; sends the notification at the end of a statement whose snapshot is from its beginning.
         do (loop with end = (end-after *look-seconds*)
                  until (or *notified-p*
-                           (not (delivers-p opening))
+                           (closed-p opening)
                            (zerop (milliseconds-left end))
                            (await-notification connection *slice-seconds*)))
            (catch-up opening connection)))

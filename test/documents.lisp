@@ -39,7 +39,7 @@
 
 (test the-guide-explains-every-metric
   (check-same-names (loop for (nil nil name) in server::*metrics*
-                          collect (format nil "~A~A" server::*metric-prefix* name))
+                          collect (format nil "http_server_~A" name))
                     (words-in-column "docs/guide/metrics.md" "metric")
                     "docs/guide/metrics.md"))
 
@@ -132,9 +132,9 @@
 
 (defun own-arguments (class)
   "The names of initargs of CLASS that the guide must have."
-  (append (mapcar #'first (default-arguments class))
-          (list :listen-path :listen-mode :listen-fd :reuse-port)
-          (mapcar #'first server:*limit-arguments*)))
+  (list* :reuse-port
+         (append (mapcar #'first (default-arguments class))
+                 (mapcar #'first (server:arguments-of :common :acceptor :threads :tls :limits)))))
 
 (defun arguments-in-classes (function)
   "What FUNCTION returns for each of the classes, together."

@@ -206,12 +206,10 @@ if none has."
       end))
 
 (defun known-request-line (octets start end &optional (limits *default-limits*))
-  "Returns the method, the target and the protocol of a request whose head is unfinished or was
-refused, in OCTETS from START below END, under LIMITS; NIL for each one that is not known."
+  "A HEAD with the method, the target and the protocol of a request whose head is unfinished or was
+refused, in OCTETS from START below END, under LIMITS, as far as they are known."
   (let ((head (start-head))
         (end (min end (+ start (limits-request-line-octets limits)))))
     (handler-case (read-request-line head octets (request-start octets start end) end)
       (protocol-error () nil))
-    (values (head-method head)
-            (and (plusp (length (head-uri head))) (head-uri head))
-            (head-protocol head))))
+    head))

@@ -44,9 +44,6 @@ Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
 (defmethod renew-files ((acceptor parallel-acceptor))
   (reopen-logs acceptor))
 
-(defmethod tell-operator ((acceptor parallel-acceptor) level text)
-  (tell (acceptor-taskmaster acceptor) level *rare-control* text nil))
-
 (defun serve-until-signalled (acceptor &key (drain-timeout 30) (drain-delay 0) on-start)
   "The main function of a program: starts ACCEPTOR, serves until a signal ends that, and exits.
 Never returns.  ACCEPTOR is a PARALLEL-ACCEPTOR, or a function without arguments that makes one; an

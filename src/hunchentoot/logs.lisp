@@ -109,17 +109,20 @@ NIL, to the access log of ACCEPTOR."
      :referer (hunchentoot:header-in :referer request)
      :user-agent (hunchentoot:header-in :user-agent request))))
 
-(defun log-rejection (acceptor address status &optional method uri protocol headers)
+(defun log-rejection (acceptor address status &optional head)
   "Writes a line to the access log of ACCEPTOR about a request from ADDRESS that was rejected with
-STATUS.  METHOD, URI, PROTOCOL and HEADERS, an alist, are NIL where they are not known."
+STATUS.  HEAD is its head as far as it is known, or NIL."
   (when (hunchentoot:acceptor-access-log-destination acceptor)
-    (write-access-line acceptor nil nil
-                       :remote-address address :forwarded-for nil :user nil
-                       :method (and method (string method)) :uri uri
-                       :protocol (and protocol (string protocol))
-                       :status status :bytes nil :duration-us nil
-                       :referer (cdr (assoc :referer headers))
-                       :user-agent (cdr (assoc :user-agent headers)))))
+    (flet ((known (reader)
+             (let ((value (and head (funcall reader head))))
+               (and value (string/= "" value) (string value)))))
+      (write-access-line acceptor nil nil
+                         :remote-address address :forwarded-for nil :user nil
+                         :method (known #'head-method) :uri (known #'head-uri)
+                         :protocol (known #'head-protocol)
+                         :status status :bytes nil :duration-us nil
+                         :referer (and head (head-header head :referer))
+                         :user-agent (and head (head-header head :user-agent))))))
 
 ;;; In the format :COMBINED the line is made when the reply begins, as with Hunchentoot.  In other
 ;;; formats it tells how long the request took, so it is made at the end of the request.
@@ -218,8 +221,7 @@ tells how many were left out.  Never signals an error."
 
 ;;; Rejected requests, those that are no HTTP, beyond a limit or too slow
 
-(defmethod note-rejected ((taskmaster recycling-taskmaster) http refusal
-                          &optional method uri protocol headers)
+(defmethod note-rejected ((taskmaster recycling-taskmaster) http refusal &optional head)
   (log-rejection (hunchentoot:taskmaster-acceptor taskmaster) (http-address http)
-                 (protocol-error-status refusal) method uri protocol headers)
+                 (protocol-error-status refusal) head)
   (call-next-method))

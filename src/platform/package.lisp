@@ -36,7 +36,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:wake-one #:await-ready #:token-hangup-p #:plain-token #:make-timer-descriptor
    #:arm-timer-descriptor
    ;; streams of client libraries
-   #:await-stream-input #:call-within #:open-path-stream
+   #:await-stream-input #:call-within
    ;; octets by machine words
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
@@ -44,8 +44,8 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:heap-octets #:heap-used #:collection-seconds #:frames-of-thread
    #:collect-garbage #:call-when-forgotten
    ;; TLS: certificates, keys and settings
-   #:tls-context #:make-tls-context #:tls-context-ticket-key #:make-tls-stream #:tls-mistake
-   #:tls-mistake-subject #:tls-mistake-index #:tls-mistake-value #:tls-mistake-reason
+   #:tls-context #:make-tls-context #:make-tls-stream #:tls-mistake
+   #:tls-mistake-subject #:tls-mistake-value #:tls-mistake-reason
    #:tls-failure-words #:stream-tls-handle #:tls-facts #:peer-certificate-facts
    ;; octets through TLS
    #:make-tls-session #:tls-session-pointer #:shake-hands #:end-tls-session

@@ -302,15 +302,6 @@ and signals an error.  GIVE-UP prevents cleanup forms in FUNCTION from waiting a
     (sb-sys:deadline-timeout ()         ; which is no error
       (error "There was no answer within ~A second~:P." seconds))))
 
-(defun open-path-stream (path)
-  "A stream of octets that is connected to the Unix-domain socket PATH, a string.  Signals an error
-if nobody listens there.  SBCL only."
-  (let ((socket (make-instance 'sb-bsd-sockets:local-socket :type :stream)))
-    (unless-returned (progn (sb-bsd-sockets:socket-connect socket path)
-                            (sb-bsd-sockets:socket-make-stream
-                             socket :input t :output t :buffering :full :element-type 'octet))
-      (sb-bsd-sockets:socket-close socket :abort t))))
-
 (defun await-stream-input (stream seconds)
   "Waits up to SECONDS, a real, until STREAM, an open stream of octets on a socket, has octets to
 read, or its peer has ended it; returns true then, else NIL.  With TLS, what has come may be no

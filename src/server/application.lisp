@@ -65,12 +65,12 @@ list as NETWORKS-NAMED returns it; () for none."))
   (:documentation "True when each connection of APPLICATION begins with a header of the PROXY
 protocol, before TLS."))
 
-(defgeneric note-rejected (application http refusal &optional method uri protocol headers)
+(defgeneric note-rejected (application http refusal &optional head)
   (:documentation "Counts and logs a request to APPLICATION over HTTP that the server refuses
-without a call of RESPOND, because of REFUSAL, a PROTOCOL-ERROR.  METHOD, URI, PROTOCOL and
-HEADERS, an alist, are NIL where they are not known.")
-  (:method ((application http-service) http refusal &optional method uri protocol headers)
-    (declare (ignore http method uri protocol headers))
+without a call of RESPOND, because of REFUSAL, a PROTOCOL-ERROR.  HEAD is its head as far as it is
+known, or NIL.")
+  (:method ((application http-service) http refusal &optional head)
+    (declare (ignore http head))
     (count-as (protocol-error-status refusal) application)
     (let ((name (protocol-error-refusal refusal)))
       (when (member name '(:no-memory :tls-to-plain-http :malformed-proxy-header
@@ -78,11 +78,6 @@ HEADERS, an alist, are NIL where they are not known.")
         (tell-seldom application name (if (eq :tls-to-plain-http name) :info :warning)
                      "A request was refused" "requests were refused"
                      (protocol-error-reason refusal))))))
-
-(defun note-rejected-head (application http refusal head)
-  "Calls NOTE-REJECTED for the request to APPLICATION over HTTP that has HEAD, because of REFUSAL."
-  (note-rejected application http refusal
-                 (head-method head) (head-uri head) (head-protocol head) (head-headers head)))
 
 (defgeneric turn-away (application connection reason)
   (:documentation "Tells the client of CONNECTION, which was just accepted, that APPLICATION has no
@@ -119,15 +114,13 @@ string or NIL."
 (defun note-failed-handshake (application condition)
   "Counts and logs for APPLICATION that CONDITION has ended a handshake."
   (let ((kind (handshake-failure-kind condition)))
-    (case kind
-      ((nil) (tell application :error "~A" condition))
-      (:expired)                        ; the sentinel ended it, and has counted it
-      (t
-       (count-as kind application)
-       (multiple-value-bind (level reason) (handshake-failure-message condition)
-         (when level
-           (tell-seldom application kind level
-                        "A TLS handshake failed" "TLS handshakes failed" reason)))))))
+    (count-as kind application)
+    (multiple-value-bind (level reason) (handshake-failure-message condition)
+      (cond ((null kind)
+             (tell application :error "~A" condition))
+            (level
+             (tell-seldom application kind level
+                          "A TLS handshake failed" "TLS handshakes failed" reason))))))
 
 ;;; What an application counts
 

@@ -48,8 +48,7 @@ the text after the name, as for FORMAT."
               value)))
 
 (defparameter *argument-kinds*
-  `((anything t)
-    (seconds (or null (real 0 ,+thousand-years+)) "a number of seconds, or NIL for no limit")
+  `((seconds (or null (real 0 ,+thousand-years+)) "a number of seconds, or NIL for no limit")
     (own-seconds (or (eql :read-timeout) null (real 0 ,+thousand-years+))
      "a number of seconds, NIL for no limit, or :READ-TIMEOUT for as long as that says")
     (size (and index (integer 1)) "an integer above 0, and within reason")
@@ -124,7 +123,7 @@ the text after the name, as for FORMAT."
      (:on-start test)
      (:drain-timeout seconds)
      (:drain-delay (real 0 3600) "a number of seconds up to 3600")
-     ,@(mapcar (lambda (name) (list name 'anything))
+     ,@(mapcar #'list
                '(:debug :reuse-port :persistent-connections-p :parking :proxy-protocol
                  :precompressed-files :ssl :ssl-cert-file :ssl-key-file :ssl-key-password
                  ;; Clack's own, which it passes on
@@ -160,7 +159,7 @@ UNFIT-ARGUMENT."
         for (kind-type kind-words) = (rest (assoc type *argument-kinds*))
         for value = (getf values name absent)
         unless (or (eq value absent)
-                   (handler-case (typep value (or kind-type type))
+                   (handler-case (typep value (or kind-type type t))
                      (arithmetic-error () nil))) ; the float is not a number
           do (unfit name " must be ~A~:[, not ~S~;~]"
                     (or kind-words (first more)) (member :secret more) value)))

@@ -302,12 +302,10 @@ AT-ONCE-P.  HEAD is its head, or NIL where that has not come whole."
         (handler-case
             (progn
               ;; Before the answer, so that a client that has it finds the request counted.
-              (if head
-                  (note-rejected-head application http refusal head)
-                  (multiple-value-call #'note-rejected application http refusal
-                    (known-request-line (or (io-input io) (make-octets 0))
-                                        (io-start io) (io-end io)
-                                        (application-limits application))))
+              (note-rejected application http refusal
+                             (or head (known-request-line (or (io-input io) (make-octets 0))
+                                                          (io-start io) (io-end io)
+                                                          (application-limits application))))
               (unless at-once-p
                 (send-output io))       ; what was written before
               (send-refusal io refusal (and head (eq :head (head-method head)))))

@@ -7,29 +7,17 @@
 ;;;;   GET        /live/events  a stream of snapshots: those of two minutes, then one each second
 ;;;;   POST       /live/worker  where the worker is that the query names
 
-;;; live.html becomes a part of the program when this file is compiled.
-
-(defmacro lines-of-file (name)
-  "The lines of the file NAME, beside this one, as a constant list of strings."
-  `'(,@(with-open-file (in (merge-pathnames name (or *compile-file-truename* *load-truename*))
+(defparameter *live-html*
+  #.(uiop:read-file-string (merge-pathnames "live.html"
+                                            (or *compile-file-truename* *load-truename*))
                            :external-format :utf-8)
-         (loop for line = (read-line in nil)
-               while line collect line))))
+  "The live page, a string that has NONCE where a nonce is to be: live.html becomes a part of the
+program when this file is compiled.")
 
-(defun live-lines ()
-  "The lines of the live page, a constant list of strings."
-  ;; Not one string: some compilers have no constants of that length.  In a function: outside one,
-  ;; ABCL expands the macro when the compiled file is loaded, where there is no live.html.
-  (lines-of-file "live.html"))
-
-(defparameter *live-html* (format nil "~{~A~%~}" (live-lines))
-  "The live page, a string that has NONCE where a nonce is to be.")
-
-(defun live-page (servers)
-  "The live page: four values, of which the last is a plist of further headers.  SERVERS, a list,
-makes no difference: the page asks for what it shows.  Nothing but its own script runs in it, which
-has a nonce (Content Security Policy Level 3, section 2.3.1), and it asks no other server."
-  (declare (ignore servers))
+(defun live-page ()
+  "The live page: four values, of which the last is a plist of further headers.  Nothing but its
+own script runs in it, which has a nonce (Content Security Policy Level 3, section 2.3.1), and it
+asks no other server."
   ;; The state is made anew, or processes of one saved image would have the same nonces.
   (let ((nonce (format nil "~36R" (random (expt 2 128) (make-random-state t)))))
     (multiple-value-call #'values
@@ -55,21 +43,14 @@ ADD-VIEWER.  From the first request on the servers are watched.  Signals UNFIT-A
           (events-p (test-below "events" :get))
           (worker-p (test-below "worker" :post)))
       (lambda (exchange)
-        (let* ((servers (page-servers exchange servers))
+        (let* ((servers (or servers (list (exchange-application exchange))))
                (feed (watch-servers (exchange-engine exchange) servers)))
-          (cond ((funcall page-p exchange) (lambda () (live-page servers)))
+          (cond ((funcall page-p exchange) #'live-page)
                 ((funcall events-p exchange) feed)
                 ((funcall worker-p exchange)
                  (lambda () (answer-about-worker servers (exchange-head exchange))))))))))
 
 ;;; What the page shows of one moment, as JSON
-
-(defparameter *most-workers-shown* 100
-  "How many workers of a server a snapshot tells of one by one: those that have been at their
-requests for longest, where there are more.")
-
-(defparameter *most-uri-shown* 300
-  "How many characters of a request's target a snapshot has.")
 
 (defun worker-row (worker)
   "The object for WORKER, a plist of LIST-WORKERS."
@@ -80,7 +61,7 @@ requests for longest, where there are more.")
                   (and head
                        (list :seconds (/ (exchange-duration task) 1000000)
                              :method (printed (head-method head))
-                             :uri (shortened (head-uri head) *most-uri-shown*)
+                             :uri (shortened (head-uri head) 300)
                              :client (and (exchange-http task)
                                           (http-address (exchange-http task))))))
               (error () '()))))         ; its thread has gone on to another one
@@ -97,10 +78,9 @@ requests for longest, where there are more.")
                         collect (if (and (getf worker :current-p) (null (getf worker :task)))
                                     (list* :activity :waiting :seconds nil worker)
                                     worker)))
-         (shown (if workers-p
-                    (stable-sort (copy-list workers) #'>
-                                 :key (lambda (worker) (or (getf worker :seconds) -1)))
-                    '())))
+         (shown (and workers-p
+                     (sort (copy-list workers) #'>
+                           :key (lambda (worker) (or (getf worker :seconds) -1))))))
     (list* :server (place-of server)
            :ready (if (ready-p server) 1 0)
            :states (loop for state in '(:serving :blocked :keep-alive :waiting :suspended :starting)
@@ -108,8 +88,7 @@ requests for longest, where there are more.")
                          collect (count state workers
                                         :key (lambda (worker) (getf worker :activity))))
            :workers (map 'vector #'worker-row
-                         (sort (subseq shown 0 (min *most-workers-shown* (length shown))) #'<
-                               :key (lambda (worker) (getf worker :number))))
+                         (subseq shown 0 (min 100 (length shown)))) ; those at work for longest
            (stats server))))
 
 (defun snapshot-octets (servers workers-p)
@@ -141,9 +120,6 @@ SNAPSHOT-OCTETS, as a JSON array."
 
 ;;; Where a worker is
 
-(defparameter *backtrace-seconds* 1/2
-  "For how many seconds a worker may defer the interrupt by which it tells where it is.")
-
 (defun answer-about-worker (servers head)
   "The page, three values, that tells as JSON (RFC 8259) where a worker of SERVERS, a list, is.  The
 query of HEAD, of the request, is the index of its server in SERVERS, a hyphen and its number, in
@@ -167,7 +143,8 @@ so no link and no form makes a server interrupt its threads."
              (frames
                (cond ((null (getf worker :thread)) :ended) ; or it is being made
                      ((not (member (getf worker :activity) '(:serving :blocked))) :idle)
-                     (t (frames-of-thread (getf worker :thread) *backtrace-seconds*))))
+                     ;; It may defer the interrupt for half a second.
+                     (t (frames-of-thread (getf worker :thread) 1/2))))
              (told-p (listp frames)))
         (flet ((frame-text (name)
                  (let ((*package* (load-time-value (find-package '#:common-lisp)))
@@ -192,12 +169,6 @@ so no link and no form makes a server interrupt its threads."
 ;;;   a page is closed            loses its viewer
 ;;;   the engine stops            loses its timer and all viewers, since their streams end
 
-(defparameter *snapshot-seconds* 1
-  "Seconds between two snapshots, a real above 0.")
-
-(defparameter *snapshots-kept* 119
-  "How many snapshots a feed keeps.  With the one of the moment, a page shows two minutes.")
-
 (defstruct (live-feed (:include opaque) (:constructor make-live-feed (engine servers)))
   "What the pages that were opened through ENGINE get: snapshots of SERVERS."
   (engine nil :read-only t)
@@ -220,25 +191,24 @@ request."
                            (equal servers (live-feed-servers feed))))
                     *live-feeds*)))
     (or (known)
-        (let ((feed (make-live-feed engine servers)))
-          (with-lock-briefly (*live-feeds-lock*)
-            (unless (known)
-              (setf *live-feeds* (cons feed (remove-if #'engine-stopped-p *live-feeds*
-                                                       :key #'live-feed-engine)))))
-          (when (eq feed (known))
-            (await-snapshot feed))
-          (known)))))
+        (with-lock-briefly (*live-feeds-lock*)
+          (or (known)
+              (let ((feed (make-live-feed engine servers)))
+                (await-snapshot feed)
+                (setf *live-feeds* (cons feed (remove-if #'engine-stopped-p *live-feeds*
+                                                         :key #'live-feed-engine)))
+                feed))))))
 
 (defun await-snapshot (feed)
   "Has a timer keep a snapshot of FEED, send it to the viewers, and so on."
-  (schedule (live-feed-engine feed) *snapshot-seconds*
+  (schedule (live-feed-engine feed) 1
             (lambda ()
               (await-snapshot feed)     ; first, so that a failure here does not end the feed
               (let ((kept (cons (snapshot-octets (live-feed-servers feed) nil)
                                 (live-feed-history feed)))
                     (viewers (with-lock-briefly (*live-feeds-lock*) (live-feed-viewers feed))))
                 (setf (live-feed-history feed)
-                      (subseq kept 0 (min *snapshots-kept* (length kept))))
+                      (subseq kept 0 (min 119 (length kept)))) ; two minutes, with the next one
                 (when viewers
                   (let ((event (snapshots-event
                                 (list (snapshot-octets (live-feed-servers feed) t)))))

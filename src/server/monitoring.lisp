@@ -144,8 +144,7 @@ as soon as a stop of it begins, soft or not."
     (:replies :counter "replies_total" "Requests by method and class of status." "method" "status")
     (:in-progress :gauge "requests_in_progress" "Requests whose reply is not over.")
     (:octets-sent :counter "sent_bytes_total" "Octets sent to clients, before TLS.")
-    (:rejected-by-status :counter "requests_rejected_total"
-     "Requests that the server itself answered with an error." "status")
+    (:rejected-by-status :counter "requests_rejected_total" "Requests not let in." "status")
     (:failed :counter "failures_total" "Errors outside of request handlers.")
     (:threads :gauge "threads" "Threads that serve or wait to.")
     (:busy :gauge "threads_busy" "Threads that have a connection or run a timer.")
@@ -161,8 +160,7 @@ as soon as a stop of it begins, soft or not."
     (:writing :gauge "connections_writing" "Connections whose client takes the reply slowly.")
     (:queued :gauge "connections_queued" "Connections that wait for a thread.")
     (:refused-by :counter "connections_refused_total" "Connections refused at once." "reason")
-    (:expired-by :counter "connections_expired_total"
-     "Connections ended because they took too long or held up others." "kind")
+    (:expired-by :counter "connections_expired_total" "Connections that were given up." "kind")
     (:handshakes-failed-by :counter "tls_handshakes_failed_total" "Failed handshakes." "kind")
     ((:timers :pending) :gauge "timers_pending" "Timers that wait for their time.")
     ((:timers :run) :counter "timers_run_total" "Timers that ran.")
@@ -174,8 +172,6 @@ as soon as a stop of it begins, soft or not."
   "For each metric, its statistic, a keyword of STATS or a list of one and of a keyword in its
 plist; its type; its name without the prefix; a sentence; and where the statistic is a plist, the
 name of the label for the keywords of that, and perhaps of those of the plists in it.")
-
-(defparameter *metric-prefix* "http_server_")
 
 (defun write-metric (out name label-names labels value)
   "Writes to OUT the samples of the metric NAME with LABELS, a plist of strings, for VALUE: a real;
@@ -221,7 +217,7 @@ known, NIL, is left out."
   (let ((all (loop for server in servers collect (cons (place-of server) (stats server))))
         (out (make-string-output-stream)))
     (loop for (statistic type suffix help . label-names) in *metrics*
-          for name = (format nil "~A~A" *metric-prefix* suffix)
+          for name = (format nil "http_server_~A" suffix)
           for samples = (loop for (place . stats) in all
                               for value = (reduce #'getf (uiop:ensure-list statistic)
                                                   :initial-value stats)
@@ -313,14 +309,12 @@ the names of their sites.  Signals UNFIT-ARGUMENT."
                                     (list (head-header head :host)
                                           (and origin (origin-asked-host origin)))))))))))))
 
-(defun page-servers (exchange servers)
-  "The servers that a page for EXCHANGE shows: SERVERS, or for () the one that serves it."
-  (or servers (list (exchange-application exchange))))
-
 (defun make-page (page path servers allow &key any-host-p)
-  "A function of an exchange.  It returns NIL, or a function that makes PAGE, of SERVERS, if the
-request gets that at PATH, as MAKE-PAGE-TEST tells with ALLOW and ANY-HOST-P."
+  "A function of an exchange.  It returns NIL, or a function that makes PAGE, of SERVERS, or for ()
+of the one that serves it, if the request gets that at PATH, as MAKE-PAGE-TEST tells with ALLOW and
+ANY-HOST-P."
   (let ((test (make-page-test path allow :any-host-p any-host-p)))
     (lambda (exchange)
       (and (funcall test exchange)
-           (lambda () (funcall page (page-servers exchange servers)))))))
+           (lambda ()
+             (funcall page (or servers (list (exchange-application exchange)))))))))

@@ -29,9 +29,9 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
    ;; pages for those that watch, and the main function of a program
-   #:place-of #:place-text #:ready-p #:*loopback* #:make-page #:metrics-page #:stats-page
+   #:place-of #:place-text #:*loopback* #:make-page #:metrics-page #:stats-page
    #:connections-page #:readiness-page #:liveness-page #:make-live-page #:add-viewer
-   #:serve-and-exit #:begin-serving #:end-serving #:renew-files #:tell-operator
+   #:serve-and-exit #:begin-serving #:end-serving #:renew-files
    ;; their arguments, and where they listen
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-arguments
    #:arguments-of #:check-accept-count #:check-proxy-protocol #:networks-named #:changed-limits
@@ -81,5 +81,5 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:local-now #:client-text #:report-text #:condition-text #:message-text #:message-line
    #:request-words #:*error-control* #:*backtrace-print-length* #:call-catching
    #:application-journals #:journal-for #:settle-logs #:flush-journal #:append-line
-   #:application-throttle #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address
+   #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address
    #:*rare-control* #:tell-seldom))

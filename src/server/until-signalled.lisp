@@ -27,10 +27,6 @@ a list with one element for each thread and connection that did not finish."))
   (:documentation "Has SERVER open its logs anew, and read its certificates anew if it has any.
 Signals an error where it cannot, and goes on with the old ones then."))
 
-(defgeneric tell-operator (server level text)
-  (:documentation "Writes TEXT, a sentence without its full stop, to the message log of SERVER, at
-LEVEL, a keyword, however many messages came before."))
-
 ;;; The service manager
 ;;;
 ;;; What a program tells the service manager that has started it, systemd, say: see sd_notify(3).
@@ -44,72 +40,70 @@ LEVEL, a keyword, however many messages came before."))
 ;;;
 ;;; The main thread sends them all, so they come in order.  A worker only leaves it an errand.
 
-(defstruct (manager (:include opaque) (:constructor make-manager (socket watchdog-seconds)))
-  "A service manager."
-  (socket nil :type string :read-only t)
-  (watchdog-seconds nil :type (or null real) :read-only t) ; it restarts what is silent for longer
-  (due 0 :type integer)                 ; the moment of the next period
-  (asked nil)                           ; the engine whose pool was asked to serve, and has not yet
-  (unheard-p nil))                      ; that it hears nothing was told
-
-(defparameter *notification-seconds* 2
-  "How many seconds a message waits for room in the queue of the service manager.")
-
-(defun take-manager ()
-  "The MANAGER that the environment names, or NIL.  Removes its variables: programs that this one
-starts must not speak in its name."
-  (let ((socket (take-variable "NOTIFY_SOCKET"))
-        (microseconds (take-number "WATCHDOG_USEC"))
-        (process (take-number "WATCHDOG_PID")))
-    (when socket
-      (make-manager socket (and microseconds
-                                (member process (list nil (process-number)))
-                                (/ microseconds 1000000))))))
-
-(defun notify (manager server control &rest arguments)
-  "Sends MANAGER, or NIL for none, the text of CONTROL and ARGUMENTS about SERVER.  Tells the
-operator the first time that this fails."
-  (when manager
-    (let ((reason (send-notification (manager-socket manager)
-                                     (apply #'format nil control arguments)
-                                     *notification-seconds*)))
-      (when (and reason (not (shiftf (manager-unheard-p manager) t)))
-        (tell-operator server :warning
-                       (format nil "The service manager hears nothing: NOTIFY_SOCKET is ~S: ~A"
-                               (manager-socket manager) reason))))))
-
-(defun report-to-manager (manager server stopping-p on-answer)
-  "Tells MANAGER about SERVER when a period is over, and asks the pool of SERVER to serve, for the
-watchdog: ON-ANSWER, a function, is called in any thread when it has done so.  The watchdog ends
-when the server begins to stop: STOPPING-P."
-  (when (<= (manager-due manager) (milliseconds))
-    (let ((seconds (manager-watchdog-seconds manager))
-          (engine (server-engine server)))
-      (setf (manager-due manager)
-            ;; The watchdog wants to be fed within half of its time.
-            (+ (milliseconds) (max 10 (min 10000 (if seconds (floor (* 1000 seconds) 3) 10000)))))
-      (destructuring-bind (&key open busy served &allow-other-keys) (stats server)
-        (notify manager server "STATUS=~D connection~:P, ~D busy thread~:P, ~D request~:P served"
-                open busy served))
-      ;; One question at a time, or a pool that hangs would collect them.
-      (unless (or (null seconds) stopping-p (null engine) (eq engine (manager-asked manager)))
-        (setf (manager-asked manager) engine)
-        ;; Where connections are parked, a request comes to the same workers from the same poller.
-        (schedule engine 0 on-answer)))))
-
-;;; Errands
-
 (defstruct (errands (:include opaque))
-  "What signals ask the main thread to do."
+  "What signals ask the main thread to do, and the service manager that it tells."
   (lock (bt:make-lock "errands") :read-only t)
   (changed (bt:make-condition-variable) :read-only t)
-  (waiting '() :type list))             ; each kind once, so that many signals fill no memory
+  (waiting '() :type list)              ; each kind once, so that many signals fill no memory
+  (socket nil :type (or null string))   ; of the manager; NIL for none
+  (watchdog-seconds nil :type (or null real)) ; the manager restarts what is silent for longer
+  (due 0 :type integer)                 ; the moment of the next period
+  (asked nil)                           ; the engine whose pool was asked to serve, and has not yet
+  (unheard-p nil))                      ; that the manager hears nothing was told
 
 (defun leave-errand (errands kind)
-  "Asks the thread that waits for ERRANDS for one of KIND, a keyword."
+  "Asks the main thread for one of ERRANDS, of KIND, a keyword."
   (with-lock-briefly ((errands-lock errands))
     (pushnew kind (errands-waiting errands))
     (bt:condition-notify (errands-changed errands))))
+
+(defun find-manager (errands)
+  "Has ERRANDS tell the manager that the environment names, if any.  Removes its variables: programs
+that this one starts must not speak in its name."
+  (let ((socket (take-variable "NOTIFY_SOCKET"))
+        (microseconds (take-number "WATCHDOG_USEC"))
+        (process (take-number "WATCHDOG_PID")))
+    (setf (errands-socket errands) socket
+          (errands-watchdog-seconds errands) (and microseconds
+                                                  (member process (list nil (process-number)))
+                                                  (/ microseconds 1000000)))))
+
+(defun tell-operator (server level text)
+  "Writes TEXT, a sentence without its full stop, to the message log of SERVER, which was started,
+at LEVEL, a keyword, however many messages came before."
+  (tell (engine-service (server-engine server)) level *rare-control* text nil))
+
+(defun notify (errands server control &rest arguments)
+  "Sends the manager, if there is one, the text of CONTROL and ARGUMENTS about SERVER.  Tells the
+operator the first time that this fails."
+  (when (errands-socket errands)
+    (let ((reason (send-notification (errands-socket errands)
+                                     (apply #'format nil control arguments)
+                                     2))) ; how many seconds it waits for room
+      (when (and reason (not (shiftf (errands-unheard-p errands) t)))
+        (tell-operator server :warning
+                       (format nil "The service manager hears nothing: NOTIFY_SOCKET is ~S: ~A"
+                               (errands-socket errands) reason))))))
+
+(defun report-to-manager (errands server stopping-p)
+  "Tells the manager about SERVER when a period is over, and asks the pool of SERVER to serve, for
+the watchdog, which ends when the server begins to stop: STOPPING-P."
+  (when (<= (errands-due errands) (milliseconds))
+    (let ((seconds (errands-watchdog-seconds errands))
+          (engine (server-engine server)))
+      (setf (errands-due errands)
+            ;; The watchdog wants to be fed within half of its time.
+            (+ (milliseconds) (max 10 (min 10000 (if seconds (floor (* 1000 seconds) 3) 10000)))))
+      (destructuring-bind (&key open busy served &allow-other-keys) (stats server)
+        (notify errands server "STATUS=~D connection~:P, ~D busy thread~:P, ~D request~:P served"
+                open busy served))
+      ;; One question at a time, or a pool that hangs would collect them.
+      (unless (or (null seconds) (null engine) stopping-p (eq engine (errands-asked errands)))
+        (setf (errands-asked errands) engine)
+        ;; Where connections are parked, a request comes to the same workers from the same poller.
+        (schedule engine 0 (lambda () (leave-errand errands :feed)))))))
+
+;;; Errands
 
 (defun begin-aside (name function)
   "Has a new thread called NAME call FUNCTION, and returns it.  Where no thread can be made, the
@@ -133,8 +127,8 @@ for FORMAT, and returns NIL then."
 its reply has not begun."
   (unless (or (exchange-status exchange) (running-p (exchange-engine exchange)))
     (setf (exchange-status exchange) 503)
-    (note-rejected-head (exchange-application exchange) (exchange-http exchange)
-                        (make-refusal :handler-timeout) (exchange-head exchange))))
+    (note-rejected (exchange-application exchange) (exchange-http exchange)
+                   (make-refusal :handler-timeout) (exchange-head exchange))))
 
 (defun end-and-tell (server soft-p seconds &optional (delay 0))
   "Stops SERVER like END-SERVING, whose value it returns, and tells the operator about an error.
@@ -147,9 +141,9 @@ Notes the requests whose handlers still run, and get no further."
                         (ignore-errors  ; its thread may go on meanwhile
                           (note-cut (getf worker :task)))))))))
 
-(defun do-errands (server errands drain-seconds drain-delay manager)
+(defun do-errands (server errands drain-seconds drain-delay)
   "Does ERRANDS, and returns when SERVER was stopped, which may take DRAIN-SECONDS, or NIL for no
-limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
+limit, after DRAIN-DELAY seconds."
   (let ((drainer nil) (stopping-since nil))
     (flet ((renew ()
              (call-telling server "SIGHUP: the logs or certificates could not be renewed: ~A"
@@ -165,32 +159,32 @@ limit, after DRAIN-DELAY seconds.  Tells MANAGER, or NIL for none."
                                 (format nil "~D request~:P or connection~:P did not finish in time"
                                         (length unfinished)))))))
       (loop
-        (when manager
-          (report-to-manager manager server stopping-since
-                             (lambda () (leave-errand errands :feed))))
+        (when (errands-socket errands)
+          (report-to-manager errands server stopping-since))
         (ecase (wait-until (lambda () (pop (errands-waiting errands)))
                            (errands-changed errands) (errands-lock errands)
-                           (and manager (/ (milliseconds-left (manager-due manager)) 1000))
+                           (and (errands-socket errands)
+                                (/ (milliseconds-left (errands-due errands)) 1000))
                            ;; A signal may come just before the wait, in the thread that waits.
                            1)
           ((nil))
           (:feed (unless stopping-since
-                   (setf (manager-asked manager) nil)
-                   (notify manager server "WATCHDOG=1")))
+                   (setf (errands-asked errands) nil)
+                   (notify errands server "WATCHDOG=1")))
           (:renew
-           (let ((manager (if stopping-since nil manager)))
-             (notify manager server "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
+           (unless stopping-since
+             (notify errands server "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
              (let ((thread (begin-aside "renew" #'renew)))
                (when thread
                  (join-thread thread 5))) ; a log whose reader has stopped takes no lines
-             (notify manager server "READY=1")))
+             (notify errands server "READY=1")))
           (:report (tell-operator server :info
                                   (let ((*print-pretty* nil)) ; on one line
                                     (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
           (:leave (return))
           (:stop
            (cond ((null stopping-since)
-                  (notify manager server "STOPPING=1")
+                  (notify errands server "STOPPING=1")
                   (tell-operator server :info
                                  (format nil "Stopping~@[ in ~D second~:P~]: what runs has ~
                                               ~:[no limit of time~;~:*up to ~D second~:P~]"
@@ -220,23 +214,23 @@ HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never returns."
                                  (:hangup :renew) (:report :report))
           do (let ((kind kind))
                (call-on-signal signal (lambda () (leave-errand errands kind)))))
-    (let ((manager (take-manager)))
-      (handler-case
-          (progn
-            (check-arguments (list :drain-timeout drain-timeout :drain-delay drain-delay)
-                             (arguments-of :run))
-            (setf server (funcall make))
-            (begin-serving server)
-            (when on-start
-              (funcall on-start server))
-            (setf started-p t))
-        (error (condition)
-          (format *error-output* "~&The server cannot start: ~A~%"
-                  (substitute #\Space #\Newline (message-text "~A" (list condition))))
-          (finish-output *error-output*)
-          (when server
-            (ignore-errors (end-serving server nil 0)))))
-      (when started-p
-        (notify manager server "READY=1")
-        (do-errands server errands drain-timeout drain-delay manager)))
+    (find-manager errands)
+    (handler-case
+        (progn
+          (check-arguments (list :drain-timeout drain-timeout :drain-delay drain-delay)
+                           (arguments-of :run))
+          (setf server (funcall make))
+          (begin-serving server)
+          (when on-start
+            (funcall on-start server))
+          (setf started-p t))
+      (error (condition)
+        (format *error-output* "~&The server cannot start: ~A~%"
+                (substitute #\Space #\Newline (message-text "~A" (list condition))))
+        (finish-output *error-output*)
+        (when server
+          (ignore-errors (end-serving server nil 0)))))
+    (when started-p
+      (notify errands server "READY=1")
+      (do-errands server errands drain-timeout drain-delay))
     (exit-process (if started-p 0 1) 1)))

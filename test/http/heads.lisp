@@ -170,15 +170,16 @@
 (defun known-after (text &optional (start 0))
   "What is known of the request line of an unfinished head, or a refused one, that is in TEXT from
 START on."
-  (let ((octets (octets text)))
-    (multiple-value-list (http:known-request-line octets start (length octets)))))
+  (let* ((octets (octets text))
+         (head (http:known-request-line octets start (length octets))))
+    (list (http:head-method head) (http:head-uri head) (http:head-protocol head))))
 
 (test the-words-of-an-unfinished-request-line-are-known-one-by-one
   (dolist (start '(0 3))
     (flet ((known (text)
              (known-after (concatenate 'string (subseq "xxx" 0 start) text) start)))
-      (is (equal '(nil nil nil) (known "GE")))
-      (is (equal '(:get nil nil) (known "GET /a")))
+      (is (equal '(nil "" nil) (known "GE")))
+      (is (equal '(:get "" nil) (known "GET /a")))
       (is (equal '(:get "/a" nil) (known "GET /a HTTP/1.")))
       (is (equal '(:get "/a" :http/1.1)
                  (known (format nil "GET /a HTTP/1.1~C~CHo" #\Return #\Newline)))))))

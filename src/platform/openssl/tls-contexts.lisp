@@ -4,16 +4,15 @@
 
 (define-condition tls-mistake (recycling-error)
   ((subject :initarg :subject :reader tls-mistake-subject)
-   (index :initarg :index :initform nil :reader tls-mistake-index)
    (value :initarg :value :initform nil :reader tls-mistake-value)
    (reason :initarg :reason :reader tls-mistake-reason))
   (:documentation "A setting, a certificate or a key for TLS cannot be used.  It is signalled at the
 start, before a client meets the mistake."))
 
-(defun tls-mistaken (subject index value control &rest arguments)
-  "Signals a TLS-MISTAKE about SUBJECT, INDEX and VALUE, a string or pathname.  FORMAT makes its
-reason from CONTROL and ARGUMENTS."
-  (error 'tls-mistake :subject subject :index index
+(defun tls-mistaken (subject value control &rest arguments)
+  "Signals a TLS-MISTAKE about SUBJECT, a keyword of MAKE-TLS-CONTEXT, and VALUE, a string or
+pathname.  FORMAT makes its reason from CONTROL and ARGUMENTS."
+  (error 'tls-mistake :subject subject
                       :value (and value (princ-to-string value))
                       :reason (apply #'format nil control arguments)))
 
@@ -115,30 +114,30 @@ BODY signals."
                   (let ((octets (make-octets (file-length stream))))
                     (subseq octets 0 (read-sequence octets stream))))
     (error (condition)
-      (tls-mistaken subject nil file "cannot be read (~A)" condition))))
+      (tls-mistaken subject file "cannot be read (~A)" condition))))
 
-(defun load-pair (context index certificate-file key-file password)
+(defun load-pair (context subject certificate-file key-file password)
   "Loads into CONTEXT, an SSL_CTX, the private key in KEY-FILE, with PASSWORD, and the certificates
-in CERTIFICATE-FILE: the server's own, and then those of its issuers.  INDEX is their number for
-messages."
+in CERTIFICATE-FILE: the server's own, and then those of its issuers.  The subject of a mistake is
+SUBJECT; or, for NIL, the argument for the first of these files."
   (cffi:with-foreign-string (text (or password "")) ; else OpenSSL would ask at the terminal
     (openssl :void "SSL_CTX_set_default_passwd_cb_userdata" context text)
     ;; The key comes first: OpenSSL drops a key that does not match the certificate.
     (unless (= 1 (openssl :int "SSL_CTX_use_PrivateKey_file" context
                           (:string (name-for-openssl key-file))
                           (:int 1)))    ; SSL_FILETYPE_PEM
-      (tls-mistaken :key index key-file "has no private key that OpenSSL can read ~
-                                         ~:[without a~;with its~] password (~A)"
+      (tls-mistaken (or subject :ssl-privatekey-file) key-file
+                    "has no private key that OpenSSL reads ~:[without a~;with its~] password (~A)"
                     password (why-it-failed)))
     (unless (= 1 (openssl :int "SSL_CTX_use_certificate_chain_file" context
                           (:string (name-for-openssl certificate-file))))
-      (tls-mistaken :certificate index certificate-file
+      (tls-mistaken (or subject :ssl-certificate-file) certificate-file
                     "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
     (openssl :void "SSL_CTX_set_default_passwd_cb_userdata" context (cffi:null-pointer)))
   (unless (= 1 (openssl :int "SSL_CTX_check_private_key" context))
     (clear-errors)
-    (tls-mistaken :key index key-file "has another key than the certificate in ~A"
-                  certificate-file)))
+    (tls-mistaken (or subject :ssl-privatekey-file) key-file
+                  "has another key than the certificate in ~A" certificate-file)))
 
 ;;; The whole context
 
@@ -175,7 +174,7 @@ section 4.2).")
            (cffi:null-pointer))
   (flet ((check (result names)
            (unless (= 1 result)
-             (tls-mistaken :ciphers nil names "cannot be used (~A)" (why-it-failed)))))
+             (tls-mistaken :ssl-ciphers names "cannot be used (~A)" (why-it-failed)))))
     (check (openssl :int "SSL_CTX_set_ciphersuites" context (:string cipher-suites)) cipher-suites)
     (check (openssl :int "SSL_CTX_set_cipher_list" context (:string ciphers)) ciphers)))
 
@@ -189,7 +188,7 @@ from the issuers in CLIENT-CA-FILE, and send clients the names of these; see MAK
                       (openssl :pointer "SSL_load_client_CA_file" (:string file))
                       (cffi:null-pointer))))
       (when (cffi:null-pointer-p names)
-        (tls-mistaken :client-ca-file nil client-ca-file
+        (tls-mistaken :ssl-client-ca-file client-ca-file
                       "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
       (openssl :void "SSL_CTX_set_client_CA_list" context names)))
   (when verify-client
@@ -202,67 +201,81 @@ from the issuers in CLIENT-CA-FILE, and send clients the names of these; see MAK
   (let ((id (digest-of (concatenate 'octets
                                     (map 'octets #'char-code (format nil "~A" verify-client))
                                     (and client-ca-file
-                                         (file-octets :client-ca-file client-ca-file))))))
+                                         (file-octets :ssl-client-ca-file client-ca-file))))))
     (cffi:with-foreign-object (pointer :uint8 (length id))
       (openssl :int "SSL_CTX_set_session_id_context" context (copy-out id pointer)
                (:unsigned-int (length id))))))
 
-(defun make-tls-context (certificates
-                         &key (minimum-protocol :tls-1.2) ciphers cipher-suites client-ca-file
-                           verify-client ticket-key ticket-key-file)
+(defun cipher-names (names suites-p)
+  "The names in NAMES, a string or NIL, that are suites of TLS 1.3 if SUITES-P, otherwise the
+others: a string, or NIL for none.  The former have names of their own (RFC 8446, section B.4), and
+OpenSSL has a list of its own for them."
+  (loop for name in (uiop:split-string (or names "") :separator ":, ")
+        when (and (string/= "" name) (eq suites-p (uiop:string-prefix-p "TLS_" name)))
+          collect name into found
+        finally (return (and found (format nil "~{~A~^:~}" found)))))
+
+(defun make-tls-context (old &key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
+                               ssl-certificates ssl-minimum-protocol ssl-ciphers
+                               ssl-client-ca-file ssl-verify-client ssl-ticket-key-file)
   "Returns a TLS-CONTEXT for a server.
 
-CERTIFICATES is a list of lists: a certificate file and a file with its private key, both pathname
-designators of PEM files, and the key's password, a string or NIL.  After the server's own
-certificate, its file may have the certificates of its issuers, which are sent as well.  A client
-gets the certificate that names the host for which it asks, or else the first one (RFC 6066, section
-3).
+SSL-CERTIFICATE-FILE, SSL-PRIVATEKEY-FILE and SSL-PRIVATEKEY-PASSWORD: a certificate file and a file
+with its private key, both pathname designators of PEM files, and the key's password, a string or
+NIL.  SSL-CERTIFICATES: a list of lists of the same.  After the server's own certificate, its file
+may have the certificates of its issuers, which are sent as well.  A client gets the certificate
+that names the host for which it asks, or else the first one (RFC 6066, section 3).
 
-MINIMUM-PROTOCOL: the oldest version that the server speaks, :TLS-1.2 or :TLS-1.3.
+SSL-MINIMUM-PROTOCOL: the oldest version that the server speaks, :TLS-1.2 or :TLS-1.3.
 
-CIPHERS: the ciphers for TLS 1.2, a string in OpenSSL's format, see ciphers(1); by default those
-with forward secrecy and authenticated encryption.  CIPHER-SUITES: likewise, for TLS 1.3.
+SSL-CIPHERS: the ciphers for TLS 1.2 and TLS 1.3, a string in OpenSSL's format, see ciphers(1); by
+default those with forward secrecy and authenticated encryption.
 
-VERIFY-CLIENT: :REQUIRED if each client must have a valid certificate; :OPTIONAL if a client may
-have a valid one or none; :REQUEST if the server asks for one, and accepts any or none; NIL if the
-server does not ask.  CLIENT-CA-FILE: a PEM file with the certificates of the issuers of clients'
-certificates.
+SSL-VERIFY-CLIENT: :REQUIRED if each client must have a valid certificate, the default with
+SSL-CLIENT-CA-FILE, a PEM file with the certificates of the issuers of clients' certificates;
+:OPTIONAL if a client may have a valid one or none; :REQUEST if the server asks for one, and accepts
+any or none; NIL if the server does not ask.
 
-TICKET-KEY-FILE: a file with 80 secret octets, the key for session tickets (RFC 5077).  Processes
-with the same file resume each other's sessions.  TICKET-KEY: instead of a file, the key of another
-context; see TLS-CONTEXT-TICKET-KEY.  The default is a random key.
+SSL-TICKET-KEY-FILE: a file with 80 secret octets, the key for session tickets (RFC 5077).
+Processes
+with the same file resume each other's sessions.  Without a file, the sessions of OLD, another
+context or NIL, can be resumed.
 
 Signals TLS-MISTAKE."
-  (let* ((ciphers (or ciphers *default-tls-ciphers*))
-         (ticket-key (if ticket-key-file
-                         (file-octets :ticket-key-file ticket-key-file)
-                         ticket-key))
+  (let* ((ciphers (or (cipher-names ssl-ciphers nil) *default-tls-ciphers*))
+         (ticket-key (if ssl-ticket-key-file
+                         (file-octets :ssl-ticket-key-file ssl-ticket-key-file)
+                         (and old (tls-context-ticket-key old))))
          (handles '())
          (free (lambda ()
                  (uninterruptibly
                    (dolist (handle handles)
                      (openssl :void "SSL_CTX_free" handle))))))
     (unless (member (length ticket-key) (list 0 +ticket-key-octets+))
-      (tls-mistaken :ticket-key-file nil ticket-key-file "has ~D octets in place of ~D"
+      (tls-mistaken :ssl-ticket-key-file ssl-ticket-key-file "has ~D octets in place of ~D"
                     (length ticket-key) +ticket-key-octets+))
     (uninterruptibly                    ; see tls-sessions.lisp
       (clear-errors)
       (unless-returned
-          (loop for (certificate-file key-file password) in certificates
-                for index from 0
+          (loop for (certificate-file key-file password)
+                  in (list* (list ssl-certificate-file ssl-privatekey-file ssl-privatekey-password)
+                            ssl-certificates)
+                for subject = nil then :ssl-certificates
                 for handle = (openssl :pointer "SSL_CTX_new"
                                       (openssl :pointer "TLS_server_method"))
                 do (when (cffi:null-pointer-p handle)
                      (error "OpenSSL cannot make a context: ~A." (why-it-failed)))
                    (setf handles (append handles (list handle)))
-                   (settle-context handle minimum-protocol ciphers
-                                   (or cipher-suites *default-tls-cipher-suites*))
-                   (settle-clients handle verify-client client-ca-file)
+                   (settle-context handle ssl-minimum-protocol ciphers
+                                   (or (cipher-names ssl-ciphers t) *default-tls-cipher-suites*))
+                   (settle-clients handle
+                                   (or ssl-verify-client (and ssl-client-ca-file :required))
+                                   ssl-client-ca-file)
                    (when ticket-key     ; SSL_CTRL_SET_TLSEXT_TICKET_KEYS
                      (cffi:with-foreign-object (pointer :uint8 +ticket-key-octets+)
                        (control-context handle 59 +ticket-key-octets+
                                         (copy-out ticket-key pointer))))
-                   (load-pair handle index certificate-file key-file password)
+                   (load-pair handle subject certificate-file key-file password)
                 finally
                    (loop for (handle next) on handles
                          while (rest handles) ; with one certificate, there is no choice

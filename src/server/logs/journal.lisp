@@ -6,7 +6,7 @@
 ;;;;   phase     an appended line is written by   becomes     by
 ;;;;   :off      the thread that appends it        :running    START-JOURNAL
 ;;;;   :running  the thread of the journal,        :ending     END-JOURNAL
-;;;;             within *FLUSH-SECONDS*
+;;;;             within half a second
 ;;;;   :ending   the thread of the journal         :off        that thread, when no line is left
 ;;;;                                               :running    START-JOURNAL
 ;;;;
@@ -19,13 +19,6 @@
 ;;;; for a few instructions.  BATCH and BROKEN-P change under that of the destination.
 (defparameter *batch-octets* (* 64 1024)
   "When more than this many octets have gathered, they are written without a pause.")
-
-(defparameter *journal-octets* (* 8 1024 1024)
-  "How many octets may gather while the destination blocks.  Further lines are lost, and counted.
-As many octets again may be in the batch that is being written.")
-
-(defparameter *flush-seconds* 1/2
-  "How many seconds, a real, lines gather between two batches.")
 
 (defparameter *log-patience* 5
   "How many seconds, a real, END-JOURNAL waits until the last lines were written.")
@@ -56,20 +49,15 @@ As many octets again may be in the batch that is being written.")
   (batch (make-output) :type output)    ; what is being written
   (broken-p nil))                       ; the last line of the destination may lack its end
 
-(defmacro with-journal ((journal) &body body)
-  "Evaluates BODY, which is short and does not wait, uninterrupted and under the lock of JOURNAL."
-  `(with-lock-briefly ((journal-lock ,journal))
-     ,@body))
-
 (defun append-line (journal line)
   "Has JOURNAL write LINE, an OUTPUT that ends in a line feed.  Its thread does so soon; then this
 function does not wait for the destination.  If there is no thread, writes LINE at once."
   (declare (type journal journal) (type output line) #.*plain-policy*)
-  (when (eq :off (with-journal (journal)
+  (when (eq :off (with-lock-briefly ((journal-lock journal))
                    (let* ((gathered (journal-gathered journal))
                           (before (output-fill gathered))
                           (after (+ before (output-fill line))))
-                     (cond ((> after (the fixnum *journal-octets*))
+                     (cond ((> after (* 8 1024 1024)) ; and as many octets may be in the batch
                             (incf (journal-lost journal))
                             (setf (journal-trouble-p journal) t))
                            (t
@@ -85,7 +73,7 @@ function does not wait for the destination.  If there is no thread, writes LINE 
 (defun journal-unwritten (journal)
   "How many lines JOURNAL has lost, or keeps after its end.  The latter are written only if it is
 started again, or gets another line, and its destination takes them then."
-  (with-journal (journal)
+  (with-lock-briefly ((journal-lock journal))
     (+ (journal-lost journal)
        (if (eq :off (journal-phase journal)) (journal-lines journal) 0))))
 
@@ -100,7 +88,7 @@ line is written twice."
                                        :if-exists :append :if-does-not-exist :create)
                      destination))
          (broken-p (shiftf (journal-broken-p journal) t))
-         (lines (with-journal (journal)
+         (lines (with-lock-briefly ((journal-lock journal))
                   (rotatef (journal-gathered journal) (journal-batch journal))
                   (shiftf (journal-lines journal) 0)))
          (batch (journal-batch journal)))
@@ -116,7 +104,7 @@ line is written twice."
                   (finish-output stream)))
            (setf (journal-broken-p journal) nil))
       (when (journal-broken-p journal)
-        (with-journal (journal)
+        (with-lock-briefly ((journal-lock journal))
           (incf (journal-lost journal) lines))
         (when file-p
           (close stream :abort t)))     ; or it would try to write the same octets again
@@ -132,7 +120,7 @@ line is written twice."
           (serious-condition (condition) (values nil condition))))
     ;; Out of the lock, since what is told may go to the same destination.
     (unless (eq t written-p)            ; there was nothing to write
-      (let ((trouble-p (with-journal (journal)
+      (let ((trouble-p (with-lock-briefly ((journal-lock journal))
                          (shiftf (journal-trouble-p journal) (not written-p)))))
         (cond ((and trouble-p written-p)
                (tell (journal-application journal) :warning
@@ -148,45 +136,38 @@ line is written twice."
   (flet ((await (seconds predicate)
            (wait-until (lambda () (or (eq :ending (journal-phase journal)) (funcall predicate)))
                        (journal-wanted journal) (journal-lock journal) seconds nil)))
-    (unwind-protect
-         (loop
-           (await nil (lambda () (plusp (journal-lines journal))))
-           (let ((written-p (flush-journal journal)))
-             (when (with-journal (journal)
-                     ;; At the end, lines that could not be written wait for the next start.
-                     (when (and (eq :ending (journal-phase journal))
-                                (or (not written-p) (zerop (journal-lines journal))))
-                       (setf (journal-phase journal) :off)))
-               (return))
-             (await *flush-seconds*
-                    (lambda ()
-                      (and written-p    ; or the next try comes later
-                           (> (output-fill (journal-gathered journal)) *batch-octets*))))))
-      (unless (eq :off (journal-phase journal)) ; destroyed, as all threads are when a Lisp exits
-        (with-journal (journal)
-          (setf (journal-phase journal) :off))
-        ;; If it was destroyed during a write, the destination may be one that blocks.
-        (unless (journal-broken-p journal)
-          (flush-journal journal))))))
+    (loop
+      (await nil (lambda () (plusp (journal-lines journal))))
+      (let ((written-p (flush-journal journal)))
+        (when (with-lock-briefly ((journal-lock journal))
+                ;; At the end, lines that could not be written wait for the next start.
+                (when (and (eq :ending (journal-phase journal))
+                           (or (not written-p) (zerop (journal-lines journal))))
+                  (setf (journal-phase journal) :off)))
+          (return))
+        (await 1/2
+               (lambda ()
+                 (and written-p         ; or the next try comes later
+                      (> (output-fill (journal-gathered journal)) *batch-octets*))))))))
 
 (defun start-journal (journal)
   "Starts a thread that writes the lines of JOURNAL, unless there is one.  If no thread can be made,
 each thread writes the lines that it appends.  The same holds for a string stream, which never
 blocks, and must not be used by two threads."
   (when (and (not (typep (journal-destination journal) 'string-stream))
-             (with-journal (journal)
+             (with-lock-briefly ((journal-lock journal))
                (eq :off (shiftf (journal-phase journal) :running))))
     (handler-case (setf (journal-thread journal)
                         (call-making-thread
                          (lambda ()
                            (bt:make-thread (lambda () (keep-journal journal)) :name "log"))))
       (error ()
-        (with-journal (journal)
+        (with-lock-briefly ((journal-lock journal))
           (setf (journal-phase journal) :off))))))
 
 (defun end-journal (journal)
   "Has the thread of JOURNAL, if there is one, write its lines and end.  Waits for that a while."
-  (with-journal (journal)
+  (with-lock-briefly ((journal-lock journal))
     (when (eq :running (journal-phase journal))
       (setf (journal-phase journal) :ending)
       (bt:condition-notify (journal-wanted journal))))

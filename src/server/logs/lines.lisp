@@ -66,10 +66,8 @@ have tabs; or :JSON, in a string of that (RFC 8259, section 7)."
 
 (defun printed (value)
   "VALUE as PRINC prints it in base 10."
-  (if (and (keywordp value) (eq :upcase *print-case*))
-      (symbol-name value)
-      (let ((*print-base* 10) (*print-radix* nil))
-        (princ-to-string value))))
+  (let ((*print-base* 10) (*print-radix* nil))
+    (princ-to-string value)))
 
 (defun encode-printed (line value &optional (where :quoted))
   "Appends VALUE to LINE as PRINC prints it in base 10, escaped for WHERE as ENCODE-ESCAPED does.

@@ -8,12 +8,6 @@
 (defparameter *warning-milliseconds* 10000
   "The shortest time between two messages about the same event.")
 
-(defparameter *message-burst* 20
-  "How many messages of one kind that clients can cause may follow each other without a pause.")
-
-(defparameter *message-kinds* 100
-  "How many kinds of events a throttle distinguishes; all others share one entry.")
-
 (defstruct (throttle (:include opaque))
   "The events that were not logged yet, by kind."
   (lock (bt:make-lock "throttle") :read-only t)
@@ -27,7 +21,7 @@ message now, or NIL for no message.  BURST messages may follow each other withou
   (with-lock-briefly ((throttle-lock throttle))
     (let ((entries (throttle-entries throttle))
           (now (milliseconds)))
-      (unless (or (gethash kind entries) (< (hash-table-count entries) *message-kinds*))
+      (unless (or (gethash kind entries) (< (hash-table-count entries) 100))
         (setf kind :all-others))
       (let ((entry (or (gethash kind entries)
                        (setf (gethash kind entries) (cons 0 now)))))
@@ -135,7 +129,7 @@ strings, or NIL where there are none."
            (count (if treat
                       (count-event (application-throttle application)
                                    (cons control (and condition (type-of condition)))
-                                   *message-burst*)
+                                   20)
                       1))
            (backtrace (and count error-p backtrace-p (second arguments)
                            (trimmed (report-text (second arguments)))))

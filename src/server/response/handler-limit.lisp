@@ -79,7 +79,7 @@ handler's reply is not to be sent."
             (head (exchange-head exchange)))
         (when (eq :running claim)
           (let ((refusal (make-refusal :handler-timeout)))
-            (note-rejected-head application http refusal head)
+            (note-rejected application http refusal head)
             (setf (exchange-status exchange) (protocol-error-status refusal))
             (handler-case (send-refusal (http-io http) refusal
                                         (eq :head (head-method head)))
