@@ -68,9 +68,7 @@
   (listener-lock (bt:make-lock "listener") :read-only t) ; see WITH-LISTENER
   (troubles '() :type list)             ; a plist of those that last; see NOTE-TROUBLE
   (launch-failed-p nil)                 ; no thread is made before the next tick
-  (exited '() :type list)               ; threads of workers that ended, to be joined
   (workers '() :type list)              ; every one that has not ended
-  (suspended '() :type list)            ; workers, the one suspended last first
   (queue '() :type list)                ; accepted connections without a worker, oldest first
   (client-waits '() :type list)         ; of its workers, for clients, the latest first
   (overloaded-p nil)                    ; a connection waits for a worker, and each has one

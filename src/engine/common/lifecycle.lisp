@@ -173,12 +173,10 @@ in a worker of ENGINE."
           (notify-sentinel engine)))
       ;; For connections that RESUME-CONNECTION has parked meanwhile; later it ends them itself.
       (end-all-input))
-    ;; A thread that goes on, in code that the program has put around its life, is left.
-    (loop with seconds = (funcall left)
-          with left = (countdown (and seconds (max *least-stop-seconds* seconds)))
-          for thread in (cons (engine-sentinel engine) (engine-exited engine))
-          when thread
-            do (join-thread thread (funcall left)))
+    (let ((seconds (funcall left))
+          (sentinel (engine-sentinel engine)))
+      (when sentinel
+        (join-thread sentinel (and seconds (max *least-stop-seconds* seconds)))))
     (with-engine (engine)
       (append (loop for worker in (engine-workers engine)
                     for state = (worker-state worker)

@@ -58,27 +58,6 @@ above."
         (incf (aref sheet (1+ +buckets+)) octets)
         (note-duration sheet duration)))))
 
-(defun durations-of-requests (engine)
-  "How long the requests of ENGINE took: a fresh tally sheet."
-  (let ((sheet (copy-seq (engine-served-before engine))))
-    (dolist (worker (engine-workers engine) sheet)
-      (map-into sheet #'+ sheet (worker-durations worker)))))
-
-(defun durations-counted (sheet)
-  "How many durations SHEET has counted."
-  (loop for index below +buckets+ sum (aref sheet index)))
-
-(defun histogram (sheet)
-  "A plist for people of SHEET, which nobody writes any more: the :COUNT of durations, their :SUM in
-seconds, and in :BUCKETS, a list, each bound in seconds and how many durations were not longer."
-  (list :count (durations-counted sheet)
-        :sum (/ (aref sheet +buckets+) 1000000d0)
-        :buckets (loop for bound across *bucket-bounds*
-                       for index from 0
-                       sum (aref sheet index) into count
-                       collect (/ bound 1000000.0)
-                       collect count)))
-
 ;;; The connections and the statistics
 
 (defgeneric map-open-connections (function engine)
@@ -93,23 +72,24 @@ time to take the answer, :QUEUED for a worker, :DRAINING after its last answer; 
 requests :SERVED; the number of its :WORKER, and for how many :SECONDS that has been at the request,
 or NIL.  Connections that come or go meanwhile may be missed."
   (let ((plists '()))
-    (flet ((describe-connection (connection state)
-             (let ((worker (find connection (engine-workers engine) :key #'worker-connection))
-                   (peer (handler-case
-                             (multiple-value-bind (address port) (connection-peer-name connection)
-                               (cond ((zerop port) address) ; of a Unix-domain socket
-                                     ((find #\: address) (format nil "[~A]:~D" address port))
-                                     (t (format nil "~A:~D" address port))))
-                           (error () nil)))) ; it is gone
-               ;; Its owner may close it meanwhile: then the name may be that of another peer.
-               (push (list :peer (if (gone-p connection) nil peer)
-                           :state state
-                           :age (/ (- (milliseconds) (connection-opened connection)) 1000.0)
-                           :served (connection-served connection)
-                           :worker (and worker (worker-number worker))
-                           :seconds (and worker (nth-value 1 (worker-activity worker))))
-                     plists))))
-      (map-open-connections #'describe-connection engine))
+    (map-open-connections
+     (lambda (connection state)
+       (let ((worker (find connection (engine-workers engine) :key #'worker-connection))
+             (peer (handler-case
+                       (multiple-value-bind (address port) (connection-peer-name connection)
+                         (cond ((zerop port) address) ; of a Unix-domain socket
+                               ((find #\: address) (format nil "[~A]:~D" address port))
+                               (t (format nil "~A:~D" address port))))
+                     (error () nil))))  ; it is gone
+         ;; Its owner may close it meanwhile: then the name may be that of another peer.
+         (push (list :peer (if (gone-p connection) nil peer)
+                     :state state
+                     :age (/ (- (milliseconds) (connection-opened connection)) 1000.0)
+                     :served (connection-served connection)
+                     :worker (and worker (worker-number worker))
+                     :seconds (and worker (nth-value 1 (worker-activity worker))))
+               plists)))
+     engine)
     plists))
 
 (defun engine-statistics (engine)
@@ -118,16 +98,18 @@ requests of each kind; docs/guide/operating.md explains the others."
   (let* ((engine (or engine (make-blocking-engine nil nil)))
          (timers (timer-statistics (engine-timers engine)))
          (states '()))
-    (flet ((count-state (connection state)
-             (declare (ignore connection))
-             (incf (getf states state 0)))
-           (in-state (&rest names)
-             (loop for name in names sum (getf states name 0)))
-           (sum (counts)
+    (map-open-connections (lambda (connection state)
+                            (declare (ignore connection))
+                            (incf (getf states state 0)))
+                          engine)
+    (flet ((sum (counts)
              (loop for (nil count) on counts by #'cddr sum count)))
-      (map-open-connections #'count-state engine)
-      (with-engine (engine)           ; so these counts are all of one moment
-        (let ((durations (durations-of-requests engine)))
+      (with-engine (engine)             ; so these counts are all of one moment
+        (let* ((sheet (reduce (lambda (sheet worker)
+                                (map-into sheet #'+ sheet (worker-durations worker)))
+                              (engine-workers engine)
+                              :initial-value (copy-seq (engine-served-before engine))))
+               (served (reduce #'+ sheet :end +buckets+)))
           (list :threads (pool-size engine)
                 :standby (standby-count engine)
                 :busy (busy-count engine)
@@ -137,19 +119,25 @@ requests of each kind; docs/guide/operating.md explains the others."
                 :ended (- (engine-made engine) (pool-size engine))
                 :accepted (counter-count (engine-accepted engine))
                 :open (open-count engine)
-                :parked (in-state :new :parked)
-                :deferred (in-state :deferred)
-                :writing (in-state :writing)
-                :queued (in-state :queued)
+                :parked (+ (getf states :new 0) (getf states :parked 0))
+                :deferred (getf states :deferred 0)
+                :writing (getf states :writing 0)
+                :queued (getf states :queued 0)
                 :refused (sum (engine-refused-by engine))
                 :refused-by (copy-list (engine-refused-by engine))
                 :expired (sum (engine-expired-by engine))
                 :expired-by (copy-list (engine-expired-by engine))
                 :failed (engine-failed engine)
-                :served (durations-counted durations)
-                :durations (histogram durations)
-                :replies (subseq durations (+ +buckets+ 2) +sheet-places+)
-                :octets-sent (+ (aref durations (1+ +buckets+))
+                :served served
+                :durations (list :count served
+                                 :sum (/ (aref sheet +buckets+) 1000000d0)
+                                 :buckets (loop for bound across *bucket-bounds*
+                                                for index from 0
+                                                sum (aref sheet index) into count
+                                                collect (/ bound 1000000.0)
+                                                collect count))
+                :replies (subseq sheet (+ +buckets+ 2) +sheet-places+)
+                :octets-sent (+ (aref sheet (1+ +buckets+))
                                 (counter-count (engine-sent engine)))
                 :timers timers
                 :memory (client-memory-reserved)

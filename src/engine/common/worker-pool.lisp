@@ -56,12 +56,7 @@ was raised.  Under the lock."
       (map-into (engine-served-before engine) #'+
                 (engine-served-before engine) (worker-durations worker))
       ;; Other threads read the list without the lock, so the list itself never changes.
-      (setf (engine-workers engine) (remove worker (engine-workers engine))
-            ;; Else it would be resumed although it has ended.
-            (engine-suspended engine) (delete worker (engine-suspended engine))
-            (engine-exited engine) (remove-if-not #'bt:thread-alive-p (engine-exited engine)))
-      (when (worker-thread worker)
-        (push (worker-thread worker) (engine-exited engine)))
+      (setf (engine-workers engine) (remove worker (engine-workers engine)))
       (bt:condition-notify (engine-changed engine))
       (when (worker-missing-p engine)
         (notify-sentinel engine)))))

@@ -63,23 +63,23 @@ connections, which the poller will not report."
                          ((not (or worker-p (room-for-waiting-p engine))) :threads)))
       (when reason
         (unless-returned (refuse-with-notice engine connection reason)
-          (drop-connection engine connection))
+          (finish-connection engine connection))
         (finish-connection engine connection :close))
       (values (if reason nil connection) t))))
 
 (defun room-for-waiting-p (engine)
   "True if ENGINE, all of whose workers serve, lets the connection wait that was just opened: up to
-its limit, connections may be served, or wait for their first worker."
+its limit, connections may be served, or wait for a worker."
   (let ((limit (engine-accept-limit engine))
         (count 0))
     (case limit
       (:unlimited t)
       ((nil) nil)
-      (t (when (> (open-count engine) limit) ; seldom
-           (map-connections (lambda (connection)
-                              (when (or (owned-p connection) (unseen-p connection))
-                                (incf count)))
-                            (engine-table engine)))
+      (t (map-open-connections (lambda (connection state)
+                                 (declare (ignore connection))
+                                 (when (member state '(:active :queued))
+                                   (incf count)))
+                               engine)
          (<= count limit)))))
 
 (defun accept-overflow (engine)

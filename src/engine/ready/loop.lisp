@@ -28,17 +28,15 @@ other events have their turn.")
     (set-worker-state worker :active)
     (bt:condition-notify (engine-changed engine)))
   (loop
+    (unless (serving-p engine)
+      (return))
     (let ((excess (engine-excess engine)))
-      (cond ((not (serving-p engine))
-             (with-engine (engine)
-               (retire worker))
-             (return))
-            ;; Enough others wait, or too many run.
-            ((and (or (>= (counter-count (engine-waiting engine)) (engine-target engine))
-                      (and (plusp excess)
-                           (compare-and-set (engine-excess engine) excess (1- excess))))
-                  (not (suspend-worker engine worker)))
-             (return))))
+      ;; Enough others wait, or too many run.
+      (when (and (or (>= (counter-count (engine-waiting engine)) (engine-target engine))
+                     (and (plusp excess)
+                          (compare-and-set (engine-excess engine) excess (1- excess))))
+                 (not (suspend-worker engine worker)))
+        (return)))
     (let ((token (next-event engine worker)))
       (cond ((integerp token)
              (setf (ready-worker-stamp worker) (microseconds))
@@ -90,25 +88,26 @@ the worker that came last first, so the others reach this time.")
 worker is suspended."
   (clear-stack)                         ; else it may keep the last connection alive for long
   (with-engine (engine)
-    (set-worker-state worker :suspended)
-    (push worker (engine-suspended engine)))
-  (flet ((outcome ()
-           (cond ((eq :active (worker-state worker)) :resumed)
-                 ((or (not (serving-p engine))
-                      (and (> (pool-size engine) (engine-standby engine))
-                           (>= (worker-milliseconds worker) (* 1000 *suspension-seconds*))))
-                  (retire worker)
-                  :retired))))
-    (declare (dynamic-extent #'outcome))
-    (eq :resumed (interruptibly
-                   (wait-until #'outcome (ready-worker-resumed worker) (engine-lock engine)
-                               nil *suspension-seconds*)))))
+    (set-worker-state worker :suspended))
+  (flet ((over-p ()
+           (or (eq :active (worker-state worker))
+               (when (or (not (serving-p engine))
+                         (and (> (pool-size engine) (engine-standby engine))
+                              (>= (worker-milliseconds worker) (* 1000 *suspension-seconds*))))
+                 (retire worker)
+                 t))))
+    (declare (dynamic-extent #'over-p))
+    (interruptibly
+      (wait-until #'over-p (ready-worker-resumed worker) (engine-lock engine)
+                  nil *suspension-seconds*)))
+  (eq :active (worker-state worker)))
 
 (defun resume-workers (engine count)
-  "Lets up to COUNT suspended workers of ENGINE wait on the ready set again; returns how many."
+  "Lets up to COUNT suspended workers of ENGINE wait on the ready set again, always the same ones
+first, so that the others end; returns how many."
   (with-engine (engine)
     (loop repeat count
-          for worker = (pop (engine-suspended engine))
+          for worker = (find :suspended (engine-workers engine) :key #'worker-state)
           while worker
           do (set-worker-state worker :active)
              (bt:condition-notify (ready-worker-resumed worker))
@@ -325,7 +324,7 @@ cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited tim
            ;; The last act of a stop has ended the connections that were parked then.
            (when (engine-stopped engine)
              (as-owner (claim-parked connection)
-               (drop-connection engine connection)))
+               (finish-connection engine connection)))
            :parked))))
 
 (defun requeue-connection (engine connection)
@@ -337,7 +336,7 @@ if it finds a request in a buffer."
         while (eq :again end)
         finally (if (eq :parked end)
                     (queue-events engine (list (connection-token connection)))
-                    (drop-connection engine connection))))
+                    (finish-connection engine connection))))
 
 (defun watch-under-lock (engine connection both-p)
   "Has the poller of ENGINE watch CONNECTION for input; if BOTH-P, for output too, from then on for
@@ -361,59 +360,45 @@ good.  An event comes if it takes more by now.  Returns 0 or minus an error numb
 (defparameter *linger-seconds* 1
   "A connection may take this long to end after its last answer.")
 
-(defun finish-connection (engine connection end)
-  "Ends CONNECTION, which the caller owns, as END says; NIL stands for a non-local exit."
-  (let ((descriptor (connection-descriptor connection)))
-    (cond ((eq :detached end)
-           (detach engine connection))
-          ((not (eq :close end))
-           (when (eq :broken end)
-             ;; Another descriptor of its socket may be open elsewhere, and the poller would report
-             ;; it as long as that is so.
-             (unwatch-connection engine connection))
-           (drop-connection engine connection))
-          ((or (and (release-owned engine connection)
-                    (not (peer-ended-p connection)))
-               ;; Has it more input than was read?  An owner that got no event has read all.
-               (not (or (and (connection-watched connection)
-                             (not (logtest +arrived+ (connection-ownership connection)))
-                             (eq :read (connection-input connection)))
-                        (<= (drop-octets descriptor 1) 0))))
+(defun finish-connection (engine connection &optional end)
+  "Ends CONNECTION, which the caller owns, as END says, an outcome of SERVE-ONCE; at once if that is
+NIL."
+  (let ((descriptor (connection-descriptor connection))
+        (more-p (unless (eq :detached end)
+                  ;; Functions of programs run there, and one may end the thread.
+                  (unless-returned (interruptibly (release-connection engine connection))
+                    (close-owned engine connection)))))
+    (cond ((and (eq :close end)
+                (or (and more-p (not (peer-ended-p connection)))
+                    ;; Has it more input than was read?  An owner that got no event has read all.
+                    (not (or (and (connection-watched connection)
+                                  (not (logtest +arrived+ (connection-ownership connection)))
+                                  (eq :read (connection-input connection)))
+                             (<= (drop-octets descriptor 1) 0)))))
            (shut-descriptor descriptor :output) ; nothing more will be sent
            (set-deadline connection :linger *linger-seconds* (milliseconds))
            (linger engine connection))
           (t
-           (close-owned engine connection)))))
+           ;; Another descriptor of its socket may be open elsewhere, and the poller would report it
+           ;; as long as that is so.
+           (when (and (member end '(:detached :broken))
+                      (shiftf (connection-watched connection) nil))
+             (unwatch (engine-poller engine) descriptor))
+           (close-owned engine connection (not (eq :detached end)))))))
 
 (defun linger (engine connection)
   "Drops the input of CONNECTION, which the caller owns.  Closes it at its end, else parks it."
-  (loop
-    (let ((count (loop repeat +turn+
-                       for count = (drop-octets (connection-descriptor connection) +most-dropped+)
-                       while (plusp count)
-                       finally (return count))))
-      (cond ((or (not (or (plusp count) (would-block-p count)))
-                 ;; The sentinel cannot enforce the deadline while it has an owner again and again.
-                 (overdue-p connection (milliseconds)))
-             (return (close-owned engine connection)))
-            ((plusp count)
-             (return (requeue-connection engine connection))))
-      (ecase (park engine connection)
-        (:parked (return))
-        (:broken (return (close-owned engine connection)))
-        (:again)))))
-
-(defun drop-connection (engine connection)
-  "Closes CONNECTION, which the caller owns, at once."
-  (release-owned engine connection)
-  (close-owned engine connection))
-
-(defun release-owned (engine connection)
-  "Lets the service of ENGINE release CONNECTION, which the caller owns; returns the value of
-RELEASE-CONNECTION.  Functions of programs run there.  If one ends the thread, CONNECTION is
-closed."
-  (unless-returned (interruptibly (release-connection engine connection))
-    (close-owned engine connection)))
+  (loop repeat +turn+
+        do (let ((count (drop-octets (connection-descriptor connection) +most-dropped+)))
+             (when (or (not (or (plusp count) (would-block-p count)))
+                       ;; The sentinel cannot enforce that while it has an owner again and again.
+                       (overdue-p connection (milliseconds))
+                       (and (minusp count)
+                            (case (park engine connection)
+                              (:parked (return))
+                              (:broken t))))
+               (return (close-owned engine connection))))
+        finally (requeue-connection engine connection)))
 
 (defun close-owned (engine connection &optional (close-p t))
   "Makes ENGINE forget CONNECTION, which the caller owns; and closes it if CLOSE-P."
@@ -432,18 +417,12 @@ closed."
     (when close-p
       (close-descriptor (connection-descriptor connection)))))
 
-(defun unwatch-connection (engine connection)
-  "Makes the poller of ENGINE forget CONNECTION, which the caller owns."
-  (when (shiftf (connection-watched connection) nil)
-    (unwatch (engine-poller engine) (connection-descriptor connection))))
-
 (defmethod close-orphaned-connection ((engine ready-engine) connection)
-  (drop-connection engine connection))  ; it is owned, and its owner is gone
+  (finish-connection engine connection)) ; it is owned, and its owner is gone
 
 (defmethod detach ((engine ready-engine) connection)
   (unless (gone-p connection)
-    (unwatch-connection engine connection)
-    (close-owned engine connection nil)))
+    (finish-connection engine connection :detached)))
 
 ;;; Answers that come later: the service has returned :DEFERRED.
 

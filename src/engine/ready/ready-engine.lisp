@@ -127,7 +127,7 @@ use.")
     (wake-all (engine-poller engine)))
   (with-engine (engine)
     (notify-sentinel engine)
-    (dolist (worker (engine-suspended engine))
+    (dolist (worker (engine-workers engine))
       (bt:condition-notify (ready-worker-resumed worker))))
   (map-connections (lambda (connection)
                      ;; An owner that finds :ARRIVED looks again.  If the owner has left a moment
@@ -139,18 +139,13 @@ use.")
 (defmethod end-input ((engine ready-engine))
   (map-connections (lambda (connection)
                      (or (as-owner (claim-parked connection)
-                           (drop-connection engine connection)
+                           (finish-connection engine connection)
                            t)
                          (shut-if-owned connection :input)))
                    (engine-table engine)))
 
 (defmethod wake-from-client ((engine ready-engine) connection direction)
   (shut-if-owned connection direction))
-
-(defun unseen-p (connection)
-  "True if CONNECTION, which has no owner, has not had a worker yet, or waits for its next turn."
-  (or (eq :turn (connection-awaiting connection))
-      (null (connection-data connection))))
 
 ;;; Its statistics, and the lists of its workers and connections
 
@@ -167,7 +162,9 @@ use.")
                               (cond ((awaits-p connection :linger) :draining)
                                     ((owned-p connection) :active)
                                     ((connection-output connection) :writing)
-                                    ((unseen-p connection) :queued)
+                                    ((or (eq :turn (connection-awaiting connection))
+                                         (null (connection-data connection))) ; no worker saw it
+                                     :queued)
                                     ((connection-awaiting connection) :deferred)
                                     ((zerop (connection-served connection)) :new)
                                     (t :parked))))
