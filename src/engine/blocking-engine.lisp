@@ -231,16 +231,15 @@ then.  NIL when it is to end, since it idles for too long, or others wait, or th
 ;;; The sentinel.  Under the lock no socket can be closed, nor its descriptor reused: a worker that
 ;;; learns of the end releases its connection itself.
 
-(defmethod sentinel-loop ((engine blocking-engine))
+(defmethod look ((engine blocking-engine))
+  (housekeep engine)
+  (clear-stack)
   (flet ((period ()
            (let ((alarm (- (timers-alarm (engine-timers engine)) (microseconds))))
              (if (plusp alarm) (min *tick* (/ alarm 1000000)) *tick*)))
          (needed-p ()
-           (and (not (trouble engine :sentinel)) (worker-missing-p engine))))
-    (loop until (engine-stopped-p engine)
-          do (call-surviving engine (lambda () (housekeep engine)))
-             (clear-stack)
-             (rest-until-woken engine #'period #'needed-p))))
+           (worker-missing-p engine)))
+    (rest-until-woken engine #'period #'needed-p)))
 
 (defun housekeep (engine)
   "Ends the connections of ENGINE that are overdue, and does what else is due at a tick."

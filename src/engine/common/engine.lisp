@@ -156,8 +156,8 @@ returns its last value."
   (:documentation "The life of WORKER: takes connections of ENGINE and serves them until it
 is to end.  Called in its thread."))
 
-(defgeneric sentinel-loop (engine)
-  (:documentation "The life of the sentinel of ENGINE, until that is stopped."))
+(defgeneric look (engine)
+  (:documentation "One look of the sentinel at the workers and connections of ENGINE, and a rest."))
 
 (defgeneric make-pool-worker (engine number)
   (:documentation "A worker for ENGINE, without its thread.  NUMBER distinguishes it from others.")

@@ -123,7 +123,15 @@ of ENGINE, once no worker is left."
           (bt:condition-notify (engine-changed engine)))
         (list-engine engine)
         (uninterruptibly
-          (sentinel-loop engine)
+          ;; It heeds no interrupt, and SBCL's exit would wait a minute for that.
+          (loop until (or (engine-stopped-p engine) (process-exits-p))
+                do (handler-case (look engine)
+                     (serious-condition (condition)
+                       (note-trouble engine :sentinel condition "The sentinel failed: ~A")
+                       (rest-until-woken engine *tick*))
+                     (:no-error (&rest values)
+                       (declare (ignore values))
+                       (forget-trouble engine :sentinel))))
           (interruptibly (wait-for-change engine nil (lambda () (zerop (pool-size engine)))))
           (list-engine engine #'remove)
           (release-resources engine)))
@@ -144,18 +152,6 @@ each tick."
             (close-orphaned-connection engine connection))))))
   (setf (engine-launch-failed-p engine) nil)
   (make-workers engine #'worker-missing-p))
-
-(defun call-surviving (engine function)
-  "Calls FUNCTION, the work of the sentinel of ENGINE.  True if it succeeds.  A failure is logged,
-unless the last call failed likewise."
-  (handler-case (funcall function)
-    (serious-condition (condition)
-      (note-trouble engine :sentinel condition "The sentinel failed: ~A")
-      nil)
-    (:no-error (&rest values)
-      (declare (ignore values))
-      (forget-trouble engine :sentinel)
-      t)))
 
 (defun rest-until-woken (engine period &optional (needed-p (constantly nil)))
   "Lets the sentinel of ENGINE wait until it is woken, for at most PERIOD, as for WAIT-ONCE; not

@@ -48,7 +48,16 @@ use.")
   (target 1 :type fixnum)               ; how many workers may wait
   (excess 0 :type fixnum)               ; how many should be suspended; each one counts it down
   (calm-p nil)                          ; no worker was blocked or missing lately
-  (sentinel-idle-p nil))                ; wake the sentinel when no worker waits
+  (sentinel-idle-p nil)                 ; wake the sentinel when no worker waits
+  ;; Of the looks of the sentinel, in MICROSECONDS:
+  (looked 0 :type fixnum)               ; when it looked last
+  (looks 0 :type fixnum)                ; since a worker was missing, or seemed blocked
+  (blocked-lately 0 :type real)         ; how many workers were blocked lately, and how many were
+  (asleep-lately 0 :type real)          ; blocked or asleep
+  (free-p t)                            ; see PROCESSOR-FREE-P
+  (total 0 :type integer)               ; what the system counted when that was decided, and when
+  (time-asked 0 :type fixnum)
+  (housekept 0 :type fixnum))           ; when it looked at all connections last
 
 (defstruct (ready-worker (:include worker)
                          (:constructor make-ready-worker (engine number)))

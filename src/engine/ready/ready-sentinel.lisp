@@ -62,34 +62,16 @@ blocked.")
   "After this number of looks without need the sentinel waits for up to a tick until a worker wakes
 it.  That costs the worker more than several looks.")
 
-(defstruct (controller (:include opaque) (:constructor make-controller ()))
-  "The data that the sentinel of a ready engine keeps from look to look.  Times are in
-MICROSECONDS."
-  (looked 0 :type fixnum)               ; when it looked last
-  (looks 0 :type fixnum)                ; since a worker was missing, or seemed blocked
-  (blocked-lately 0 :type real)         ; how many workers were blocked lately, and how many were
-  (asleep-lately 0 :type real)          ; blocked or asleep
-  (free-p t)                            ; see PROCESSOR-FREE-P
-  (total 0 :type integer)               ; what the system counted when that was decided, and when
-  (time-asked 0 :type fixnum)
-  (housekept 0 :type fixnum))           ; when it looked at all connections last
-
-(defmethod sentinel-loop ((engine ready-engine))
-  (schedule-as-batch)
-  (let-timers-be-late 100)              ; it has to see soon that workers are blocked
-  (let ((controller (make-controller)))
-    (flet ((look ()
-             (when (> (- (microseconds) (controller-housekept controller)) (* 1000000 *tick*))
-               (setf (controller-housekept controller) (microseconds))
-               (housekeep-connections engine)
-               (clear-stack))           ; a rest must keep no connection alive
-             (adjust-pool engine controller)
-             (rest-after-look engine controller)))
-      (declare (dynamic-extent #'look)) ; two thousand times a second
-      ;; It heeds no interrupt, and SBCL's exit would wait a minute for that.
-      (loop until (or (engine-stopped-p engine) (process-exits-p))
-            do (unless (call-surviving engine #'look)
-                 (rest-until-woken engine *tick*))))))
+(defmethod look ((engine ready-engine))
+  (when (zerop (engine-looked engine))  ; the first time
+    (schedule-as-batch)
+    (let-timers-be-late 100))           ; it has to see soon that workers are blocked
+  (when (> (- (microseconds) (engine-housekept engine)) (* 1000000 *tick*))
+    (setf (engine-housekept engine) (microseconds))
+    (housekeep-connections engine)
+    (clear-stack))                      ; a rest must keep no connection alive
+  (adjust-pool engine)
+  (rest-after-look engine))
 
 ;;; The rule
 
@@ -126,17 +108,17 @@ ASLEEP-LATELY are the last values of the last look."
 
 ;;; One look
 
-(defun processor-free-p (controller now)
+(defun processor-free-p (engine now)
   "True if for most of the last few milliseconds no thread of the system had to wait for a
 processor.  Where the system does not tell, true if processors were idle for a quarter of the last
 time."
-  (let ((elapsed (- now (controller-time-asked controller))))
+  (let ((elapsed (- now (engine-time-asked engine))))
     (flet ((since (total)
-             (- total (controller-total controller)))
+             (- total (engine-total engine)))
            (know (free-p total)
-             (setf (controller-free-p controller) free-p
-                   (controller-total controller) total
-                   (controller-time-asked controller) now)))
+             (setf (engine-free-p engine) free-p
+                   (engine-total engine) total
+                   (engine-time-asked engine) now)))
       (when (>= elapsed *stall-microseconds*)
         (let ((stall (processor-stall)))
           (cond (stall
@@ -144,7 +126,7 @@ time."
                 ((>= elapsed *idle-microseconds*)
                  (let ((idle (processor-idle-time)))
                    (know (>= (* 4 (since idle)) elapsed) idle)))))))
-    (controller-free-p controller)))
+    (engine-free-p engine)))
 
 (defun computed-for-long-p (worker)
   "True if WORKER has computed for long at its request, counted from the first question about that.
@@ -156,10 +138,10 @@ Time in which its thread waited for a processor does not count."
             (ready-worker-run-time worker) run-time))
     (> (- run-time (ready-worker-run-time worker)) *computing-microseconds*)))
 
-(defun adjust-pool (engine controller)
+(defun adjust-pool (engine)
   "Looks at the workers of ENGINE, and adds or suspends workers as SIZE-POOL says."
   (let* ((now (microseconds))
-         (before (shiftf (controller-looked controller) now))
+         (before (shiftf (engine-looked engine) now))
          (floor (min (engine-processors engine) (engine-standby engine)))
          (waiting (counter-count (engine-waiting engine)))
          (calm-p (engine-calm-p engine))
@@ -173,7 +155,7 @@ Time in which its thread waited for a processor does not count."
                 ((= since (ready-worker-blocked-stamp worker)) (incf blocked))
                 ((<= since before) (push worker suspects)))))) ; at two looks
     (let* ((free-p (or (and (null suspects) (plusp waiting)) ; no matter
-                       (processor-free-p controller now)))
+                       (processor-free-p engine now)))
            (candidates (if free-p
                            suspects
                            (remove-if (lambda (worker)
@@ -196,33 +178,33 @@ Time in which its thread waited for a processor does not count."
       (multiple-value-bind (missing excess-p blocked-lately asleep-lately)
           (size-pool :waiting waiting :active active :blocked blocked :asleep asleep
                      :free-p free-p :floor floor :processors (engine-processors engine)
-                     :blocked-lately (controller-blocked-lately controller)
-                     :asleep-lately (controller-asleep-lately controller))
+                     :blocked-lately (engine-blocked-lately engine)
+                     :asleep-lately (engine-asleep-lately engine))
         ;; Below 0 if the limit was lowered and more than that take events.
         (let ((places (if (engine-thread-limit engine)
                           (- (engine-thread-limit engine) active)
                           most-positive-fixnum)))
-          (setf (controller-blocked-lately controller) blocked-lately
-                (controller-asleep-lately controller) asleep-lately
+          (setf (engine-blocked-lately engine) blocked-lately
+                (engine-asleep-lately engine) asleep-lately
                 (engine-target engine) (enough-workers floor asleep-lately)
                 (engine-excess engine) (max (if excess-p 1 0) (- places))
                 (engine-calm-p engine) (and (zerop asleep-lately)
-                                            (>= (controller-looks controller) *watch-looks*))
-                (controller-looks controller) (if (or suspect-p (< 0 missing places))
+                                            (>= (engine-looks engine) *watch-looks*))
+                (engine-looks engine) (if (or suspect-p (< 0 missing places))
                                                   0
-                                                  (1+ (controller-looks controller))))
+                                                  (1+ (engine-looks engine))))
           (when (plusp missing)
             (let ((count (max 0 (min missing places))))
               (make-workers engine #'room-p (- count (resume-workers engine count))))
             (accept-overflow engine)))))))
 
-(defun rest-after-look (engine controller)
+(defun rest-after-look (engine)
   "Naps; or waits until a worker has ended an idle wait, if none was needed for long.  The next few
 looks follow closely then, the first after requests had time to block."
-  (cond ((not (and (>= (controller-looks controller) *idle-looks*)
-                   (zerop (controller-asleep-lately controller))
+  (cond ((not (and (>= (engine-looks engine) *idle-looks*)
+                   (zerop (engine-asleep-lately engine))
                    (somebody-waits-p engine)))
-         (nap (if (< (controller-looks controller) *watch-looks*)
+         (nap (if (< (engine-looks engine) *watch-looks*)
                   *tick-microseconds*
                   (* 4 *tick-microseconds*))))
         (t
@@ -234,7 +216,7 @@ looks follow closely then, the first after requests had time to block."
                            (lambda ()   ; no thread has woken it by now
                              (not (and (engine-sentinel-idle-p engine) (somebody-waits-p engine)))))
          (unless (compare-and-set (engine-sentinel-idle-p engine) t nil)
-           (setf (controller-looks controller) 0)
+           (setf (engine-looks engine) 0)
            (nap *tick-microseconds*)))))
 
 ;;; Its look at all connections, a few times a second
