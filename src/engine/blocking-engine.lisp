@@ -70,6 +70,7 @@ those that are due, or a queued connection to serve."
       (set-worker-state worker :starting)) ; it gives up its place
     (cond ((due-timers-wait-p engine)
            (set-worker-state worker :active) ; it takes no connection's place
+           (setf (worker-stamp worker) (microseconds))
            :timers)
           ((and (engine-queue engine)
                 (not (eq (engine-phase engine) :stopping))

@@ -102,7 +102,16 @@
   ;; threads read it, so it may be out of date.
   (task nil)
   ;; How long its requests took; written by its own thread alone.
-  (durations (make-tally-sheet) :read-only t))
+  (durations (make-tally-sheet) :read-only t)
+  ;; When its request or its timer began, in MICROSECONDS; 0 while it is :ACTIVE and waits.
+  (stamp 0 :type fixnum)
+  ;; In the ready engine only:
+  (blocked-stamp 0 :type fixnum)        ; the stamp for which it was found to be blocked
+  (asked-stamp 0 :type fixnum)          ; the stamp for which it was asked about, and how long its
+  (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
+  (identity nil)                        ; of its thread, as the system knows it
+  (taken 0 :type fixnum)                ; events off the queue, since it asked the poller last
+  (resumed (bt:make-condition-variable) :read-only t)) ; notified when it is resumed
 
 (defvar *worker* nil
   "The worker whose thread this is, or NIL.")
@@ -158,11 +167,6 @@ is to end.  Called in its thread."))
 
 (defgeneric look (engine)
   (:documentation "One look of the sentinel at the workers and connections of ENGINE, and a rest."))
-
-(defgeneric make-pool-worker (engine number)
-  (:documentation "A worker for ENGINE, without its thread.  NUMBER distinguishes it from others.")
-  (:method ((engine engine) number)
-    (make-worker engine number)))
 
 (defgeneric acquire-resources (engine)
   (:documentation "Prepares ENGINE, before its first worker is made."))

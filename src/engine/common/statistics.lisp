@@ -150,14 +150,16 @@ requests of each kind; docs/guide/operating.md explains the others."
 
 ;;; The list of its workers
 
-(defgeneric worker-activity (worker)
-  (:documentation "What WORKER does, a keyword: :WAITING for something to do; :SERVING a request, or
-calling the function of a timer; :BLOCKED, the same where the pool has found that its thread sleeps
-or has computed for long; :KEEP-ALIVE, waiting for the next request of its connection; :SUSPENDED;
-or :STARTING.  The second value is for how many seconds.")
-  (:method ((worker worker))
-    (values (if (eq :active (worker-state worker)) :serving (worker-state worker))
-            (/ (worker-milliseconds worker) 1000.0))))
+(defun worker-activity (worker)
+  "What WORKER does, a keyword: :WAITING for something to do; :SERVING a request, or calling the
+function of a timer; :BLOCKED, the same where the pool has found that its thread sleeps or has
+computed for long; :KEEP-ALIVE, waiting for the next request of its connection; :SUSPENDED; or
+:STARTING.  The second value is for how many seconds, if that is known."
+  (let ((state (worker-state worker)) (stamp (worker-stamp worker)))
+    (cond ((not (eq :active state)) (values state (/ (worker-milliseconds worker) 1000.0)))
+          ((zerop stamp) :waiting)
+          (t (values (if (= stamp (worker-blocked-stamp worker)) :blocked :serving)
+                     (/ (- (microseconds) stamp) 1000000.0))))))
 
 (defun list-workers (engine)
   "A list of plists, one for each worker of ENGINE, by number: its :NUMBER; its :ACTIVITY, a keyword

@@ -87,8 +87,7 @@ again.  Never call it with the lock held."
                               (when (and (serving-p engine)
                                          (may-launch-p engine)
                                          (funcall needed-p engine))
-                                (let ((worker (make-pool-worker engine
-                                                                (incf (engine-made engine)))))
+                                (let ((worker (make-worker engine (incf (engine-made engine)))))
                                   (push worker (engine-workers engine))
                                   worker)))))
                 (and worker

@@ -21,7 +21,7 @@
 The table above says what happens to the connections that came with it."
   (multiple-value-bind (connection more-p) (take-connection engine t)
     (when more-p
-      (if (or (somebody-waits-p engine) (>= (ready-worker-taken worker) +turn+))
+      (if (or (somebody-waits-p engine) (>= (worker-taken worker) +turn+))
           (rearm-listener engine)
           (queue-events engine (list (engine-listener-descriptor engine)) t)))
     (when connection

@@ -23,7 +23,7 @@ other events have their turn.")
   ;; system may end sleeps of handlers late, several at once; its own default is 50 us.
   (schedule-as-batch)
   (let-timers-be-late 250)
-  (setf (ready-worker-identity worker) (thread-identity))
+  (setf (worker-identity worker) (thread-identity))
   (with-engine (engine)
     (set-worker-state worker :active)
     (bt:condition-notify (engine-changed engine)))
@@ -39,7 +39,7 @@ other events have their turn.")
         (return)))
     (let ((token (next-event engine worker)))
       (cond ((integerp token)
-             (setf (ready-worker-stamp worker) (microseconds))
+             (setf (worker-stamp worker) (microseconds))
              ;; This worker no longer counts as waiting; see REST-AFTER-LOOK.
              (when (and (engine-sentinel-idle-p engine) (not (somebody-waits-p engine)))
                (wake-sentinel engine))
@@ -69,7 +69,7 @@ other events have their turn.")
                                  ((connection-output connection)
                                   ;; Its owner may be in a handler for long.
                                   (flush-queue (connection-queue connection)))))))
-               (setf (ready-worker-stamp worker) 0)))
+               (setf (worker-stamp worker) 0)))
             (t
              (interruptibly)
              (clear-stack))))))         ; else it may keep the last connection alive
@@ -98,7 +98,7 @@ worker is suspended."
                  t))))
     (declare (dynamic-extent #'over-p))
     (interruptibly
-      (wait-until #'over-p (ready-worker-resumed worker) (engine-lock engine)
+      (wait-until #'over-p (worker-resumed worker) (engine-lock engine)
                   nil *suspension-seconds*)))
   (eq :active (worker-state worker)))
 
@@ -110,7 +110,7 @@ first, so that the others end; returns how many."
           for worker = (find :suspended (engine-workers engine) :key #'worker-state)
           while worker
           do (set-worker-state worker :active)
-             (bt:condition-notify (ready-worker-resumed worker))
+             (bt:condition-notify (worker-resumed worker))
           count t)))
 
 ;;; The event queue: a worker handles one event at a time, and leaves its other events here.
@@ -166,12 +166,12 @@ FIRST-P, before them."
 that it is time to look around."
   (loop
     (let* ((waiting (engine-waiting engine))
-           (poll-p (>= (ready-worker-taken worker) +turn+))
+           (poll-p (>= (worker-taken worker) +turn+))
            (queued (and (engine-event-queue engine) (not poll-p) (take-event engine))))
       (when queued
-        (incf (ready-worker-taken worker))
+        (incf (worker-taken worker))
         (return queued))
-      (setf (ready-worker-taken worker) 0)
+      (setf (worker-taken worker) 0)
       (multiple-value-bind (token others)
           (if poll-p
               (await-ready (engine-poller engine) 0 +turn+)
@@ -211,12 +211,7 @@ is over.  WORKER is that of the current thread."
                                     (count-failure engine)
                                     (log-message engine :error "Serving a connection failed: ~A"
                                                  condition)
-                                    (cond ((given-away-outcome connection))
-                                          ((and (connection-output connection) ; it is still sent
-                                                (not (connection-outcome connection)))
-                                           (setf (connection-outcome connection) :close)
-                                           :again)
-                                          (t :close))))
+                                    (or (given-away-outcome connection) :close)))
                      unless (eq next :again)
                        return next
                      finally (return :later)))
@@ -224,7 +219,7 @@ is over.  WORKER is that of the current thread."
       (case end
         (:parked)
         (:later
-         (setf (ready-worker-taken worker) +turn+) ; it asks the poller first
+         (setf (worker-taken worker) +turn+) ; it asks the poller first
          (cond ((unread-input-kept-p engine connection)
                 (setf (connection-awaiting connection) :turn)
                 (requeue-connection engine connection))

@@ -59,20 +59,6 @@ use.")
   (time-asked 0 :type fixnum)
   (housekept 0 :type fixnum))           ; when it looked at all connections last
 
-(defstruct (ready-worker (:include worker)
-                         (:constructor make-ready-worker (engine number)))
-  "A worker of a ready engine.  Its state is :ACTIVE while it waits or serves; STAMP says which."
-  (stamp 0 :type fixnum)                ; when its request began, in MICROSECONDS; 0 when it waits
-  (blocked-stamp 0 :type fixnum)        ; the stamp for which it was found to be blocked
-  (asked-stamp 0 :type fixnum)          ; the stamp for which it was asked about, and how long its
-  (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
-  (identity nil)                        ; of its thread, as the system knows it
-  (taken 0 :type fixnum)                ; events off the queue, since it asked the poller last
-  (resumed (bt:make-condition-variable) :read-only t)) ; notified when it is resumed
-
-(defmethod make-pool-worker ((engine ready-engine) number)
-  (make-ready-worker engine number))
-
 ;;; Its numbers
 
 (declaim (inline somebody-waits-p))
@@ -81,7 +67,7 @@ use.")
   (plusp (counter-count (engine-waiting engine))))
 
 (defmethod busy-count ((engine ready-engine))
-  (count-if (lambda (worker) (plusp (ready-worker-stamp worker))) (engine-workers engine)))
+  (count-if (lambda (worker) (plusp (worker-stamp worker))) (engine-workers engine)))
 
 (defmethod standby-count ((engine ready-engine))
   ;; Not the workers that wait: one that was resumed is on its way there.
@@ -137,7 +123,7 @@ use.")
   (with-engine (engine)
     (notify-sentinel engine)
     (dolist (worker (engine-workers engine))
-      (bt:condition-notify (ready-worker-resumed worker))))
+      (bt:condition-notify (worker-resumed worker))))
   (map-connections (lambda (connection)
                      ;; An owner that finds :ARRIVED looks again.  If the owner has left a moment
                      ;; ago, AWAITING already shows whether the connection is deferred.
@@ -156,14 +142,7 @@ use.")
 (defmethod wake-from-client ((engine ready-engine) connection direction)
   (shut-if-owned connection direction))
 
-;;; Its statistics, and the lists of its workers and connections
-
-(defmethod worker-activity ((worker ready-worker))
-  (let ((stamp (ready-worker-stamp worker)))
-    (cond ((not (eq :active (worker-state worker))) (worker-state worker))
-          ((zerop stamp) :waiting)
-          (t (values (if (= stamp (ready-worker-blocked-stamp worker)) :blocked :serving)
-                     (/ (- (microseconds) stamp) 1000000.0))))))
+;;; The list of its connections
 
 (defmethod map-open-connections (function (engine ready-engine))
   (map-connections (lambda (connection)

@@ -131,12 +131,12 @@ time."
 (defun computed-for-long-p (worker)
   "True if WORKER has computed for long at its request, counted from the first question about that.
 Time in which its thread waited for a processor does not count."
-  (let ((stamp (ready-worker-stamp worker))
-        (run-time (thread-run-time (ready-worker-identity worker))))
-    (unless (= stamp (ready-worker-asked-stamp worker))
-      (setf (ready-worker-asked-stamp worker) stamp
-            (ready-worker-run-time worker) run-time))
-    (> (- run-time (ready-worker-run-time worker)) *computing-microseconds*)))
+  (let ((stamp (worker-stamp worker))
+        (run-time (thread-run-time (worker-identity worker))))
+    (unless (= stamp (worker-asked-stamp worker))
+      (setf (worker-asked-stamp worker) stamp
+            (worker-run-time worker) run-time))
+    (> (- run-time (worker-run-time worker)) *computing-microseconds*)))
 
 (defun adjust-pool (engine)
   "Looks at the workers of ENGINE, and adds or suspends workers as SIZE-POOL says."
@@ -150,19 +150,19 @@ Time in which its thread waited for a processor does not count."
     (dolist (worker (engine-workers engine))
       (when (member (worker-state worker) '(:active :starting))
         (incf active)
-        (let ((since (ready-worker-stamp worker)))
+        (let ((since (worker-stamp worker)))
           (cond ((zerop since))
-                ((= since (ready-worker-blocked-stamp worker)) (incf blocked))
+                ((= since (worker-blocked-stamp worker)) (incf blocked))
                 ((<= since before) (push worker suspects)))))) ; at two looks
     (let* ((free-p (or (and (null suspects) (plusp waiting)) ; no matter
                        (processor-free-p engine now)))
            (candidates (if free-p
                            suspects
                            (remove-if (lambda (worker)
-                                        (< (- now *long-microseconds*) (ready-worker-stamp worker)))
+                                        (< (- now *long-microseconds*) (worker-stamp worker)))
                                       suspects)))
            (one (and candidates (nth (random (length candidates)) candidates)))
-           (found (if (and one (eq :blocked (thread-state (ready-worker-identity one))))
+           (found (if (and one (eq :blocked (thread-state (worker-identity one))))
                       candidates        ; the thread of one answers for all
                       (remove-if-not #'computed-for-long-p suspects)))
            (asleep (if (and free-p (zerop waiting))
@@ -173,7 +173,7 @@ Time in which its thread waited for a processor does not count."
              (setf asleep 0))
             (t
              (dolist (worker found)
-               (setf (ready-worker-blocked-stamp worker) (ready-worker-stamp worker)))
+               (setf (worker-blocked-stamp worker) (worker-stamp worker)))
              (incf blocked (length found))))
       (multiple-value-bind (missing excess-p blocked-lately asleep-lately)
           (size-pool :waiting waiting :active active :blocked blocked :asleep asleep
