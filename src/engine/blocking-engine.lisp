@@ -112,8 +112,12 @@ with the listener."
         room)))
 
 (defmethod worker-needed-p ((engine blocking-engine))
-  (or (and (due-timers-wait-p engine)
-           (zerop (worker-count engine :starting))) ; else that sees to it first
+  (or (and (zerop (worker-count engine :starting)) ; else that sees to it first
+           (or (due-timers-wait-p engine)
+               ;; One that served may have died while all others wait in an accept, or the limit was
+               ;; raised.  That may make one too many, which ends when it is free.
+               (and (engine-queue engine)
+                    (not (full-p engine)))))
       (and (room-p engine)
            (engine-accepting-p engine)
            (zerop (standby-count engine)))))

@@ -64,6 +64,16 @@ above."
   (:documentation "Calls FUNCTION with each open connection of ENGINE and its state, a keyword as
 LIST-ENGINE-CONNECTIONS has them.  It may miss some that come or go meanwhile."))
 
+(defun connection-count (engine &rest states)
+  "How many open connections of ENGINE are in one of STATES."
+  (let ((count 0))
+    (map-open-connections (lambda (connection state)
+                            (declare (ignore connection))
+                            (when (member state states)
+                              (incf count)))
+                          engine)
+    count))
+
 (defun list-engine-connections (engine)
   "A list of plists, one for each open connection of ENGINE: :PEER, a string; :STATE, :NEW before
 its first request, :ACTIVE while it is served, :IDLE or :PARKED between two requests, with its
@@ -97,11 +107,10 @@ or NIL.  Connections that come or go meanwhile may be missed."
 requests of each kind; docs/guide/operating.md explains the others."
   (let* ((engine (or engine (make-blocking-engine nil nil)))
          (timers (timer-statistics (engine-timers engine)))
-         (states '()))
-    (map-open-connections (lambda (connection state)
-                            (declare (ignore connection))
-                            (incf (getf states state 0)))
-                          engine)
+         (parked (connection-count engine :new :parked))
+         (deferred (connection-count engine :deferred))
+         (writing (connection-count engine :writing))
+         (queued (connection-count engine :queued)))
     (flet ((sum (counts)
              (loop for (nil count) on counts by #'cddr sum count)))
       (with-engine (engine)             ; so these counts are all of one moment
@@ -119,10 +128,10 @@ requests of each kind; docs/guide/operating.md explains the others."
                 :ended (- (engine-made engine) (pool-size engine))
                 :accepted (counter-count (engine-accepted engine))
                 :open (open-count engine)
-                :parked (+ (getf states :new 0) (getf states :parked 0))
-                :deferred (getf states :deferred 0)
-                :writing (getf states :writing 0)
-                :queued (getf states :queued 0)
+                :parked parked
+                :deferred deferred
+                :writing writing
+                :queued queued
                 :refused (sum (engine-refused-by engine))
                 :refused-by (copy-list (engine-refused-by engine))
                 :expired (sum (engine-expired-by engine))

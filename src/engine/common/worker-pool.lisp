@@ -23,14 +23,6 @@ limit.")
   (let ((limit (engine-thread-limit engine)))
     (and limit (>= (busy-count engine) limit))))
 
-(defun unserved-queue-p (engine)
-  "True if a connection is queued that may be served, and no worker is about to take it: workers
-that wait in an accept do not look.  The worker that served before has died then, or the limit
-was raised.  Under the lock."
-  (and (engine-queue engine)
-       (not (full-p engine))
-       (zerop (worker-count engine :starting))))
-
 (defgeneric worker-needed-p (engine)
   (:documentation "True when ENGINE should make another worker at once.  Under the lock.")
   (:method ((engine engine))
@@ -40,10 +32,7 @@ was raised.  Under the lock."
   "True if ENGINE should make a worker now.  Under the lock."
   (and (serving-p engine)
        (may-launch-p engine)
-       ;; One that served may have died while all others wait in an accept.  That may make one too
-       ;; many, which ends when it is free.
-       (or (unserved-queue-p engine)
-           (worker-needed-p engine)
+       (or (worker-needed-p engine)
            (and (room-p engine)
                 (engine-accepting-p engine)
                 (< (pool-size engine) (engine-standby engine))))))

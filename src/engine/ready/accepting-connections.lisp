@@ -54,33 +54,21 @@ connections, which the poller will not report."
                            (make-connection nil :descriptor descriptor :peer peer :parkable-p t)
                          (close-descriptor descriptor)))
            (queue (connection-queue connection))
+           (limit (engine-accept-limit engine)) ; of those that are served, or wait for a worker
            (reason nil))
       (setf (send-queue-arm queue) (lambda () (watch-under-lock engine connection t)))
       (enter-connection (engine-table engine) connection)
       (counter-add (engine-accepted engine) 1)
       (counter-add (engine-open engine) 1)
       (setf reason (cond ((not (enter-address engine connection)) :address)
-                         ((not (or worker-p (room-for-waiting-p engine))) :threads)))
+                         ((or worker-p (eq :unlimited limit)) nil)
+                         ((or (null limit) (> (connection-count engine :active :queued) limit))
+                          :threads)))
       (when reason
         (unless-returned (refuse-with-notice engine connection reason)
           (finish-connection engine connection))
         (finish-connection engine connection :close))
       (values (if reason nil connection) t))))
-
-(defun room-for-waiting-p (engine)
-  "True if ENGINE, all of whose workers serve, lets the connection wait that was just opened: up to
-its limit, connections may be served, or wait for a worker."
-  (let ((limit (engine-accept-limit engine))
-        (count 0))
-    (case limit
-      (:unlimited t)
-      ((nil) nil)
-      (t (map-open-connections (lambda (connection state)
-                                 (declare (ignore connection))
-                                 (when (member state '(:active :queued))
-                                   (incf count)))
-                               engine)
-         (<= count limit)))))
 
 (defun accept-overflow (engine)
   "Accepts connections when no worker may, only to refuse or queue them, if connections are limited,

@@ -42,7 +42,9 @@ other events have their turn.")
              (setf (worker-stamp worker) (microseconds))
              ;; This worker no longer counts as waiting; see REST-AFTER-LOOK.
              (when (and (engine-sentinel-idle-p engine) (not (somebody-waits-p engine)))
-               (wake-sentinel engine))
+               (with-engine (engine)
+                 (when (shiftf (engine-sentinel-idle-p engine) nil)
+                   (notify-sentinel engine))))
              (unwind-protect
                   (cond ((= token (engine-listener-descriptor engine))
                          ;; Connections of an inherited listener may be for others.
@@ -244,7 +246,7 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
              ((null (send-queue-parts queue)) (if (serving-p engine) :again :close))
              ((unread-input-kept-p engine connection)
               (setf (connection-deadline connection) nil)
-              (prog1 (park engine connection t)
+              (prog1 (park engine connection)
                 (make-room-for-output engine queue)))
              (t :broken)))
       ((connection-outcome connection))
@@ -273,17 +275,21 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
               (:again :later)
               (:deferred
                (setf (connection-awaiting connection) :answer)
-               (park engine connection t))
+               (park engine connection))
               (:park
                ;; Read once: an event that is reported afterwards leaves :ARRIVED.
                (let ((ownership (connection-ownership connection)))
-                 (cond ((logtest +arrived+ ownership)
-                        (change-ownership connection :park) ; in vain: it is not :ARRIVED any more
-                        :again)
-                       ;; The kernel reported this end already; no further event will come.
-                       ((or (logtest +read-closed+ ownership) (not (serving-p engine)))
+                 (cond ((or (not (serving-p engine))
+                            ;; The kernel reported this end already; no further event will come.
+                            (and (logtest +read-closed+ ownership)
+                                 (not (logtest +arrived+ ownership))))
                         :close)
                        (t
+                        (unless (connection-deadline connection)
+                          (setf (connection-deadline-kind connection)
+                                (if (zerop (connection-served connection)) :first-byte :idle)
+                                (connection-deadline connection)
+                                (and (engine-idle engine) (+ (milliseconds) (engine-idle engine)))))
                         (park engine connection)))))
               ((:close :detached) outcome)))))))))
 
@@ -294,15 +300,10 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
 
 ;;; Parking
 
-(defun park (engine connection &optional endless-p)
+(defun park (engine connection)
   "Parks CONNECTION, which the caller owns, until the kernel reports more input.  Returns
 :PARKED; or :AGAIN if more has come already, or :BROKEN if it cannot be watched.  In these two
-cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited time."
-  (unless (or endless-p (connection-deadline connection))
-    (setf (connection-deadline-kind connection)
-          (if (zerop (connection-served connection)) :first-byte :idle)
-          (connection-deadline connection) (and (engine-idle engine)
-                                                (+ (milliseconds) (engine-idle engine)))))
+cases the caller still owns it."
   ;; Watch it before another thread can own it: that owner could close the descriptor, and the
   ;; next connection might have the same number.
   (let ((result (if (connection-watched connection)
@@ -327,7 +328,7 @@ cases the caller still owns it.  Unless ENDLESS-P, it may idle for a limited tim
 The caller may have got its events, or gets them here.  So the next owner looks at the socket even
 if it finds a request in a buffer."
   (setf (connection-input connection) :missed)
-  (loop for end = (park engine connection t)
+  (loop for end = (park engine connection)
         while (eq :again end)
         finally (if (eq :parked end)
                     (queue-events engine (list (connection-token connection)))

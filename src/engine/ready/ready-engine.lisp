@@ -73,14 +73,6 @@ use.")
   ;; Not the workers that wait: one that was resumed is on its way there.
   (- (pool-size engine) (busy-count engine)))
 
-;;; Its sentinel
-
-(defun wake-sentinel (engine)
-  "Wakes the sentinel of ENGINE if it rests for long."
-  (with-engine (engine)
-    (when (shiftf (engine-sentinel-idle-p engine) nil)
-      (notify-sentinel engine))))
-
 ;;; Start and stop
 
 (defconstant +timer-token+ (1- (ash 1 31))

@@ -62,17 +62,6 @@ blocked.")
   "After this number of looks without need the sentinel waits for up to a tick until a worker wakes
 it.  That costs the worker more than several looks.")
 
-(defmethod look ((engine ready-engine))
-  (when (zerop (engine-looked engine))  ; the first time
-    (schedule-as-batch)
-    (let-timers-be-late 100))           ; it has to see soon that workers are blocked
-  (when (> (- (microseconds) (engine-housekept engine)) (* 1000000 *tick*))
-    (setf (engine-housekept engine) (microseconds))
-    (housekeep-connections engine)
-    (clear-stack))                      ; a rest must keep no connection alive
-  (adjust-pool engine)
-  (rest-after-look engine))
-
 ;;; The rule
 
 (defun faded (lately slowly-p)
@@ -198,9 +187,15 @@ Time in which its thread waited for a processor does not count."
               (make-workers engine #'room-p (- count (resume-workers engine count))))
             (accept-overflow engine)))))))
 
-(defun rest-after-look (engine)
-  "Naps; or waits until a worker has ended an idle wait, if none was needed for long.  The next few
-looks follow closely then, the first after requests had time to block."
+(defmethod look ((engine ready-engine))
+  (when (zerop (engine-looked engine))  ; the first time
+    (schedule-as-batch)
+    (let-timers-be-late 100))           ; it has to see soon that workers are blocked
+  (when (> (- (microseconds) (engine-housekept engine)) (* 1000000 *tick*))
+    (setf (engine-housekept engine) (microseconds))
+    (housekeep-connections engine)
+    (clear-stack))                      ; a rest must keep no connection alive
+  (adjust-pool engine)
   (cond ((not (and (>= (engine-looks engine) *idle-looks*)
                    (zerop (engine-asleep-lately engine))
                    (somebody-waits-p engine)))
@@ -215,6 +210,8 @@ looks follow closely then, the first after requests had time to block."
          (rest-until-woken engine *tick*
                            (lambda ()   ; no thread has woken it by now
                              (not (and (engine-sentinel-idle-p engine) (somebody-waits-p engine)))))
+         ;; If a worker has ended an idle wait, the next few looks follow closely, the first after
+         ;; requests had time to block.
          (unless (compare-and-set (engine-sentinel-idle-p engine) t nil)
            (setf (engine-looks engine) 0)
            (nap *tick-microseconds*)))))
