@@ -214,10 +214,6 @@ then.  NIL when it is to end, since it idles for too long, or others wait, or th
           (close-gently socket (and more-p (not (engine-overloaded-p engine))))
           (close-socket socket)))))
 
-(defmethod close-orphaned-connection ((engine blocking-engine) connection)
-  (note-closed engine connection)
-  (close-connection engine connection nil))
-
 (defmethod detach ((engine blocking-engine) connection)
   ;; From here on the sentinel does not touch the socket, so closing it is safe.
   (when (eq connection (with-engine (engine)

@@ -181,9 +181,6 @@ last worker is gone.")
 open for another owner.  Does nothing the second time.  Called by the worker that serves
 CONNECTION, which defers interrupts until it has recorded the other owner."))
 
-(defgeneric close-orphaned-connection (engine connection)
-  (:documentation "Closes CONNECTION of ENGINE, whose worker died without doing so."))
-
 (defgeneric wake-from-client (engine connection direction)
   (:documentation "Shuts down the connection CONNECTION of ENGINE if a worker still has it, so
 that the worker wakes.  DIRECTION is :INPUT, so that the client can still be told why, or :IO.  The

@@ -127,17 +127,7 @@ of ENGINE, once no worker is left."
       (setf (engine-sentinel engine) nil))))
 
 (defun maintain-pool (engine)
-  "Removes the workers of ENGINE that are gone, and makes missing ones.  The sentinel calls this at
-each tick."
-  ;; Some Lisps, and some ways to kill a thread, run no cleanup forms.
-  (dolist (worker (engine-workers engine))
-    (let ((thread (worker-thread worker)))
-      (when (and thread (not (bt:thread-alive-p thread)))
-        (let ((connection (with-engine (engine)
-                            (retire worker)
-                            (shiftf (worker-connection worker) nil))))
-          (when connection
-            (close-orphaned-connection engine connection))))))
+  "Makes the missing workers of ENGINE.  The sentinel calls this at each tick."
   (setf (engine-launch-failed-p engine) nil)
   (make-workers engine #'worker-missing-p))
 

@@ -413,9 +413,6 @@ NIL."
     (when close-p
       (close-descriptor (connection-descriptor connection)))))
 
-(defmethod close-orphaned-connection ((engine ready-engine) connection)
-  (finish-connection engine connection)) ; it is owned, and its owner is gone
-
 (defmethod detach ((engine ready-engine) connection)
   (unless (gone-p connection)
     (finish-connection engine connection :detached)))
