@@ -36,11 +36,7 @@ between this sheet and the next object in memory."
 find it in the sum before it is counted, but not the other way round."
   (declare (type tally-sheet sheet) (type (unsigned-byte 62) duration))
   (incf (aref sheet +buckets+) duration)
-  (incf (aref sheet (loop with bounds = *bucket-bounds*
-                          for index of-type fixnum from 0 below (1- +buckets+)
-                          when (<= duration (the (unsigned-byte 62) (svref bounds index)))
-                            return index
-                          finally (return (1- +buckets+))))))
+  (incf (aref sheet (or (position duration *bucket-bounds* :test #'<=) (1- +buckets+)))))
 
 (defun count-request (connection duration &optional (kind 0))
   "Counts a request of CONNECTION, which the current thread owns, as served in DURATION, an integer
@@ -105,57 +101,52 @@ or NIL.  Connections that come or go meanwhile may be missed."
 (defun engine-statistics (engine)
   "A plist of the statistics of ENGINE, or of none for NIL.  :REPLIES is a vector of the numbers of
 requests of each kind; docs/guide/operating.md explains the others."
-  (let* ((engine (or engine (make-blocking-engine nil nil)))
-         (timers (timer-statistics (engine-timers engine)))
-         (parked (connection-count engine :new :parked))
-         (deferred (connection-count engine :deferred))
-         (writing (connection-count engine :writing))
-         (queued (connection-count engine :queued)))
+  (let ((engine (or engine (make-blocking-engine nil nil))))
     (flet ((sum (counts)
              (loop for (nil count) on counts by #'cddr sum count)))
-      (with-engine (engine)             ; so these counts are all of one moment
-        (let* ((sheet (reduce (lambda (sheet worker)
-                                (map-into sheet #'+ sheet (worker-durations worker)))
-                              (engine-workers engine)
-                              :initial-value (copy-seq (engine-served-before engine))))
-               (served (reduce #'+ sheet :end +buckets+)))
-          (list :threads (pool-size engine)
-                :standby (standby-count engine)
-                :busy (busy-count engine)
-                :keep-alive-waiting (worker-count engine :keep-alive)
-                :suspended (worker-count engine :suspended)
-                :made (engine-made engine)
-                :ended (- (engine-made engine) (pool-size engine))
-                :accepted (counter-count (engine-accepted engine))
-                :open (open-count engine)
-                :parked parked
-                :deferred deferred
-                :writing writing
-                :queued queued
-                :refused (sum (engine-refused-by engine))
-                :refused-by (copy-list (engine-refused-by engine))
-                :expired (sum (engine-expired-by engine))
-                :expired-by (copy-list (engine-expired-by engine))
-                :failed (engine-failed engine)
-                :served served
-                :durations (list :count served
-                                 :sum (/ (aref sheet +buckets+) 1000000d0)
-                                 :buckets (loop for bound across *bucket-bounds*
-                                                for index from 0
-                                                sum (aref sheet index) into count
-                                                collect (/ bound 1000000.0)
-                                                collect count))
-                :replies (subseq sheet (+ +buckets+ 2) +sheet-places+)
-                :octets-sent (+ (aref sheet (1+ +buckets+))
-                                (counter-count (engine-sent engine)))
-                :timers timers
-                :memory (client-memory-reserved)
-                :memory-limit (client-memory-budget)
-                :uptime (if (engine-started engine)
-                            (/ (- (or (engine-stopped engine) (milliseconds))
-                                  (engine-started engine))
-                               1000.0)
-                            0)))))))
+      (append
+       (with-engine (engine)            ; so these counts are all of one moment
+         (let* ((sheet (reduce (lambda (sheet worker)
+                                 (map-into sheet #'+ sheet (worker-durations worker)))
+                               (engine-workers engine)
+                               :initial-value (copy-seq (engine-served-before engine))))
+                (served (reduce #'+ sheet :end +buckets+)))
+           (list :threads (pool-size engine)
+                 :standby (standby-count engine)
+                 :busy (busy-count engine)
+                 :keep-alive-waiting (worker-count engine :keep-alive)
+                 :suspended (worker-count engine :suspended)
+                 :made (engine-made engine)
+                 :ended (- (engine-made engine) (pool-size engine))
+                 :accepted (counter-count (engine-accepted engine))
+                 :open (open-count engine)
+                 :refused (sum (engine-refused-by engine))
+                 :refused-by (copy-list (engine-refused-by engine))
+                 :expired (sum (engine-expired-by engine))
+                 :expired-by (copy-list (engine-expired-by engine))
+                 :failed (engine-failed engine)
+                 :served served
+                 :durations (list :count served
+                                  :sum (/ (aref sheet +buckets+) 1000000d0)
+                                  :buckets (loop for bound across *bucket-bounds*
+                                                 for index from 0
+                                                 sum (aref sheet index) into count
+                                                 collect (/ bound 1000000.0)
+                                                 collect count))
+                 :replies (subseq sheet (+ +buckets+ 2) +sheet-places+)
+                 :octets-sent (+ (aref sheet (1+ +buckets+))
+                                 (counter-count (engine-sent engine))))))
+       (list :parked (connection-count engine :new :parked)
+             :deferred (connection-count engine :deferred)
+             :writing (connection-count engine :writing)
+             :queued (connection-count engine :queued)
+             :timers (timer-statistics (engine-timers engine))
+             :memory (client-memory-reserved)
+             :memory-limit (client-memory-budget)
+             :uptime (if (engine-started engine)
+                         (/ (- (or (engine-stopped engine) (milliseconds)) (engine-started engine))
+                            1000.0)
+                         0))))))
 
 ;;; The list of its workers
 

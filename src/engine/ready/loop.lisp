@@ -130,18 +130,18 @@ first, so that the others end; returns how many."
 ;;; that takes an event and leaves others does the same.
 ;;;
 ;;; The queue is NIL if it is empty.  Otherwise it is a cell that never changes and is replaced by
-;;; compare-and-set.  Its CAR lists the tokens that are taken first, in order.  Its CDR lists those
-;;; queued behind them, the last first.  So queueing and taking cost the same with thousands there.
+;;; compare-and-set.  Its CAR, never empty, lists the tokens that are taken first, in order.  Its
+;;; CDR lists those queued behind them, the last first.  So queueing and taking cost the same with
+;;; thousands there.
 
 (defun take-event (engine)
   "Takes the oldest token off the queue of ENGINE; NIL if there is none."
   (loop for queue = (engine-event-queue engine)
         while queue
-        do (let* ((first (car queue))
+        do (let* ((tokens (car queue))
                   (behind (cdr queue))
-                  (tokens (or first (reverse behind)))
-                  (left (and (or (rest tokens) (and first behind))
-                             (cons (rest tokens) (and first behind)))))
+                  (left (cond ((rest tokens) (cons (rest tokens) behind))
+                              (behind (list (reverse behind))))))
              (when (compare-and-set (engine-event-queue engine) queue left)
                (when left
                  (wake-one-if-somebody-waits engine))
@@ -169,7 +169,7 @@ that it is time to look around."
   (loop
     (let* ((waiting (engine-waiting engine))
            (poll-p (>= (worker-taken worker) +turn+))
-           (queued (and (engine-event-queue engine) (not poll-p) (take-event engine))))
+           (queued (and (not poll-p) (take-event engine))))
       (when queued
         (incf (worker-taken worker))
         (return queued))
@@ -184,7 +184,7 @@ that it is time to look around."
                                 (t (floor +turn+ 4)))))
                 (counter-add waiting 1)
                 (multiple-value-prog1
-                    (or (and (engine-event-queue engine) (take-event engine))
+                    (or (take-event engine)
                         (await-ready (engine-poller engine) *poll-milliseconds* most))
                   (counter-add waiting -1))))
         (let ((woken-p (or (eq :wakeup token) (member :wakeup others))))
