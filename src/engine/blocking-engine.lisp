@@ -260,7 +260,7 @@ then.  NIL when it is to end, since it idles for too long, or others wait, or th
                    (push connection late))
                   ;; One that is to be served at its deadline has a worker, which looks after the
                   ;; time itself, and may be late.
-                  ((not (awaits-p connection :pause :deferred))
+                  ((not (awaits-p connection :deferred))
                    (incf (getf (engine-expired-by engine) (connection-deadline-kind connection) 0))
                    (setf (connection-deadline connection) nil)
                    (shut-down (connection-handle connection) (direction-to-end connection))))))))

@@ -213,7 +213,7 @@ is over.  WORKER is that of the current thread."
                                     (count-failure engine)
                                     (log-message engine :error "Serving a connection failed: ~A"
                                                  condition)
-                                    (or (given-away-outcome connection) :close)))
+                                    :close))
                      unless (eq next :again)
                        return next
                      finally (return :later)))
@@ -229,7 +229,7 @@ is over.  WORKER is that of the current thread."
                 (finish-connection engine connection :close))))
         (t
          (unless (gone-p connection)    ; given away before its service was done with it
-           (finish-connection engine connection (or end (given-away-outcome connection)))))))))
+           (finish-connection engine connection (or (given-away-outcome connection) end))))))))
 
 (defun serve-once (engine connection)
   "Does the next thing for CONNECTION, which the caller owns: sends its output, or has the service
