@@ -26,9 +26,8 @@
 
 (defstruct (blocking-engine (:include engine)
                             (:constructor make-blocking-engine
-                                (service listener &key standby thread-limit accept-limit
-                                                    (waiting-limit :half) idle-seconds
-                                 &aux (idle (as-milliseconds idle-seconds))))
+                                (service listener
+                                 &key standby thread-limit accept-limit waiting-limit idle))
                             (:conc-name engine-) (:copier nil))
   "The engine for every platform: blocking accepts and blocking reads.")
 
@@ -209,7 +208,7 @@ then.  NIL when it is to end, since it idles for too long, or others wait, or th
   "Closes CONNECTION; gently when it was served to an orderly end."
   (let ((socket (connection-handle connection))
         (more-p nil))
-    (unwind-protect (setf more-p (interruptibly (release-connection engine connection)))
+    (unwind-protect (setf more-p (interruptibly (ask engine t #'release connection)))
       (if orderly-p
           (close-gently socket (and more-p (not (engine-overloaded-p engine))))
           (close-socket socket)))))

@@ -168,4 +168,5 @@ returns it.  It parks them if PARKING-P, where the platform can.  LIMITS are tho
           (apply (if (and parking-p (readiness-supported-p))
                      #'make-ready-engine
                      #'make-blocking-engine)
-                 application listener :idle-seconds (seconds-for application :idle) limits))))
+                 application listener
+                 :idle (as-milliseconds (seconds-for application :idle)) limits))))

@@ -29,7 +29,7 @@ different moments."
   ;; The SEND-QUEUE of CONNECTION: what its socket did not take yet.
   (queue nil :type send-queue)
   ;; In the ready engine only:
-  (generation 0 :type fixnum)           ; see CONNECTION-TOKEN
+  (token 0 :type fixnum)                ; by which the poller and FIND-CONNECTION know it
   ;; The peer of CONNECTION as ACCEPT-DESCRIPTOR returned it, for DESCRIPTOR-PEER-NAME; NIL where
   ;; it returned none.
   (peer nil :type (or null fixnum) :read-only t)
@@ -258,8 +258,8 @@ worker that handles an event defers interrupts already, and needs no AS-OWNER."
         (set-published (table-connections table)
                        (replace (make-array (* 2 descriptor) :initial-element nil)
                                 (table-connections table))))
-      (setf (connection-generation connection)
-            (setf (table-generation table) (ldb (byte 30 0) (1+ (table-generation table)))))
+      (setf (table-generation table) (ldb (byte 30 0) (1+ (table-generation table)))
+            (connection-token connection) (logior descriptor (ash (table-generation table) 32)))
       (set-published (svref (table-connections table) descriptor) connection))))
 
 (defun forget-connection (table connection)
@@ -270,10 +270,6 @@ place already."
       (when (eq connection (svref (table-connections table) descriptor))
         (setf (svref (table-connections table) descriptor) nil)))))
 
-(defun connection-token (connection)
-  (logior (connection-descriptor connection)
-          (ash (connection-generation connection) 32)))
-
 (defun find-connection (table token)
   "The connection that TOKEN was made for; NIL if it is gone."
   (declare (type table table) (type token token) #.*plain-policy*)
@@ -281,7 +277,7 @@ place already."
          (connections (table-connections table))
          (connection (and (< descriptor (length connections)) (svref connections descriptor))))
     (and connection
-         (= (connection-generation connection) (ash token -32))
+         (= token (connection-token connection))
          connection)))
 
 (defun map-connections (function table)

@@ -270,23 +270,14 @@ connections wait for a worker."
   (with-engine (engine)
     (incf (engine-failed engine))))
 
-(defmacro counting-failures ((engine value) &body body)
-  "Evaluates BODY, which calls the service of ENGINE.  A failure is only counted; VALUE stands for
-the value then."
-  `(handler-case (progn ,@body)
-     ((or error storage-condition) ()
-       (count-failure ,engine)
-       ,value)))
-
-(defun release-connection (engine connection)
-  "Lets the service RELEASE CONNECTION of ENGINE, and returns its value; true after a failure."
-  (counting-failures (engine t)
-    (release (engine-service engine) connection)))
-
-(defun notice-given-p (engine connection)
-  "True if the service of ENGINE has told the peer of CONNECTION why that ends: see GIVE-NOTICE."
-  (counting-failures (engine nil)
-    (give-notice (engine-service engine) connection)))
+(defun ask (engine otherwise function &rest arguments)
+  "The value of FUNCTION of the service of ENGINE and ARGUMENTS.  A failure is only counted, and the
+value is OTHERWISE then."
+  (declare (dynamic-extent arguments))
+  (handler-case (apply function (engine-service engine) arguments)
+    ((or error storage-condition) ()
+      (count-failure engine)
+      otherwise)))
 
 (defun count-late (engine kind)
   "Counts a connection of ENGINE as ended because of KIND, a keyword as for SET-DEADLINE: by the
@@ -296,17 +287,16 @@ sentinel, or by its service, which has found it late before."
 
 (defun refuse-with-notice (engine connection reason)
   "Counts CONNECTION, which ENGINE has just accepted, and refuses because of REASON, one of
-*REFUSAL-REASONS*, and lets the service tell its peer.  The value is that of NOTICE-GIVEN-P."
+*REFUSAL-REASONS*, and lets the service tell its peer.  True if that had something to say."
   (with-engine (engine)
     (incf (getf (engine-refused-by engine) reason)))
   (setf (connection-deadline-kind connection) reason)
-  (notice-given-p engine connection))
+  (ask engine nil #'give-notice connection))
 
 (defun log-message (engine level control &rest arguments)
   "Lets the service of ENGINE NOTE an event; LEVEL, CONTROL and ARGUMENTS are for that.  A
 failure of it is only counted."
-  (counting-failures (engine nil)
-    (apply #'note (engine-service engine) level control arguments)))
+  (apply #'ask engine nil #'note level control arguments))
 
 (defun trouble (engine kind)
   "What NOTE-TROUBLE has noted of KIND for ENGINE, if that lasts."
@@ -336,21 +326,21 @@ keyword, was of the same type, and lasts."
 (defun thread-made-p (engine function)
   "Calls FUNCTION, which makes a thread for ENGINE.  NIL if it could not: that is counted, and
 logged unless it was before.  No thread is made then before a tick has passed."
-  (handler-case (progn (call-making-thread function)
-                       (forget-trouble engine :threads)
-                       t)
-    ((or error storage-condition) (condition)
-      (setf (engine-launch-failed-p engine) t)
-      (note-trouble engine :threads condition
-                    "A thread could not be made, and is tried again: ~A")
-      nil)))
+  (when (may-launch-p engine)
+    (handler-case (progn (call-making-thread function)
+                         (forget-trouble engine :threads)
+                         t)
+      ((or error storage-condition) (condition)
+        (setf (engine-launch-failed-p engine) t)
+        (note-trouble engine :threads condition
+                      "A thread could not be made, and is tried again: ~A")
+        nil))))
 
 (defun call-in-thread (engine name function)
   "Has a new thread called NAME, a string, call FUNCTION, without arguments, for the service of
 ENGINE.  True when the thread was made.  NIL when it could not be made, which is counted, and logged
 unless it was before; for a moment from then on, without an attempt; and once the process exits."
-  (when (may-launch-p engine)
-    (thread-made-p engine (lambda () (bt:make-thread function :name name)))))
+  (thread-made-p engine (lambda () (bt:make-thread function :name name))))
 
 ;;; How many connections each address has open.  The service says which addresses count, and up to
 ;;; which number; most services say that none does.  A connection
@@ -370,8 +360,7 @@ unless it was before; for a moment from then on, without an attempt; and once th
 for no other.  Returns NIL if that address has as many connections as it may: CONNECTION is not
 counted then, and the caller is to refuse it.  True also where the service tells no address."
   (leave-address engine connection)
-  (multiple-value-bind (limit address) (counting-failures (engine nil)
-                                         (address-limit (engine-service engine) connection))
+  (multiple-value-bind (limit address) (ask engine nil #'address-limit connection)
     (or (null limit)
         (with-engine (engine)
           (when (< (gethash address (engine-addresses engine) 0) limit)

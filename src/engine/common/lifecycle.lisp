@@ -190,18 +190,14 @@ in a worker of ENGINE."
 
 ;;; The end of the process
 
-(defparameter *exit-seconds* 1
-  "How many seconds the exit of the process waits for workers that it has cut short.")
-
 (defun stop-for-exit ()
   "Has the workers of all engines end.  An exit hook.  Those that have nothing to finish end by
 themselves: an interrupt of the Lisp's exit that comes just before a worker waits in the system does
 not cut that wait short, and a worker that was woken and does not end would not wait any more, but
 ask the system again and again.  The others are destroyed now, as the Lisp would do later: then it
 has the lock that a handler needs to make a thread, and that handler would never end."
-  (let ((left (countdown *exit-seconds*)))
-    (dolist (engine *engines*)
-      (handler-case (stop-engine engine :timeout (funcall left) :destroy-p t)
-        (error () (count-failure engine))))))
+  (dolist (engine *engines*)
+    (handler-case (stop-engine engine :timeout 1 :destroy-p t)
+      (error () (count-failure engine)))))
 
 (call-at-exit 'stop-for-exit)

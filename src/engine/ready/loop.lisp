@@ -222,7 +222,7 @@ is over.  WORKER is that of the current thread."
         (:parked)
         (:later
          (setf (worker-taken worker) +turn+) ; it asks the poller first
-         (cond ((unread-input-kept-p engine connection)
+         (cond ((ask engine nil #'keep-unread-input engine connection)
                 (setf (connection-awaiting connection) :turn)
                 (requeue-connection engine connection))
                (t
@@ -244,7 +244,7 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
        ;; socket, so a peer that sends requests and reads no answers blocks its own sending.
        (cond ((flush-queue queue) :broken)
              ((null (send-queue-parts queue)) (if (serving-p engine) :again :close))
-             ((unread-input-kept-p engine connection)
+             ((ask engine nil #'keep-unread-input engine connection)
               (setf (connection-deadline connection) nil)
               (prog1 (park engine connection)
                 (make-room-for-output engine queue)))
@@ -292,11 +292,6 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
                                 (and (engine-idle engine) (+ (milliseconds) (engine-idle engine)))))
                         (park engine connection)))))
               ((:close :detached) outcome)))))))))
-
-(defun unread-input-kept-p (engine connection)
-  "True if the service of ENGINE has memory for the unserved input of CONNECTION."
-  (counting-failures (engine nil)
-    (keep-unread-input (engine-service engine) engine connection)))
 
 ;;; Parking
 
@@ -362,7 +357,7 @@ NIL."
   (let ((descriptor (connection-descriptor connection))
         (more-p (unless (eq :detached end)
                   ;; Functions of programs run there, and one may end the thread.
-                  (unless-returned (interruptibly (release-connection engine connection))
+                  (unless-returned (interruptibly (ask engine t #'release connection))
                     (close-owned engine connection)))))
     (cond ((and (eq :close end)
                 (or (and more-p (not (peer-ended-p connection)))

@@ -29,10 +29,9 @@ use.")
 
 (defstruct (ready-engine (:include engine)
                          (:constructor make-ready-engine
-                             (service listener &key standby thread-limit accept-limit
-                                                 (waiting-limit :half) idle-seconds
-                              &aux (idle (as-milliseconds idle-seconds))
-                                (listener-descriptor (socket-descriptor listener))))
+                             (service listener
+                              &key standby thread-limit accept-limit waiting-limit idle
+                              &aux (listener-descriptor (socket-descriptor listener))))
                          (:conc-name engine-) (:copier nil))
   "The engine for platforms with pollers.  A parked connection has no thread."
   (poller nil)                          ; NIL before the start

@@ -285,7 +285,7 @@ it is still to end.  One with input that no worker had time for is left to the w
                               (and (not (unfinished-p connection)) ; else it would land in an answer
                                    (setf (connection-deadline-kind connection)
                                          (or kind (connection-deadline-kind connection)))
-                                   (notice-given-p engine connection)
+                                   (ask engine nil #'give-notice connection)
                                    :close))))
     t))
 
