@@ -40,8 +40,7 @@
             (notify-sentinel engine)))))
 
 (defmethod leave-listener ((engine blocking-engine))
-  (wake-listener (engine-listener engine)
-                 (with-engine (engine) (worker-count engine :waiting))))
+  (wake-listener (engine-listener engine) (worker-count engine :waiting)))
 
 ;;; The life of a worker: it accepts, and serves what it accepted
 

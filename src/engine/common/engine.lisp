@@ -78,7 +78,7 @@
   ;; Moments and counts
   (started nil)                         ; in MILLISECONDS
   (stopped nil)                         ; likewise
-  (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, likewise
+  (drain-end most-positive-fixnum :type fixnum) ; until when a drain waits for requests
   (made 0 :type fixnum)                 ; workers
   (accepted (make-counter) :read-only t) ; connections, since the start
   (open (make-counter) :read-only t)    ; connections, now
@@ -247,10 +247,9 @@ lock.")
     ((:running :leaving :draining) t)))
 
 (defun drain-over-p (engine now)
-  "True when ENGINE drains and has, at NOW, in MILLISECONDS, waited long enough for requests that
+  "True when ENGINE has drained and, at NOW, in MILLISECONDS, waited long enough for requests that
 were under way."
-  (let ((end (engine-drain-end engine)))
-    (and end (draining-p engine) (>= now end))))
+  (>= now (engine-drain-end engine)))
 
 (defun winding-down-p (engine)
   "True if connections of ENGINE that idle should end: ENGINE drains or stops, has trouble, or

@@ -78,13 +78,6 @@ arrive, and holds no more.")
         (bt:condition-notify (engine-changed engine))
         (setf (engine-phase engine) phase)))))
 
-(defun work-finished-p (engine)
-  "True when ENGINE has no connection, and no worker that serves."
-  (and (zerop (open-count engine))
-       (zerop (busy-count engine))
-       ;; A worker in an accept may have got a connection already.
-       (zerop (worker-count engine :starting :waiting))))
-
 (defun drain (engine left)
   "Has every request that has come to ENGINE answered, as long as LEFT, a function, returns a number
 of seconds above 0, or NIL for no limit.  True if that succeeded."
@@ -110,12 +103,15 @@ of seconds above 0, or NIL for no limit.  True if that succeeded."
               while (with-listener (engine) (pending-connection-p (engine-listener engine)))
               until (await-other-phase (/ *drain-seconds* 100))))
       (end-accepting engine))
-    (wait-for-change engine (funcall left)
-                     (lambda ()
-                       (or (work-finished-p engine)
-                           (not (draining-p engine)))))
-    (with-engine (engine)
-      (work-finished-p engine))))
+    (eq :finished
+        (wait-for-change engine (funcall left)
+                         (lambda ()
+                           (cond ((and (zerop (open-count engine))
+                                       (zerop (busy-count engine))
+                                       ;; One in an accept may have got a connection already.
+                                       (zerop (worker-count engine :starting :waiting)))
+                                  :finished)
+                                 ((not (draining-p engine)) :cut-short)))))))
 
 (defun stop-engine (engine &key soft (timeout (if soft nil 1)) (delay 0) destroy-p)
   "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or has come is

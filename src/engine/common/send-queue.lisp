@@ -177,8 +177,7 @@ which QUEUE is dead, or NIL."
   (drop-parts (send-queue-parts queue))
   (setf (send-queue-parts queue) '()
         (send-queue-last queue) '()
-        (send-queue-size queue) 0
-        (send-queue-since queue) nil)
+        (send-queue-size queue) 0)
   (hold-memory queue (- (send-queue-reserved queue)))
   (if (zerop count) +eio+ (- count)))
 
@@ -285,7 +284,7 @@ second, an integer.  Either is NIL for no limit."
   "Looks at NOW, in MILLISECONDS, how many octets the peer of QUEUE, a SEND-QUEUE in which octets
 wait, has taken.  The first look begins a wait.  True if it has taken too few by then."
   (with-send-queue (queue)
-    (when (and (send-queue-parts queue) (not (send-queue-dead-p queue)))
+    (when (send-queue-parts queue)
       ;; The kernel says how many are unsent, where it can.
       (let ((taken (- (send-queue-sent queue)
                       (max 0 (unsent-octets (send-queue-descriptor queue)))))

@@ -178,7 +178,6 @@ call this."
 (defun timer-statistics (timers)
   "A plist: how many of TIMERS are pending; how many, since the start, had their function called, of
 which some failed."
-  (with-lock-briefly ((timers-lock timers))
-    (list :pending (timers-pending timers)
-          :run (timers-run timers)
-          :failed (timers-failed timers))))
+  (list :pending (timers-pending timers)
+        :run (timers-run timers)
+        :failed (timers-failed timers)))
