@@ -23,9 +23,7 @@
   :WHY           the reason
   :AT            where it is seen: a list of lists of the keys of rivals, the names of requests, and
                 facts"
-  (with-open-file (stream (merge-pathnames "test/clack/differences.sexp" (source-root)))
-    (loop for entry = (read stream nil)
-          while entry collect entry)))
+  (read-table "clack/differences.sexp"))
 
 (defun all-places ()
   "All that entries have as :AT."
@@ -138,7 +136,7 @@ another, all else is, too, but for what becomes of the connection."
 are there."
   (let* ((places (all-places))
          (*patience* 3)
-         (seen (loop for request in *rival-requests*
+         (seen (loop for request in (rival-requests)
                      append (loop for (fact ours theirs) in (differences-at port request)
                                   collect (check-difference places rival (first request) fact ours
                                                             theirs)))))
@@ -201,5 +199,5 @@ are there."
     (is-true (getf entry :at)))
   (loop for (rivals requests . facts) in (all-places)
         do (is (subsetp rivals (mapcar #'first *rivals*)))
-           (is (subsetp requests (mapcar #'first *rival-requests*)))
+           (is (subsetp requests (mapcar #'first (rival-requests))))
            (is-true facts)))

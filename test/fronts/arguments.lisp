@@ -24,78 +24,11 @@ a server of Clack's, which is stopped at once.")
     (apply #'handler:run (constantly '(200 () ("Hello")))
            (append initargs '(:port 0 :on-start handler:stop)))))
 
-(defparameter *arguments*
-  '(((:acceptor :anew :run) :port ("4242" 70000 -1 nil 80.5) "from 0")
-    ((:acceptor :anew :run) :address (127 "" :localhost #(127 0 0) #(127 0 0 256) #(127 0 0 -1))
-     "an address")
-    ((:acceptor :anew) :listen-backlog ("x" -1 nil) "not negative")
-    ((:run) :backlog ("x" -1 nil) "not negative")
-    ((:acceptor :anew :run) :read-timeout ("x" -1 1d300 not-a-number) "a number of seconds")
-    ((:acceptor :anew :run) :write-timeout (:never 1000000000000000000000) "a number of seconds")
-    ((:acceptor :anew :run) :defer-accept (0 1.5 256) "from 1 to 255")
-    ((:acceptor :anew :run) :message-log-format (:combined nil) ":JSON")
-    ((:acceptor :anew) :access-log-test (42) "a function")
-    ((:acceptor :anew) :access-log-format (:xml nil "combined" 42) ":COMBINED")
-    ((:acceptor :anew) :session-cookie-attributes (:lax) "a string")
-    ((:acceptor) :taskmaster (nil hunchentoot:one-thread-per-connection-taskmaster)
-     "RECYCLING-TASKMASTER")
-    ((:run) :on-start (42) "a function")
-    ((:run) :websocket-message-octets (0) "above 0")
-    ((:run) :websocket-ping-seconds (-1) "a number of seconds")
-    ((:run) :websocket-idle-seconds (-1) "a number of seconds")
-    ;; Limits
-    ((:acceptor :later :run) :max-request-line-octets (0) "above 0")
-    ((:acceptor :later :run) :max-header-octets (0 "many") "above 0")
-    ((:acceptor :later :run) :max-header-count (nil) "above 0")
-    ((:acceptor :later :run) :max-body-octets (-1 :none 1152921504606846976) "below 2^60")
-    ((:acceptor :later) :max-raw-octets (-1) "below 2^60")
-    ((:acceptor :later) :max-form-octets (-1) "below 2^60")
-    ((:acceptor :later) :max-field-count (-1) "below 2^60")
-    ((:acceptor :later) :max-file-count (-1) "below 2^60")
-    ((:acceptor :later :run) :min-content-rate (0) "above 0")
-    ((:acceptor :later :run) :content-timeout (-1 144115188075855872) "a number of seconds")
-    ((:acceptor :later :run) :min-reply-rate (0) "above 0")
-    ((:acceptor :later :run) :reply-timeout (-1) "a number of seconds")
-    ((:acceptor :later :run) :handler-timeout ("1") "a number of seconds")
-    ((:acceptor :later :run) :queue-timeout (-1) "a number of seconds")
-    ((:acceptor :later :run) :handshake-timeout (:never) ":READ-TIMEOUT")
-    ((:acceptor :later :run) :head-timeout (:never) ":READ-TIMEOUT")
-    ((:acceptor :later :run) :idle-timeout (:never) ":READ-TIMEOUT")
-    ((:acceptor :later :run) :max-connection-requests (0) "above 0")
-    ((:acceptor :later :run) :max-address-connections (0) "above 0")
-    ;; Proxies
-    ((:acceptor :anew :run) :trusted-proxies
-     ("127.0.0.1" ("") ("localhost") ("10.0.0.1/8") ("10.0.0.0/33") (:inet) (127) (nil)
-      ("10.0.0.1" . "10.0.0.2"))
-     "a list of addresses")
-    ((:acceptor :anew :run) (:trusted-proxies () :proxy-protocol) (t) "TRUSTED-PROXIES")
-    ;; Threads
-    ((:taskmaster) :standby-thread-count (0 -1 "8") "above 0")
-    ((:taskmaster :run) :max-thread-count (0 1.5 -1) "NIL for no limit")
-    ((:taskmaster) :max-accept-count ("many" 0) ":UNLIMITED" "NIL")
-    ((:taskmaster) (:max-thread-count 10 :max-accept-count) (10) ":UNLIMITED" "NIL")
-    ((:taskmaster) (:max-thread-count nil :max-accept-count) (10) "MAX-THREAD-COUNT" "NIL")
-    ((:run) :max-accept-count (3 "many" 0) "MAX-THREAD-COUNT")
-    ((:taskmaster :run) :max-waiting-count (0) ":HALF")
-    ((:run) :worker-num (0) "above 0"))
-  "Lists of where an argument is refused, the argument, or a plist of several that lacks the value
-of the last, values, and words that the error has beside the argument and the value.")
-
-(defparameter *places*
-  '(((:acceptor) (:address nil :listen-path) ("" 42) "a string or a pathname")
-    ((:acceptor) (:listen-fd 3 :listen-path) ("/tmp/x") "LISTEN-FD")
-    ((:acceptor) (:listen-path "/tmp/x" :listen-mode) ("600" #o1777) "#o660")
-    ((:acceptor) :listen-fd (-1 "3" :launchd (:systemd) (:systemd :web)) ":SYSTEMD")
-    ((:run) (:fd 3 :listen) ("/tmp/x") "FD")
-    ((:run) :fd ("x" (:systemd)) ":SYSTEMD")
-    ((:run) :listen-mode (-1) "#o777"))
-  "As *ARGUMENTS*, where there are such places to listen.")
-
 (defun printed (value)
   (let ((*print-pretty* nil)) (prin1-to-string value)))
 
 (defun check-rows (rows)
-  "Checks that what ROWS, see *ARGUMENTS*, have is refused."
+  "Checks that what ROWS, see arguments.sexp, have is refused."
   (loop for (fronts argument values . words) in rows
         for names = (uiop:ensure-list argument)
         do (dolist (front fronts)
@@ -110,9 +43,9 @@ of the last, values, and words that the error has beside the argument and the va
                      "~A: ~S ~S: ~A" front argument value condition))))))
 
 (define-server-test what-makes-no-sense-is-refused-with-name-and-value-and-what-is-allowed
-  (check-rows *arguments*)
+  (check-rows (read-table "fronts/arguments.sexp"))
   (when (platform:readiness-supported-p)
-    (check-rows *places*)))
+    (check-rows (read-table "fronts/places.sexp"))))
 
 (test what-programs-pass-to-hunchentoot-is-taken
   (loop for (name . values) in '((:port 0 80 65535)

@@ -2,19 +2,9 @@
 
 ;;; Test vectors are data; test/http/vectors/README.md describes their format.
 
-(defparameter *vector-directory*
-  (merge-pathnames "vectors/" #.(namestring (or *compile-file-truename* *load-truename*)))
-  "The folder of the files with vectors.")
-
 (defun read-vectors (name)
   "The vectors in the file called NAME, a list of plists."
-  (with-open-file (stream (merge-pathnames (concatenate 'string name ".sexp")
-                                           *vector-directory*))
-    (let ((*package* (find-package '#:hunchentoot-recycling-taskmaster-test))
-          (*read-eval* nil))
-      (loop for vector = (read stream nil)
-            while vector
-            collect vector))))
+  (read-table (format nil "http/vectors/~A.sexp" name)))
 
 (defun caret-octet (text start)
   "The octet for the caret notation in TEXT, whose caret is before START; and the position after

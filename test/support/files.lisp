@@ -56,3 +56,13 @@ it writes characters with the codes of the octets, save on SBCL in the Lisp's de
         (with-open-file (out file :direction :output)
           (write-char (code-char 255) out))
         (not (equalp #(255) (file-octets file)))))))
+
+(defun read-table (name)
+  "The forms in the file NAME of the folder of the tests, in which no symbol is evaluated."
+  (with-open-file (stream (merge-pathnames name (merge-pathnames "test/" (source-root)))
+                          :external-format :utf-8)
+    (let ((*package* (find-package '#:hunchentoot-recycling-taskmaster-test))
+          (*read-eval* nil))
+      (loop for form = (read stream nil)
+            while form
+            collect form))))

@@ -5,14 +5,9 @@
 (def-suite* websocket-vectors :in websocket
   :description "Frames and their events, whole, octet by octet and split anywhere.")
 
-(defparameter *frame-vector-directory*
-  (merge-pathnames "vectors/" #.(namestring (or *compile-file-truename* *load-truename*)))
-  "The folder of the files with vectors.")
-
 (defun read-frame-vectors (name)
   "The vectors in the file called NAME, a list of plists."
-  (let ((*vector-directory* *frame-vector-directory*))
-    (read-vectors name)))
+  (read-table (format nil "websocket/vectors/~A.sexp" name)))
 
 (defun promised-event (promise)
   "PROMISE, of a vector, as an event that EQUALP can compare."

@@ -4,19 +4,6 @@
 ;;; README.md tells how cases and differences are written.  This file turns the tables of
 ;;; cases into octets.
 
-(defparameter *differential-directory*
-  (uiop:pathname-directory-pathname #.(or *compile-file-truename* *load-truename*))
-  "Where the tables are.")
-
-(defun read-table (pathname)
-  "The forms in the file PATHNAME, which is under *DIFFERENTIAL-DIRECTORY*."
-  (with-open-file (stream (merge-pathnames pathname *differential-directory*))
-    (let ((*package* (find-package '#:hunchentoot-recycling-taskmaster-test))
-          (*read-eval* nil))
-      (loop for form = (read stream nil)
-            while form
-            collect form))))
-
 ;;; Generators
 
 (defun with-variables (form bindings)
@@ -45,8 +32,9 @@
 
 (defun all-cases ()
   "The cases of all tables, in order."
-  (loop for pathname in (sort (directory (merge-pathnames "cases/*.sexp"
-                                                          *differential-directory*))
+  (loop for pathname in (sort (directory (merge-pathnames
+                                          "test/hunchentoot/differential/cases/*.sexp"
+                                          (source-root)))
                               #'string< :key #'namestring)
         append (loop for form in (read-table pathname)
                      append (generated-cases form))))

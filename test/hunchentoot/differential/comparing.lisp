@@ -136,7 +136,7 @@ status, nothing else is told, and not what was logged."
 
 (defun differences-table ()
   "The entries of the table."
-  (read-table "differences.sexp"))
+  (read-table "hunchentoot/differential/differences.sexp"))
 
 (defun pattern-matches-p (pattern name)
   "Whether PATTERN, which may end with an asterisk for anything, matches NAME."
