@@ -121,9 +121,3 @@
              (is (equal "fine" (exchange-text connection "/fine"))))
            (is (search "clack-worker" (first seen)))
            (is (equal "This is to be debugged." (second seen)))))))))
-
-(define-server-test debugging-does-not-mind-errors-that-an-application-handles
-  (with-clack (environment (handler-case (error "handled")
-                             (error () (text-response "handled")))
-                           :debug t)
-    (is (equal "handled" (ask-text "/")))))

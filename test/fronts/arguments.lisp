@@ -272,22 +272,6 @@ one to blame."
       (is (null (error-about-tls :tls-acceptor directory
                                  (list :ssl-certificate-file both :ssl-privatekey-file both)))))))
 
-(define-server-test (what-is-refused-changes-no-acceptor-of-tls :needs :tls)
-  (with-directory (directory)
-    (let ((rows (mistakes-in-tls directory))
-          (acceptor (made :tls-acceptor (list* :name 'shop (good-pair directory)))))
-      (loop for (argument value) in rows
-            when (keywordp argument)
-              do (is (report-p (error-of (lambda ()
-                                           (reinitialize-instance acceptor :name 'other
-                                                                           argument value)))
-                               (string argument)))
-                 (is (eq 'shop (hunchentoot:acceptor-name acceptor))))
-      (is (equal (file-in directory "localhost" "key")
-                 (hunchentoot:acceptor-ssl-privatekey-file acceptor)))
-      (reinitialize-instance acceptor :name 'other)
-      (is (eq 'other (hunchentoot:acceptor-name acceptor))))))
-
 (define-server-test (a-file-that-may-not-be-read-is-told-so :needs :tls)
   (with-directory (directory)
     (issue directory "localhost")

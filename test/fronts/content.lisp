@@ -40,21 +40,6 @@
                   "~D octets in ~D pieces" size pieces)
               (is (equal "word" (response-text (read-response connection)))))))))))
 
-(define-front-test (chunks-may-be-cut-anywhere :needs :our-content)
-  (with-front (request) (reply 200 '() (counted (content request)))
-    (let ((body (octets "2;x=y" :crlf "ab" :crlf "3" :crlf "cde" :crlf "0" :crlf "T: v"
-                        :crlf :crlf)))
-      (with-connection (connection)
-        (loop for split from 1 below (length body)
-              do (send connection (post-head "/" "Transfer-Encoding: chunked")
-                       (subseq body 0 split))
-                 (when (eq :plain *mode*)
-                   (eventually ("a worker to have looked at it") (zerop (figure :busy))))
-                 (send connection (subseq body split) (request-octets "/word"))
-                 (is (equal (counted (octets "abcde"))
-                            (response-text (read-response connection))))
-                 (is (equal "word" (response-text (read-response connection)))))))))
-
 (define-front-test (content-of-any-size-holds-no-thread-while-it-comes :modes (:plain :tls)
                                                                        :needs :parking)
   (with-front (request) (reply 200 '() (counted (content request)))

@@ -115,23 +115,6 @@ NEXT."
     (check "A connection was refused: 127.0.0.1 has 1 open, as many as one address may."
            :max-address-connections 1 :defer-accept nil)))
 
-(define-server-test (rejected-requests-stand-in-other-formats-too :needs :our-http)
-  (dolist (format (list :json (lambda (facts)
-                                (format nil "~{~S~^ ~}"
-                                        (loop for name in '(:remote-address :method :uri :protocol
-                                                            :status)
-                                              collect (getf facts name))))))
-    (let ((log (make-string-output-stream)))
-      (serving (:access-log-destination log :access-log-format format) ()
-        (ask-raw "GET /secret HTTP/1.1" :crlf "Bad Name: 1" :crlf :crlf)
-        (let ((line (eventually ("the line") (first (log-lines (get-output-stream-string log))))))
-          (if (eq :json format)
-              (loop for (name value) in '(("status" 400) ("remote_address" "127.0.0.1")
-                                          ("method" "GET") ("uri" "/secret")
-                                          ("protocol" "HTTP/1.1"))
-                    do (is (equal value (fact name (parse-json line)))))
-              (is (equal "\"127.0.0.1\" \"GET\" \"/secret\" \"HTTP/1.1\" 400" line))))))))
-
 (define-server-test (limits-are-changed-and-counts-begin-anew :needs :our-engine)
   (serving (:max-body-octets 10) (("/" "read"))
     (flet ((status (content)

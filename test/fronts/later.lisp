@@ -39,23 +39,6 @@
         (is (equal text (response-text (read-response connection)))))
       (is-true (closed-by-server-p connection)))))
 
-(define-front-test a-reply-may-be-given-in-the-handler-of-another-request
-  (let ((answers (make-recorder)))
-    (with-front (request) (cond ((equal "/give" (path request))
-                                 (funcall (await-answer answers) 202 '() "given")
-                                 (reply 200 '() (path request)))
-                                (t
-                                 (later (answer) (record answers answer))))
-      (with-connections (connections 3)
-        (dolist (connection connections)
-          (send-request connection "/"))
-        (await-pending 3)
-        (with-connection (other)
-          (loop repeat 3 do (is (equal "/give" (exchange-text other "/give")))))
-        (dolist (connection connections)
-          (is (= 202 (response-status (read-response connection))))))
-      (eventually ("all to be counted") (= 6 (figure :served))))))
-
 (define-front-test a-file-comes-later
   (with-directory (directory)
     (let ((file (pathname (write-file directory "file.txt" "in the file"))))

@@ -225,28 +225,6 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
                                                   while chunk collect chunk)))))
         (is (equal "word" (response-text (read-response connection))))))))
 
-(define-front-test (what-a-handler-writes-is-framed-for-clients-of-all-kinds :needs :our-http)
-  (with-front (request) (let ((path (path request)))
-                          (streamed (write (if (equal "/204" path) 204 200)
-                                           (and (equal "/6" path) '(:content-length 6)))
-                            (funcall write "abc")
-                            (funcall write "def")))
-    (with-connection (connection)
-      (loop repeat 2
-            do (is (equal "abcdef" (exchange-text connection "/")))
-               (is (equal "abcdef" (exchange-text connection "/6")))
-               (is (equal "6" (response-header (exchange connection "/6" :method :head)
-                                               "content-length")))
-               (is-true (chunked-p (exchange connection "/" :method :head)))
-               (let ((response (exchange connection "/204")))
-                 (is (= 204 (response-status response)))
-                 (is (null (response-header response "transfer-encoding"))))
-               (is (equal "abcdef" (exchange-text connection "/6" :version "HTTP/1.0"
-                                                  :headers '(("Connection" . "keep-alive")))))))
-    (let ((old (decode (ask-raw (request-octets "/" :version "HTTP/1.0")))))
-      (is (uiop:string-suffix-p old "abcdef"))
-      (is (not (search "chunked" old))))))
-
 (define-front-test (a-handler-that-does-not-write-what-it-announced-ends-the-connection
                     :needs :our-http)
   (let ((failures (make-recorder)))

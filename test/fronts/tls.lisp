@@ -109,25 +109,6 @@ carrier that does that."
         (is (search "https" answer))))
     (is (equal "word" (ask-text "/word")))))
 
-(define-front-test (octets-that-are-no-handshake-end-the-connection :modes (:tls) :needs :parking)
-  (with-front (request) nil
-    (dolist (octets `(,(client-hello)
-                      ,(octets (client-hello) "more")
-                      (22 3 1 0 5 1 0 0 1 0) ; a ClientHello of one octet
-                      (22 3 1 255 255)       ; a record that is too long
-                      (0 0 0 0 0 0 0 0)
-                      (21 3 3 0 2 2 40)))    ; an alert
-      (with-bare-connection (connection)
-        (send connection (coerce octets 'octet-vector))
-        (end-sending connection)
-        (read-to-the-end connection)))
-    (with-bare-connection (connection)
-      (send connection (client-hello))
-      (reset connection))
-    (is (equal "word" (ask-text "/word")))
-    (eventually ("the connections to be closed") (zerop (figure :open)))
-    (is (zerop (figure :failed)))))
-
 (define-front-test (over-tls-who-is-refused-is-told-nothing :modes (:tls) :needs :parking)
   (let ((answers (make-recorder)) (release (make-gate)))
     (with-front (request :worker-num 1 :max-thread-count 1 :max-accept-count nil)

@@ -209,22 +209,6 @@ recorder of the codes of the ends."
     (when (eq :hunchentoot *front*)
       (await-codes ends 1002 1002 1007 1002))))
 
-(define-front-test a-handshake-with-content-opens-no-websocket
-  (with-echoes (ends)
-    (with-talk (talk :handshake '(:headers (("Content-Length" . "0"))))
-      (is (end-talk talk)))
-    (loop for (content . headers) in '(("some") (nil ("Transfer-Encoding" . "chunked"))
-                                       (nil ("Content-Length" . "4") ("Expect" . "100-continue"))
-                                       (nil ("Transfer-Encoding" . "chunked")
-                                        ("Expect" . "100-continue")))
-          do (with-connection (connection)
-               (send connection (handshake-octets :content content :headers headers)
-                     (frame :text "word"))
-               (is (= 400 (loop for status = (response-status (read-head connection))
-                                while (= 100 status)
-                                finally (return status)))
-                   "~S" headers)))))
-
 (define-front-test silent-clients-are-pinged-and-then-count-as-gone
   (with-echoes (ends :websocket-ping-seconds 1/10 :websocket-idle-seconds 60)
     (with-talk (talk)                   ; it is never too slow

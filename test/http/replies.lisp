@@ -253,20 +253,6 @@
            (octets (encoded-alone string :latin-1 (http:encoded-length string :latin-1))))
       (is (equalp (map 'base:octets #'char-code string) octets)))))
 
-(test strings-of-all-types-are-encoded
-  (let* ((text "four and four, and one")
-         (size (length text)))
-    (dolist (string (list (coerce text 'simple-base-string)
-                          (make-array size :element-type 'character :adjustable t
-                                           :fill-pointer t :initial-contents text)
-                          (make-array size :element-type 'base-char :adjustable t
-                                           :fill-pointer t :initial-contents text)
-                          (make-array size :element-type 'character :displaced-index-offset 2
-                                           :displaced-to (concatenate 'string "ab" text))))
-      (dolist (encoding '(:utf-8 :latin-1))
-        (is (= size (http:encoded-length string encoding)))
-        (is (string= text (octet-text (encoded-alone string encoding))))))))
-
 (test a-string-that-has-changed-since-it-was-measured-is-not-encoded
   (let ((output (http:make-output)))
     (loop for (codes . sizes) in '(((65 65 65 65 65) 4 6 0)

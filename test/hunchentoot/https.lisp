@@ -31,13 +31,6 @@ for localhost already."
   *facts-of-tls*)
 
 ;;; Without parking, the server ends the input of a client whose worker waits.
-(define-server-test (half-a-head-over-tls-is-answered-408 :needs :tls-client)
-  (over-tls
-    (serving (:head-timeout 1/2) (("/" "body"))
-      (with-connection (connection)
-        (send connection "GET / HTTP/1.1" :crlf "Ho")
-        (is (= 408 (response-status (read-response connection))))))))
-
 ;;; Certificates, protocols, ciphers
 
 (define-server-test (clients-get-the-certificate-for-the-name-they-ask-for :needs :our-engine)

@@ -32,14 +32,6 @@ returns its text."
         (is (search words text)))
       (is (= 5 (length (log-lines text)))))))
 
-(defclass telling-messages ()
-  ((messages :initform (make-recorder) :reader told-messages)))
-
-(defmethod hunchentoot:acceptor-log-message ((acceptor telling-messages) level control
-                                             &rest arguments)
-  (record (told-messages acceptor) (apply #'format nil control arguments))
-  (call-next-method))
-
 ;;; Requests
 
 (test outside-of-a-request-there-is-no-identifier
@@ -114,41 +106,6 @@ returns its text."
     (is (= 1 (length (log-lines text))))
     (is (search "'1:x\\x0A[2020" text))
     (is (search "a\\x27, IP: \\x2710.0.0.1Â\\x9B'" text))))
-
-(defun complained-of-octets (type &rest content)
-  "The octets of a request with TYPE, a Content-Type, and CONTENT, as for OCTETS; of one by GET
-where there is none."
-  (let ((content (and content (apply #'octets content))))
-    (octets (if content "POST" "GET") " /x HTTP/1.1" :crlf "Host: localhost" :crlf
-            "Content-Type: " type :crlf
-            (format nil "Content-Length: ~D" (length content)) :crlf :crlf (or content ""))))
-
-(defparameter *complained-of*
-  (let ((long (make-string 30000 :initial-element #\x)))
-    (list (complained-of-octets "text/plain;charset=x")
-          (complained-of-octets "text/plain;charset=x" "a")
-          (complained-of-octets (octets "text/plain;charset=x" (as-octets '(#xC2 #x9B)) "31m"))
-          (complained-of-octets (format nil "text/plain;charset=~A" long) "")
-          (complained-of-octets (format nil "a/b;charset=~A" long) "")
-          (complained-of-octets "multipart/form-data;boundary=\"\"" "")
-          (complained-of-octets "multipart/form-data;boundary=b"
-                                "--b" :crlf "Content-Disposition: form-data; name=a" :crlf :crlf
-                                "a" :crlf "--b--" :crlf "stray")))
-  "Requests of which Hunchentoot warns.")
-
-(define-server-test (what-clients-send-is-complained-of-in-the-log-alone :needs :our-content)
-  (let ((errors (make-string-output-stream)))
-    (with-globals ((*error-output* errors))
-      (let ((text (with-message-text (log :max-header-octets 65536)
-                      (("/x" (hunchentoot:post-parameters*) (hunchentoot:raw-post-data) "body"))
-                    (dolist (octets *complained-of*)
-                      (with-connection (connection)
-                        (send connection octets)
-                        (is (= 200 (response-status (read-response connection)))))))))
-        (is (search "Invalid character set 'x'" text))
-        (is (not (find (code-char #x9B) text)))
-        (is (< (length text) 5000))))
-    (is (equal "" (get-output-stream-string errors)))))
 
 ;;; Where it goes
 

@@ -395,22 +395,3 @@ they ran in it."
           (check 0 '("a" "b") url '("a" "b"))
           (check 1 '("a" "bad") url '("a" "bad" "b"))
           (check 2 '() url '()))))))
-
-(defparameter *number-of-short-process*
-  "echo >>\"$(dirname \"$0\")/$1\"
-if [ \"$1\" = short ]; then wc -l <\"$(dirname \"$0\")/$1\"; else echo 1; fi"
-  "A script that tells of the unit \"short\" another number each time: it always ends soon, and is
-started again.")
-
-(define-server-test (a-rolling-restart-notices-a-process-that-ends-soon-after-it-was-ready
-                     :needs (:parking :systemd))
-  (with-directory (directory)
-    (with-ready-server (url)
-      (multiple-value-bind (code said)
-          (run-rolling-restart directory url '("a" "short" "b")
-                               :restart (script-command directory "restart" *recording-restart*)
-                               :process (script-command directory "process"
-                                                        *number-of-short-process*))
-        (is (eql 1 code))
-        (is (search "short has ended after it had started" said))
-        (is (equal '("a" "short") (restarted-units directory)))))))

@@ -53,23 +53,6 @@
       (await-timers :run 3)
       (is (equal '(:first :second :third) (recorded calls))))))
 
-(define-server-test (many-timers-are-each-called-once-or-cancelled :needs :our-engine)
-  (with-acceptor (acceptor)
-    (let* ((count (rounds 10000))
-           (calls (make-array count :initial-element 0))
-           (timers (loop for number below count
-                         collect (let ((number number))
-                                   (recycling:run-after (/ (mod (* 7919 number) 500) 1000)
-                                                        (lambda () (incf (svref calls number)))
-                                                        :server acceptor))))
-           (cancelled (loop for timer in timers by #'cddr
-                            count (recycling:cancel-timer timer))))
-      (await-timers :pending 0)
-      (eventually ("the last functions to return")
-        (= (- count cancelled) (reduce #'+ calls)))
-      (is (every (lambda (calls) (<= calls 1)) calls))
-      (is (notany #'recycling:cancel-timer timers) "It is too late."))))
-
 (define-server-test (timers-that-fail-or-block-hold-up-nobody :needs :parking)
   (let ((gate (make-gate)) (entered (make-latch 20)) (over nil))
     (serving (:message-log-destination (make-string-output-stream)) (("/yo" "Hey!"))

@@ -113,23 +113,3 @@ many of each publisher have come.  Returns a text that came out of order, or NIL
         (is (every #'null (mapcar #'task-result followers)))
         (is (zerop (chat-total programs :lost)))
         (is (zerop (chat-total programs :refused)))))))
-
-(defun cookies-of (response)
-  "The cookies that RESPONSE sets, as a client sends them."
-  (format nil "~{~A~^; ~}"
-          (loop for value in (response-header-values response "set-cookie")
-                collect (subseq value 0 (position #\; value)))))
-
-(define-server-test (a-client-behind-haproxy-stays-with-the-process-of-its-session
-                     :needs :parking)
-  (with-chat (database programs port)
-    (is (= 3 (length programs)))
-    (dotimes (client 6)
-      (let ((cookies nil))
-        (loop for visit from 1 to 4
-              do (with-connection (connection port)
-                   (let ((response (exchange connection "/visits"
-                                             :headers (and cookies `(("Cookie" . ,cookies))))))
-                     (setf cookies (or cookies (cookies-of response)))
-                     (is (search "process=" cookies))
-                     (is (string= (princ-to-string visit) (response-text response))))))))))
