@@ -73,14 +73,22 @@
          (remove-if (lambda (name) (member name *suites-of-one-mode*))
                     (names-in (get-test 'acceptors)))))
 
-(def-suite unparked
-  :description "What of ALL depends on the mode, with a thread for each connection.")
+(def-suite apart
+  :description "What of ALL takes long because processes start and end, and all that depends on the
+mode, with a thread for each connection.")
+
+(defparameter *suites-of-processes*
+  '(process-exits small-heaps until-signalled restarts service-manager)
+  "Suites that mostly wait for processes.")
 
 (defun suites-in-mode (suite mode)
   "What of SUITE is to run in MODE."
-  (cond ((eq suite 'unparked) (if mode '() (suites-of-acceptors)))
+  (cond ((eq suite 'apart)
+         (if mode *suites-of-processes* (suites-of-acceptors)))
         ((and (eq suite 'all) (rest (modes)))
-         (if mode (remove 'fronts (names-in (get-test 'all))) '()))
+         (and mode
+              (append (set-difference (names-in (get-test 'all)) '(fronts acceptors))
+                      (set-difference (names-in (get-test 'acceptors)) *suites-of-processes*))))
         ((eq mode (first (modes))) (list suite))
         ((or (member suite *suites-of-one-mode*)
              (member suite (names-below 'fronts))) ; its tests say in which modes they run
@@ -133,7 +141,7 @@ PROCESSORS is an integer, the engine counts on so many processors in all of it."
   (set-up-engine processors)
   (let* ((suite (find-suite suite))
          (others (when (and (eq suite 'all) (rest (modes)))
-                   (list (start-beside "fronts") (start-beside "unparked"))))
+                   (list (start-beside "fronts") (start-beside "apart"))))
          (results (unwind-protect
                        (loop for mode in (modes)
                              append (run-in-mode (suites-in-mode suite mode) mode))

@@ -88,7 +88,7 @@ the position after it, or NIL where more has to come."
     (when next
       ;; RFC 9112, section 3.2: no form has a fragment.  Some proxies would read it as a part of the
       ;; path, and others not.
-      (when (find #\# uri)
+      (when (loop for char across uri thereis (char= #\# char)) ; FIND would call a function
         (refuse :fragment-in-target))
       (unless (and (char= #\/ (schar uri 0)) ; RFC 9112, section 3.2.1
                    (not (eq :connect (head-method head))))
