@@ -1,9 +1,9 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Connections that an application takes over, most often for WebSockets: :CLACK.IO, with the
-;;;; protocol of the package CLACK.SOCKET, asynchronous as with Woo.  :CLACK.IO is the request's
-;;;; EXCHANGE, so that other applications pay nothing for it.  A connection that was taken over goes
-;;;; on as a PROGRAM-SOCKET, the exchange's upgrade.
+;;;; Connections that an application takes over for WebSockets: :CLACK.IO, with the protocol of the
+;;;; package CLACK.SOCKET, asynchronous as with Woo.  :CLACK.IO is the request's EXCHANGE, so that
+;;;; other applications pay nothing for it.  A connection that was taken over goes on as a
+;;;; PROGRAM-SOCKET, the exchange's upgrade.
 ;;;;
 ;;;;   until its function has returned,         then
 ;;;;   the application
@@ -26,25 +26,21 @@ begun."
 
 (defun socket-of (exchange)
   "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call.  Signals
-CANNOT-DEFER where the connection cannot be taken over any more."
+CANNOT-DEFER where the connection cannot be taken over, or not any more."
   (or (exchange-upgrade exchange)
-      (let* ((server (exchange-application exchange))
-             (upgrade (head-header (exchange-head exchange) :upgrade))
-             (websocket-p (and upgrade (string-equal "websocket" upgrade))))
-        (unless (untouched-p exchange)
+      (progn
+        (unless (and (equalp "websocket" (head-header (exchange-head exchange) :upgrade))
+                     (untouched-p exchange))
           (error 'cannot-defer
-                 :reason (format nil "only the thread that calls the application can take its ~
-                                      connection over, before the response begins")))
+                 :reason (format nil "only the thread that calls the application for a WebSocket ~
+                                      can take its connection over, before the response begins")))
         (setf (exchange-upgrade exchange)
-              (if websocket-p
-                  (destructuring-bind (&key (websocket-message-octets (* 1024 1024))
-                                         (websocket-ping-seconds 30) (websocket-idle-seconds 75)
-                                       &allow-other-keys)
-                      (server-arguments server)
-                    (make-program-socket exchange t :most-octets websocket-message-octets
-                                                    :ping-seconds websocket-ping-seconds
-                                                    :idle-seconds websocket-idle-seconds))
-                  (make-program-socket exchange nil :idle-seconds (seconds-for server :idle)))))))
+              (destructuring-bind (&key (websocket-message-octets (* 1024 1024))
+                                     (websocket-ping-seconds 30) (websocket-idle-seconds 75)
+                                   &allow-other-keys)
+                  (server-arguments (exchange-application exchange))
+                (make-program-socket exchange websocket-message-octets
+                                     websocket-ping-seconds websocket-idle-seconds))))))
 
 (defun taken-over-p (exchange)
   "True when the application has taken the connection of EXCHANGE over."

@@ -87,23 +87,9 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
                (eventually ("the end to be told") (= (1+ (length expected))
                                                      (recorded-count frames)))))))
 
-(define-server-test other-protocols-get-octets-as-they-come
-  (with-clack (environment
-               (lambda (responder)
-                 (declare (ignore responder))
-                 (let ((io (io-of environment)))
-                   (write-to-clack-socket io (octets "hello,") nil)
-                   (set-clack-socket-callback
-                    (lambda (octets &key (start 0) end)
-                      (write-to-clack-socket io (subseq octets start end) nil)
-                      (when (find (char-code #\!) octets)
-                        (close-clack-socket io)))
-                    io))))
-    (with-connection (connection)
-      (send connection (request-octets "/") "early")
-      (is (equalp (octets "hello,early") (receive-many connection 11)))
-      (send connection " bird!")
-      (is (equalp (octets " bird!") (receive-rest connection))))))
+(defun asking-for-websocket (target)
+  "The octets of a request for TARGET by which an application may take the connection over."
+  (request-octets target :headers '(("Upgrade" . "websocket"))))
 
 ;;; Who has taken a connection over
 
@@ -118,14 +104,14 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
                                                              nil)
                                       (close-clack-socket (io-of environment))
                                       late))
-        (is (equal "mine" (decode (ask-raw (request-octets "/")))))))
+        (is (equal "mine" (decode (ask-raw (asking-for-websocket "/")))))))
     (is (equal '(handler:reply-already-sent) (recorded errors)))))
 
 (define-server-test an-application-that-only-listens-has-the-connection-when-it-answers-later
   (let ((io nil) (got (make-recorder)))
     (flet ((listen-to (io)
              (set-clack-socket-callback (lambda (octets &key (start 0) end)
-                                          (record got (subseq octets start end)))
+                                          (record got (frame-told (subseq octets start end))))
                                         io)))
       (with-clack (environment (cond ((equal "/now" (getf environment :path-info))
                                       (listen-to (io-of environment))
@@ -136,15 +122,17 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
                                                                  (octets "hello") nil)
                                           (setf io (io-of environment))))))
         (with-connection (connection)
-          (loop repeat 2 do (is (equal "answered" (exchange-text connection "/now"))))
-          (send-request connection "/")
+          (loop repeat 2
+                do (send connection (asking-for-websocket "/now"))
+                   (is (equal "answered" (response-text (read-response connection)))))
+          (send connection (asking-for-websocket "/"))
           (is (equalp (octets "hello") (receive-many connection 5)))
-          (send connection "waiting")
+          (send connection (frame :text "waiting"))
           (eventually ("nobody to serve the connection")
             (or (not *parking-p*) (= 1 (figure :deferred))))
           (listen-to io)
-          (eventually ("what has come to be handed over") ; in pieces, perhaps
-            (equalp (octets "waiting") (apply #'octets (recorded got)))))))))
+          (eventually ("what has come to be handed over")
+            (equal '((:text "waiting")) (recorded got))))))))
 
 (define-server-test what-takes-nothing-over-is-answered
   (let ((io nil))
@@ -160,7 +148,9 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
                          (t (set-clack-socket-callback #'list (io-of environment))
                             (error "It fails.")))))
       (dolist (path '("/string" "/large" "/"))
-        (is (= 500 (response-status (ask path)))))
+        (is (= 500 (response-status (ask path :headers '(("Upgrade" . "websocket")))))))
+      (is (= 500 (response-status (ask "/"))) "No WebSocket was asked for.")
+      (is-true (await-log "cannot be deferred"))
       (with-connection (connection)
         (is (equal "word" (exchange-text connection "/word")))
         (signals handler:cannot-defer (write-to-clack-socket io (octets "more") nil))
@@ -249,7 +239,7 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
                                (close-clack-socket io)
                                (close-clack-socket io)
                                nil))
-      (let ((octets (ask-raw (request-octets "/"))))
+      (let ((octets (ask-raw (asking-for-websocket "/"))))
         (is (equal "abcddeflast" (decode (subseq octets 20000))))
         (is-true (loop for octet across (subseq octets 0 20000)
                        for i from 0
@@ -357,7 +347,7 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
                               (funcall (name "WRITE-BYTE-TO-SOCKET") io 100)
                               (funcall (name "CLOSE-SOCKET") io)
                               nil))
-                 (is (equal "abcd" (decode (ask-raw (request-octets "/")))))
+                 (is (equal "abcd" (decode (ask-raw (asking-for-websocket "/")))))
                  (is (equal '(:flushed list t) seen))))
           (setf handler::*socket-package* nil)
           (delete-package package)))))

@@ -1,13 +1,13 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
 ;;;; A program socket: a connection over which a program speaks by itself, with a WebSocket library
-;;;; of its own or in another protocol.  It writes octets from any thread, and is called with the
-;;;; input; no worker waits for that.
+;;;; of its own.  It writes octets from any thread, and is called with the input; no worker waits
+;;;; for that.
 ;;;;
-;;;; If the request was for a WebSocket, the server decodes what comes, and calls the program with
-;;;; each whole message, and each control frame, as a frame of a client.  It answers what the
-;;;; decoder refuses with a close frame.  It notices close frames in both directions, so that the
-;;;; TCP connection ends as RFC 6455 requires (websocket-frames.lisp).  Output of the program:
+;;;; The server decodes what comes, and calls the program with each whole message, and each control
+;;;; frame, as a frame of a client.  It answers what the decoder refuses with a close frame.  It
+;;;; notices close frames in both directions, so that the TCP connection ends as RFC 6455 requires
+;;;; (websocket-frames.lisp).  Output of the program:
 ;;;;
 ;;;;   state              a close frame                          other octets
 ;;;;   :OPEN              sent; the client's is awaited, unless  sent
@@ -21,9 +21,6 @@
 ;;;; the client.  It has the code of the client's close frame, or of the server's, or 1006 if there
 ;;;; was none.  Some libraries answer the first close frame, and close at the next one: so they get
 ;;;; two, the client's included.  A program that has failed is not called again.
-;;;;
-;;;; For other protocols, the program is called with octets as they come, and all that it writes is
-;;;; sent until it has closed the connection; then it is an error.
 ;;;;
 ;;;; A function that the program gives with its octets is called once all that waited was sent.  One
 ;;;; that it gives with a close frame, or with what was dropped, is called after the program was
@@ -41,14 +38,12 @@
   (told 0 :type fixnum)                 ; how often the program was told of the end
   (finished-p nil))                     ; the program has closed it
 
-(defun make-program-socket (exchange frames-p &key most-octets ping-seconds idle-seconds)
-  "A PROGRAM-SOCKET on the connection of EXCHANGE, over which the program speaks from now on; in the
-WebSocket protocol if FRAMES-P.  Then a message has at most MOST-OCTETS, an integer.  After
-PING-SECONDS without input a ping is sent, and after IDLE-SECONDS the client counts as gone; reals,
-or NIL for never."
+(defun make-program-socket (exchange message-octets ping-seconds idle-seconds)
+  "A PROGRAM-SOCKET on the connection of EXCHANGE; MESSAGE-OCTETS, PING-SECONDS and IDLE-SECONDS are
+as MAKE-WEBSOCKET takes them."
   (make-websocket exchange nil nil
-                  :message-octets most-octets :idle-seconds idle-seconds
-                  :ping-seconds (and frames-p ping-seconds) :frames-p frames-p :strings-p nil
+                  :message-octets message-octets :ping-seconds ping-seconds
+                  :idle-seconds idle-seconds :strings-p nil
                   :constructor #'%make-program-socket))
 
 (defun farewell-said-p (socket)
@@ -100,9 +95,8 @@ NIL, is called when they were sent.  Returns the same as PUT-IN-SHARED-QUEUE, or
 frame was sent before."
   (with-lock-briefly ((websocket-lock socket))
     (let* ((shared-queue (websocket-shared-queue socket))
-           (frames-p (websocket-decoder socket))
            (state (websocket-state socket))
-           (code (and frames-p (close-frame-code octets)))
+           (code (close-frame-code octets))
            (result (cond ((and code (or (sending-p state) (close-owed-p state)))
                           (when (eq :open state)
                             (note-code socket code ""))
@@ -110,12 +104,12 @@ frame was sent before."
                             (step-websocket socket :fail))
                           (put-close socket octets)
                           :room)
-                         ((and frames-p (not (sending-p state)))
+                         ((not (sending-p state))
                           (if (farewell-said-p socket) :dropped :over))
                          ((plusp (length octets)) (put-in-shared-queue shared-queue octets))
                          ((shared-queue-shut-p shared-queue) :over)
                          (t :room))))
-      (when (and (eq :over result) frames-p (farewell-said-p socket))
+      (when (and (eq :over result) (farewell-said-p socket))
         (setf result :dropped))
       (when (and callback (member result '(:room :full :dropped)))
         (if (or code (eq :dropped result))
@@ -151,15 +145,14 @@ the client, but for at most *CLOSING-SECONDS*.  The program is not called any mo
 
 (defun listen-to-program-socket (socket function)
   "Has a worker call FUNCTION with the input of SOCKET, a vector of octets and :START and :END: with
-one message or control frame in the WebSocket protocol, otherwise with any number of octets; in
-order, one call at a time.  With NIL, input stays in the system."
+one message or control frame after the other.  With NIL, input stays in the system."
   (setf (websocket-on-message socket) function)
   (resume-websocket socket))
 
 ;;; The owner of the connection
 
 (defmethod hand-over ((socket program-socket) kind value)
-  (call-reader socket (if kind (frame-of kind value 0) value)))
+  (call-reader socket (frame-of kind value 0)))
 
 (defmethod note-close ((socket program-socket) code reason)
   (with-lock-briefly ((websocket-lock socket))
@@ -185,9 +178,8 @@ order, one call at a time.  With NIL, input stays in the system."
          (call-written socket)
          (say-farewell socket)
          (end-websocket socket)
-         (when (websocket-decoder socket)
-           (loop while (< (program-socket-told socket) (if (farewell-said-p socket) 2 1))
-                 do (tell-of-close socket)))
+         (loop while (< (program-socket-told socket) (if (farewell-said-p socket) 2 1))
+               do (tell-of-close socket))
          (call-written socket))
     (end-websocket socket)              ; the program may have ended the thread
     (setf (websocket-on-message socket) nil)

@@ -31,7 +31,7 @@
   ;; The shared send queue of WEBSOCKET.
   (shared-queue nil)
   (reserved 0 :type index)              ; memory for a message that is incomplete or being handled
-  (decoder nil)                         ; NIL for another protocol, of a PROGRAM-SOCKET
+  (decoder nil)
   (on-message nil)                      ; while it is NIL, nothing is read
   (on-close nil)
   (state :open :type keyword)           ; see websocket-frames.lisp of the layer websocket
@@ -49,7 +49,7 @@
 
 (defun make-websocket (exchange on-message on-close
                        &key (high-water-mark *high-water-mark*) message-octets
-                         ping-seconds idle-seconds (frames-p t) (strings-p t)
+                         ping-seconds idle-seconds (strings-p t)
                          (constructor #'%make-websocket))
   "A WebSocket over the connection of EXCHANGE, whose opening handshake is about to be answered.
 ON-MESSAGE is a function of the WebSocket, :TEXT or :BINARY, and a string or a vector of octets.
@@ -66,17 +66,16 @@ counts as gone; NIL for never."
                                  (http-address (exchange-http exchange))))))
     (setf (websocket-shared-queue socket)
           (make-queue #'make-shared-queue socket high-water-mark :plain))
-    (when frames-p
-      (setf (websocket-decoder socket)
-            (make-message-decoder
-             :message-octets (or message-octets (* 1024 1024))
-             :strings-p strings-p
-             :reserve (lambda (octets whole-p)
-                        (and (change-reservation (websocket-reserved socket)
-                                                 (+ octets (websocket-reserved socket))
-                                                 :share (if whole-p 1 *waiting-share*))
-                             ;; A vector that grows to twice its size is copied.
-                             (make-room-in-heap (* 2 octets)))))))
+    (setf (websocket-decoder socket)
+          (make-message-decoder
+           :message-octets (or message-octets (* 1024 1024))
+           :strings-p strings-p
+           :reserve (lambda (octets whole-p)
+                      (and (change-reservation (websocket-reserved socket)
+                                               (+ octets (websocket-reserved socket))
+                                               :share (if whole-p 1 *waiting-share*))
+                           ;; A vector that grows to twice its size is copied.
+                           (make-room-in-heap (* 2 octets))))))
     socket))
 
 (defun step-websocket (socket step)
@@ -138,10 +137,8 @@ Signals an error where either must not be in a close frame."
 
 (defun say-going-away (socket)
   "Sends the client of SOCKET a close frame (RFC 6455, section 7.4.1) if its engine stops."
-  (cond ((running-p (suspended-exchange-engine socket)) nil)
-        ((websocket-decoder socket)
-         (close-websocket-with socket +going-away+ "The server stops."))
-        (t (close-shared-queue (websocket-shared-queue socket)))))
+  (unless (running-p (suspended-exchange-engine socket))
+    (close-websocket-with socket +going-away+ "The server stops.")))
 
 ;;; The owner of the connection
 
@@ -165,8 +162,7 @@ Signals an error where either must not be in a close frame."
            :deferred))))
 
 (defconstant +input-turn+ 64
-  "After so many messages, or buffers of input, of a WebSocket, its owner serves other connections
-that are ready.")
+  "After so many messages of a WebSocket, its owner serves other connections that are ready.")
 
 (defun receive-messages (socket io)
   "Handles the messages of SOCKET that have come over IO.  True when its turn is over although more
@@ -192,9 +188,7 @@ may have come."
                  (:none (return nil))
                  (:end
                   (say-going-away socket)
-                  (if (websocket-decoder socket)
-                      (end-websocket socket)
-                      (close-shared-queue (websocket-shared-queue socket)))
+                  (end-websocket socket)
                   (return nil)))))))
 
 (defun reads-on-p (suspended-exchange)
@@ -206,7 +200,7 @@ may have come."
 
 (defgeneric hand-over (socket kind value)
   (:documentation "Handles a message or control frame of SOCKET, of KIND and VALUE as DECODE-MESSAGE
-returns them; for a KIND of NIL, octets of another protocol.")
+returns them.")
   (:method ((socket websocket) kind value)
     (case kind
       (:ping (put-in-websocket socket (encode-frame :pong value)))
@@ -222,23 +216,18 @@ returns them; for a KIND of NIL, octets of another protocol.")
 
 (defun handle-input (socket io)
   "Handles the next event in the input of IO for SOCKET, if it is whole."
-  (if (null (websocket-decoder socket))
-      (let ((octets (make-octets (- (io-end io) (io-start io)))))
-        (copy-input io octets 0 (length octets))
-        (lend-no-buffers io)
-        (hand-over socket nil octets))
-      (multiple-value-bind (kind end value more)
-          (decode-message (websocket-decoder socket) (io-input io) (io-start io) (io-end io))
-        (setf (io-start io) end)
-        (lend-no-buffers io)            ; the handler may take long
-        (ecase kind
-          ((nil))
-          ((:ping :pong) (hand-over socket kind value))
-          ((:text :binary)
-           (unwind-protect (hand-over socket kind value)
-             (change-reservation (websocket-reserved socket) 0)))
-          (:close (note-close socket value more))
-          (:failure (end-messages socket :fail value more more))))))
+  (multiple-value-bind (kind end value more)
+      (decode-message (websocket-decoder socket) (io-input io) (io-start io) (io-end io))
+    (setf (io-start io) end)
+    (lend-no-buffers io)                ; the handler may take long
+    (ecase kind
+      ((nil))
+      ((:ping :pong) (hand-over socket kind value))
+      ((:text :binary)
+       (unwind-protect (hand-over socket kind value)
+         (change-reservation (websocket-reserved socket) 0)))
+      (:close (note-close socket value more))
+      (:failure (end-messages socket :fail value more more)))))
 
 (defun end-messages (socket step code reason answer)
   "Applies STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, to SOCKET; a close frame that is
@@ -273,8 +262,7 @@ string or NIL."
                condition)               ; not in the text; its type counts for the throttle
   (count-failure (suspended-exchange-engine socket))
   (setf (websocket-failed-p socket) t)
-  (unless (and (websocket-decoder socket)
-               (close-websocket-with socket 1011 "The server failed."))
+  (unless (close-websocket-with socket 1011 "The server failed.")
     (close-shared-queue (websocket-shared-queue socket))
     (resume-websocket socket)))
 
@@ -330,8 +318,7 @@ by then was read."
 (defun drop-incomplete-message (socket)
   "Drops what has come of a message of SOCKET, which the caller owns and ends, and releases its
 memory.  A program may keep SOCKET for ever."
-  (when (websocket-decoder socket)
-    (end-decoding (websocket-decoder socket)))
+  (end-decoding (websocket-decoder socket))
   (change-reservation (websocket-reserved socket) 0))
 
 (defun say-farewell (socket)
