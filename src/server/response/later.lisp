@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
 ;;;; What goes on without a worker: a suspended exchange is the use of a connection, after a request
-;;;; was read, while it waits.  It is a deferred response, here, or another protocol.
+;;;; was read, while it waits.  It is a deferred response, here, or a WebSocket.
 ;;;;
 ;;;; While an HTTP connection has a suspended exchange, SERVE continues that, and reads no request.
 ;;;; Invariant: the caller of CONTINUE-OVER owns the connection, or is the worker that keeps it,
