@@ -102,28 +102,26 @@ stops before."
              (not (io-waits-p (http-io http)))
              (engine-sends-p io))
         :deferred
-        (unwind-protect-whole
-            (loop
-              initially (setf (suspended-exchange-keeper suspended-exchange)
-                              (bt:make-condition-variable))
-              do (let ((outcome (continue-http-connection http)))
-                   (unless (member outcome '(:deferred :again))
-                     (return outcome)))
-                 (unless (send-rest io)
-                   (return :broken))    ; abandoning wakes threads that wait for room
-                 (unless (serving-p (exchange-engine exchange))
-                   (return :close))
-                 (if (reads-on-p suspended-exchange)
-                     (when (and (not (input-waiting-p io))
-                                (await-input (connection-handle connection)
-                                             :until (end-after *reading-seconds*)))
-                       (note-socket-ready io))
-                     (wait-until (lambda ()
-                                   (shiftf (suspended-exchange-resumed-p suspended-exchange) nil))
-                                 (suspended-exchange-keeper suspended-exchange)
-                                 (suspended-exchange-lock suspended-exchange)
-                                 *keeping-seconds* nil)))
-          (abandon-suspended-exchange http)))))
+        (loop
+          initially (setf (suspended-exchange-keeper suspended-exchange)
+                          (bt:make-condition-variable))
+          do (let ((outcome (continue-http-connection http)))
+               (unless (member outcome '(:deferred :again))
+                 (return outcome)))
+             (unless (send-rest io)
+               (return :broken))        ; the release wakes threads that wait for room
+             (unless (serving-p (exchange-engine exchange))
+               (return :close))
+             (if (reads-on-p suspended-exchange)
+                 (when (and (not (input-waiting-p io))
+                            (await-input (connection-handle connection)
+                                         :until (end-after *reading-seconds*)))
+                   (note-socket-ready io))
+                 (wait-until (lambda ()
+                               (shiftf (suspended-exchange-resumed-p suspended-exchange) nil))
+                             (suspended-exchange-keeper suspended-exchange)
+                             (suspended-exchange-lock suspended-exchange)
+                             *keeping-seconds* nil))))))
 
 ;;; A shared queue: the content of one reply, or the frames of a socket, that any thread writes.  It
 ;;; writes to the send queue of the connection, whose lock guards it as well.

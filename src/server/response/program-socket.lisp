@@ -203,15 +203,8 @@ for CONNECTION."
            (setf (connection-outcome connection) :detached)
            (send-output base)
            (setf (io-owner base) :stream) ; whose CLOSE closes it
-           (let ((session (io-tls base)) (descriptor (connection-descriptor connection)))
-             (cond ((null (io-descriptor base)) ; the program has just closed it
-                    (close-socket descriptor))
-                   (session
-                    (call-when-forgotten (io-stream base)
-                                         (lambda ()
-                                           (when (tls-session-pointer session)
-                                             (end-tls-session session)
-                                             (close-descriptor descriptor)))))))
+           (unless (io-descriptor base) ; the program has just closed it
+             (close-socket (connection-descriptor connection)))
            :detached)
           (t
            (usocket:socket-stream (connection-usocket connection)) ; lends that
