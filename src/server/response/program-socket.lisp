@@ -99,9 +99,9 @@ frame was sent before."
            (code (close-frame-code octets))
            (result (cond ((and code (or (sending-p state) (close-owed-p state)))
                           (when (eq :open state)
-                            (note-code socket code ""))
-                          (when (and (eq :open state) (failure-code-p code))
-                            (step-websocket socket :fail))
+                            (note-code socket code "")
+                            (when (failure-code-p code)
+                              (step-websocket socket :fail)))
                           (put-close socket octets)
                           :room)
                          ((not (sending-p state))
@@ -158,9 +158,7 @@ one message or control frame after the other.  With NIL, input stays in the syst
   (with-lock-briefly ((websocket-lock socket))
     (step-websocket socket :receive-close)
     (note-code socket code reason))
-  (tell-of-close socket)
-  (when (over-p (websocket-state socket))
-    (close-shared-queue (websocket-shared-queue socket))))
+  (tell-of-close socket))
 
 (defmethod continue-over ((socket program-socket) http)
   (loop

@@ -79,8 +79,11 @@ counts as gone; NIL for never."
     socket))
 
 (defun step-websocket (socket step)
-  "Applies STEP to the state of SOCKET, and returns the new state.  The caller holds the lock."
-  (setf (websocket-state socket) (next-websocket-state (websocket-state socket) step)))
+  "Applies STEP to the state of SOCKET; ends its output when that is over.  The caller holds the
+lock."
+  (setf (websocket-state socket) (next-websocket-state (websocket-state socket) step))
+  (when (over-p (websocket-state socket))
+    (close-shared-queue (websocket-shared-queue socket))))
 
 (defun websocket-open-p (socket)
   "True while messages can be sent to SOCKET, as far as is known."
@@ -100,10 +103,8 @@ same as PUT-IN-SHARED-QUEUE."
 (defun put-close (socket frame)
   "Puts FRAME, a close frame, into the queue of SOCKET, and notes that it was sent.  The caller
 holds the lock."
-  (step-websocket socket :send-close)
   (put-in-shared-queue (websocket-shared-queue socket) frame :however-full)
-  (when (over-p (websocket-state socket))
-    (close-shared-queue (websocket-shared-queue socket))))
+  (step-websocket socket :send-close))
 
 (defun note-code (socket code reason)
   "Notes CODE and REASON of a close frame of either side.  From now on the client has
@@ -237,9 +238,8 @@ owed has ANSWER."
       (setf (websocket-code socket) code
             (websocket-reason socket) reason))
     (step-websocket socket step)
-    (if (close-owed-p (websocket-state socket))
-        (put-close socket (encode-close code answer))
-        (close-shared-queue (websocket-shared-queue socket)))))
+    (when (close-owed-p (websocket-state socket))
+      (put-close socket (encode-close code answer)))))
 
 (defun call-for-websocket (socket callback function &rest arguments)
   "Calls FUNCTION, of a program, which knows it as CALLBACK, a string or NIL, with ARGUMENTS.  A
