@@ -185,7 +185,6 @@ all other work for a short request."
                      (hunchentoot:process-request request))
                  (drop-upgrade exchange)))
              (cond ((and (exchange-deferred-response exchange) (deferred-p exchange))
-                    (end-content exchange)
                     :deferred)
                    ((and (exchange-upgrade exchange) (switch-protocols exchange http))
                     (abandon-content http)

@@ -38,7 +38,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:*limit-arguments* #:*tls-arguments* #:context-of-settings #:open-listener
    #:make-engine-on
    ;; a connection's life, and its links
-   #:take-content #:give-away #:leave-to-program #:next-request-missing #:end-content #:http-base
+   #:take-content #:give-away #:leave-to-program #:next-request-missing #:http-base
    #:http-io #:http-stream #:http-content #:http-local #:http-origin
    #:request-remote #:http-address #:socket-io #:connection-usocket #:exchange-http #:current-head
    ;; exchanges

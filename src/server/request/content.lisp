@@ -488,15 +488,6 @@ that a trusted proxy tells, if any."
                                               (told-request-id (head-headers head))))
     (or (http-content http) *no-content*)))
 
-(defun end-content (exchange)
-  "Ends the request of EXCHANGE, whose reply is over."
-  (setf (http-phase (exchange-http exchange))
-        ;; A client that has announced its last request sends nothing more.
-        (if (or (head-keep-alive-p (exchange-head exchange))
-                (eq :switched (exchange-output exchange)))
-            :requests
-            :over)))
-
 ;;; The memory that a request needs
 
 (defconstant +least-counted-request+ (* 6 1024)

@@ -70,20 +70,20 @@ Connection and Keep-Alive, strings or NIL: none after a 101, whose headers the p
                        :test (lambda (option part)
                                (string-equal option (string-trim '(#\Space #\Tab) part))))))
     (setf (exchange-kept-p exchange) nil))
-  (let ((head (exchange-head exchange))
-        (seconds (seconds-for (exchange-application exchange) :idle)))
+  (let ((head (exchange-head exchange)))
     (cond ((eql 101 status)
            nil)
           ((not (exchange-kept-p exchange))
            "Close")
-          ((and seconds
-                (or (head-keep-alive-requested-p head)
-                    (not (eq (head-protocol head) :http/1.1))))
-           (let ((known *keep-alive*))
-             (unless (eql seconds (car known))
-               (setf known (cons seconds (format nil "timeout=~D" seconds)))
-               (set-published *keep-alive* known))
-             (values "Keep-Alive" (cdr known)))))))
+          ((or (head-keep-alive-requested-p head)
+               (not (eq (head-protocol head) :http/1.1)))
+           (let ((seconds (seconds-for (exchange-application exchange) :idle))
+                 (known *keep-alive*))
+             (when seconds
+               (unless (eql seconds (car known))
+                 (setf known (cons seconds (format nil "timeout=~D" seconds)))
+                 (set-published *keep-alive* known))
+               (values "Keep-Alive" (cdr known))))))))
 
 (defun content-wanted-p (method status)
   "True when a reply with STATUS to a request by METHOD, a keyword or a string, has content (RFC
@@ -97,7 +97,9 @@ Connection and Keep-Alive, strings or NIL: none after a 101, whose headers the p
   "Ends EXCHANGE, whose reply is over: counts it, and releases its content.  Returns the outcome for
 its connection, :PARK if that may be used again, else :CLOSE."
   (when (eq :done (exchange-output exchange))
-    (end-content exchange))
+    (setf (http-phase (exchange-http exchange))
+          ;; A client that has announced its last request sends nothing more.
+          (if (head-keep-alive-p (exchange-head exchange)) :requests :over)))
   (abandon-content (exchange-http exchange)) ; until here, the release would give it back
   (note-served exchange)
   (if (reusable-p exchange) :park :close))
