@@ -27,20 +27,20 @@ begun."
 (defun socket-of (exchange)
   "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call.  Signals
 CANNOT-DEFER where the connection cannot be taken over, or not any more."
-  (or (exchange-upgrade exchange)
-      (progn
-        (unless (and (equalp "websocket" (head-header (exchange-head exchange) :upgrade))
-                     (untouched-p exchange))
-          (error 'cannot-defer
-                 :reason (format nil "only the thread that calls the application for a WebSocket ~
-                                      can take its connection over, before the response begins")))
-        (setf (exchange-upgrade exchange)
-              (destructuring-bind (&key (websocket-message-octets (* 1024 1024))
-                                     (websocket-ping-seconds 30) (websocket-idle-seconds 75)
-                                   &allow-other-keys)
-                  (server-arguments (exchange-application exchange))
-                (make-program-socket exchange websocket-message-octets
-                                     websocket-ping-seconds websocket-idle-seconds))))))
+  (cond ((exchange-upgrade exchange))
+        ((and (equalp "websocket" (head-header (exchange-head exchange) :upgrade))
+              (untouched-p exchange))
+         (setf (exchange-upgrade exchange)
+               (destructuring-bind (&key (websocket-message-octets (* 1024 1024))
+                                      (websocket-ping-seconds 30) (websocket-idle-seconds 75)
+                                    &allow-other-keys)
+                   (server-arguments (exchange-application exchange))
+                 (make-program-socket exchange websocket-message-octets
+                                      websocket-ping-seconds websocket-idle-seconds))))
+        (t
+         (error 'cannot-defer
+                :reason (format nil "only the thread that calls the application for a WebSocket ~
+                                     can take its connection over, before the response begins")))))
 
 (defun taken-over-p (exchange)
   "True when the application has taken the connection of EXCHANGE over."
