@@ -49,9 +49,7 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
              (end-shared-queue stream)))
       (handler-case
           (progn
-            (handler-case (funcall (outgoing-stream-settle stream))
-              (error (condition)
-                (error 'reply-failed :reason (princ-to-string condition))))
+            (funcall (outgoing-stream-settle stream))
             (unless (eql framing
                          (framing-for hunchentoot:*request* (hunchentoot:return-code*)
                                       (hunchentoot:content-length*)))
@@ -64,7 +62,9 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
               (push-output (http-io (exchange-http *exchange*)))
               (when (eq :none framing)
                 (end-with-head))))
-        ((or invalid-header reply-failed) (condition)
+        ((or descriptor-broken stream-timeout) (condition)
+          (error condition))            ; the end of the connection drops STREAM
+        (error (condition)
           (end-with-head)
           (report-error hunchentoot:*acceptor* hunchentoot:*request* condition nil))))))
 
