@@ -83,8 +83,9 @@ request, or where its reply has begun or was deferred."
                        (let ((function (if (eq :text kind) on-text on-binary)))
                          (if function
                              (funcall function socket message)
-                             (close-websocket-with
-                              socket 1003 "Messages of this kind are not understood here."))))
+                             (close-websocket
+                              socket :code 1003
+                                     :reason "Messages of this kind are not understood here."))))
                      on-close
                      :high-water-mark high-water-mark :message-octets message-octets
                      :ping-seconds ping-seconds :idle-seconds idle-seconds)))
@@ -137,10 +138,3 @@ WebSocket, so this signals CLIENT-LEFT also after CLOSE-WEBSOCKET."
   (check-type socket websocket)
   (write-waiting (websocket-shared-queue socket) wait
                  (lambda () (put-in-websocket socket frame))))
-
-(defun close-websocket (socket &key (code 1000) (reason ""))
-  "Ends SOCKET, a WEBSOCKET, with a close frame behind earlier messages.  CODE is an integer of RFC
-6455, section 7.4.  REASON is a string, of which the first 123 octets are sent.  True for the first
-call, while SOCKET is open."
-  (check-type socket websocket)
-  (close-websocket-with socket code reason))

@@ -124,9 +124,11 @@ holds the lock."
     (end-queue (shared-queue-queue (websocket-shared-queue socket))))
   (end-shared-queue (websocket-shared-queue socket)))
 
-(defun close-websocket-with (socket code reason)
-  "Sends SOCKET a close frame with CODE and REASON, unless one was sent.  True when it does.
-Signals an error where either must not be in a close frame."
+(defun close-websocket (socket &key (code 1000) (reason ""))
+  "Ends SOCKET, a WEBSOCKET, with a close frame behind earlier messages.  CODE is an integer of RFC
+6455, section 7.4.  REASON is a string, of which the first 123 octets are sent.  True for the first
+call, while SOCKET is open."
+  (check-type socket websocket)
   (let ((frame (encode-close code reason)))
     (when (with-lock-briefly ((websocket-lock socket))
             (when (sending-p (websocket-state socket))
@@ -139,7 +141,7 @@ Signals an error where either must not be in a close frame."
 (defun say-going-away (socket)
   "Sends the client of SOCKET a close frame (RFC 6455, section 7.4.1) if its engine stops."
   (unless (running-p (suspended-exchange-engine socket))
-    (close-websocket-with socket +going-away+ "The server stops.")))
+    (close-websocket socket :code +going-away+ :reason "The server stops.")))
 
 ;;; The owner of the connection
 
@@ -262,7 +264,7 @@ string or NIL."
                condition)               ; not in the text; its type counts for the throttle
   (count-failure (suspended-exchange-engine socket))
   (setf (websocket-failed-p socket) t)
-  (unless (close-websocket-with socket 1011 "The server failed.")
+  (unless (close-websocket socket :code 1011 :reason "The server failed.")
     (close-shared-queue (websocket-shared-queue socket))
     (resume-websocket socket)))
 
