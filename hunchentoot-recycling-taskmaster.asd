@@ -133,8 +133,9 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :components ((:file "replies")
                    (:file "sent-files") ; and what is known of them
                    (:file "handler-limit") ; 503 in place of a handler that takes too long
-                   (:file "later")      ; what goes on without a worker, and replies that come later
-                   (:file "streamed-content") ; which a handler writes
+                   (:file "suspended-exchange") ; what goes on without a worker
+                   (:file "streamed-content") ; which any thread writes, or the handler
+                   (:file "later")      ; replies that come later
                    (:file "websocket")
                    (:file "program-socket"))) ; connections that programs take over or away
      (:file "connection-life")          ; from the engine to the application and back

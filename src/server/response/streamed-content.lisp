@@ -1,18 +1,314 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A reply stream: a handler writes the content of its reply to it, after the head.
-;;;;
-;;;;   framing     the content                                 octets that are written
-;;;;   :CHUNKED    ends with the last chunk                    become chunks
-;;;;   a number    has so many octets more                     are sent unchanged; more are an error
-;;;;   :PLAIN      ends with the connection, or is of another  are sent unchanged
-;;;;               protocol
-;;;;   :NONE       does not exist                              are dropped
-;;;;   NIL         has ended                                   are dropped
-;;;;
-;;;; Chunks are composed in the output buffer of the connection.  Each is complete at any time, so
-;;;; that a read of content, which sends the output first, may come between two writes.  Writes
-;;;; without a flush between them share one chunk, as long as the buffer has room.
+;;;; Content that is written piece by piece: by any thread, or by the handler.
+
+;;; A shared queue: the content of one reply, or the frames of a socket, that any thread writes.  It
+;;; writes to the send queue of the connection, whose lock guards it as well.
+;;;
+;;;   what a thread puts in                    is
+;;;   before the head of the reply was sent    held
+;;;   after that                               sent at once, as far as the client takes it
+;;;
+;;;   phase     meaning                   PUT-IN-SHARED-QUEUE
+;;;   :OPEN     more may come             accepts octets up to MARK
+;;;   :ENDING   no more will come         accepts none; the owner of the connection sends the rest
+;;;   :ENDED    it is over                accepts none
+;;;
+;;; It is full when more than MARK octets wait.  Vectors that were put in never change, so that many
+;;; queues may share them.  No lock is held during a call of a program's function; an error in that
+;;; affects no other.
+
+(defstruct (shared-queue (:include opaque) (:copier nil))
+  "Octets that any thread sends by QUEUE, a SEND-QUEUE.  It is full when more than MARK wait."
+  ;; The SUSPENDED-EXCHANGE whose octets they are.
+  (suspended-exchange nil :read-only t)
+  (queue nil :type send-queue :read-only t)
+  (mark 0 :type index :read-only t)
+  ;; The first value of FRAMING-OF-STREAM; not changed by writing.
+  (framing :plain :read-only t)
+  ;; How many octets may still be put in, an integer; NIL where their number was not announced.
+  (announced nil :type (or null unsigned-byte))
+  (phase :open :type (member :open :ending :ended))
+  (closed-p nil)                        ; the program has closed it
+  (begun-p nil)                         ; the head was sent
+  (held '() :type list)                 ; vectors that wait for that, the last first
+  (size 0 :type fixnum)                 ; and their octets
+  (silent-p nil :type boolean)          ; nothing was put in since the last SILENT-AGAIN-P
+  (on-end '() :type list))              ; functions without arguments, called when it has ended
+
+(defun make-queue (constructor suspended-exchange mark framing &rest slots)
+  "A SHARED-QUEUE for SUSPENDED-EXCHANGE, in which MARK octets may wait, with FRAMING.  CONSTRUCTOR,
+a function, makes it with SLOTS besides."
+  (apply constructor
+         :suspended-exchange suspended-exchange :mark mark :framing framing
+         :announced (and (integerp framing) framing)
+         :queue (io-queue (http-io (connection-data
+                                    (suspended-exchange-connection suspended-exchange))))
+         slots))
+
+(defun shared-queue-engine (shared-queue)
+  "The engine of the connection of SHARED-QUEUE."
+  (suspended-exchange-engine (shared-queue-suspended-exchange shared-queue)))
+
+(defmacro with-shared-queue ((shared-queue) &body body)
+  "Evaluates BODY, which is short and does not wait, while no other thread uses SHARED-QUEUE."
+  `(with-send-queue ((shared-queue-queue ,shared-queue))
+     ,@body))
+
+(defun octets-waiting-in (shared-queue)
+  "How many octets of SHARED-QUEUE wait, an integer; with those of the head."
+  (if (shared-queue-begun-p shared-queue)
+      (send-queue-size (shared-queue-queue shared-queue))
+      (shared-queue-size shared-queue)))
+
+(defun full-p (shared-queue)
+  "True when more than MARK octets of SHARED-QUEUE wait."
+  (> (octets-waiting-in shared-queue) (shared-queue-mark shared-queue)))
+
+(defun shared-queue-shut-p (shared-queue)
+  "True when SHARED-QUEUE accepts no octets any more, however much room there is."
+  (or (not (eq :open (shared-queue-phase shared-queue)))
+      (send-queue-dead-p (shared-queue-queue shared-queue))))
+
+(defun shared-queue-ended-p (shared-queue)
+  "True when SHARED-QUEUE has ended, or its octets were dropped."
+  (or (eq :ended (shared-queue-phase shared-queue))
+      (send-queue-dead-p (shared-queue-queue shared-queue))))
+
+(defun put-in-shared-queue (shared-queue octets &optional however-full-p)
+  "Puts OCTETS, a vector that must not change any more, into SHARED-QUEUE.  Returns :ROOM when more
+may follow, or :FULL when the caller should wait for room before the next call.  Otherwise it has
+not accepted them, and returns :REFUSED because it was full, unless HOWEVER-FULL-P; :OVER because it
+has ended; or :TOO-LONG because fewer octets were announced."
+  (make-room-in-heap (length octets))   ; threads that write would fill it faster than it is freed
+  (prog1 (with-shared-queue (shared-queue)
+           (cond ((shared-queue-shut-p shared-queue) :over)
+                 ((eq :none (shared-queue-framing shared-queue)) :room)
+                 ((and (full-p shared-queue) (not however-full-p)) :refused)
+                 ((and (shared-queue-announced shared-queue)
+                       (> (length octets) (shared-queue-announced shared-queue)))
+                  :too-long)
+                 (t
+                  (when (shared-queue-announced shared-queue)
+                    (decf (shared-queue-announced shared-queue) (length octets)))
+                  (setf (shared-queue-silent-p shared-queue) nil)
+                  (cond ((shared-queue-begun-p shared-queue)
+                         (write-under-lock (shared-queue-queue shared-queue)
+                                           octets 0 (length octets) nil))
+                        (t
+                         (push octets (shared-queue-held shared-queue))
+                         (incf (shared-queue-size shared-queue) (length octets))))
+                  (if (full-p shared-queue) :full :room))))
+    (make-room-for-output (shared-queue-engine shared-queue) (shared-queue-queue shared-queue))))
+
+(defun owner-wanted-p (shared-queue)
+  "True when octets of SHARED-QUEUE wait for the owner of the connection, since no poller does."
+  (let ((queue (shared-queue-queue shared-queue)))
+    (and (or (send-queue-parts queue) (send-queue-dead-p queue))
+         (null (send-queue-arm queue)))))
+
+(defun silent-again-p (shared-queue)
+  "True when no octets were put into SHARED-QUEUE since the last call."
+  (with-shared-queue (shared-queue)
+    (shiftf (shared-queue-silent-p shared-queue) t)))
+
+(defun close-shared-queue (shared-queue)
+  "Makes SHARED-QUEUE accept no more octets; those in it are still sent.  True for the first call."
+  (with-shared-queue (shared-queue)
+    (unless (shared-queue-shut-p shared-queue)
+      (setf (shared-queue-phase shared-queue) :ending))))
+
+(defun drop-shared-queue (shared-queue)
+  "Ends the connection of SHARED-QUEUE, whose peer is too slow.  Its owner does the rest."
+  (end-queue (shared-queue-queue shared-queue) t)
+  (resume (shared-queue-suspended-exchange shared-queue)))
+
+(defun end-shared-queue (shared-queue)
+  "Ends SHARED-QUEUE, and calls the functions of programs that wait for its end, or for room."
+  (let* ((queue (shared-queue-queue shared-queue))
+         (functions (with-shared-queue (shared-queue)
+                      (setf (shared-queue-phase shared-queue) :ended
+                            (shared-queue-held shared-queue) '()
+                            (shared-queue-size shared-queue) 0)
+                      (append (reverse (shiftf (shared-queue-on-end shared-queue) '()))
+                              (reverse (shiftf (send-queue-on-room queue) '()))))))
+    (dolist (function functions)
+      (call-noting (shared-queue-engine shared-queue) function))))
+
+(defun call-noting (engine function &optional (occasion "a stream's room or end"))
+  "Calls FUNCTION, which a program gave for OCCASION.  Logs an error in the log of ENGINE, but not
+CLIENT-LEFT, by which a writer ends."
+  (handler-case (funcall function)
+    (client-left () nil)
+    (error (condition)
+      (log-message engine :error "What was to be done for ~A failed: ~A" occasion condition))))
+
+(defun call-when-over (shared-queue function)
+  "Calls FUNCTION, which has no arguments and does not wait, once, in any thread, when SHARED-QUEUE
+has ended; at once if it has ended already."
+  (when (with-shared-queue (shared-queue)
+          (cond ((eq :ended (shared-queue-phase shared-queue)) t)
+                (t (push function (shared-queue-on-end shared-queue)) nil)))
+    (call-noting (shared-queue-engine shared-queue) function)))
+
+(defun forget-when-over (shared-queue function)
+  "Removes FUNCTION, an argument of an earlier CALL-WHEN-OVER, from SHARED-QUEUE."
+  (with-shared-queue (shared-queue)
+    (setf (shared-queue-on-end shared-queue)
+          (remove function (shared-queue-on-end shared-queue) :test #'eq))))
+
+(defun call-when-room (shared-queue function)
+  "Calls FUNCTION, which has no arguments, once, in any thread.  Calls it at once if SHARED-QUEUE is
+not full, or has ended; otherwise when at most half of its mark waits, or it has ended."
+  (unless (with-shared-queue (shared-queue)
+            (when (and (full-p shared-queue) (not (shared-queue-ended-p shared-queue)))
+              (push (lambda () (call-noting (shared-queue-engine shared-queue) function))
+                    (send-queue-on-room (shared-queue-queue shared-queue)))
+              t))
+    (let ((*giving-room-p* t))
+      (call-noting (shared-queue-engine shared-queue) function))))
+
+(defun await-room (shared-queue seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, until SHARED-QUEUE is not full or has ended.
+True when it is so.  Returns NIL at once in a function that waited for room itself.  Where there is
+a descriptor, a thread that waits also sends: it may be the owner, and all workers may wait."
+  (let ((queue (shared-queue-queue shared-queue))
+        (end (end-after seconds)))
+    (flet ((room-p ()
+             (or (not (full-p shared-queue)) (shared-queue-ended-p shared-queue))))
+      (loop until (or *giving-room-p* (room-p))
+            do (when (eql 0 (milliseconds-left end))
+                 (return nil))
+               (cond ((and (shared-queue-begun-p shared-queue) (send-queue-descriptor queue))
+                      (await-descriptor (send-queue-descriptor queue) :output
+                                        :until (earlier end (+ (milliseconds) 250)))
+                      (when (taker-given-up-p queue (milliseconds))
+                        (end-queue queue t))
+                      (flush-queue queue))
+                     (t                 ; another thread sends
+                      (wait-until #'room-p (bt:make-condition-variable) (send-queue-lock queue)
+                                  (min 1/4 (/ (or (milliseconds-left end) 250) 1000)) 1/100)))
+            finally (return (room-p))))))
+
+;;; The owner of the connection
+
+(defun send-queued (shared-queue io)
+  "Sends as much of SHARED-QUEUE over IO as the peer takes now.  True when all of it was sent, and
+no more will follow.  Signals DESCRIPTOR-BROKEN."
+  (let ((queue (shared-queue-queue shared-queue)))
+    (unless (shared-queue-begun-p shared-queue)
+      (begin-shared-queue shared-queue io))
+    (if (engine-sends-p io)
+        (flush-io io)
+        (send-output io))               ; a program has a stream beside it, or the whole connection
+    (with-shared-queue (shared-queue)
+      (and (not (eq :open (shared-queue-phase shared-queue)))
+           (null (send-queue-parts queue))))))
+
+(defun begin-shared-queue (shared-queue io)
+  "Writes what was put into SHARED-QUEUE so far, and lets other threads write to IO from now on."
+  (let ((queue (shared-queue-queue shared-queue)))
+    (push-output io)                    ; the head
+    (with-shared-queue (shared-queue)
+      (setf (send-queue-mark queue) (shared-queue-mark shared-queue)
+            (shared-queue-begun-p shared-queue) t
+            (shared-queue-size shared-queue) 0)
+      (dolist (octets (reverse (shiftf (shared-queue-held shared-queue) '())))
+        (write-under-lock queue octets 0 (length octets) nil)))
+    (flush-queue queue)))
+
+;;; Writing, from any thread
+
+(defun have-sent (shared-queue)
+  "Sends what of SHARED-QUEUE no poller has sent, unless a worker keeps the connection for it.  Has
+the owner of the connection do so otherwise, and look at its suspended exchange."
+  (let* ((suspended-exchange (shared-queue-suspended-exchange shared-queue))
+         (owner-p (eq (bt:current-thread) (suspended-exchange-owner suspended-exchange)))
+         (queue (shared-queue-queue shared-queue)))
+    (when (and (shared-queue-begun-p shared-queue)
+               ;; The owner may be in a function of the program for long.
+               (or owner-p
+                   (and (null (send-queue-descriptor queue)) ; its sender waits
+                        (null (suspended-exchange-keeper suspended-exchange)))))
+      (flush-queue queue))
+    (unless owner-p
+      (resume suspended-exchange))))
+
+(defun put-waiting (shared-queue wait put)
+  "Calls PUT, which returns what PUT-IN-SHARED-QUEUE does for SHARED-QUEUE, until that has taken its
+octets, and has them sent.  Waits for room: up to WAIT seconds, a real; while the client takes
+octets, for T; not for NIL, nor in the owner before the head was sent.  Returns :ROOM when more may
+follow at once, else what PUT has returned last, or :OVER."
+  (let* ((suspended-exchange (shared-queue-suspended-exchange shared-queue))
+         (owner-p (eq (bt:current-thread) (suspended-exchange-owner suspended-exchange)))
+         (io (http-io (connection-data (suspended-exchange-connection suspended-exchange)))))
+    (loop
+      (let ((result (funcall put)))
+        (when (and (member result '(:room :full)) (owner-wanted-p shared-queue))
+          (have-sent shared-queue))
+        (unless (member result '(:full :refused))
+          (return result))
+        (cond ((or (null wait)
+                   *giving-room-p*
+                   (and owner-p (not (shared-queue-begun-p shared-queue)))))
+              ((and owner-p (eq t wait)) ; workers may wait for too many clients
+               (handler-case (loop while (full-p shared-queue)
+                                   do (await-peer io :output)
+                                      (flush-io io))
+                 (client-left () (end-shared-queue shared-queue))))
+              (t (await-room shared-queue (if (eq t wait) nil wait))))
+        (cond ((shared-queue-ended-p shared-queue) (return :over))
+              ((full-p shared-queue) (return result))
+              ((eq :full result) (return :room)))))))
+
+(defun refuse-write (shared-queue)
+  "Signals REPLY-ALREADY-SENT if the program has closed SHARED-QUEUE, which is over; else
+CLIENT-LEFT."
+  (if (shared-queue-closed-p shared-queue)
+      (error 'reply-already-sent)
+      (error 'client-left :source (shared-queue-suspended-exchange shared-queue))))
+
+(defun write-waiting (shared-queue wait put)
+  "Writes to SHARED-QUEUE; WAIT and PUT are as in PUT-WAITING.  True when more may follow.  Signals
+STREAM-FULL, CONTENT-TOO-LONG, and what REFUSE-WRITE does."
+  (ecase (put-waiting shared-queue wait put)
+    (:room t)
+    (:full nil)
+    (:refused (error 'stream-full))
+    (:too-long (error 'content-too-long :stream nil))
+    (:over (refuse-write shared-queue))))
+
+(defun write-content (shared-queue octets wait)
+  "Writes OCTETS, content that must not change any more, to SHARED-QUEUE in its framing, as
+WRITE-WAITING does."
+  (cond ((shared-queue-shut-p shared-queue) (refuse-write shared-queue))
+        ((zerop (length octets)) t)
+        (t
+         (let ((framed (framed octets (shared-queue-framing shared-queue))))
+           (write-waiting shared-queue wait
+                          (lambda () (put-in-shared-queue shared-queue framed)))))))
+
+(defun close-content (shared-queue)
+  "Ends SHARED-QUEUE for the program: what was written is still sent.  True for the first call,
+unless it is over."
+  (setf (shared-queue-closed-p shared-queue) t)
+  (when (close-shared-queue shared-queue)
+    (resume (shared-queue-suspended-exchange shared-queue))
+    t))
+
+;;; A reply stream: a handler writes the content of its reply to it, after the head.
+;;;
+;;;   framing     the content                                 octets that are written
+;;;   :CHUNKED    ends with the last chunk                    become chunks
+;;;   a number    has so many octets more                     are sent unchanged; more are an error
+;;;   :PLAIN      ends with the connection, or is of another  are sent unchanged
+;;;               protocol
+;;;   :NONE       does not exist                              are dropped
+;;;   NIL         has ended                                   are dropped
+;;;
+;;; Chunks are composed in the output buffer of the connection.  Each is complete at any time, so
+;;; that a read of content, which sends the output first, may come between two writes.  Writes
+;;; without a flush between them share one chunk, as long as the buffer has room.
 
 (defclass reply-stream (descriptor-stream)
   ((inner :initarg :inner :reader reply-stream-inner
