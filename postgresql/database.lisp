@@ -32,12 +32,6 @@ user has to select, insert, update and delete rows.")
 (defparameter *statements*
   '(("lock" "select last_id from recycling_log for update")
     ("last" "select last_id from recycling_log")
-    ;; PostgreSQL alone looks at a clock, so the clocks of the machines may differ.
-    ("now" "select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
-    ;; The number of the last message before a moment of "now".
-    ("before" "select coalesce((select min(id) - 1 from recycling_messages
-                                where at >= 'epoch'::timestamptz + $1 * interval '1 microsecond'),
-                               (select last_id from recycling_log))")
     ;; The first messages of a range: up to so many, with up to so many octets except for one.
     ("read" "select id, channel, payload
              from (select *, sum(octet_length(payload)) over (order by id) as octets

@@ -12,7 +12,7 @@
 ;;;;
 ;;;; A thread may wait for the database for a while after its opening was closed, and the broker may
 ;;;; be opened again meanwhile.  The threads of the next opening first wait for the end of those of
-;;;; the last one.  So only one listener delivers, from the message after which the last one ended.
+;;;; the last one, so that only one listener delivers.
 
 (defparameter *slice-seconds* 1/2
   "How long a listener waits before it looks whether its broker was closed.")
@@ -30,7 +30,6 @@
   (broker nil :read-only t)
   (name (format nil "~36R" (random (expt 2 128) (make-random-state t))) ; in the database
    :read-only t)
-  (opened-at (microseconds) :read-only t)
   (publisher (make-link "publisher") :read-only t)
   (listener (make-link "listener") :read-only t)
   (messages '() :type list)             ; those that wait for the database, the oldest first
@@ -38,7 +37,6 @@
   (octets 0 :type unsigned-byte)        ; of MESSAGES
   (phase :open :type (member :open :draining :closed))
   (sequence 0 :type unsigned-byte)      ; the number of the last message
-  (earlier-position 0 :type integer)    ; earlier openings have delivered up to here
   (position nil :type (or null integer))) ; the last message that was delivered; NIL at first
 
 ;;; These may be called with and without the lock.
@@ -122,9 +120,7 @@ row it waits twice as long, and at random, so that many processes do not come at
            (when earlier
              (dolist (link (list (opening-publisher earlier) (opening-listener earlier)))
                (when (link-thread link)
-                 (join-thread (link-thread link) nil)))
-             (setf (opening-earlier-position opening)
-                   (or (opening-position earlier) (opening-earlier-position earlier))))
+                 (join-thread (link-thread link) nil))))
            (unwind-protect (keep-connected opening link run)
              (with-state ((opening-broker opening))
                (setf (link-connected-p link) nil))

@@ -5,19 +5,11 @@
 ;;;; numbers.
 
 (defun settle-position (opening connection)
-  "Lets OPENING begin to read after the last message before it was opened."
-  (unless (opening-position opening)
-    (let* ((moment
-             ;; When OPENING was opened, by the clock of the database, in microseconds; or a bit
-             ;; earlier: by as long as the fastest of three answers took.
-             (loop repeat 3
-                   maximize (let ((now (ask-value connection "now")))
-                              (- now (- (microseconds) (opening-opened-at opening))))))
-           (position (ask-value connection "before" moment)))
-      (with-state ((opening-broker opening))
-        (unless (opening-position opening)
-          (setf (opening-position opening)
-                (max position (opening-earlier-position opening))))))))
+  "Lets OPENING begin to read after the last message that there is when it is first connected."
+  (let ((last-id (ask-value connection "last")))
+    (with-state ((opening-broker opening))
+      (unless (opening-position opening)
+        (setf (opening-position opening) last-id)))))
 
 ;;; Publishing
 

@@ -131,19 +131,17 @@ STATUS.  HEAD is its head as far as it is known, or NIL."
   "Has a log thread write the line that Hunchentoot would write, or one in another
 :ACCESS-LOG-FORMAT; see REOPEN-LOGS."
   (let ((request hunchentoot:*request*) (reply hunchentoot:*reply*))
-    (cond ((null (hunchentoot:acceptor-access-log-destination acceptor)))
-          ((and *exchange* (not (eq :combined (access-log-format acceptor))))
-           (setf (exchange-access *exchange*) (list request reply return-code)))
-          (t
-           (log-access acceptor request reply return-code nil)))))
+    (flet ((log-it (duration)
+             (when (hunchentoot:acceptor-access-log-destination acceptor)
+               (log-access acceptor request reply return-code duration))))
+      (if (and *exchange* (not (eq :combined (access-log-format acceptor))))
+          (setf (exchange-access *exchange*) #'log-it)
+          (log-it nil)))))
 
 (defun finish-access (exchange)
   "Writes the line of EXCHANGE that is to be written at its end, if there is one."
   (when (exchange-access exchange)
-    (destructuring-bind (request reply status) (shiftf (exchange-access exchange) nil)
-      (let ((acceptor (hunchentoot:request-acceptor request)))
-        (when (hunchentoot:acceptor-access-log-destination acceptor)
-          (log-access acceptor request reply status (exchange-duration exchange)))))))
+    (funcall (shiftf (exchange-access exchange) nil) (exchange-duration exchange))))
 
 ;;; Messages of Hunchentoot, of this library and of programs.  All go through one method, so that no
 ;;; client can forge a line or fill the disk, and a destination that fails costs only the line.

@@ -187,36 +187,28 @@ UNFIT-ARGUMENT."
 ;;; Where they listen
 
 (define-condition port-taken (listen-failed usocket:address-in-use-error) ())
-(define-condition address-missing (listen-failed usocket:address-not-available-error) ())
-(define-condition port-forbidden (listen-failed usocket:operation-not-permitted-error) ())
-(define-condition address-unknown (listen-failed usocket:ns-error) ())
-(define-condition listening-failed (listen-failed usocket:unknown-error) ())
+(define-condition listening-failed (listen-failed usocket:socket-error) ())
 
 (defun tell-where (address port condition)
   "Signals CONDITION, for which the server cannot listen on ADDRESS, a string or NIL for all, and
-PORT, as an error of its class that names the place.  Returns if there is no class for it."
-  (flet ((fail (class reason &rest more)
-           (apply #'error class
-                  :place (format nil "port ~D of ~:[all addresses~;~:*~A~]" port address)
-                  :reason reason more)))
+PORT, as an error that names the place.  Returns if it has another reason."
+  (flet ((fail (reason &optional (class 'listening-failed))
+           (error class :place (format nil "port ~D of ~:[all addresses~;~:*~A~]" port address)
+                        :reason reason)))
     (typecase condition
       (listen-failed)
       (usocket:address-in-use-error
-       (fail 'port-taken "something else listens there; stop that, or choose another port"))
+       (fail "something else listens there; stop that, or choose another port" 'port-taken))
       (usocket:address-not-available-error
-       (fail 'address-missing
-             "this machine has no such address; choose one that it has, or NIL for all"))
+       (fail "this machine has no such address; choose one that it has, or NIL for all"))
       (usocket:operation-not-permitted-error
-       (fail 'port-forbidden
-             "this is not permitted, or, on ABCL, the port is taken; choose one above 1023"))
-      (usocket:ns-error (fail 'address-unknown "nobody knows that address"))
+       (fail "this is not permitted, or, on ABCL, the port is taken; choose one above 1023"))
+      (usocket:ns-error (fail "nobody knows that address"))
       (usocket:unknown-error
        (let ((cause (usocket::usocket-real-error condition)))
-         (fail 'listening-failed
-               (if (access-denied-p cause)
+         (fail (if (access-denied-p cause)
                    "this is not permitted; choose a port above 1023, behind a proxy say"
-                   cause)
-               :real-error cause))))))
+                   cause)))))))
 
 (defun open-listener (address port backlog &key path mode descriptor reuse-port defer-accept)
   "A listener at PATH, with MODE; or of DESCRIPTOR, an INHERITED-DESIGNATOR; or at ADDRESS and PORT,

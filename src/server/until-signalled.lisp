@@ -6,7 +6,6 @@
 ;;;;   SIGTERM, SIGINT    :STOP     has a thread drain the server; at a second one, stops it at once
 ;;;;   SIGHUP             :RENEW    has a thread open the logs and read the certificates anew
 ;;;;   SIGQUIT            :REPORT   writes the statistics to the message log
-;;;;   -                  :FEED     feeds the watchdog of the service manager, since the pool serves
 ;;;;   -                  :LEAVE    exits, since the server was drained
 ;;;;
 ;;;; The handler of a signal may run at any moment, in any thread.  So it only leaves an errand to
@@ -38,7 +37,7 @@ Signals an error where it cannot, and goes on with the old ones then."))
 ;;;   STATUS=...                      in each period
 ;;;   WATCHDOG=1                      in each period, if the pool has served what it was asked to
 ;;;
-;;; The main thread sends them all, so they come in order.  A worker only leaves it an errand.
+;;; The main thread sends the others than WATCHDOG=1, so they come in order.
 
 (defstruct (errands (:include opaque))
   "What signals ask the main thread to do, and the service manager that it tells."
@@ -101,7 +100,9 @@ the watchdog, which ends when the server begins to stop: STOPPING-P."
       (unless (or (null seconds) (null engine) stopping-p (eq engine (errands-asked errands)))
         (setf (errands-asked errands) engine)
         ;; Where connections are parked, a request comes to the same workers from the same poller.
-        (schedule engine 0 (lambda () (leave-errand errands :feed)))))))
+        (schedule engine 0 (lambda ()
+                             (setf (errands-asked errands) nil)
+                             (notify errands server "WATCHDOG=1")))))))
 
 ;;; Errands
 
@@ -168,9 +169,6 @@ limit, after DRAIN-DELAY seconds."
                            ;; A signal may come just before the wait, in the thread that waits.
                            1)
           ((nil))
-          (:feed (unless stopping-since
-                   (setf (errands-asked errands) nil)
-                   (notify errands server "WATCHDOG=1")))
           (:renew
            (unless stopping-since
              (notify errands server "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))

@@ -140,24 +140,6 @@ DELIVERIES, until OVER-P returns true.  Returns how many."
             (is-true (publish-numbers broker 10 15))
             (is (equal (numbers 0 15) (deliveries broker 15)))))))))
 
-(define-server-test (a-broker-that-is-opened-while-the-database-is-away-misses-nothing
-                     :needs :parking)
-  (with-database (database)
-    (with-brokers (brokers (database-brokers 1 database))
-      (is-true (publish-numbers (first brokers) 0 3))
-      (await-figure (first brokers) :delivered 3)
-      (stop-database database)
-      (let ((late (database-broker database)))
-        (with-deliveries (deliveries (list late))
-          (recycling:open-broker late :timeout 1/10)
-          (unwind-protect
-               (progn
-                 (is-true (publish-numbers (first brokers) 3 6))
-                 (is-true (publish-numbers late 6 9))
-                 (start-database database)
-                 (is (equal (numbers 3 9) (sort (deliveries late 6) #'string<))))
-            (recycling:close-broker late)))))))
-
 (define-server-test (a-database-that-does-not-answer-is-given-up :needs :parking)
   (with-database (database)
     (with-globals ((postgresql::*answer-seconds* 1) (postgresql::*look-seconds* 1))

@@ -151,19 +151,17 @@ line is written twice."
                       (> (output-fill (journal-gathered journal)) *batch-octets*))))))))
 
 (defun start-journal (journal)
-  "Starts a thread that writes the lines of JOURNAL, unless there is one.  If no thread can be made,
-each thread writes the lines that it appends.  The same holds for a string stream, which never
-blocks, and must not be used by two threads."
+  "Starts a thread that writes the lines of JOURNAL, unless there is one.  Not for a string stream,
+which never blocks, and must not be used by two threads: each thread writes the lines that it
+appends."
   (when (and (not (typep (journal-destination journal) 'string-stream))
              (with-lock-briefly ((journal-lock journal))
                (eq :off (shiftf (journal-phase journal) :running))))
-    (handler-case (setf (journal-thread journal)
-                        (call-making-thread
-                         (lambda ()
-                           (bt:make-thread (lambda () (keep-journal journal)) :name "log"))))
-      (error ()
-        (with-lock-briefly ((journal-lock journal))
-          (setf (journal-phase journal) :off))))))
+    (unless-returned (setf (journal-thread journal)
+                           (call-making-thread
+                            (lambda ()
+                              (bt:make-thread (lambda () (keep-journal journal)) :name "log"))))
+      (setf (journal-phase journal) :off))))
 
 (defun end-journal (journal)
   "Has the thread of JOURNAL, if there is one, write its lines and end.  Waits for that a while."
