@@ -50,25 +50,21 @@ connections, which the poller will not report."
              (when (and (eq :exhausted kind) (evict-for-descriptor engine))
                (rearm-listener engine)))) ; behind the ends that are left to workers
         (return-from take-connection nil)))
-    (let* ((connection (unless-returned
-                           (make-connection nil :descriptor descriptor :peer peer :parkable-p t)
-                         (close-descriptor descriptor)))
-           (queue (connection-queue connection))
-           (limit (engine-accept-limit engine)) ; of those that are served, or wait for a worker
-           (reason nil))
-      (setf (send-queue-arm queue) (lambda () (watch-under-lock engine connection t)))
+    (let ((connection (make-connection nil :descriptor descriptor :peer peer :parkable-p t))
+          (limit (engine-accept-limit engine))) ; of those that are served, or wait for a worker
+      (setf (send-queue-arm (connection-queue connection))
+            (lambda () (watch-under-lock engine connection t)))
       (enter-connection (engine-table engine) connection)
       (counter-add (engine-accepted engine) 1)
       (counter-add (engine-open engine) 1)
-      (setf reason (cond ((not (enter-address engine connection)) :address)
-                         ((or worker-p (eq :unlimited limit)) nil)
-                         ((or (null limit) (> (connection-count engine :active :queued) limit))
-                          :threads)))
-      (when reason
-        (unless-returned (refuse-with-notice engine connection reason)
-          (finish-connection engine connection))
-        (finish-connection engine connection :close))
-      (values (if reason nil connection) t))))
+      (let ((reason (cond ((not (enter-address engine connection)) :address)
+                          ((or worker-p (eq :unlimited limit)) nil)
+                          ((or (null limit) (> (connection-count engine :active :queued) limit))
+                           :threads))))
+        (when reason
+          (refuse-with-notice engine connection reason)
+          (finish-connection engine connection :close))
+        (values (unless reason connection) t)))))
 
 (defun accept-overflow (engine)
   "Accepts connections when no worker may, only to refuse or queue them, if connections are limited,

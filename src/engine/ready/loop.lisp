@@ -254,8 +254,7 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
        (setf (connection-deadline connection) nil
              (connection-awaiting connection) nil)
        (let ((outcome (interruptibly (serve (engine-service engine) connection))))
-         (unless (gone-p connection)
-           (setf (connection-outcome connection) nil))
+         (setf (connection-outcome connection) nil)
          (cond
            ((gone-p connection) :detached)
            ((eq :broken outcome) :broken)
@@ -286,10 +285,10 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
                         :close)
                        (t
                         (unless (connection-deadline connection)
-                          (setf (connection-deadline-kind connection)
-                                (if (zerop (connection-served connection)) :first-byte :idle)
-                                (connection-deadline connection)
-                                (and (engine-idle engine) (+ (milliseconds) (engine-idle engine)))))
+                          (set-deadline-at
+                           connection
+                           (if (zerop (connection-served connection)) :first-byte :idle)
+                           (and (engine-idle engine) (+ (milliseconds) (engine-idle engine)))))
                         (park engine connection)))))
               ((:close :detached) outcome)))))))))
 
