@@ -40,7 +40,7 @@ other events have their turn.")
     (let ((token (next-event engine worker)))
       (cond ((integerp token)
              (setf (worker-stamp worker) (microseconds))
-             ;; This worker no longer counts as waiting; see REST-AFTER-LOOK.
+             ;; This worker no longer counts as waiting; see LOOK.
              (when (and (engine-sentinel-idle-p engine) (not (somebody-waits-p engine)))
                (with-engine (engine)
                  (when (shiftf (engine-sentinel-idle-p engine) nil)

@@ -228,7 +228,7 @@ Time in which its thread waited for a processor does not count."
 ;;;   overdue, parked                     waits for an answer         queued for a worker
 ;;;   overdue, parked                     the service gives notice    closed gently
 ;;;   overdue, parked                     otherwise                   closed
-;;;   overdue, owned                      its handshake takes long    shut down, for its owner to
+;;;   overdue, owned                      its owner waits for it      shut down, for its owner to
 ;;;                                                                   close
 ;;;   overdue, owned                      its handler has run too long  left to its service
 ;;;   idle when a drain is over                                       treated as overdue
@@ -249,9 +249,12 @@ else is due a few times a second."
                ((eq :handler (late connection))
                 (time-out-handler (engine-service engine) connection))
                ((end-parked engine connection (late connection) #'due-p))
-               ((and (eq :handshake (late connection)) ; a program's function waits for it
-                     (shut-if-owned connection :io))
-                (count-late engine :handshake)
+               ;; A program's method may be waiting for its peer.  One that has just set a deadline
+               ;; for the rest of a request is about to park.
+               ((and (not (awaits-p connection :body :deferred))
+                     (late connection)
+                     (shut-if-owned connection (direction-to-end connection)))
+                (count-late engine (connection-deadline-kind connection))
                 (setf (connection-deadline connection) nil)))
          (when (and (connection-output connection)
                     (parked-p connection)
