@@ -138,3 +138,10 @@ still serves."
         (send-request connection "/yo")
         (is (closed-by-server-p connection)))
       (is (equal "Hey!" (ask-text "/yo"))))))
+
+(define-server-test (a-method-that-reads-first-waits-for-a-limited-time :needs :our-http)
+  (with-growing-limit (seconds)
+    (serving (:mixin 'looking-within :idle-timeout seconds :read-timeout 60) (("/yo" "Hey!"))
+      (with-prompt-connection (connection)
+        (is (equal "Hey!" (promptly (exchange-text connection "/yo"))))
+        (is-true (closed-by-server-p connection))))))
