@@ -45,12 +45,6 @@ listens.  For a Unix-domain socket, it is 0."))
 (defparameter *clack-limits* (make-limits :header-octets (* 128 1024))
   "The limits of a server by default.  Clack's own tests send a head of 96,000 octets.")
 
-(defun unknown-arguments (arguments)
-  "The names in ARGUMENTS, a plist for RUN, that nobody knows, a list."
-  (loop for (name) on arguments by #'cddr
-        unless (assoc name (arguments-of :common :threads :run :tls :limits))
-          collect name))
-
 (defun thread-limits (&key worker-num (max-thread-count 100) (max-accept-count :unlimited)
                         (max-waiting-count :half)
                       &allow-other-keys)
@@ -128,8 +122,10 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
       (setf (server-listener server) listener
             (values (slot-value server 'address) (slot-value server 'port)) (local-name listener))
       (settle-logs server (list (server-error-output server)))
-      (dolist (name (unknown-arguments (server-arguments server)))
-        (tell server :warning "The argument ~S is unknown, and has no effect." name))
+      (loop with known = (arguments-of :common :threads :run :tls :limits)
+            for (name) on (server-arguments server) by #'cddr
+            unless (assoc name known)
+              do (tell server :warning "The argument ~S is unknown, and has no effect." name))
       (start-engine (apply #'make-engine-on server listener parking (server-threads server)))
       (tell server :info "Listening on ~A." (place-of server)))))
 

@@ -4,18 +4,18 @@
 ;;;;
 ;;;; Programs, folder dispatchers and acceptors with a document root call the function
 ;;;; HUNCHENTOOT:HANDLE-STATIC-FILE, which copies the file to a stream.  We wrap it: where our own
-;;;; code has read the request and would write the reply, a readable regular file is sent here.
-;;;; What is none is not found, and all other files go to Hunchentoot's function.
+;;;; code has read the request and would write the reply, a readable regular file is sent here, and
+;;;; what is none is not found.
 
 (defun serve-file (hunchentoots pathname &rest arguments)
   "Replies with the file PATHNAME.  Calls HUNCHENTOOTS, Hunchentoot's function, with ARGUMENTS where
-our own code cannot send it, except for what is no regular file: it would wait for a pipe's writer."
-  (cond ((and (current-head) (not *headers-sent*) (apply #'send-static-file pathname arguments)))
-        ((and (readiness-supported-p) (not (time-of-file pathname)))
-         (setf (hunchentoot:return-code*) hunchentoot:+http-not-found+)
-         (hunchentoot:abort-request-handler))
+our own code cannot send it."
+  (cond ((or (null (current-head)) *headers-sent* (not (readiness-supported-p)))
+         (apply hunchentoots pathname arguments))
+        ((apply #'send-static-file pathname arguments))
         (t
-         (apply hunchentoots pathname arguments))))
+         (setf (hunchentoot:return-code*) hunchentoot:+http-not-found+)
+         (hunchentoot:abort-request-handler))))
 
 (defun send-static-file (pathname &optional content-type callback)
   "Replies with the file PATHNAME, or leaves the handler with Hunchentoot's page of another status;
