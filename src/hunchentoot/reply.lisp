@@ -234,7 +234,7 @@ content.  Leaves the handler by a throw if the method is HEAD."
       (with-reply (reply)
         ;; The error page for a header that cannot be sent has no transfer coding.
         (handler-bind ((invalid-header (lambda (condition)
-                                         (declare (ignore condition))
+                                         (drop-header (invalid-header-name condition))
                                          (drop-header :transfer-encoding))))
           (encode-reply-head reply status))
         (whole-or-broken (io)

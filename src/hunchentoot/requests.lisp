@@ -279,7 +279,7 @@ and true.  A backtrace ends at this function."
             (return-from call-handler
               (values (hunchentoot:handle-request acceptor request))))
         (values content condition backtrace t))
-    ((or storage-condition protocol-error) (condition)
+    (storage-condition (condition)
       (make-room-in-heap 0)             ; or the next handler would run out of memory too
       (values nil condition nil t))))
 
@@ -335,4 +335,7 @@ into logs, nor into the error page of another client."
   nil)
 
 (defmethod hunchentoot:maybe-invoke-debugger ((condition protocol-error))
-  nil)
+  "Leaves the handler, whose content is refused: Hunchentoot would make a backtrace, and since 1.3
+pass the text of CONDITION on."
+  (when (current-head)
+    (throw 'handler-done (values nil condition))))
