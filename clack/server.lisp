@@ -276,7 +276,7 @@ with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
   (let* ((exchange *exchange*)
          (line (apply #'message-line
                       server (server-message-log-format server) level control arguments
-                      (if (equal control *rare-control*) nil #'report-text)
+                      (not (equal control *rare-control*))
                       (and exchange
                            (list :request (exchange-words exchange)
                                  :request-id (keep-request-id (exchange-request-id exchange))

@@ -184,22 +184,20 @@ tells how many were left out.  Never signals an error."
          (taskmaster (acceptor-taskmaster acceptor))
          (request (current-request))
          (error-p (equal control *error-control*))
-         ;; Makes a text of an argument, if clients can cause the message.
-         (treat (cond (error-p #'report-text)
-                      ;; A program's: FORMAT takes functions, too.
-                      ((or (not (stringp control)) (equal control *rare-control*)) nil)
-                      ((some (lambda (beginning) (uiop:string-prefix-p beginning control))
-                             *client-caused-messages*)
-                       #'client-text)
-                      (*ours-to-tell-p* #'report-text))))
+         (seldom-p (or error-p
+                       (and (stringp control) ; a program's: FORMAT takes functions, too
+                            (not (equal control *rare-control*))
+                            (or *ours-to-tell-p*
+                                (some (lambda (beginning) (uiop:string-prefix-p beginning control))
+                                      *client-caused-messages*))))))
     (cond ((null destination))
-          ((and treat (some #'departure-p arguments))
+          ((and seldom-p (some #'departure-p arguments))
            (tell-seldom taskmaster :departure :info
                         "A client left before its request was answered"
                         "clients left before their requests were answered"))
           (t
            (let ((line (message-line
-                        taskmaster (message-log-format acceptor) level control arguments treat
+                        taskmaster (message-log-format acceptor) level control arguments seldom-p
                         :backtrace-p hunchentoot:*log-lisp-backtraces-p*
                         :request (and request error-p
                                       (request-words (hunchentoot:request-method request)

@@ -78,7 +78,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:push-output #:end-reply #:whole-or-broken
    ;; logs: what is told seldom, and lines
    #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now
-   #:local-now #:client-text #:report-text #:condition-text #:message-text #:message-line
+   #:local-now #:condition-text #:message-text #:message-line
    #:request-words #:*error-control* #:*backtrace-print-length* #:call-catching
    #:application-journals #:journal-for #:settle-logs #:flush-journal #:append-line
    #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address

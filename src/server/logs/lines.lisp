@@ -23,9 +23,9 @@
 
 (defun encode-escaped (line string &optional (where :quoted))
   "Appends STRING to LINE, an OUTPUT, in UTF-8, with special characters escaped.  WHERE is :QUOTED,
-between quotation marks; :BRACKETED, a field without them, in or beside brackets; :ARGUMENT, within
-a sentence, perhaps between apostrophes; :FREE, where a line has no structure but its end, and may
-have tabs; or :JSON, in a string of that (RFC 8259, section 7)."
+between quotation marks; :BRACKETED, a field without them, in or beside brackets; :FREE, where a
+line has no structure but its end, and may have tabs; or :JSON, in a string of that (RFC 8259,
+section 7)."
   (declare #.*plain-policy*)
   (let ((text (coerce string 'text)))
     (declare (type text text))
@@ -35,8 +35,7 @@ have tabs; or :JSON, in a string of that (RFC 8259, section 7)."
                      ((< code 127)
                       (case char
                         ((#\" #\\) (not (eq :free where)))
-                        ((#\( #\) #\[ #\]) (eq :bracketed where))
-                        (#\' (eq :argument where))))
+                        ((#\( #\) #\[ #\]) (eq :bracketed where))))
                      (t (or (< code 160) ; DEL and C1
                             ;; What separates lines, or changes the direction of text.
                             (<= #x2028 code #x202E)

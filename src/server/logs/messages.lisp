@@ -73,21 +73,10 @@ the report."
       (format nil "~A... (~D more characters)" (subseq text 0 limit) (- (length text) limit))
       text))
 
-(defun client-text (argument)
-  "ARGUMENT of a message that a client can cause, in the form for the message: on one line, and
-cut."
-  (typecase argument
-    (string
-     (let ((line (make-output)))
-       (encode-escaped line (shortened argument *text-limit*) :argument)
-       (utf-8-text (output-octets line) 0 (output-fill line))))
-    (condition (substitute #\Space #\Newline (condition-text argument *text-limit*)))
-    (t argument)))
-
 (defun report-text (argument)
-  "ARGUMENT of a message about an error, a condition or its backtrace, in the form for the message."
+  "ARGUMENT of a message that clients can cause, in the form for the message."
   (typecase argument
-    (string (shortened argument *report-limit*))
+    (string (shortened argument *text-limit*))
     (condition (condition-text argument *text-limit*))
     (t argument)))
 
@@ -112,27 +101,26 @@ may have secrets."
 (defparameter *error-control* "~A~@[~%~A~]"
   "The control string of messages about errors of programs, with their backtraces: Hunchentoot's.")
 
-(defun message-line (application format level control arguments treat
+(defun message-line (application format level control arguments seldom-p
                      &key (backtrace-p t) request request-id remote-address)
   "An OUTPUT with the message of CONTROL and ARGUMENTS, as for FORMAT, at LEVEL, most often a
-keyword, or NIL, of the current thread.  TREAT is NIL; or, where clients can cause the message, a
-function that makes a text of each argument: then the line has the number of messages with this
-control string and a condition of this type since the last one, and is NIL where the throttle of
-APPLICATION suppresses it.  FORMAT is :TEXT, for the beginning that Hunchentoot's messages have, or
-:JSON, for an object in a line (RFC 8259).  If BACKTRACE-P, an error has its backtrace.  REQUEST,
-the REQUEST-WORDS of the request that the thread serves, its REQUEST-ID and the REMOTE-ADDRESS are
-strings, or NIL where there are none."
+keyword, or NIL, of the current thread.  SELDOM-P is true where clients can cause the message: then
+texts in it are cut, it has the number of messages with this control string and a condition of this
+type since the last one, and is NIL where the throttle of APPLICATION suppresses it.  FORMAT is
+:TEXT, for the beginning that Hunchentoot's messages have, or :JSON, for an object in a line (RFC
+8259).  If BACKTRACE-P, an error has its backtrace.  REQUEST, the REQUEST-WORDS of the request that
+the thread serves, its REQUEST-ID and the REMOTE-ADDRESS are strings, or NIL where there are none."
   (flet ((trimmed (text)
            (and text (string-right-trim '(#\Newline #\Return #\Space) text))))
     (let* ((error-p (equal control *error-control*))
            (condition (find-if (lambda (argument) (typep argument 'condition)) arguments))
-           (count (if treat
+           (count (if seldom-p
                       (count-event (application-throttle application)
                                    (cons control (and condition (type-of condition)))
                                    20)
                       1))
            (backtrace (and count error-p backtrace-p (second arguments)
-                           (trimmed (report-text (second arguments)))))
+                           (trimmed (shortened (second arguments) *report-limit*))))
            (text (and count
                       (trimmed (format nil "~@[~D since the last message; the last one: ~]~A"
                                        (and (> count 1) count)
@@ -141,7 +129,7 @@ strings, or NIL where there are none."
                                                          (list* (first arguments) nil
                                                                 (cddr arguments))
                                                          arguments)
-                                                     (or treat #'identity))))))
+                                                     (if seldom-p #'report-text #'identity))))))
            (line (and count (make-output))))
       (cond ((null count))
             ((eq :json format)
