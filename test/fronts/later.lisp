@@ -71,6 +71,16 @@
         (is (equal "later" (response-text (read-response connection))))
         (is-true (closed-by-server-p connection))))))
 
+(define-front-test replies-leave-as-soon-as-they-are-given
+  (with-growing-limit (seconds)
+    (with-answers (answers)
+      (with-prompt-connection (connection)
+        (loop repeat (* 8 seconds)
+              do (promptly (send-request connection "/")
+                           (await-pending 1)
+                           (funcall (await-answer answers) 200 '() "later")
+                           (read-response connection)))))))
+
 (define-front-test a-reply-is-given-once-whoever-gives-it
   (with-answers (answers)
     (with-connection (connection)

@@ -54,6 +54,17 @@ still serves."
             (and (<= (length victims) (figure :ended))
                  (plusp (figure :standby)))))))))
 
+(defclass failing-at-first () ())
+
+(defmethod hunchentoot:initialize-connection-stream ((acceptor failing-at-first) stream)
+  (error "It is no good."))
+
+(define-server-test (an-error-outside-of-handlers-ends-its-connection-and-is-counted
+                     :needs :our-engine)
+  (serving (:mixin 'failing-at-first) (("/" "body"))
+    (is (equalp #() (ask-raw (request-octets "/"))))
+    (eventually ("the failure to be counted") (= 1 (figure :failed)))))
+
 ;;; No descriptors
 
 (define-server-test (without-descriptors-those-that-idle-or-read-nothing-give-way :needs :parking)

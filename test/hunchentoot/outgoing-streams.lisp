@@ -51,6 +51,15 @@ and functions that are called when there is room.")
 
 ;;; The mark
 
+(define-server-test (streams-for-which-there-is-no-memory-end :needs :parking)
+  (serving-streams (streams :high-water-mark *large-size*) ()
+    (with-globals ((engine:*waiting-share* (/ (* 3/2 *large-size*) (figure :memory-limit))))
+      (with-open-connection (first (small-connection))
+        (with-open-connection (second (small-connection))
+          (dolist (connection (list first second))
+            (recycling:write-outgoing (asked-stream connection streams) *large-answer*))
+          (is (= 1 (getf (figure :expired-by) :evicted))))))))
+
 (define-server-test (a-stream-whose-client-reads-nothing-is-full-at-the-mark :needs :parking)
   (serving-streams (streams :high-water-mark 100000)
       (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1))

@@ -55,6 +55,21 @@
         (= 2 (figure :threads))))
     (is (zerop (getf (recycling:stats idle) :ended)) "Those at rest stay.")))
 
+(define-server-test (threads-at-rest-serve-at-once-when-handlers-block :needs :parking)
+  (flet ((milliseconds ()
+           (let ((entered (make-latch 8)))
+             (serving (:taskmaster (taskmaster :max-thread-count 8))
+                 (("/" (count-down entered) (await entered) "all"))
+               (eventually ("threads to rest") (< 4 (figure :suspended)))
+               (with-connections (connections 8)
+                 (let ((began (platform:milliseconds)))
+                   (dolist (connection connections)
+                     (send-request connection "/"))
+                   (mapc #'read-response connections)
+                   (- (platform:milliseconds) began)))))))
+    (is (> 1500 (min (milliseconds) (milliseconds) (milliseconds)))
+        "They sleep for four seconds.")))
+
 (defun (setf most-threads) (count)
   "Sets how many threads *SERVER* may have."
   (setf (hunchentoot:taskmaster-max-thread-count (hunchentoot::acceptor-taskmaster *server*))

@@ -233,3 +233,13 @@ loop."))
       (is (string= "word" (exchange-text connection "/word")))
       (is-true (closed-by-server-p connection))
       (await-ended-by :idle))))
+
+(define-server-test (a-client-that-leaves-a-stream-of-a-programs-own-holds-up-nobody
+                     :needs :our-http)
+  (serving-streams (streams) (:mixin 'stream-wrapping)
+    (let ((connection (small-connection)))
+      (send-request connection "/")
+      (recycling:write-outgoing (await-answer streams) *large-answer*)
+      (read-head connection)
+      (reset connection))
+    (eventually ("the connection to end") (zerop (figure :open)))))
