@@ -111,6 +111,7 @@ stops before."
              (unless (send-rest io)
                (return :broken))        ; the release wakes threads that wait for room
              (unless (serving-p (exchange-engine exchange))
+               (abandon-suspended-exchange http) ; a hard stop waits for no client
                (return :close))
              (if (reads-on-p suspended-exchange)
                  (when (and (not (input-waiting-p io))
