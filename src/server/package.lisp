@@ -19,10 +19,10 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:content-too-long #:call-with-worker-buffers #:descriptor-stream #:stream-io
    ;; buffered connections, and streams of the Lisp's own beside them
    #:io-tls-handle #:encrypted-stream
-   #:io-open-p #:io-descriptor #:io-talked-on-p #:flushed-p #:*high-water-mark*
+   #:io-open-p #:io-talked-on-p #:flushed-p #:*high-water-mark*
    #:write-with-backpressure #:lent-open-p #:stream-timeout #:descriptor-broken
    ;; applications
-   #:http-service #:read-seconds #:seconds-for #:write-seconds #:application-engine #:respond
+   #:http-service #:read-seconds #:write-seconds #:application-engine #:respond
    #:reads-first-p #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:trusted-proxies #:proxy-protocol-p
    #:note-rejected #:count-as #:note-cut #:turn-away #:stats
@@ -39,15 +39,15 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:make-engine-on
    ;; a connection's life, and its links
    #:take-content #:give-away #:leave-to-program #:next-request-missing #:http-base
-   #:http-io #:http-stream #:http-content #:http-local #:http-origin
+   #:http-io #:http-stream #:http-local #:http-origin
    #:request-remote #:http-address #:socket-io #:connection-usocket #:exchange-http #:current-head
    ;; exchanges
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
-   #:exchange-head #:exchange-status #:exchange-words #:exchange-duration #:note-served
+   #:exchange-head #:exchange-words #:exchange-duration #:note-served
    #:last-of-connection-p #:exchange-claim #:call-with-handler-limit #:lift-handler-limit
    #:begin-limited-reply #:handler-timed-out-p #:limited-exchange-of #:request-timed-out-p
    #:call-when-timed-out #:exchange-output
-   #:exchange-kept-p #:reusable-p #:note-event #:exchange-access
+   #:exchange-kept-p #:note-event #:exchange-access
    #:exchange-deferred-response #:exchange-request-id #:keep-request-id #:request-id
    #:identifier-of
    ;; what goes on without a worker
@@ -63,18 +63,18 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:websocket-on-message #:listen-to-program-socket #:write-to-program-socket
    #:finish-program-socket #:call-when-over #:forget-when-over #:shared-queue-ended-p
    #:shared-queue-announced #:silent-again-p #:shared-queue #:shared-queue-p #:make-queue
-   #:shared-queue-framing #:write-waiting #:write-content #:close-content #:have-sent
-   #:put-in-shared-queue #:full-p #:owner-wanted-p #:shared-queue-shut-p #:close-shared-queue
+   #:write-waiting #:write-content #:close-content #:have-sent
+   #:put-in-shared-queue #:owner-wanted-p #:shared-queue-shut-p
    #:drop-shared-queue #:end-shared-queue #:call-when-room #:begin-shared-queue
    ;; requests
    #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
-   #:content-size #:content-announced #:content-left #:refuse-content
+   #:content-size #:content-left #:refuse-content
    #:read-all-content #:reserve-memory #:content-limits
    #:with-content #:rewind #:abandon-content #:*no-content*
    ;; replies, files, and what handlers stream
    #:with-reply #:send-reply #:end-exchange #:settle-reply-connection #:content-wanted-p
    #:*retry-seconds* #:send-busy #:answer-with-file #:append-file #:reply-stream
-   #:framed #:framing-of-stream #:reply-stream-inner
+   #:framing-of-stream #:reply-stream-inner
    #:push-output #:end-reply #:whole-or-broken
    ;; logs: what is told seldom, and lines
    #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line #:utc-now
