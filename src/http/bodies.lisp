@@ -466,26 +466,12 @@ its continuation lines are one field (RFC 5322, section 2.2.3)."
                  (setf start (min size (+ end 2))))))
     (nreverse fields)))
 
-(defun extended-value (text)
-  "The value of TEXT, an ext-value, as a string whose character codes are octets; and its charset
-(RFC 8187, section 3.2.1).  TEXT itself and NIL if TEXT is not an ext-value in UTF-8 or
-ISO-8859-1."
-  (let* ((first (position #\' text))
-         (second (and first (position #\' text :start (1+ first))))
-         (charset (and second
-                       (find (subseq text 0 first) '("utf-8" "iso-8859-1") :test #'string-equal))))
-    (if charset
-        (multiple-value-bind (octets count)
-            (encoded-octets (coerce text 'text) (1+ second) (length text))
-          (values (latin-1-text octets 0 count) charset))
-        (values text nil))))
-
 (defun part-facts (octets start end)
   "Reads the head of a part, OCTETS from START below END.  Returns four values, each a string or
 NIL: the name of the field; the name of the file; the media type without parameters (RFC 7578,
-sections 4.2 and 4.4); and the charset of the file's name (RFC 8187) or, if there is no file, of the
-content (RFC 7578, section 5.1.2).  The character codes of the first three are octets.  Never
-signals an error for the octets of a head, and takes time linear in their number."
+sections 4.2 and 4.4); and the charset of the content (RFC 7578, section 5.1.2).  The character
+codes of the first three are octets.  Never signals an error for the octets of a head, and takes
+time linear in their number."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (let ((fields (part-fields (latin-1-text octets start end))))
@@ -500,12 +486,7 @@ signals an error for the octets of a head, and takes time linear in their number
                (and text (parameter-in text (value-end text) (coerce name 'text) t))))
       (let ((disposition (field "content-disposition" "form-data"))
             (type (field "content-type")))
-        (multiple-value-bind (file-name charset)
-            ;; RFC 7578, section 4.2, forbids filename* to clients, but some send it for a file.
-            (let* ((plain (parameter disposition "filename"))
-                   (extended (and (null plain) (parameter disposition "filename*"))))
-              (if extended (extended-value extended) plain))
-          (values (parameter disposition "name")
-                  file-name
-                  (and type (text-part type 0 (value-end type)))
-                  (if file-name charset (parameter type "charset"))))))))
+        (values (parameter disposition "name")
+                (parameter disposition "filename")
+                (and type (text-part type 0 (value-end type)))
+                (parameter type "charset"))))))

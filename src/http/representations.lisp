@@ -59,56 +59,19 @@ section 8.4.1; RFC 7932).")
   "The name of CODING, :BR or :GZIP, a string, for Content-Encoding (RFC 9110, section 8.4)."
   (second (assoc coding *codings*)))
 
-(defun weight-in (text start end)
-  "The weight that TEXT has from START to END, in thousandths; NIL if that is none (RFC 9110,
-section 12.4.2)."
-  (let* ((digits (- end start 2))       ; behind the point
-         (whole (decimal-number text start (min end (1+ start)) 1))
-         (fraction (if (plusp digits) (decimal-number text (+ start 2) end 3) 0)))
-    (and whole
-         fraction
-         (or (= 1 (- end start)) (char= #\. (char text (1+ start))))
-         (let ((weight (+ (* 1000 whole) (* fraction (expt 10 (- 3 (max 0 digits)))))))
-           (and (<= weight 1000) weight)))))
-
-(defun coding-weights (value)
-  "An alist of the codings that VALUE, the text of Accept-Encoding, names, strings in lower case,
-and their weights in thousandths."
-  (let ((text (coerce value 'text)) (weights '()))
-    (declare (type text text))
-    (do-elements (text start end)
-      (let* ((name-end (text-run-end text start end +token+))
-             (next (text-run-end text name-end end +whitespace+))
-             (from (text-run-end text (min end (1+ next)) end +whitespace+)))
-        (when (< start name-end)
-          (push (cons (string-downcase (text-part text start name-end))
-                      (cond ((= next end) 1000)
-                            ((and (char= #\; (char text next))
-                                  (<= (+ 2 from) end)
-                                  (string-equal "q=" text :start2 from :end2 (+ 2 from))
-                                  (weight-in text (+ 2 from) end)))
-                            (t 0)))        ; it is malformed
-                weights))))
-    (nreverse weights)))
-
 (defun accepted-codings (value)
-  "The codings of files, :BR and :GZIP, in a list, that a client accepts with VALUE, the text of
-Accept-Encoding or NIL.  The preferred one is first; of those that it likes as much, the one that
-compresses best.  A coding is left out where the client prefers content without one.  The list is
-empty for NIL, since such a client may know no coding."
-  (let* ((weights (and value (coding-weights value)))
-         (others (or (cdr (assoc "*" weights :test #'string=)) 0)))
-    (flet ((weight-of (names)
-             (or (loop for name in names
-                       thereis (cdr (assoc name weights :test #'string=)))
-                 others)))
-      (let ((least (max 1 (weight-of '("identity")))))
-        (mapcar #'car
-                (stable-sort (loop for (coding . names) in *codings*
-                                   for weight = (weight-of names)
-                                   when (<= least weight)
-                                     collect (cons coding weight))
-                             #'> :key #'cdr))))))
+  "The codings of files, :BR and :GZIP, in a list, that VALUE, the text of Accept-Encoding or NIL,
+names with a weight above 0.  The one that compresses best is first."
+  (let ((named (loop for element in (list-elements (or value ""))
+                     for end = (or (position #\; element) (length element))
+                     for weight = (search "q=" element :start2 end :test #'char-equal)
+                     unless (and weight
+                                 (every (lambda (char) (find char "0."))
+                                        (subseq element (+ 2 weight))))
+                       collect (string-right-trim '(#\Space #\Tab) (subseq element 0 end)))))
+    (loop for (coding . names) in *codings*
+          when (intersection names named :test #'string-equal)
+            collect coding)))
 
 (defun coded-tag (tag coding)
   "TAG, the entity tag of a file that has CODING, a string, so that it differs from that of a file

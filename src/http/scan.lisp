@@ -400,25 +400,6 @@ sequence."
        (digit-char-p (schar text (+ start 1)) 16)
        (digit-char-p (schar text (+ start 2)) 16)))
 
-(defun encoded-octets (text start end)
-  "TEXT, all Latin-1, from START below END, with percent-encoded octets decoded: a vector of octets,
-and the number of octets in it."
-  (declare (type text text) (type index start end) #.*plain-policy*)
-  (let ((octets (make-octets (- end start)))
-        (fill 0))
-    (declare (type index fill))
-    (loop while (< start end)
-          do (cond ((percent-encoding-p text start end)
-                    (setf (aref octets fill)
-                          (+ (* 16 (digit-char-p (schar text (+ start 1)) 16))
-                             (digit-char-p (schar text (+ start 2)) 16)))
-                    (incf start 3))
-                   (t
-                    (setf (aref octets fill) (logand 255 (char-code (schar text start))))
-                    (incf start)))
-             (incf fill))
-    (values octets fill)))
-
 (defun percent-decoded (text start end)
   "TEXT, all Latin-1, from START below END, with percent-encoded octets decoded and the result read
 as UTF-8: a string.  It is TEXT itself if that is the same."
@@ -427,7 +408,20 @@ as UTF-8: a string.  It is TEXT itself if that is the same."
   (cond ((loop for position from start below end
                for char = (schar text position)
                thereis (or (char= #\% char) (< 127 (char-code char))))
-         (multiple-value-bind (octets count) (encoded-octets text start end)
-           (utf-8-text octets 0 count)))
+         (let ((octets (make-octets (- end start)))
+               (fill 0))
+           (declare (type index fill))
+           (loop while (< start end)
+                 do (cond ((percent-encoding-p text start end)
+                           (setf (aref octets fill)
+                                 (+ (* 16 (digit-char-p (schar text (+ start 1)) 16))
+                                    (digit-char-p (schar text (+ start 2)) 16)))
+                           (incf start 3))
+                          (t
+                           (setf (aref octets fill)
+                                 (logand 255 (char-code (schar text start))))
+                           (incf start)))
+                    (incf fill))
+           (utf-8-text octets 0 fill)))
         ((and (= 0 start) (= end (length text))) text)
         (t (text-part text start end))))

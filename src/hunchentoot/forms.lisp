@@ -180,7 +180,7 @@ in the log."
                           (named (list (new-file (lambda (write)
                                                    (take-part (lambda (from to)
                                                                 (funcall write octets from to)))))
-                                       (text-in-charset file-name charset external-format)
+                                       (form-text file-name external-format)
                                        (or type ""))))
                          (t
                           (named (text-in-charset (field) charset external-format))))))))

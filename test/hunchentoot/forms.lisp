@@ -171,15 +171,7 @@ Content-Disposition.")
                        ("text/plain; charset=unheard-of" "ä€" "ä€")
                        ("text/plain; charset=unheard-of" ,latin "AäB")
                        ("text/plain; charset=\"\"" ,latin "AäB"))
-                collect (list (octets (typed type octets) "--b--") "ä" text))
-        ;; Names of files
-        ,@(loop for (parameter name) in '(("filename*=UTF-8''%e2%82%ac%20x.txt" "€ x.txt")
-                                          ("filename*=iso-8859-1'en'%A3.txt" "£.txt")
-                                          ("filename*=utf-8''%A3" "£")
-                                          ("filename*=other''%41" "other''%41")
-                                          ("filename*=UTF-8''a; filename=\"b\"" "b"))
-                collect (list (octets (field (format nil "name=f; ~A" parameter) "text") "--b--")
-                              "f" "text" name "")))))
+                collect (list (octets (typed type octets) "--b--") "ä" text)))))
   "Lists of a form, and what it has: nothing, or the name of a field, its value, and for a file its
 name and type.")
 

@@ -1,7 +1,7 @@
 ;;; Name, file name, type and charset of a part, and the lines of its head.
 
 (("a" nil nil nil) "Content-Disposition: form-data; name=\"a\"")
-(("a" "f" "b/c" nil)
+(("a" "f" "b/c" "e")
  "Content-Disposition: form-data; name=\"a\"; filename=\"f\""
  "Content-Type: b/c; charset=e")
 (("a" "" nil nil) "CONTENT-disposition:FORM-DATA;NAME=a;FileName=\"\"")
@@ -16,15 +16,6 @@
  "Content-Disposition: form-data; name=a" "Content-Type: b; c=d; Charset=\"x y\"")
 (("a" nil nil nil) "Content-Disposition: form-data; name=\"a\"; filename")
 (("a" nil nil nil) "Content-Disposition: form-data; name=\"a")
-(("a" "b c%4" nil "utf-8")
- "Content-Disposition: form-data; name=a; filename*=UTF-8''b%20c%4")
-(("a" "x'y" nil "iso-8859-1")
- "Content-Disposition: form-data; name=a; filename*=iso-8859-1'en'x'y")
-(("a" "" nil "utf-8") "Content-Disposition: form-data; name=a; filename*=utf-8''")
-(("a" "koi8-r''%41" nil nil)
- "Content-Disposition: form-data; name=a; filename*=koi8-r''%41")
-(("a" "utf-8'%41" nil nil)
- "Content-Disposition: form-data; name=a; filename*=utf-8'%41")
 (("a" "b" nil nil)
  "Content-Disposition: form-data; name=a; filename*=UTF-8''c; filename=b")
 ((nil nil nil nil) "Content-Disposition: attachment; name=\"a\"")
