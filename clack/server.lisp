@@ -103,7 +103,7 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
                                    (if persistent-connections-p
                                        arguments
                                        (list* :max-connection-requests 1 arguments)))
-           :trusted-proxies (networks-named trusted-proxies)
+           :trusted-proxies (mapcar #'network-named trusted-proxies)
            :tls-context (tls-context-for arguments)
            :threads (apply #'thread-limits arguments)
            arguments)))
@@ -216,7 +216,7 @@ the log.
   :SSL-TICKET-KEY-FILE
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-SSL-ACCEPTOR
   :MAX-BODY-OCTETS, :MAX-REQUEST-LINE-OCTETS, :MAX-HEADER-OCTETS, :MAX-HEADER-COUNT,
-  :MIN-CONTENT-RATE, :CONTENT-TIMEOUT, :MIN-REPLY-RATE, :HANDLER-TIMEOUT,
+  :MIN-CONTENT-RATE, :MIN-REPLY-RATE, :HANDLER-TIMEOUT,
   :QUEUE-TIMEOUT, :HANDSHAKE-TIMEOUT, :HEAD-TIMEOUT, :IDLE-TIMEOUT, :MAX-CONNECTION-REQUESTS,
   :MAX-ADDRESS-CONNECTIONS
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR

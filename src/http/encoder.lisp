@@ -524,9 +524,8 @@ characters FORBIDDEN."
                            (1+ end)))))
 
 (defun utf-8-octets (text)
-  "The string TEXT in UTF-8.  Signals MALFORMED-EVENT if UTF-8 cannot encode a character of it."
-  (let* ((size (or (encoded-length text :utf-8)
-                   (error 'malformed-event :field :data :value text)))
+  "The string TEXT in UTF-8."
+  (let* ((size (encoded-length text :utf-8))
          (output (make-output (make-octets size))))
     (encode-string output text :utf-8 size)
     (output-octets output)))

@@ -9,11 +9,11 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:protocol-error #:protocol-error-refusal #:protocol-error-status
    #:protocol-error-reason #:refuse #:make-refusal
    ;; limits
-   #:limits #:*default-limits* #:content-size #:make-limits
+   #:limits #:content-size #:make-limits
    #:limits-request-line-octets #:limits-header-octets #:limits-header-count
    #:limits-body-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
    #:limits-file-count
-   #:limits-content-rate #:*content-grace* #:limits-content-seconds
+   #:limits-content-rate #:*content-grace*
    #:limits-reply-rate #:limits-reply-seconds
    #:limits-handler-seconds #:limits-queue-seconds #:limits-handshake-seconds
    #:limits-head-seconds #:limits-idle-seconds
@@ -21,7 +21,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; request heads
    #:parse-head #:request-start #:known-request-line
    #:head #:head-method #:head-uri #:head-protocol
-   #:head-headers #:head-header #:head-host #:set-host #:head-framing #:head-keep-alive-p
+   #:head-headers #:head-header #:head-host #:head-framing #:head-keep-alive-p
    #:head-keep-alive-requested-p #:head-upgrade
    #:head-expect-100-continue-p
    #:options-of-server-p #:uri-path #:host-and-port #:default-port #:field-spelling
@@ -32,9 +32,9 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-header-due
    #:proxy-header-source #:proxy-header-destination
    ;; request bodies
-   #:body-decoder #:make-body-decoder #:decode-body #:body-done-p #:body-octets-due
+   #:make-body-decoder #:decode-body #:body-done-p #:body-octets-due
    ;; multipart bodies
-   #:multipart-parser #:make-multipart-parser #:parse-multipart #:multipart-closed-p
+   #:make-multipart-parser #:parse-multipart #:multipart-closed-p
    #:multipart-done-p #:boundary-p #:malformed-multipart #:+part-head-octets+ #:+boundary-octets+
    #:part-facts
    ;; media types
@@ -56,8 +56,6 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:reason-phrase #:media-type-of-file #:body-allowed-p #:imf-fixdate #:rendered-second
    ;; lists and words in header fields
    #:list-elements #:token-p
-   ;; numbers
-   #:decimal-number #:+most-integer-digits+
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text
    #:utf-8-text #:utf-8-end #:utf-8-code #:utf-8-size-by-first #:percent-decoded

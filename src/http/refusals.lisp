@@ -171,10 +171,6 @@ are a new object.  All sizes are in octets."
   ;; these LIMITS; NIL for no bound. The server refuses a slower client with 408 (RFC 9110, section
   ;; 15.5.9).
   (content-rate 1024 :type (or null (and index (integer 1))) :read-only t)
-  ;; The maximum number of seconds that content received before the handler runs may take, in these
-  ;; LIMITS; NIL for no bound. The server refuses a slower client with 408 (RFC 9110, section
-  ;; 15.5.9).
-  (content-seconds nil :type (or null (real 0)) :read-only t)
   ;; The minimum average rate, in octets per second, at which a client has to receive a reply while
   ;; the server waits for it, in these LIMITS; NIL for no bound.
   (reply-rate 1024 :type (or null (and index (integer 1))) :read-only t)

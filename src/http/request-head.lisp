@@ -42,14 +42,6 @@
            (assoc name (head-headers head) :test #'eq)
            (assoc name (head-headers head) :test #'string-equal))))
 
-(defun set-host (head host)
-  "Makes HOST, a text, the host that HEAD is for, and the value of its field Host."
-  (let ((entry (assoc :host (head-headers head) :test #'eq)))
-    (if entry
-        (setf (cdr entry) host)
-        (setf (head-headers head) (append (head-headers head) (list (cons :host host)))))
-    (setf (head-host head) host)))
-
 ;;; Lists in field values
 
 (defmacro do-elements ((text start end) &body body)

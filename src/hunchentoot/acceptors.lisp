@@ -127,13 +127,10 @@ the status in parentheses, and closes the connection:
                                NIL for no limit (413)
   :MAX-FILE-COUNT              the number of files in a form; default 100, NIL for no limit (413)
 
-Reception of content, which comes before the request is served; see CONTENT-RECEIVED-EARLY-P:
+Reception of content, which comes before the request is served:
 
   :MIN-CONTENT-RATE   how many octets a second a client has to send on average; default 1024, NIL
-                      for no limit (408).  Where a thread waits for content, only its waiting time
-                      counts.  Does not hold on other platforms than SBCL under Linux
-  :CONTENT-TIMEOUT    how many seconds all content may take where no thread waits for it; default
-                      NIL, for no limit (408)
+                      for no limit (408).  Does not hold on other platforms than SBCL under Linux
 
 Time, in seconds, a real, NIL for no limit, or :READ-TIMEOUT, the default, for as long as
 Hunchentoot's :READ-TIMEOUT says.  Without parking, no single wait is longer than that:
@@ -205,7 +202,7 @@ RECYCLING-TASKMASTER."))
   (with-slots (limits) acceptor
     (setf limits (with-parameter-errors (changed-limits limits initargs))))
   (when trusted-p
-    (setf (acceptor-trusted-proxies acceptor) (networks-named trusted-proxies))))
+    (setf (acceptor-trusted-proxies acceptor) (mapcar #'network-named trusted-proxies))))
 
 (defmethod initialize-instance :around
     ((acceptor parallel-acceptor) &rest initargs &key taskmaster)

@@ -59,7 +59,7 @@ handshake, or any stream that a program puts around it."))
 
 (defgeneric trusted-proxies (application)
   (:documentation "The proxies that are believed when they tell APPLICATION of their clients: a
-list as NETWORKS-NAMED returns it; () for none."))
+list of what NETWORK-NAMED returns; () for none."))
 
 (defgeneric proxy-protocol-p (application)
   (:documentation "True when each connection of APPLICATION begins with a header of the PROXY

@@ -73,7 +73,6 @@ the text after the name, as for FORMAT."
     (:max-field-count content limits-field-count)
     (:max-file-count content limits-file-count)
     (:min-content-rate most limits-content-rate)
-    (:content-timeout seconds limits-content-seconds)
     (:min-reply-rate most limits-reply-rate)
     (:reply-timeout seconds limits-reply-seconds)
     (:handler-timeout seconds limits-handler-seconds)

@@ -110,7 +110,9 @@ WAIT-P, or it has waited for a thread for longer than :QUEUE-TIMEOUT: then it is
                                                  (connection-descriptor connection))))))
                             :program)
                            ((and (handshake-context application) (http-base http))
-                            (begin-handshake application http))
+                            (begin-tls (http-base http) (handshake-context application))
+                            (setf (http-phase http) :handshake)
+                            :next)
                            (t
                             (establish application connection http))))
           (cond ((eq :next head))

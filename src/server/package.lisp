@@ -34,7 +34,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:serve-and-exit #:begin-serving #:end-serving #:renew-files
    ;; their arguments, and where they listen
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-arguments
-   #:arguments-of #:check-accept-count #:check-proxy-protocol #:networks-named #:changed-limits
+   #:arguments-of #:check-accept-count #:check-proxy-protocol #:network-named #:changed-limits
    #:*limit-arguments* #:*tls-arguments* #:context-of-settings #:open-listener
    #:make-engine-on
    ;; a connection's life, and its links

@@ -29,7 +29,6 @@
 ((:acceptor :later) :max-field-count (-1) "below 2^60")
 ((:acceptor :later) :max-file-count (-1) "below 2^60")
 ((:acceptor :later :run) :min-content-rate (0) "above 0")
-((:acceptor :later :run) :content-timeout (-1 144115188075855872) "a number of seconds")
 ((:acceptor :later :run) :min-reply-rate (0) "above 0")
 ((:acceptor :later :run) :reply-timeout (-1) "a number of seconds")
 ((:acceptor :later :run) :handler-timeout ("1") "a number of seconds")

@@ -61,8 +61,7 @@ be the machine's fault."
 (define-front-test (clients-that-stall-are-given-up-and-noticed-by-nobody
                     :modes (:plain :tls) :needs :parking)
   (with-front (request :worker-num 1 :max-thread-count 4
-                       :read-timeout *crowd-seconds* :write-timeout *crowd-seconds*
-                       :content-timeout *crowd-seconds*)
+                       :read-timeout *crowd-seconds* :write-timeout *crowd-seconds*)
       (reply 200 '() *large-answer*)
     (let ((crowd '()) (kinds (list (if (eq :tls *mode*) :handshake :silent)
                                    :idle :half-head :slow-content :reads-nothing)))

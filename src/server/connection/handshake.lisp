@@ -40,12 +40,6 @@ any other error is logged as that, too."
           (http-phase http) :requests)
     :next))
 
-(defun begin-handshake (application http)
-  "Begins the handshake over HTTP with the TLS context of APPLICATION."
-  (begin-tls (http-base http) (handshake-context application))
-  (setf (http-phase http) :handshake)
-  :next)
-
 (defun continue-handshake (application connection http)
   "Takes the handshake of CONNECTION over HTTP as far as it gets.  Returns :NEXT when it is done,
 :NONE to wait, or :END to close."

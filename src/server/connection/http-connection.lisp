@@ -90,10 +90,6 @@ address or a network; :UNIX; NIL if it names none."
   (cond ((eq :unix designator) :unix)
         ((stringp designator) (parse-network designator))))
 
-(defun networks-named (designators)
-  "The list of the networks that DESIGNATORS name, as NETWORK-NAMED tells."
-  (mapcar #'network-named designators))
-
 (defun address-in-p (networks address)
   "True when ADDRESS, an IP-ADDRESS, is in one of NETWORKS, a list."
   (loop for network in networks
@@ -120,8 +116,9 @@ the client has asked for."
                                        (address-in-p (http-trusted http) address)))))
     (setf (http-origin http) origin)
     (when (and origin (origin-host origin))
-      (setf (origin-asked-host origin) (head-host head))
-      (set-host head (origin-host origin)))))
+      (setf (origin-asked-host origin) (shiftf (head-host head) (origin-host origin))
+            (head-headers head) (acons :host (origin-host origin)
+                                       (remove :host (head-headers head) :key #'car))))))
 
 ;;; Headers of the PROXY protocol
 ;;;

@@ -14,8 +14,7 @@
 
 (defstruct (worker-buffers (:include opaque) (:constructor make-worker-buffers ()))
   "The buffers of a worker."
-  (first nil)                           ; buffers that no connection uses, or NIL
-  (second nil)
+  (free nil)                            ; a buffer that no connection uses, or NIL
   (reply (make-output) :read-only t)    ; replies are composed here
   (line (make-output) :read-only t))    ; lines of a journal are composed here
 
@@ -56,8 +55,7 @@ thread and returns it in another: wherever they flow, about as many exist as are
 (defun take-buffer ()
   "A buffer for the input or the output of a connection."
   (let ((own *worker-buffers*))
-    (or (and own (or (shiftf (worker-buffers-first own) nil)
-                     (shiftf (worker-buffers-second own) nil)))
+    (or (and own (shiftf (worker-buffers-free own) nil))
         (take-from-free-list *buffers*)
         (make-octets +buffer-size+))))
 
@@ -65,10 +63,8 @@ thread and returns it in another: wherever they flow, about as many exist as are
   "Keeps BUFFER, to which nothing refers any more, for the next connection that takes one."
   (let ((own *worker-buffers*))
     (cond ((/= (length (the octets buffer)) +buffer-size+)) ; it grew, for a long head for example
-          ((and own (null (worker-buffers-first own)))
-           (setf (worker-buffers-first own) buffer))
-          ((and own (null (worker-buffers-second own)))
-           (setf (worker-buffers-second own) buffer))
+          ((and own (null (worker-buffers-free own)))
+           (setf (worker-buffers-free own) buffer))
           (t
            (put-on-free-list *buffers* buffer)))))
 
@@ -96,7 +92,6 @@ was written before those.  DRAINED-P is true only if the poller will report the 
   (input nil :type (or null octets))
   (start 0 :type index)
   (end 0 :type index)
-  (limit nil :type (or null fixnum))    ; by when content has to come, in MILLISECONDS
   ;; A program uses it for another protocol, and its waits have no share.
   (talked-on-p nil)
   (drained-p nil)
@@ -104,10 +99,6 @@ was written before those.  DRAINED-P is true only if the poller will report the 
   (queue nil :type send-queue)
   (output nil :type (or null octets))
   (fill 0 :type index))
-
-(defmethod print-object ((io io) stream)
-  (print-unreadable-object (io stream :type t :identity t)
-    (princ (io-descriptor io) stream)))
 
 (define-condition stream-timeout (client-left stream-error)
   ()
@@ -267,9 +258,10 @@ DESCRIPTOR-BROKEN."
         (setf (io-end io) (+ end (the fixnum count))))
       outcome)))
 
-(defun await-input-of (io &optional (wanted 1))
-  "Waits until IO has input; returns NIL at its end.  Sends unsent output first: the peer may be
-waiting for it.  Reads at most WANTED octets where another reader may go on."
+(defun await-input-of (io &optional (wanted 1) until)
+  "Waits until IO has input, and no longer than UNTIL, in MILLISECONDS or NIL; returns NIL at its
+end.  Sends unsent output first: the peer may be waiting for it.  Reads at most WANTED octets where
+another reader may go on."
   (loop
     (when (and (io-source io) (= (io-start io) (io-end io)))
       (send-output io))
@@ -278,7 +270,7 @@ waiting for it.  Reads at most WANTED octets where another reader may go on."
       (:end (return nil))
       (:none
        (send-output io)
-       (await-peer io :input)))))
+       (await-peer io :input until)))))
 
 (defun copy-input (io sequence start end)
   "Copies buffered octets of IO to SEQUENCE from START, up to END.  Returns how many."
@@ -349,15 +341,10 @@ be in use, or when the heap has no room for MORE."
             (io-start io) 0
             (io-end io) size)
       (return-buffer input)))
-  (let ((size (+ more (input-memory io))))
-    (cond ((<= size (io-reserved io))
-           (release-input io size)
-           t)
-          (t
-           (and (change-reservation (io-reserved io) size :share share)
-                ;; The replaced vector is garbage.  Once it has waited, it survives several minor
-                ;; collections.
-                (or (zerop more) (make-room-in-heap more)))))))
+  (and (change-reservation (io-reserved io) (+ more (input-memory io)) :share share)
+       ;; The replaced vector is garbage.  Once it has waited, it survives several minor
+       ;; collections.
+       (or (zerop more) (make-room-in-heap more))))
 
 (defun release-input (io &optional (size 0))
   "Reduces the reservation for the input of IO to SIZE octets."
@@ -393,7 +380,7 @@ LIMIT milliseconds; a negative LIMIT means none."
         (lisp-stream-milliseconds (io-lent below))
         (io-milliseconds below))))
 
-(defun await-peer (io direction)
+(defun await-peer (io direction &optional until)
   "Waits until the descriptor of IO is ready in DIRECTION, :INPUT or :OUTPUT.  Signals
 STREAM-TIMEOUT when that takes too long, or when too many workers wait, and for this peer longest;
 that does not apply to a program that has taken the connection.  Each wait has the whole limit."
@@ -403,7 +390,7 @@ that does not apply to a program that has taken the connection.  Each wait has t
     (labels ((wait ()
                (cond ((eq :input direction)
                       (let ((limit (wait-limit io))
-                            (left (and (io-limit io) (max 0 (- (io-limit io) began)))))
+                            (left (and until (max 0 (- until began)))))
                         (await-input-within io (if (and left (not (<= 0 limit left))) left limit))))
                      ((null (send-queue-descriptor (io-queue io)))) ; the sender waits
                      (t

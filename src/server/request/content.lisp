@@ -199,9 +199,8 @@ where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-B
          (part-p nil)                   ; a line that was looked at has come in part
          (outcome :some))
     (flet ((await-more ()
-             (setf (io-limit io) (content-deadline content nil))
-             (prog1 (await-input-of io (if (shiftf part-p nil) :more (body-octets-due decoder)))
-               (setf (io-limit io) nil))))
+             (await-input-of io (if (shiftf part-p nil) :more (body-octets-due decoder))
+                             (content-deadline content nil))))
       (loop
         (when (body-done-p decoder)
           (return :all))
@@ -241,16 +240,12 @@ where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-B
 (defun content-deadline (content idle)
   "The time, in MILLISECONDS, from which CONTENT is late; NIL for never.  IDLE is for how many
 milliseconds no octets may come, or NIL."
-  (let* ((limits (content-limits content))
-         (began (content-began content))
-         (rate (limits-content-rate limits))
-         (seconds (limits-content-seconds limits))
-         (times (remove nil (list (and idle (+ (content-touched content) idle))
-                                  (and seconds (+ began (as-milliseconds seconds)))
-                                  (and rate
-                                       (+ began (* 1000 *content-grace*)
-                                          (floor (* 1000 (content-size content)) rate)))))))
-    (and times (reduce #'min times))))
+  (let* ((rate (limits-content-rate (content-limits content)))
+         (slow (and rate
+                    (+ (content-began content) (* 1000 *content-grace*)
+                       (floor (* 1000 (content-size content)) rate))))
+         (late (and idle (+ (content-touched content) idle))))
+    (if (and slow late) (min slow late) (or slow late))))
 
 ;;; Reading
 

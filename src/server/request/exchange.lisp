@@ -50,11 +50,6 @@
   (when (member (exchange-output exchange) '(:cut :switched))
     (setf (exchange-kept-p exchange) nil)))
 
-(defun reusable-p (exchange)
-  "True if the connection of EXCHANGE may be used for another request now."
-  (and (exchange-kept-p exchange)
-       (eq :done (exchange-output exchange))))
-
 (defun exchange-duration (exchange)
   "How many microseconds, an integer, have passed since the head of the request of EXCHANGE was
 read."

@@ -96,13 +96,14 @@ Connection and Keep-Alive, strings or NIL: none after a 101, whose headers the p
 (defun end-exchange (exchange)
   "Ends EXCHANGE, whose reply is over: counts it, and releases its content.  Returns the outcome for
 its connection, :PARK if that may be used again, else :CLOSE."
-  (when (eq :done (exchange-output exchange))
-    (setf (http-phase (exchange-http exchange))
-          ;; A client that has announced its last request sends nothing more.
-          (if (head-keep-alive-p (exchange-head exchange)) :requests :over)))
-  (abandon-content (exchange-http exchange)) ; until here, the release would give it back
-  (note-served exchange)
-  (if (reusable-p exchange) :park :close))
+  (let ((http (exchange-http exchange))
+        (done-p (eq :done (exchange-output exchange))))
+    ;; A client that has announced its last request sends nothing more.
+    (when (and done-p (not (head-keep-alive-p (exchange-head exchange))))
+      (setf (http-phase http) :over))
+    (abandon-content http)              ; until here, the release would give it back
+    (note-served exchange)
+    (if (and done-p (exchange-kept-p exchange)) :park :close)))
 
 ;;; Overload
 
