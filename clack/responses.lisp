@@ -20,16 +20,13 @@
   (:documentation "Signalled when an application returns something that is not a response."))
 
 (defun check-response (response)
-  "Signals UNFIT-RESPONSE unless RESPONSE is a list of a final status (RFC 9110, section 15), a list
-of headers and perhaps a body."
-  (unless (handler-case
-              ;; LIST-LENGTH is NIL for a circular list.
-              (and (<= 1 (or (list-length response) 0) 3)
-                   (typep (first response) '(or (eql 101) (integer 200 999)))
-                   (list-length (second response))
-                   (or (typep (third response) '(or pathname (vector octet)))
-                       (list-length (third response))))
-            (type-error () nil))
+  "Signals UNFIT-RESPONSE unless RESPONSE is a list of a final status (RFC 9110, section 15), and
+perhaps a list of headers and a body."
+  (unless (typep response '(cons (or (eql 101) (integer 200 999))
+                            (or null
+                                (cons list
+                                 (or null
+                                     (cons (or list pathname (vector octet)) null))))))
     (error 'unfit-response :response response)))
 
 ;;; Headers
