@@ -179,11 +179,6 @@ RECYCLING-TASKMASTER."))
 ;;; Arguments.  Hunchentoot takes any value, and fails when it uses a wrong one: at START, or at the
 ;;; first request.  Values that work there are allowed here.
 
-(defparameter *argument-types*
-  (list* '(:taskmaster recycling-taskmaster "an instance of RECYCLING-TASKMASTER")
-         (arguments-of :common :acceptor))
-  "The arguments of acceptors, for CHECK-ARGUMENTS, but for limits and TLS.")
-
 (defmethod shared-initialize :before
     ((acceptor parallel-acceptor) slot-names &rest initargs)
   "Checks the arguments before any slot changes, so that a mistake leaves ACCEPTOR as it was."
@@ -191,7 +186,10 @@ RECYCLING-TASKMASTER."))
   (flet ((value (name slot)
            (getf initargs name (and (slot-boundp acceptor slot) (slot-value acceptor slot)))))
     (with-parameter-errors
-      (check-arguments initargs *argument-types*)
+      (check-arguments initargs
+                       (list* '(:taskmaster recycling-taskmaster
+                                "an instance of RECYCLING-TASKMASTER")
+                              (arguments-of :common :acceptor)))
       (check-proxy-protocol (value :proxy-protocol 'proxy-protocol)
                             (value :trusted-proxies 'trusted-proxies)))))
 
@@ -283,32 +281,19 @@ and leaves it stopped."
   (when (hunchentoot:started-p acceptor)
     (hunchentoot:parameter-error "~A is already listening." acceptor))
   (prepare-process)
-  (with-parameter-errors                ; the class of ACCEPTOR may have changed
-    (check-arguments (list :taskmaster (acceptor-taskmaster acceptor)) *argument-types*))
   (with-slots (engine server-name reads-first-p) acceptor
-    (let ((format (access-log-format acceptor))
-          (log (hunchentoot:acceptor-access-log-destination acceptor)))
-      (unless (boundp 'hunchentoot:*session-secret*)
-        (make-secret))                  ; Hunchentoot would do it later, and warn
-      (when (and (symbolp format)
-                 (not (keywordp format))
-                 (or (not (fboundp format))
-                     (macro-function format) (special-operator-p format)))
-        (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))
-      (setf engine nil
-            server-name (acceptor-server-name acceptor)
-            reads-first-p (program-comes-first-p acceptor))
-      (unless-returned (call-next-method)
-        (when engine                    ; it may have started before the failure
-          (stop-engine engine :timeout 0))
-        (stop-listening acceptor (acceptor-listener acceptor))
-        (settle-acceptor-logs acceptor))
-      (settle-acceptor-logs acceptor)
-      (unless (or (typep log '(or null stream))
-                  (uiop:directory-exists-p (uiop:pathname-directory-pathname log)))
-        (tell (acceptor-taskmaster acceptor) :error
-              "The folder of the access log, ~A, does not exist." log))
-      acceptor)))
+    (unless (boundp 'hunchentoot:*session-secret*)
+      (make-secret))                    ; Hunchentoot would do it later, and warn
+    (setf engine nil
+          server-name (acceptor-server-name acceptor)
+          reads-first-p (program-comes-first-p acceptor))
+    (unless-returned (call-next-method)
+      (when engine                      ; it may have started before the failure
+        (stop-engine engine :timeout 0))
+      (stop-listening acceptor (acceptor-listener acceptor))
+      (settle-acceptor-logs acceptor))
+    (settle-acceptor-logs acceptor)
+    acceptor))
 
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor)
                              &key soft (timeout (if soft nil 1)) (delay 0))

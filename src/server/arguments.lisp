@@ -99,7 +99,7 @@ the text after the name, as for FORMAT."
     ((:listen-backlog backlog)
      (:listen-path (or null pathname (and string (not (string 0)))) "a string or a pathname")
      (:listen-fd inherited)
-     ;; The function may be defined after the acceptor was made; START checks it.
+     ;; The function may be defined after the acceptor was made.
      (:access-log-format (or (member :combined :json) function
                              (and symbol (not (or null keyword))))
       ":COMBINED, :JSON or a function of one argument")
