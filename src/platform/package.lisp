@@ -12,7 +12,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:process-exits-p #:process-exits #:call-at-exit #:call-on-signal #:exit-process
    ;; listeners
    #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener #:admit-held
-   #:stop-arrivals #:close-listener #:accept-failed #:accept-failure-kind #:accept-error-kind
+   #:stop-arrivals #:close-listener #:accept-failed #:accept-error-kind
    ;; listeners that usocket cannot make
    #:listen-failed #:access-denied-p #:inherited-designator
    #:inherited-descriptor #:open-path-listener #:open-inherited-listener
@@ -24,7 +24,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:peer-name #:peer-gone #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket
    #:close-gently #:read-stream-octets #:write-stream-octets #:receive-before-stream
    ;; readiness: non-blocking descriptors, and pollers
-   #:readiness-supported-p #:descriptor #:token #:would-block-p #:+would-block+ #:error-text
+   #:readiness-supported-p #:descriptor #:token #:would-block-p #:error-text
    #:+ebadf+ #:+eio+ #:socket-descriptor #:descriptor-socket #:descriptor-peer-name
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets
    #:accept-descriptor #:close-descriptor #:shut-descriptor

@@ -5,9 +5,7 @@
 ;;; Conditions
 
 (define-condition accept-failed (recycling-error)
-  ((kind :initarg :kind :reader accept-failure-kind
-         :documentation "What has failed, a keyword; see ACCEPT-ERROR-KIND.")
-   (cause :initarg :cause :reader accept-failure-cause))
+  ((cause :initarg :cause :reader accept-failure-cause))
   (:report (lambda (condition stream)
              (format stream "No connection could be accepted: ~A"
                      (accept-failure-cause condition))))

@@ -53,9 +53,8 @@ connection is lost on its way to the caller.  Signals ACCEPT-FAILED."
                     (ignore-errors (setf (usocket:socket-option socket :tcp-nodelay) t))
                     socket))
     (error (condition)
-      (let ((kind (accept-error-kind (error-number condition))))
-        (unless (member kind '(:none :gone))
-          (error 'accept-failed :kind kind :cause condition))))))
+      (unless (member (accept-error-kind (error-number condition)) '(:none :gone))
+        (error 'accept-failed :cause condition)))))
 
 (defun wake-listener (listener waiting-count)
   "Ends every ACCEPT-CONNECTION on LISTENER, in WAITING-COUNT threads, with ACCEPT-FAILED or NIL.
@@ -133,7 +132,6 @@ peer has left."
 (deftype token () 'integer)
 
 (defconstant +most-dropped+ 1)
-(defconstant +would-block+ -11)
 
 (define-none readiness-supported-p would-block-p private-folder open-temporary-file prepare-process
              take-variable take-number quiet-milliseconds defer-accepts admit-held

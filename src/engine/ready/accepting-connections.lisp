@@ -45,8 +45,7 @@ connections, which the poller will not report."
           (:none (forget-trouble engine :accept))
           (t (when (engine-accepting-p engine)
                (note-trouble engine :accept
-                             (make-condition 'accept-failed
-                                             :kind kind :cause (error-text (- descriptor)))))
+                             (make-condition 'accept-failed :cause (error-text (- descriptor)))))
              (when (and (eq :exhausted kind) (evict-for-descriptor engine))
                (rearm-listener engine)))) ; behind the ends that are left to workers
         (return-from take-connection nil)))

@@ -46,9 +46,8 @@ when another thread wants to interrupt or destroy the current one.  Signals ACCE
     (flet ((accept ()
              (let ((result (accept-descriptor descriptor)))
                (cond ((minusp result)
-                      (let ((kind (accept-error-kind (- result))))
-                        (unless (member kind '(:none :gone))
-                          (error 'accept-failed :kind kind :cause (error-text (- result))))))
+                      (unless (member (accept-error-kind (- result)) '(:none :gone))
+                        (error 'accept-failed :cause (error-text (- result)))))
                      (t
                       (set-no-delay result)
                       result)))))
