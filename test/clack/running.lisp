@@ -55,14 +55,6 @@
           (is (null (probe-file path)))))
       (skip "On this Lisp there are no such listeners.")))
 
-(define-server-test a-path-that-names-no-file-is-refused
-  (if (platform:readiness-supported-p)
-      (dolist (path (list "" (format nil "~Aab~Cc" (uiop:temporary-directory) (code-char 0))))
-        (is (typep (nth-value 1 (ignore-errors (handler:run 'hello :listen path
-                                                            :on-start #'handler:stop)))
-                   'handler:listen-failed)))
-      (skip "On this Lisp there are no such listeners.")))
-
 (define-server-test the-example-answers
   (load (merge-pathnames "examples/clack.lisp" (source-root)))
   (with-clack (environment (uiop:symbol-call '#:recycling-clack-demo '#:app environment))

@@ -303,23 +303,6 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
       (eventually ("the application to have written") (recorded written))
       (is (equal '(:dropped) (recorded written))))))
 
-(define-server-test (too-long-a-close-frame-ends-the-connection :needs :noticed-leaving)
-  ;; RFC 6455, section 5.5: a control frame has 125 octets at most.
-  (let ((frames (make-recorder)))
-    (with-speaker (io frame (if (text-told-p frame)
-                                (write-to-clack-socket io (make-frame 8 (test-octets 256) :mask nil)
-                                                       nil)
-                                (record frames frame)))
-      (dolist (octets (list (make-frame 8 (close-payload 1000 (make-string 124)))
-                            (frame :text "Write one.")))
-        (with-talk (talk)
-          (tell talk octets)
-          (receive-rest (talk-connection talk)))
-        (eventually ("the connection to end") (zerop (figure :open))))
-      (is (equalp '(:close 1002) (subseq (frame-told (first (recorded frames))) 0 2)))
-      (is (zerop (figure :failed)))
-      (is (equal "" (clack-log))))))
-
 ;;; Clack's package
 
 (define-server-test the-methods-of-clack-come-when-its-package-does

@@ -131,24 +131,6 @@ NEXT."
 
 ;;; Octets that are no request yet
 
-(define-front-test (octets-that-are-no-request-yet-hold-no-worker :modes (:plain) :needs :parking)
-  (with-front (request) (reply 200 '() "text")
-    (loop for (octets rest) in '((#(13) (#(10) "GET /word HTTP/1.0" :crlf :crlf))
-                                 ((:crlf) ("GET /word HTTP/1.0" :crlf :crlf))
-                                 (("GET /wor") ("d HTTP/1.0" :crlf :crlf)))
-          do (with-connections (connections 10)
-               (loop for connection in connections
-                     for kept = nil then (not kept)
-                     do (when kept
-                          (is (equal "word" (exchange-text connection "/word"))))
-                        (send connection octets))
-               (eventually ("the connections to be parked, and no worker to turn in circles")
-                 (and (= 10 (figure :parked)) (zerop (figure :busy)) (zerop (figure :failed))))
-               (is (equal "word" (ask-text "/word")))
-               (dolist (connection connections)
-                 (send connection rest)
-                 (is (equal "word" (response-text (read-response connection)))))))))
-
 (define-front-test (empty-lines-do-not-prolong-an-idle-connection :needs :our-http)
   (with-front (request :read-timeout 1 :write-timeout 1) (reply 200 '() "text")
     (with-connection (connection)

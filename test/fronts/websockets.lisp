@@ -67,58 +67,6 @@ recorder of the codes of the ends."
     (await-codes ends 1000 1006)
     (is (equal "" (front-log)))))
 
-(defun message-at-random (state)
-  "A random text or vector of octets, of very different lengths."
-  (let ((size (random (expt 10 (random 5 state)) state)))
-    (if (zerop (random 2 state))
-        (map-into (make-string size) (lambda () (code-char (+ 32 (random 900 state)))))
-        (map-into (make-array size :element-type '(unsigned-byte 8))
-                  (lambda () (random 256 state))))))
-
-(defun frames-at-random (message state)
-  "The octets of frames that carry MESSAGE, with pongs between them."
-  (let* ((octets (if (stringp message) (text-octets message) message))
-         (cuts (sort (loop repeat (random 4 state) collect (random (1+ (length octets)) state))
-                     #'<)))
-    (loop for start = 0 then end
-          for (end . more) on (append cuts (list (length octets)))
-          for opcode = (if (stringp message) 1 2) then 0
-          collect (make-frame opcode (subseq octets start end)
-                              :fin (null more)
-                              :mask (loop repeat 4 collect (random 256 state)))
-          when more
-            collect (make-frame 10 (octets "unasked")))))
-
-(defun talk-at-random (seed)
-  "Has a client send random messages in random pieces; true when all are echoed in order."
-  (let* ((state (seeded-state seed))
-         (messages (loop repeat 40 collect (message-at-random state)))
-         (octets (octets (loop for message in messages collect (frames-at-random message state)))))
-    (with-talk (talk)
-      (let ((sender (in-background ("sending")
-                      (loop with start = 0
-                            while (< start (length octets))
-                            do (let ((end (min (length octets) (+ start 1 (random 20000 state)))))
-                                 (send (talk-connection talk) (subseq octets start end))
-                                 (setf start end)))
-                      (say-close talk))))
-        (prog1 (and (loop for message in messages
-                          always (equalp message (second (hear talk))))
-                    (eql 1000 (hear-close talk))
-                    (equal '(:end) (hear talk)))
-          (task-result sender))))))
-
-(define-front-test (messages-at-random-are-echoed-in-order :needs :full-duplex-client)
-  (let ((seed (fresh-seed)) (count (rounds 5)))
-    (format t "~&Random messages: seed ~D~%" seed)
-    (with-echoes (ends)
-      (let ((clients (loop for number below count
-                           collect (let ((number number))
-                                     (in-background ("a client")
-                                       (talk-at-random (+ seed number)))))))
-        (is (every (lambda (client) (task-result client 60)) clients) "Seed ~D" seed))
-      (apply #'await-codes ends (make-list count :initial-element 1000)))))
-
 (defun burst (count &optional (prefix "text"))
   "COUNT texts that differ."
   (loop for number below count collect (format nil "~A ~D" prefix number)))

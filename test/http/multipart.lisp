@@ -77,21 +77,6 @@ octets that have arrived, which the parser must not read yet."
     (is (equal events (multipart-events octets (list (length octets)))))
     (is (equal events (multipart-events octets (all-ends (length octets)))))))
 
-(test octets-after-the-last-delimiter-are-left
-  (let* ((octets (octets "--b--" :crlf "stray"))
-         (parser (http:make-multipart-parser "b")))
-    (is (equal '(nil nil nil 7)
-               (multiple-value-list (http:parse-multipart parser octets 0 (length octets)))))
-    (is (http:multipart-done-p parser))))
-
-(test boundaries-may-have-any-characters-of-a-header
-  (dolist (boundary '("----WebKitFormBoundary'()+_,-./:=?" "a b" "--" "-" "é"))
-    (let* ((line (octets "--" (encode boundary :latin-1)))
-           (octets (octets line :crlf :crlf "x" :crlf "-" :crlf line "--" :crlf)))
-      (is (equal `((:content ,(format nil "x~A-" (octet-text *crlf*))) (:end) (:done))
-                 (rest (multipart-events octets (all-ends (length octets)) boundary)))
-          "~S" boundary))))
-
 (test boundaries-are-checked
   (is (http:boundary-p (make-string http:+boundary-octets+ :initial-element #\-)))
   (dolist (boundary (list (make-string (1+ http:+boundary-octets+) :initial-element #\-)

@@ -253,19 +253,6 @@
            (octets (encoded-alone string :latin-1 (http:encoded-length string :latin-1))))
       (is (equalp (map 'base:octets #'char-code string) octets)))))
 
-(test a-string-that-has-changed-since-it-was-measured-is-not-encoded
-  (let ((output (http:make-output)))
-    (loop for (codes . sizes) in '(((65 65 65 65 65) 4 6 0)
-                                   ((233 65 65 65 65 65) 5 6 8)
-                                   ((65 65 65 65 65 8364) 6 7 9 100)
-                                   ((#x20AC) 1 2 4))
-          do (dolist (size sizes)
-               (signals error
-                 (http:encode-string output (sample-string codes) :utf-8 size))))
-    (signals error (http:encode-string output (sample-string '(65 65)) :latin-1 1))
-    (signals error (http:encode-string output (sample-string '(65 256)) :latin-1 2))
-    (is (zerop (http:output-fill output)))))
-
 (test a-string-that-has-grown-since-it-was-measured-is-not-put-beyond-its-room
   (loop for (codes . room) in '(((65 65 65 65 65) . 4) ((65 65 65 65) . 3) ((65 233) . 2)
                                 ((#x20AC) . 2) ((65) . 0))

@@ -94,15 +94,6 @@ of events."
       (recycling:publish channel "anybody?")
       (zerop (recycling:channel-size channel)))))
 
-(define-server-test (a-client-that-speaks-the-old-protocol-subscribes-too :needs :our-engine)
-  (serving-events (streams channel) ()
-    (with-connection (connection)
-      (is-true (subscribed-p connection channel 1 :version "HTTP/1.0"))
-      (is (= 1 (recycling:publish channel "Grüße")))
-      (recycling:close-outgoing (await-answer streams))
-      (is (equal '(("" "Grüße" "")) (parsed-events (receive-rest connection))))
-      (eventually ("it to have left") (zerop (recycling:channel-size channel))))))
-
 (define-server-test (slow-subscribers-are-dropped :needs :parking)
   (let ((told (make-recorder)) (channel (recycling:make-channel)))
     (serving (:write-timeout 600)       ; which would end it, too
@@ -139,20 +130,6 @@ of events."
                              never (equal event "missed")))))
         (eventually ("room") (= 1 (recycling:publish channel "seen again")))
         (is-true (task-result reading))))))
-
-(define-server-test (no-event-is-longer-than-what-was-announced :needs :our-engine)
-  (let ((channel (recycling:make-channel)))
-    (serving () (("/" (setf (hunchentoot:content-length*) 12)
-                      (recycling:defer-reply (reply)
-                        (recycling:subscribe channel (recycling:start-event-stream reply))))
-                 ("/word" "word"))
-      (with-connection (connection)
-        (is-true (subscribed-p connection channel 1))
-        (is (= 1 (recycling:publish channel "1234")))
-        (is (zerop (recycling:publish channel "5")))
-        (is (string= "data: 1234"
-                     (string-right-trim '(#\Newline) (decode (read-octets connection 12)))))
-        (is (not (readable-p connection 1/20)))))))
 
 (define-server-test (a-client-that-is-silent-for-long-gets-comments :needs :our-engine)
   (with-globals ((recycling:*heartbeat-seconds* 1/20))

@@ -27,19 +27,6 @@
   (serving () ()
     (is-true (uiop:symbol-call '#:sb-mop '#:class-finalized-p (find-class 'never-made)))))
 
-(define-server-test (an-acceptor-can-be-started-anew-where-an-error-of-its-start-is-debugged
-                     :needs :our-engine)
-  (serving () (("/" "body"))
-    (block debugged
-      (handler-bind ((error (lambda (condition)
-                              (declare (ignore condition))
-                              (hunchentoot:stop *server*)
-                              (start-elsewhere *server*)
-                              (return-from debugged))))
-        (hunchentoot:start *server*)))
-    (is (hunchentoot:started-p *server*))
-    (is (string= "body" (ask-text "/")))))
-
 (define-server-test (starting-twice-is-refused-and-harmless :needs :our-engine)
   (serving () (("/yo" "Hey!"))
     (let ((condition (nth-value 1 (ignore-errors (hunchentoot:start *server*)))))

@@ -136,21 +136,6 @@
 
 ;;; Classes of programs
 
-(define-server-test slots-of-a-program-begin-as-its-class-says-now
-  (with-request-class (marked-request (mark :initform (list 1 2) :reader mark-of)
-                                      (hunchentoot::aux-data :initform '((:mark . "own"))))
-    (serving (:request-class 'marked-request)
-        (("/" (shown (funcall 'mark-of hunchentoot:*request*)
-                     (hunchentoot:aux-request-value :mark))))
-      (loop repeat 2 do (is (string= (shown '(1 2) "own") (ask-text "/"))))
-      (let ((method (eval '(defmethod initialize-instance :after ((request marked-request) &key)
-                            (setf (slot-value request 'mark) "method")))))
-        (is (string= (shown "method" "own") (ask-text "/")))
-        (remove-method #'initialize-instance method))
-      (eval '(defclass marked-request (hunchentoot:request)
-              ((other :initform nil) (mark :initform "after" :reader mark-of))))
-      (is (string= (shown "after" nil) (ask-text "/"))))))
-
 (defclass named-server () ())
 
 (defmethod hunchentoot::acceptor-server-name ((acceptor named-server))

@@ -196,23 +196,6 @@ DELIVERIES, until OVER-P returns true.  Returns how many."
       (await-figure (first brokers) :delivered 21)
       (is (zerop (broker-figure (first brokers) :lost))))))
 
-(define-server-test (what-a-broker-cannot-publish-before-it-is-closed-is-reported-as-lost
-                     :needs :parking)
-  (with-database (database)
-    (with-losses (losses on-loss)
-      (let ((broker (recycling:open-broker (database-broker database :on-loss #'on-loss))))
-        (is-true (publish-numbers broker 0 100))
-        (is-true (recycling:close-broker broker :timeout *patience*))
-        (is (= 100 (broker-figure broker :published)))
-        (is (null (publish-numbers broker 100 101)))
-        (is (equal '((:closed 1)) (losses)))
-        (recycling:open-broker broker)  ; once more
-        (stop-database database)
-        (is-true (publish-numbers broker 0 7))
-        (recycling:close-broker broker :timeout 1/10)
-        (is-true (recycling:close-broker broker :timeout *patience*))
-        (is (equal '((:closed 1) (:closed 7)) (losses)))))))
-
 (define-server-test (an-error-of-the-program-ends-no-broker :needs :parking)
   (with-database (database)
     (let* ((called (make-recorder))
