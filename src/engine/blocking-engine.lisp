@@ -224,23 +224,13 @@ then.  NIL when it is to end, since it idles for too long, or others wait, or th
       (when connection
         (funcall function connection
                  (if (eq (worker-state worker) :keep-alive) :idle :active)))))
-  (dolist (connection (with-engine (engine) (copy-list (engine-queue engine))))
+  (dolist (connection (engine-queue engine))
     (funcall function connection :queued)))
 
 ;;; The sentinel.  Under the lock no socket can be closed, nor its descriptor reused: a worker that
 ;;; learns of the end releases its connection itself.
 
 (defmethod look ((engine blocking-engine))
-  (housekeep engine)
-  (clear-stack)
-  (flet ((period ()
-           (let ((alarm (- (timers-alarm (engine-timers engine)) (microseconds))))
-             (if (plusp alarm) (min *tick* (/ alarm 1000000)) *tick*)))
-         (needed-p ()
-           (worker-missing-p engine)))
-    (rest-until-woken engine #'period #'needed-p)))
-
-(defun housekeep (engine)
   "Ends the connections of ENGINE that are overdue, and does what else is due at a tick."
   (let ((now (milliseconds))
         (late '()))                     ; those whose handlers have run for too long
@@ -261,10 +251,18 @@ then.  NIL when it is to end, since it idles for too long, or others wait, or th
                   ((not (awaits-p connection :deferred))
                    (incf (getf (engine-expired-by engine) (connection-deadline-kind connection) 0))
                    (setf (connection-deadline connection) nil)
-                   (shut-down (connection-handle connection) (direction-to-end connection))))))))
+                   ;; Where the beginning of a request is owed, an answer may be on its way.
+                   (shut-down (connection-handle connection)
+                              (if (awaits-p connection :first-byte :head :idle) :input :io))))))))
     (dolist (connection late)
       (time-out-handler (engine-service engine) connection)))
-  (maintain-pool engine))
+  (maintain-pool engine)
+  (clear-stack)
+  (rest-until-woken engine
+                    (lambda ()
+                      (let ((alarm (- (timers-alarm (engine-timers engine)) (microseconds))))
+                        (if (plusp alarm) (min *tick* (/ alarm 1000000)) *tick*)))
+                    (lambda () (worker-missing-p engine))))
 
 (defmethod end-input ((engine blocking-engine))
   (with-engine (engine)

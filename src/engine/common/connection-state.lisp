@@ -114,11 +114,6 @@ NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."
   (declare (dynamic-extent kinds))
   (and (member (connection-deadline-kind connection) kinds) t))
 
-(defun direction-to-end (connection)
-  "The direction in which CONNECTION is shut down when its last deadline has passed: only :INPUT
-where its peer owes the beginning of a request, since an answer may still be on its way."
-  (if (awaits-p connection :first-byte :head :idle) :input :io))
-
 (defun overdue-p (connection now)
   (let ((deadline (connection-deadline connection)))
     (and deadline (< deadline now))))
@@ -169,22 +164,19 @@ where its peer owes the beginning of a request, since an answer may still be on 
   "The ownership that follows OWNERSHIP after EVENT, a keyword."
   (declare (type ownership ownership))
   (let ((owned-p (logtest +owned+ ownership)))
-    (ecase event
-      (:park
-       (if (logtest +arrived+ ownership)
-           (logandc2 ownership +arrived+)
-           (logandc2 ownership +owned+)))
-      (:end
-       (if owned-p
-           (logior +closed+ (logandc2 ownership (logior +owned+ +arrived+)))
-           ownership))
-      ((:ready :ready-over :claim)
-       (cond ((logtest +closed+ ownership) ownership)
-             ((not owned-p)
-              (logior +owned+ ownership (if (eq event :ready-over) +read-closed+ 0)))
-             ((eq event :claim) ownership)
-             (t
-              (logior +arrived+ ownership (if (eq event :ready-over) +read-closed+ 0))))))))
+    (cond ((eq event :park)
+           (logandc2 ownership (if (logtest +arrived+ ownership) +arrived+ +owned+)))
+          ((eq event :end)
+           (if owned-p
+               (logior +closed+ (logandc2 ownership (logior +owned+ +arrived+)))
+               ownership))
+          ((or (logtest +closed+ ownership)
+               (and owned-p (eq event :claim)))
+           ownership)
+          (t
+           (logior ownership
+                   (if owned-p +arrived+ +owned+)
+                   (if (eq event :ready-over) +read-closed+ 0))))))
 
 (defmacro change-ownership (connection event)
   "Changes the ownership of CONNECTION atomically as EVENT, a keyword, demands.  Returns the
@@ -218,9 +210,7 @@ where CONNECTION-PARKABLE-P is true."
   "Records the kernel's report that CONNECTION is ready and, if OVER-P, that its input has ended.
 True if the caller owns CONNECTION now; otherwise its owner will look again."
   (not (logtest (logior +owned+ +closed+)
-                (if over-p
-                    (change-ownership connection :ready-over)
-                    (change-ownership connection :ready)))))
+                (change-ownership connection (if over-p :ready-over :ready)))))
 
 (defun claim-parked (connection)
   "True when CONNECTION was parked, and the caller owns it now."
@@ -263,12 +253,9 @@ worker that handles an event defers interrupts already, and needs no AS-OWNER."
       (set-published (svref (table-connections table) descriptor) connection))))
 
 (defun forget-connection (table connection)
-  "Removes CONNECTION, whose descriptor is still open, from TABLE, unless another one has its
-place already."
+  "Removes CONNECTION, whose descriptor is still open, from TABLE."
   (with-lock-briefly ((table-lock table))
-    (let ((descriptor (connection-descriptor connection)))
-      (when (eq connection (svref (table-connections table) descriptor))
-        (setf (svref (table-connections table) descriptor) nil)))))
+    (setf (svref (table-connections table) (connection-descriptor connection)) nil)))
 
 (defun find-connection (table token)
   "The connection that TOKEN was made for; NIL if it is gone."

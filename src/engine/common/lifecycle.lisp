@@ -89,10 +89,7 @@ of seconds above 0, or NIL for no limit.  True if that succeeded."
       (let ((held (if (with-listener (engine) (admit-held (engine-listener engine)))
                       *held-seconds*
                       0)))
-        (with-engine (engine)
-          (setf (engine-drain-end engine)
-                (+ (milliseconds) (as-milliseconds (+ held *drain-seconds*))))
-          (notify-sentinel engine))
+        (setf (engine-drain-end engine) (end-after (+ held *drain-seconds*)))
         ;; Until then it gets connections that the system has held.
         (await-other-phase held))
       (when (with-listener (engine) (stop-arrivals (engine-listener engine)))

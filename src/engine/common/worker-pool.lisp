@@ -113,13 +113,11 @@ of ENGINE, once no worker is left."
         (uninterruptibly
           ;; It heeds no interrupt, and SBCL's exit would wait a minute for that.
           (loop until (or (engine-stopped-p engine) (process-exits-p))
-                do (handler-case (look engine)
+                do (handler-case (progn (look engine)
+                                        (forget-trouble engine :sentinel))
                      (serious-condition (condition)
                        (note-trouble engine :sentinel condition "The sentinel failed: ~A")
-                       (rest-until-woken engine *tick*))
-                     (:no-error (&rest values)
-                       (declare (ignore values))
-                       (forget-trouble engine :sentinel))))
+                       (rest-until-woken engine *tick*))))
           (interruptibly (wait-for-change engine nil (lambda () (zerop (pool-size engine)))))
           (list-engine engine #'remove)
           (release-resources engine)))
