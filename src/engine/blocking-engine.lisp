@@ -22,7 +22,7 @@
 ;;;; No other thread can close or count a connection that a worker accepted or took off the queue.
 ;;;; So a thread that is to be destroyed dies only where it says INTERRUPTIBLY: while it has no
 ;;;; connection, and while its connection is served, waited for or flushed, which HANDLE-CONNECTION
-;;;; and CLOSE-CONNECTION survive.  The waits in between are short.
+;;;; survives.  The waits in between are short.
 
 (defstruct (blocking-engine (:include engine)
                             (:constructor make-blocking-engine
@@ -47,43 +47,36 @@
 (defmethod worker-loop ((engine blocking-engine) worker)
   (loop
     (interruptibly)
-    (let ((step (next-step engine worker)))
-      (case step
-        (:end (return))
-        (:timers
-         (loop for function = (take-due-timer (engine-timers engine) (microseconds))
-               while function
-               do (run-timer engine function)))
-        (t
-         (let ((connection (if (eq :accept step) (accept-one engine worker) step)))
-           (when connection
-             (handle-connection engine worker connection))))))
+    (let ((step
+            (with-engine (engine)
+              (unless (eq :waiting (worker-state worker))
+                (set-worker-state worker :starting)) ; it gives up its place
+              (cond ((due-timers-wait-p engine)
+                     (set-worker-state worker :active) ; it takes no connection's place
+                     (setf (worker-stamp worker) (microseconds))
+                     :timers)
+                    ((and (engine-queue engine)
+                          (not (eq (engine-phase engine) :stopping))
+                          (not (full-p engine)))
+                     (assign-connection worker (pop (engine-queue engine))))
+                    ((or (not (engine-accepting-p engine))
+                         (minusp (or (spare-room engine) 0))
+                         (> (standby-count engine) (engine-standby engine)))
+                     (retire worker)
+                     (return))
+                    (t
+                     (unless (eq :waiting (worker-state worker))
+                       (set-worker-state worker :waiting)
+                       (bt:condition-notify (engine-changed engine)))
+                     :accept)))))
+      (if (eq :timers step)
+          (loop for function = (take-due-timer (engine-timers engine) (microseconds))
+                while function
+                do (run-timer engine function))
+          (let ((connection (if (eq :accept step) (accept-one engine worker) step)))
+            (when connection
+              (handle-connection engine worker connection)))))
     (clear-stack)))                     ; a worker that waits must not keep the last one alive
-
-(defun next-step (engine worker)
-  "The next step of WORKER, which has no connection: :ACCEPT, :END, :TIMERS to call the functions of
-those that are due, or a queued connection to serve."
-  (with-engine (engine)
-    (unless (eq :waiting (worker-state worker))
-      (set-worker-state worker :starting)) ; it gives up its place
-    (cond ((due-timers-wait-p engine)
-           (set-worker-state worker :active) ; it takes no connection's place
-           (setf (worker-stamp worker) (microseconds))
-           :timers)
-          ((and (engine-queue engine)
-                (not (eq (engine-phase engine) :stopping))
-                (not (full-p engine)))
-           (assign-connection worker (pop (engine-queue engine))))
-          ((or (not (engine-accepting-p engine))
-               (minusp (or (spare-room engine) 0))
-               (> (standby-count engine) (engine-standby engine)))
-           (retire worker)
-           :end)
-          (t
-           (unless (eq :waiting (worker-state worker))
-             (set-worker-state worker :waiting)
-             (bt:condition-notify (engine-changed engine)))
-           :accept))))
 
 (defun due-timers-wait-p (engine)
   "True if a timer of ENGINE is due, and no worker sees to that.  Under the lock."
@@ -182,9 +175,14 @@ orderly end, unless it was given away."
             (log-message engine :error "Serving a connection failed: ~A" condition)
             (setf outcome :close)))
       (detach engine connection)
-      (let ((end (or (given-away-outcome connection) outcome)))
+      (let ((end (or (given-away-outcome connection) outcome))
+            (socket (connection-handle connection))
+            (more-p nil))
         (unless (eq :detached end)
-          (close-connection engine connection (eq :close end)))))))
+          (unwind-protect (setf more-p (interruptibly (ask engine t #'release connection)))
+            (if (eq :close end)
+                (close-gently socket (and more-p (not (engine-overloaded-p engine))))
+                (close-socket socket))))))))
 
 (defun next-request-comes-p (engine worker connection)
   "Waits until CONNECTION, which WORKER keeps, has another request, or the end of its input: true
@@ -202,15 +200,6 @@ then.  NIL when it is to end, since it idles for too long, or others wait, or th
                until (or (eql until end) (drain-over-p engine until)))
     (with-engine (engine)
       (set-worker-state worker :serving))))
-
-(defun close-connection (engine connection orderly-p)
-  "Closes CONNECTION; gently when it was served to an orderly end."
-  (let ((socket (connection-handle connection))
-        (more-p nil))
-    (unwind-protect (setf more-p (interruptibly (ask engine t #'release connection)))
-      (if orderly-p
-          (close-gently socket (and more-p (not (engine-overloaded-p engine))))
-          (close-socket socket)))))
 
 (defmethod detach ((engine blocking-engine) connection)
   ;; From here on the sentinel does not touch the socket, so closing it is safe.

@@ -30,7 +30,7 @@
   "A moment of MICROSECONDS."
   '(unsigned-byte 62))
 
-(defparameter *alarm-microseconds* 250
+(defconstant +alarm-microseconds+ 250
   "The alarm is set to multiples of this, so that it rings once for all timers that are due in
 between: an alarm interrupts a processor, which in a virtual machine costs as much as a small
 request.  They are late by that much at most.")
@@ -92,11 +92,9 @@ request.  They are late by that much at most.")
 (defun set-alarm (timers)
   "Sets the alarm of TIMERS for the first of them."
   (let* ((first (timers-first timers))
-         (quantum *alarm-microseconds*)
          (moment (if first
-                     (* quantum (ceiling (timer-deadline first) quantum))
+                     (* +alarm-microseconds+ (ceiling (timer-deadline first) +alarm-microseconds+))
                      +never+)))
-    (declare (type (integer 1 1000000) quantum))
     (setf (timers-alarm timers) moment)
     (when (and first (timers-set-clock timers))
       (funcall (timers-set-clock timers) moment))))
@@ -170,9 +168,8 @@ call this."
   "Calls FUNCTION, of a timer of ENGINE.  An error is logged."
   (handler-case (interruptibly (funcall function))
     (serious-condition (condition)
-      (let ((timers (engine-timers engine)))
-        (with-lock-briefly ((timers-lock timers))
-          (incf (timers-failed timers))))
+      (with-lock-briefly ((timers-lock (engine-timers engine)))
+        (incf (timers-failed (engine-timers engine))))
       (log-message engine :error "The function of a timer failed: ~A" condition))))
 
 (defun timer-statistics (timers)
