@@ -46,7 +46,6 @@ listens.  For a Unix-domain socket, it is 0."))
   "The limits of a server by default.  Clack's own tests send a head of 96,000 octets.")
 
 (defun thread-limits (&key worker-num (max-thread-count 100) (max-accept-count :unlimited)
-                        (max-waiting-count :half)
                       &allow-other-keys)
   "The limits on threads in arguments of RUN, as keyword arguments of an engine."
   (let ((most (and max-thread-count     ; with Woo, :WORKER-NUM may be any number
@@ -54,8 +53,7 @@ listens.  For a Unix-domain socket, it is 0."))
     (check-accept-count max-accept-count most)
     (list :standby (min (or worker-num 8) (or most most-positive-fixnum))
           :thread-limit most
-          :accept-limit max-accept-count
-          :waiting-limit max-waiting-count)))
+          :accept-limit max-accept-count)))
 
 (defun tls-context-for (arguments &optional old)
   "The TLS-CONTEXT for ARGUMENTS, a plist for RUN; NIL where they do not ask for TLS: by :SSL, or
@@ -180,8 +178,6 @@ the log.
                       default 100
   :MAX-ACCEPT-COUNT   the number of connections that may be served or wait at that limit, a number;
                       others are answered 503.  :UNLIMITED, the default: all wait; NIL: none waits
-  :MAX-WAITING-COUNT  how many threads may wait for clients at a time, an integer, or NIL for no
-                      limit; default half of :MAX-THREAD-COUNT
   :READ-TIMEOUT       how many seconds a client may send nothing, a real, or NIL; default 20
   :WRITE-TIMEOUT      how many seconds a client may take nothing, a real, or NIL; default 20
   :REPLY-TIMEOUT      how many seconds after APP has returned its responder may be called, a real;

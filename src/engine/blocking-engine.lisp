@@ -27,7 +27,7 @@
 (defstruct (blocking-engine (:include engine)
                             (:constructor make-blocking-engine
                                 (service listener
-                                 &key standby thread-limit accept-limit waiting-limit idle))
+                                 &key standby thread-limit accept-limit idle))
                             (:conc-name engine-) (:copier nil))
   "The engine for every platform: blocking accepts and blocking reads.")
 

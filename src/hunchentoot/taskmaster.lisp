@@ -18,7 +18,6 @@ platform supports that.")
   ((standby-thread-count :initarg :standby-thread-count)
    (max-thread-count :initarg :max-thread-count :reader hunchentoot:taskmaster-max-thread-count)
    (max-accept-count :initarg :max-accept-count :reader hunchentoot:taskmaster-max-accept-count)
-   (max-waiting-count :initarg :max-waiting-count :reader taskmaster-max-waiting-count)
    (worker-thread-name-format :initarg :worker-thread-name-format)
    (parking :initarg :parking :accessor taskmaster-parking-p)
    (silent-streams :initform (make-channel :when-full :skip) :reader silent-streams
@@ -30,7 +29,6 @@ lock of the channel."))
    :standby-thread-count nil
    :max-thread-count *default-max-thread-count*
    :max-accept-count :unlimited
-   :max-waiting-count :half
    :parking *parking-by-default*
    :worker-thread-name-format "http-worker-~A") ; not Hunchentoot's, see MAKE-ENGINE-THREAD
   (:documentation "A taskmaster whose threads share the acceptor's connections and are recycled: a
@@ -45,10 +43,6 @@ thread that has served one connection serves another.  The number of threads fol
                               :UNLIMITED, the default, lets it wait; NIL answers 503; an integer
                               greater than MAX-THREAD-COUNT lets that many connections be served or
                               wait for a thread, and answers others 503
-  :MAX-WAITING-COUNT          how many threads may wait for clients at a time, to send content or to
-                              take a reply: an integer above 0, :HALF of MAX-THREAD-COUNT, the
-                              default, or NIL for no limit.  When one more has to wait, the server
-                              gives up the one for which a thread has waited longest
   :WORKER-THREAD-NAME-FORMAT  a control string that prints its one argument, a string of the
                               acceptor's address and port and the thread's number.
                               LIST-CONNECTIONS tells which connection a thread serves
@@ -87,13 +81,12 @@ HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
   "Settles how many threads are kept, and gives the engine of TASKMASTER, if there is one, the
 current limits."
   (declare (ignore slot-names))
-  (with-slots (standby-thread-count max-thread-count max-accept-count max-waiting-count) taskmaster
+  (with-slots (standby-thread-count max-thread-count max-accept-count) taskmaster
     (setf standby-thread-count (min (or standby-thread-count *default-standby-thread-count*)
                                     (or max-thread-count most-positive-fixnum)))
     (let ((engine (application-engine taskmaster)))
       (when engine
-        (setf (engine-accept-limit engine) max-accept-count
-              (engine-waiting-limit engine) max-waiting-count)
+        (setf (engine-accept-limit engine) max-accept-count)
         (resize-pool engine :standby standby-thread-count :thread-limit max-thread-count)))))
 
 (defun taskmaster-standby-thread-count (taskmaster)
@@ -146,8 +139,7 @@ ACCEPTOR."
                            (taskmaster-parking-p taskmaster)
                            :standby (taskmaster-standby-thread-count taskmaster)
                            :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
-                           :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)
-                           :waiting-limit (taskmaster-max-waiting-count taskmaster))))))
+                           :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster))))))
 
 (defmethod hunchentoot:shutdown ((taskmaster recycling-taskmaster))
   (when (application-engine taskmaster)

@@ -108,9 +108,7 @@ the text after the name, as for FORMAT."
     :threads
     ((:max-thread-count most)
      (:max-accept-count (or (member nil :unlimited) (and index (integer 1)))
-      "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
-     (:max-waiting-count (or (member nil :half) (and index (integer 1)))
-      "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit"))
+      "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once"))
     :run
     ((:listen (or null string pathname) "a string or a pathname, or NIL")
      (:fd inherited)

@@ -51,5 +51,4 @@
 ((:taskmaster) (:max-thread-count 10 :max-accept-count) (10) ":UNLIMITED" "NIL")
 ((:taskmaster) (:max-thread-count nil :max-accept-count) (10) "MAX-THREAD-COUNT" "NIL")
 ((:run) :max-accept-count (3 "many" 0) "MAX-THREAD-COUNT")
-((:taskmaster :run) :max-waiting-count (0) ":HALF")
 ((:run) :worker-num (0) "above 0")

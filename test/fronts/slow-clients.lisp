@@ -120,8 +120,7 @@
 ;;; Clients for which threads wait
 
 (defparameter *waits*
-  '(:worker-num 6 :max-thread-count 6 :max-waiting-count 3
-    :read-timeout 60 :write-timeout 60)
+  '(:worker-num 6 :max-thread-count 6 :read-timeout 60 :write-timeout 60)
   "Arguments of a server half of whose threads may wait for clients.")
 
 (define-front-test (slow-clients-hold-a-share-of-the-threads :modes (:plain :unparked :tls)
@@ -147,7 +146,7 @@
 
 (define-front-test (the-slowest-client-is-given-up-and-no-other :modes (:unparked)
                     :needs :our-http)
-  (with-front* (request (list* :max-waiting-count 1 *waits*))
+  (with-front* (request (list* :worker-num 3 :max-thread-count 3 *waits*))
       (reply 200 '() (content request))
     (with-connections (connections 2)
       (destructuring-bind (slow fast) connections

@@ -213,8 +213,7 @@ websocket-driver does."
         for (given value) on arguments by #'cddr
         for name = (getf *names-at-hunchentoot* given given)
         for socket-p = (uiop:string-prefix-p "WEBSOCKET-" name)
-        if (member name '(:standby-thread-count :max-thread-count :max-accept-count
-                          :max-waiting-count))
+        if (member name '(:standby-thread-count :max-thread-count :max-accept-count))
           append (list name value) into threads
         else if socket-p
           append (list (intern (subseq (string name) 10) '#:keyword) value) into sockets

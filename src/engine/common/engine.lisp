@@ -51,9 +51,6 @@
   ;; kernel, until a worker accepts it; an integer it is accepted, and waits unless that many are
   ;; open already: then it is refused: see GIVE-NOTICE; NIL it is accepted and refused.
   (accept-limit :unlimited :type (or null fixnum (eql :unlimited)))
-  ;; How many workers of ENGINE may wait for clients at a time, an integer above 0; :HALF of the
-  ;; thread limit; or NIL for no limit.  See WAIT-FOR-CLIENT.
-  (waiting-limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half)))
   ;; How many milliseconds a connection may wait for its next request; NIL for no limit.
   (idle nil :type (or null fixnum) :read-only t)
   ;; Guards all slots below.  Held for a few instructions only, never while something is waited

@@ -136,8 +136,8 @@ at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true
     (wait-once (lambda () (or (engine-stopped-p engine) (funcall needed-p)))
                (engine-sentinel-wakeup engine) (engine-lock engine) period)))
 
-;;; Workers that wait for their clients, to send content or to take a reply.  A limit, by default
-;;; half of the threads, keeps slow clients from holding all threads.  When one worker more begins
+;;; Workers that wait for their clients, to send content or to take a reply.  Only half of the
+;;; threads may, so that slow clients do not hold all of them.  When one worker more begins
 ;;; to wait, the client that a worker has waited for longest is given up: its connection is shut
 ;;; down; that worker wakes, and learns it.
 ;;;
@@ -154,9 +154,6 @@ that are no workers wait without a limit, and so does a worker if CONNECTION is 
     (return-from wait-for-client t))
   (let* ((engine (worker-engine *worker*))
          (threads (engine-thread-limit engine))
-         (limit (if (eq :half (engine-waiting-limit engine))
-                    (and threads (max 1 (floor threads 2)))
-                    (engine-waiting-limit engine)))
          (wait (cons connection direction))
          (longest nil)
          (waited-p nil))
@@ -164,7 +161,8 @@ that are no workers wait without a limit, and so does a worker if CONNECTION is 
          (progn
            (with-engine (engine)
              (push wait (engine-client-waits engine))
-             (when (and limit (> (length (engine-client-waits engine)) limit))
+             (when (and threads
+                        (> (length (engine-client-waits engine)) (max 1 (floor threads 2))))
                (setf longest (first (last (engine-client-waits engine)))
                      (engine-client-waits engine) (butlast (engine-client-waits engine)))))
            (when longest

@@ -30,7 +30,7 @@ use.")
 (defstruct (ready-engine (:include engine)
                          (:constructor make-ready-engine
                              (service listener
-                              &key standby thread-limit accept-limit waiting-limit idle
+                              &key standby thread-limit accept-limit idle
                               &aux (listener-descriptor (socket-descriptor listener))))
                          (:conc-name engine-) (:copier nil))
   "The engine for platforms with pollers.  A parked connection has no thread."
