@@ -240,9 +240,7 @@ then.  NIL when it is to end, since it idles for too long, or others wait, or th
                   ((not (awaits-p connection :deferred))
                    (incf (getf (engine-expired-by engine) (connection-deadline-kind connection) 0))
                    (setf (connection-deadline connection) nil)
-                   ;; Where the beginning of a request is owed, an answer may be on its way.
-                   (shut-down (connection-handle connection)
-                              (if (awaits-p connection :first-byte :head :idle) :input :io))))))))
+                   (shut-down (connection-handle connection) (direction-to-end connection))))))))
     (dolist (connection late)
       (time-out-handler (engine-service engine) connection)))
   (maintain-pool engine)

@@ -15,7 +15,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-descriptor #:connection-handle #:connection-peer #:connection-peer-name
    #:enter-address #:refuse-with-notice #:connection-parkable-p #:connection-deadline
    #:connection-deadline-kind #:connection-outcome #:connection-input #:peer-ended-p
-   #:resume-connection #:milliseconds-queued #:wake-from-client #:set-deadline #:set-deadline-at
+   #:resume-connection #:wake-from-client #:set-deadline #:set-deadline-at
    #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
    #:connection-queue #:connection-output #:send-queue #:make-send-queue #:with-send-queue

@@ -15,7 +15,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:limits-file-count
    #:limits-content-rate #:*content-grace*
    #:limits-reply-rate #:limits-reply-seconds
-   #:limits-handler-seconds #:limits-queue-seconds #:limits-handshake-seconds
+   #:limits-handler-seconds #:limits-handshake-seconds
    #:limits-head-seconds #:limits-idle-seconds
    #:limits-connection-requests #:limits-address-connections
    ;; request heads

@@ -99,7 +99,7 @@ closes the connection."))
     (:too-many-files 413 "The form has more files than this server takes.")
     ;; RFC 9110, section 15.6.4
     (:no-memory 503 "Neither memory nor a temporary file has room for the request.")
-    (:queue-timeout 503 "The server is busy.  Please try again in a moment.")
+    (:busy 503 "The server is busy.  Please try again in a moment.")
     (:handler-timeout 503 "The server took too long to answer the request.")
     ;; RFC 9110, section 9.3.6
     (:connect-not-served 501 "This server is not a proxy, and does not serve CONNECT.")
@@ -180,9 +180,6 @@ are a new object.  All sizes are in octets."
   ;; The number of seconds that a handler may run before the server answers 503 in its place (RFC
   ;; 9110, section 15.6.4), a real, in these LIMITS; NIL for no bound.
   (handler-seconds nil :type (or null (real 0)) :read-only t)
-  ;; The number of seconds that a request may wait for a thread, a real, in these LIMITS; NIL for
-  ;; no bound. The server answers one that has waited longer with 503 (RFC 9110, section 15.6.4).
-  (queue-seconds nil :type (or null (real 0)) :read-only t)
   ;; The number of seconds that a TLS handshake may take, a real, in these LIMITS; NIL for no
   ;; bound, :READ-TIMEOUT for the server's own.
   (handshake-seconds :read-timeout :type timeout :read-only t)

@@ -142,8 +142,6 @@ Hunchentoot's :READ-TIMEOUT says.  Without parking, no single wait is longer tha
 
 Connections:
 
-  :QUEUE-TIMEOUT            for how many seconds a request may wait for a thread, a real, before it
-                            is answered 503 in place of its handler; default NIL, for no limit
   :MAX-CONNECTION-REQUESTS  how many requests a connection serves before it is closed; default NIL,
                             for no limit
   :MAX-ADDRESS-CONNECTIONS  how many connections one address may have open, an integer; one more is

@@ -134,7 +134,7 @@ peer has left."
 (defconstant +most-dropped+ 1)
 
 (define-none readiness-supported-p would-block-p private-folder open-temporary-file prepare-process
-             take-variable take-number quiet-milliseconds defer-accepts admit-held
+             take-variable take-number defer-accepts admit-held
              error-text socket-descriptor descriptor-socket descriptor-peer-name token-hangup-p
              plain-token receive-octets first-octet drop-octets send-octets accept-descriptor
              close-descriptor shut-descriptor await-descriptor set-no-delay set-blocking

@@ -76,7 +76,6 @@ the text after the name, as for FORMAT."
     (:min-reply-rate most limits-reply-rate)
     (:reply-timeout seconds limits-reply-seconds)
     (:handler-timeout seconds limits-handler-seconds)
-    (:queue-timeout seconds limits-queue-seconds)
     (:handshake-timeout own-seconds limits-handshake-seconds)
     (:head-timeout own-seconds limits-head-seconds)
     (:idle-timeout own-seconds limits-idle-seconds)

@@ -77,7 +77,7 @@
 Returns NIL then, and without a request if PROGRAM-P and a
 program is to have its turn first: at each call with WAIT-P, otherwise when the first input has
 come.  Returns the outcome for the connection, as RESPOND does, where there is no request, unless
-WAIT-P, or it has waited for a thread for longer than :QUEUE-TIMEOUT: then it is answered 503."
+WAIT-P."
   (let* ((application (exchange-application exchange))
          (connection (exchange-connection exchange))
          (http nil)
@@ -131,11 +131,7 @@ WAIT-P, or it has waited for a thread for longer than :QUEUE-TIMEOUT: then it is
        (setf (exchange-head exchange) head
              (exchange-status exchange) nil
              (exchange-counted-p exchange) nil)
-       (let ((limit (as-milliseconds (limits-queue-seconds (application-limits application)))))
-         (when (and limit (<= limit (milliseconds-queued connection)))
-           (reject application http (make-refusal :queue-timeout) head)
-           (count-late (exchange-engine exchange) :queue)
-           :close))))))
+       nil))))
 
 ;;; Reading a request
 

@@ -32,7 +32,6 @@
 ((:acceptor :later :run) :min-reply-rate (0) "above 0")
 ((:acceptor :later :run) :reply-timeout (-1) "a number of seconds")
 ((:acceptor :later :run) :handler-timeout ("1") "a number of seconds")
-((:acceptor :later :run) :queue-timeout (-1) "a number of seconds")
 ((:acceptor :later :run) :handshake-timeout (:never) ":READ-TIMEOUT")
 ((:acceptor :later :run) :head-timeout (:never) ":READ-TIMEOUT")
 ((:acceptor :later :run) :idle-timeout (:never) ":READ-TIMEOUT")

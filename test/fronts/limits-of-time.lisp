@@ -319,53 +319,25 @@ was late before it waited for something else."
 
 ;;; A request that waits for a thread
 
-(defmacro with-late-request ((arguments gate served connection) &body body)
-  "Evaluates BODY with a server that is made with ARGUMENTS, when a request over CONNECTION has
-waited for longer than a second, and than *LIMIT*, for its one thread, which waits for GATE.  HOLDER
-is the connection that has it, and SERVED a recorder of the calls of the handler."
-  `(let ((,gate (make-gate)) (,served (make-recorder)))
-     (with-front (request :worker-num 1 :max-thread-count 1 ,@arguments)
-         (progn (record ,served t)
-                (await ,gate (* 4 *patience*))
-                (reply 200 '() "Hey!"))
-       (unwind-protect
-            (with-connection (holder)
-              (send-request holder "/")
-              (eventually ("the thread to be held, or an answer in its place")
-                (or (recorded ,served) (readable-p holder)))
-              (unless (recorded ,served)
-                (come-too-late))
-              (with-connection (,connection)
-                (send-request ,connection "/")
-                (poll (constantly nil) (+ *limit* 9/10))
-                ,@body))
-         (open-gate ,gate)))))
-
-(define-front-test (a-request-that-waits-too-long-for-a-thread-is-answered-503
-                    :needs :noticed-leaving)
-  (with-growing-limit (seconds)
-    (with-late-request ((:queue-timeout seconds) gate served late)
-      (open-gate gate)
-      (is (equal "Hey!" (response-text (read-response holder))))
-      (let ((response (read-response late)))
-        (when (= 200 (response-status response))
-          (come-too-late))              ; the server, which learns how long requests wait
-        (is (= 503 (response-status response)))
-        (is (equal "1" (response-header response "retry-after"))))
-      (is-true (closed-by-server-p late))
-      (is (= 1 (recorded-count served)))
-      (await-ended-by :queue)
-      (await-next))))
-
-(define-front-test (a-request-waits-for-a-thread-without-a-limit-by-default :needs :our-http)
-  (with-growing-limit (seconds)
-    (with-late-request (() gate served late)
-      (open-gate gate)
-      (is (equal "Hey!" (response-text (read-response holder))))
-      (disconnect holder)               ; unparked it has the thread
-      (is (equal "Hey!" (response-text (read-response late))))
-      (is (= 2 (recorded-count served)))
-      (is (zerop (ended-by :queue))))))
+(define-front-test (a-request-waits-for-a-thread-without-a-limit :needs :our-http)
+  (let ((gate (make-gate)) (served (make-recorder)))
+    (with-front (request :worker-num 1 :max-thread-count 1)
+        (progn (record served t)
+               (await gate (* 4 *patience*))
+               (reply 200 '() "Hey!"))
+      (unwind-protect
+           (with-connections (connections 2)
+             (destructuring-bind (holder late) connections
+               (send-request holder "/")
+               (eventually ("the thread to be held") (recorded served))
+               (send-request late "/")
+               (poll (constantly nil) 1)
+               (open-gate gate)
+               (is (equal "Hey!" (response-text (read-response holder))))
+               (disconnect holder)      ; unparked it has the thread
+               (is (equal "Hey!" (response-text (read-response late))))
+               (is (= 2 (recorded-count served)))))
+        (open-gate gate)))))
 
 (define-front-test (a-kept-connection-whose-request-waits-for-a-thread-is-not-idle
                     :modes (:plain) :needs :parking)

@@ -47,7 +47,7 @@
   '(:request-timeout :form-too-large :too-many-fields :too-many-files :no-memory :connect-not-served
     :plain-http-to-tls :tls-to-plain-http :malformed-proxy-header
     :no-trusted-proxy
-    :queue-timeout :handler-timeout)
+    :busy :handler-timeout)
   "The names of the refusals that only higher layers signal.")
 
 (test each-refusal-has-a-vector

@@ -123,15 +123,6 @@
   "For how long WORKER has been in its state."
   (- (milliseconds) (worker-since worker)))
 
-(defun milliseconds-queued (connection)
-  "For how many milliseconds, an integer, the input of CONNECTION has waited for a worker, which has
-just read it; 0 where that is not known."
-  (let ((descriptor (connection-descriptor connection)))
-    (cond ((and (plusp (connection-served connection)) (not (connection-parkable-p connection)))
-           0)                           ; it has a worker of its own
-          ((minusp descriptor) (- (worker-since *worker*) (connection-opened connection)))
-          (t (or (quiet-milliseconds descriptor) 0))))) ; it may have waited in the kernel, too
-
 (defun current-engine ()
   "The engine that the current thread, a worker, belongs to; else NIL."
   (and *worker* (worker-engine *worker*)))

@@ -200,20 +200,6 @@ minus an error number."
                                ((* sb-alien:int) (sb-alien:addr count)))))
       (if (minusp result) result count))))
 
-(defun quiet-milliseconds (descriptor)
-  "For how many milliseconds no octets have come to DESCRIPTOR, as the system knows; NIL where it
-does not know that, as for a Unix-domain socket."
-  (declare (type descriptor descriptor))
-  ;; Of struct tcp_info, in linux/tcp.h: tcpi_last_data_recv is at octet 52.
-  (sb-alien:with-alien ((info (array (sb-alien:unsigned 32) 14))
-                        (size (sb-alien:unsigned 32) 56))
-    (and (zerop (system-call "getsockopt" sb-alien:int (sb-alien:int descriptor)
-                             (sb-alien:int +ipproto-tcp+) (sb-alien:int 11) ; TCP_INFO
-                             ((* t) (sb-alien:addr info))
-                             ((* (sb-alien:unsigned 32)) (sb-alien:addr size))))
-         (= 56 size)
-         (sb-alien:deref info 13))))
-
 (defun fcntl (descriptor command value)
   (system-call "fcntl" sb-alien:int (sb-alien:int descriptor) (sb-alien:int command)
                (sb-alien:int value)))

@@ -31,7 +31,7 @@ PROTOCOL-ERROR; without content if HEAD-ONLY-P."
   (let ((text (protocol-error-reason refusal)))
     (encode-head reply (protocol-error-status refusal)
                  `((:connection . "close")
-                   ,@(when (member (protocol-error-refusal refusal) '(:no-memory :queue-timeout))
+                   ,@(when (member (protocol-error-refusal refusal) '(:no-memory :busy))
                        `((:retry-after . ,*retry-seconds*)))
                    (:content-type . "text/plain; charset=us-ascii")
                    (:content-length . ,(length text)))
@@ -111,6 +111,6 @@ its connection, :PARK if that may be used again, else :CLOSE."
   "Answers SOCKET, a connection for which there is no room, that the server is busy (RFC 9110,
 section 15.6.4).  Waits for at most a second."
   (let ((reply (make-output)))
-    (encode-refusal reply (make-refusal :queue-timeout) nil)
+    (encode-refusal reply (make-refusal :busy) nil)
     (limit-waits socket 1)
     (write-stream-octets (socket-octet-stream socket) (output-octets reply) 0 (output-fill reply))))
