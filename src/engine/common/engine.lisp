@@ -101,7 +101,7 @@
   ;; How long its requests took; written by its own thread alone.
   (durations (make-tally-sheet) :read-only t)
   ;; When its request or its timer began, in MICROSECONDS; 0 while it is :ACTIVE and waits.
-  (stamp 0 :type fixnum)
+  (stamp 0 :type (unsigned-byte 62))
   ;; In the ready engine only:
   (blocked-stamp 0 :type fixnum)        ; the stamp for which it was found to be blocked
   (asked-stamp 0 :type fixnum)          ; the stamp for which it was asked about, and how long its

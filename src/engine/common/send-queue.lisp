@@ -63,8 +63,8 @@
   (began 0 :type fixnum)                ; how many octets it had taken by then
   (moved 0 :type fixnum)                ; when it took some last, or the wait began
   (taken 0 :type fixnum)                ; how many octets it had taken at the last look
-  (sent 0 :type fixnum)                 ; how many octets the socket has taken
-  (counted 0 :type fixnum)              ; how many of them COUNT-REQUEST has counted
+  (sent 0 :type (unsigned-byte 62))     ; how many octets the socket has taken
+  (counted 0 :type (unsigned-byte 62))  ; how many of them COUNT-REQUEST has counted
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
   (mark 0 :type index)                  ; when at most half of it waits, these functions, without
   (on-room '() :type list))             ; arguments, are called once
