@@ -300,11 +300,3 @@ with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
   (let ((*standard-output* (server-output server))
         (*error-output* (server-error-output server)))
     (call-with-worker-buffers thunk)))
-
-(defmethod turn-away ((server clack-server) connection reason)
-  (if (eq :address reason)
-      (tell-of-crowded-address server connection)
-      (tell-of-refusal server (getf (server-threads server) :thread-limit)))
-  ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
-  (unless (encrypted-p server)
-    (send-busy (connection-usocket connection))))

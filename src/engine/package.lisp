@@ -27,7 +27,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:part-queued-p #:make-octets-part #:make-file-part #:arm-for-output
    ;; engines
    #:engine #:make-blocking-engine #:make-ready-engine #:engine-service #:engine-listener
-   #:engine-accept-limit #:wait-for-client #:resize-pool #:engine-statistics
+   #:engine-thread-limit #:engine-accept-limit #:wait-for-client #:resize-pool #:engine-statistics
    #:list-engine-connections #:list-workers #:note-task #:start-engine #:stop-engine
    #:winding-down-p #:keeps-connections-p #:welcoming-p #:running-p #:serving-p #:drain-over-p
    #:engine-stopped-p #:stop-from-worker #:log-message #:*worker* #:worker-engine #:current-engine

@@ -156,8 +156,8 @@ ACCEPTOR."
   (hunchentoot:process-connection (hunchentoot:taskmaster-acceptor taskmaster) socket))
 
 (defmethod hunchentoot:too-many-taskmaster-requests ((taskmaster recycling-taskmaster) socket)
-  (declare (ignore socket))
-  (tell-of-refusal taskmaster (hunchentoot:taskmaster-max-thread-count taskmaster)))
+  "Does nothing, since TURN-AWAY logs."
+  (declare (ignore socket)))
 
 ;;; Questions of the server
 
@@ -211,13 +211,8 @@ ACCEPTOR."
         (*work* thunk))
     (call-with-worker-buffers (lambda () (hunchentoot:accept-connections acceptor)))))
 
-(defmethod turn-away ((taskmaster recycling-taskmaster) connection reason)
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-        (socket (connection-usocket connection)))
-    (if (eq :address reason)
-        (tell-of-crowded-address taskmaster connection)
-        (hunchentoot:too-many-taskmaster-requests taskmaster socket))
-    (log-rejection acceptor (client-address connection) hunchentoot:+http-service-unavailable+)
-    ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
-    (unless (hunchentoot:acceptor-ssl-p acceptor)
-      (send-busy socket))))
+(defmethod turn-away :before ((taskmaster recycling-taskmaster) connection reason)
+  (unless (eq :address reason)
+    (hunchentoot:too-many-taskmaster-requests taskmaster (connection-usocket connection)))
+  (log-rejection (hunchentoot:taskmaster-acceptor taskmaster) (client-address connection)
+                 hunchentoot:+http-service-unavailable+))

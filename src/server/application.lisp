@@ -83,7 +83,19 @@ known, or NIL.")
   (:documentation "Tells the client of CONNECTION, which was just accepted, that APPLICATION has no
 room for it, because of REASON: :THREADS when all serve, :ADDRESS when the client has as many
 connections as it may.  Must not wait for the client.  Its value does not matter.  An error is
-counted."))
+counted.")
+  (:method ((application http-service) connection reason)
+    (tell-seldom application reason :warning
+                 "A connection was refused" "connections were refused"
+                 (if (eq :address reason)
+                     (format nil "~A has ~A open, as many as one address may"
+                             (client-address connection)
+                             (limits-address-connections (application-limits application)))
+                     (format nil "all ~A threads serve"
+                             (engine-thread-limit (application-engine application)))))
+    ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
+    (unless (encrypted-p application)
+      (send-busy (connection-usocket connection)))))
 
 ;;; Messages to the log of an application
 
@@ -104,12 +116,6 @@ string or NIL."
       (tell application level *rare-control*
             (if (= 1 count) once (format nil "~D ~A since the last message" count often))
             (and reason (string-right-trim "." reason))))))
-
-(defun tell-of-refusal (application most)
-  "Logs that a connection to APPLICATION was refused, since all MOST threads serve."
-  (tell-seldom application :refused :warning
-               "A connection was refused" "connections were refused"
-               (format nil "all ~A threads serve" most)))
 
 (defun note-failed-handshake (application condition)
   "Counts and logs for APPLICATION that CONDITION has ended a handshake."

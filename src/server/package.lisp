@@ -73,7 +73,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:with-content #:rewind #:abandon-content #:*no-content*
    ;; replies, files, and what handlers stream
    #:with-reply #:send-reply #:end-exchange #:settle-reply-connection #:content-wanted-p
-   #:*retry-seconds* #:send-busy #:answer-with-file #:append-file #:reply-stream
+   #:*retry-seconds* #:answer-with-file #:append-file #:reply-stream
    #:framing-of-stream #:reply-stream-inner
    #:push-output #:end-reply #:whole-or-broken
    ;; logs: what is told seldom, and lines
@@ -81,5 +81,5 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:local-now #:condition-text #:message-text #:message-line
    #:request-words #:*error-control* #:*backtrace-print-length* #:call-catching
    #:application-journals #:journal-for #:settle-logs #:flush-journal #:append-line
-   #:tell #:tell-of-refusal #:tell-of-crowded-address #:client-address
+   #:tell #:client-address
    #:*rare-control* #:tell-seldom))

@@ -198,11 +198,3 @@ it is gone."
     (and address
          (not (address-in-p (trusted-proxies application) address))
          (values limit (if (ipv4-p address) address (dpb 0 (byte 64 0) address))))))
-
-(defun tell-of-crowded-address (application connection)
-  "Logs that CONNECTION to APPLICATION was refused, since its client has as many as it may."
-  (tell-seldom application :crowded-address :warning
-               "A connection was refused" "connections were refused"
-               (format nil "~A has ~A open, as many as one address may"
-                       (client-address connection)
-                       (limits-address-connections (application-limits application)))))
