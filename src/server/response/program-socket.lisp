@@ -151,14 +151,15 @@ one message or control frame after the other.  With NIL, input stays in the syst
 
 ;;; The owner of the connection
 
-(defmethod hand-over ((socket program-socket) kind value)
-  (call-reader socket (frame-of kind value 0)))
-
-(defmethod note-close ((socket program-socket) code reason)
-  (with-lock-briefly ((websocket-lock socket))
-    (step-websocket socket :receive-close)
-    (note-code socket code reason))
-  (tell-of-close socket))
+(defmethod hand-over ((socket program-socket) kind value more)
+  (case kind
+    (:failure (call-next-method))
+    (:close
+     (with-lock-briefly ((websocket-lock socket))
+       (step-websocket socket :receive-close)
+       (note-code socket value more))
+     (tell-of-close socket))
+    (t (call-reader socket (frame-of kind value 0)))))
 
 (defmethod continue-over ((socket program-socket) http)
   (loop

@@ -201,21 +201,19 @@ may have come."
        (websocket-on-message suspended-exchange)
        (not (shared-queue-shut-p (websocket-shared-queue suspended-exchange)))))
 
-(defgeneric hand-over (socket kind value)
-  (:documentation "Handles a message or control frame of SOCKET, of KIND and VALUE as DECODE-MESSAGE
-returns them.")
-  (:method ((socket websocket) kind value)
-    (case kind
+(defgeneric hand-over (socket kind value more)
+  (:documentation "Handles what has come for SOCKET: KIND, VALUE and MORE as DECODE-MESSAGE returns
+them.")
+  (:method ((socket websocket) kind value more)
+    (ecase kind
       (:ping (put-in-websocket socket (encode-frame :pong value)))
+      (:pong)
       ((:text :binary)
        (when (sending-p (websocket-state socket))
          (call-for-websocket socket (if (eq :text kind) "ON-TEXT" "ON-BINARY")
-                             (websocket-on-message socket) socket kind value))))))
-
-(defgeneric note-close (socket code reason)
-  (:documentation "Handles a close frame for SOCKET with CODE and REASON.")
-  (:method ((socket websocket) code reason)
-    (end-messages socket :receive-close code reason "")))
+                             (websocket-on-message socket) socket kind value)))
+      (:close (end-messages socket :receive-close value more ""))
+      (:failure (end-messages socket :fail value more more)))))
 
 (defun handle-input (socket io)
   "Handles the next event in the input of IO for SOCKET, if it is whole."
@@ -223,14 +221,10 @@ returns them.")
       (decode-message (websocket-decoder socket) (io-input io) (io-start io) (io-end io))
     (setf (io-start io) end)
     (lend-no-buffers io)                ; the handler may take long
-    (ecase kind
-      ((nil))
-      ((:ping :pong) (hand-over socket kind value))
-      ((:text :binary)
-       (unwind-protect (hand-over socket kind value)
-         (change-reservation (websocket-reserved socket) 0)))
-      (:close (note-close socket value more))
-      (:failure (end-messages socket :fail value more more)))))
+    (unwind-protect (when kind
+                      (hand-over socket kind value more))
+      (when (member kind '(:text :binary))
+        (change-reservation (websocket-reserved socket) 0)))))
 
 (defun end-messages (socket step code reason answer)
   "Applies STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, to SOCKET; a close frame that is
