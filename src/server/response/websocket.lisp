@@ -294,7 +294,8 @@ by then was read."
     (cond ((due-p (end-moment socket))
            (end-websocket socket))
           ((and (due-p (ping-moment socket))
-                (null (io-unsent io))
+                (progn (send-queued (websocket-shared-queue socket) io) ; if nobody else has
+                       (null (io-unsent io)))
                 (member (put-in-websocket socket (encode-frame :ping (make-octets 0)))
                         '(:room :full)))
            (setf (websocket-pinged socket) (milliseconds))))))
