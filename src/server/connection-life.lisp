@@ -74,10 +74,9 @@
 
 (defun next-request-missing (exchange wait-p &optional program-p)
   "Reads the next request of the connection of EXCHANGE, with its content, and stores it there.
-Returns NIL then, and without a request if PROGRAM-P and a
-program is to have its turn first: at each call with WAIT-P, otherwise when the first input has
-come.  Returns the outcome for the connection, as RESPOND does, where there is no request, unless
-WAIT-P."
+Returns NIL then, and without a request if PROGRAM-P and a program is to have its turn first: at
+each call with WAIT-P, otherwise when the first input has come.  Where there is no request, returns
+the outcome for the connection, as RESPOND does; with WAIT-P only once none can come."
   (let* ((application (exchange-application exchange))
          (connection (exchange-connection exchange))
          (http nil)
