@@ -190,7 +190,8 @@ all other work for a short request."
                     (abandon-content http)
                     :deferred)
                    (t
-                    (drop-upgrade exchange)
+                    (when (exchange-upgrade exchange)
+                      (drop-upgrade exchange))
                     (conclude-exchange acceptor exchange)))))
       (declare (dynamic-extent #'process-it))
       ;; They may be left from an earlier request, where one call serves all requests.
