@@ -100,13 +100,13 @@ and others must not fill the memory.")
 
 (defun send-reply-with (acceptor request status content-type length append)
   "Sends the reply with STATUS and LENGTH octets of content, or, with NIL, without content: then the
-connection ends, unless none is expected.  CONTENT-TYPE is as in SETTLE-HEAD.  APPEND is a function
-of an OUTPUT: it appends the content to that, or returns the content, which is sent after it."
+connection ends, unless none is expected.  CONTENT-TYPE is as in ENCODE-REPLY-HEAD.  APPEND is a
+function of an OUTPUT: it appends the content to that, or returns the content, which is sent after
+it."
   (let* ((wanted-p (content-wanted-p (hunchentoot:request-method request) status))
          (framed-p (or length (not wanted-p) (eql 0 (hunchentoot:content-length*)))))
-    (settle-head acceptor status framed-p length content-type)
     (with-reply (reply)
-      (encode-reply-head reply status)  ; may signal INVALID-HEADER
+      (encode-reply-head reply acceptor status framed-p length content-type)
       (let ((body (and wanted-p (funcall append reply))))
         (begin-reply acceptor status)
         (send-reply (http-io (exchange-http *exchange*)) reply body)
@@ -121,10 +121,22 @@ of an OUTPUT: it appends the content to that, or returns the content, which is s
       (setf (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)
             (remove name (hunchentoot:headers-out*) :key #'car))))
 
-(defun settle-head (acceptor status framed-p said content-type)
-  "Sets the headers of the reply with STATUS.  FRAMED-P is true if the client will know where the
-content ends.  SAID is the second value of FRAMING-OF-STREAM.  CONTENT-TYPE is the header, or NIL to
-leave that as it is."
+(defun cookie-texts (cookies)
+  "The values of Set-Cookie for COOKIES, an alist of names and cookies."
+  (loop with acceptor = hunchentoot:*acceptor*
+        for (name . cookie) in cookies
+        collect (format nil "~A~@[~A~]" (stringify-cookie cookie)
+                        (cond ((string/= name (hunchentoot:session-cookie-name acceptor)) nil)
+                              ((session-cookie-attributes acceptor))
+                              ((and (hunchentoot:acceptor-ssl-p acceptor)
+                                    (not (hunchentoot:cookie-secure cookie)))
+                               "; Secure; SameSite=Lax")
+                              (t "; SameSite=Lax")))))
+
+(defun encode-reply-head (output acceptor status framed-p said content-type)
+  "Sets the headers of the reply with STATUS, and appends its head to OUTPUT.  FRAMED-P is true if
+the client will know where the content ends.  SAID is the second value of FRAMING-OF-STREAM.
+CONTENT-TYPE is the header, or NIL to leave that as it is.  Signals INVALID-HEADER."
   (unless (body-allowed-p status)
     (setf said nil)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
@@ -168,27 +180,12 @@ leave that as it is."
           ;; Set by the program, or by a failed attempt.  The encoder appends the current one.
           (when (entry :date)
             (setf headers (remove :date headers :key #'car))))
-        (setf (slot-value reply 'hunchentoot:headers-out) headers)))))
-
-(defun cookie-texts (cookies)
-  "The values of Set-Cookie for COOKIES, an alist of names and cookies."
-  (loop with acceptor = hunchentoot:*acceptor*
-        for (name . cookie) in cookies
-        collect (format nil "~A~@[~A~]" (stringify-cookie cookie)
-                        (cond ((string/= name (hunchentoot:session-cookie-name acceptor)) nil)
-                              ((session-cookie-attributes acceptor))
-                              ((and (hunchentoot:acceptor-ssl-p acceptor)
-                                    (not (hunchentoot:cookie-secure cookie)))
-                               "; Secure; SameSite=Lax")
-                              (t "; SameSite=Lax")))))
-
-(defun encode-reply-head (reply status)
-  "Appends the head of the reply with STATUS to REPLY."
-  (encode-head reply status (hunchentoot:headers-out*)
+        (setf (slot-value reply 'hunchentoot:headers-out) headers))))
+  (encode-head output status (hunchentoot:headers-out*)
                :cookies (and (hunchentoot:cookies-out*) (cookie-texts (hunchentoot:cookies-out*)))
                :second (get-universal-time))
   (when hunchentoot:*header-stream*
-    (write-string (latin-1-text (output-octets reply) 0 (output-fill reply))
+    (write-string (latin-1-text (output-octets output) 0 (output-fill output))
                   hunchentoot:*header-stream*)))
 
 (defun begin-reply (acceptor status)
@@ -229,14 +226,13 @@ INVALID-HEADER for an impossible length."
 content.  Leaves the handler by a throw if the method is HEAD."
   (multiple-value-bind (framing said)
       (framing-for request status (hunchentoot:content-length*))
-    (settle-head acceptor status (not (eq :plain framing)) said nil)
     (let ((io (http-io (exchange-http *exchange*))))
       (with-reply (reply)
         ;; The error page for a header that cannot be sent has no transfer coding.
         (handler-bind ((invalid-header (lambda (condition)
                                          (drop-header (invalid-header-name condition))
                                          (drop-header :transfer-encoding))))
-          (encode-reply-head reply status))
+          (encode-reply-head reply acceptor status (not (eq :plain framing)) said nil))
         (whole-or-broken (io)
           (begin-reply acceptor status)
           (write-with-backpressure io (output-octets reply) 0 (output-fill reply))))
