@@ -150,11 +150,19 @@ call, while SOCKET is open."
 
 (defun continue-websocket (socket io)
   (say-going-away socket)
-  (let* ((now (milliseconds)) ; before reading: later octets are read before their deadline
-         (more-p (prog1 (receive-messages socket io)
-                   (keep-time socket io now)))
-         (ended-p (send-queued (websocket-shared-queue socket) io)))
-    (cond (ended-p :close)
+  (let* ((shared-queue (websocket-shared-queue socket))
+         (now (milliseconds))  ; before reading: later octets are read before their deadline
+         (more-p (receive-messages socket io)))
+    (flet ((due-p (moment) (and moment (>= now moment))))
+      (cond ((due-p (end-moment socket))
+             (end-websocket socket))
+            ((and (due-p (ping-moment socket))
+                  (progn (send-queued shared-queue io) ; if nobody else has
+                         (null (io-unsent io)))
+                  (member (put-in-websocket socket (encode-frame :ping (make-octets 0)))
+                          '(:room :full)))
+             (setf (websocket-pinged socket) (milliseconds)))))
+    (cond ((send-queued shared-queue io) :close)
           ((eq :gone (websocket-state socket)) :broken)
           ((and more-p (null (io-unsent io))) :again)
           (t
@@ -187,7 +195,15 @@ may have come."
                   (when new-p
                     (setf (websocket-heard socket) (milliseconds)
                           (websocket-pinged socket) nil))
-                  (handle-input socket io))
+                  (multiple-value-bind (kind end value more)
+                      (decode-message (websocket-decoder socket)
+                                      (io-input io) (io-start io) (io-end io))
+                    (setf (io-start io) end)
+                    (lend-no-buffers io) ; the program may take long
+                    (unwind-protect (when kind ; it is whole
+                                      (hand-over socket kind value more))
+                      (when (member kind '(:text :binary))
+                        (change-reservation (websocket-reserved socket) 0)))))
                  (:none (return nil))
                  (:end
                   (say-going-away socket)
@@ -214,17 +230,6 @@ them.")
                              (websocket-on-message socket) socket kind value)))
       (:close (end-messages socket :receive-close value more ""))
       (:failure (end-messages socket :fail value more more)))))
-
-(defun handle-input (socket io)
-  "Handles the next event in the input of IO for SOCKET, if it is whole."
-  (multiple-value-bind (kind end value more)
-      (decode-message (websocket-decoder socket) (io-input io) (io-start io) (io-end io))
-    (setf (io-start io) end)
-    (lend-no-buffers io)                ; the handler may take long
-    (unwind-protect (when kind
-                      (hand-over socket kind value more))
-      (when (member kind '(:text :binary))
-        (change-reservation (websocket-reserved socket) 0)))))
 
 (defun end-messages (socket step code reason answer)
   "Applies STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, to SOCKET; a close frame that is
@@ -286,19 +291,6 @@ never."
              (cond ((null idle) nil)
                    ((or (null ping) (<= idle ping)) (+ heard idle))
                    (pinged (+ pinged (- idle ping)))))))
-
-(defun keep-time (socket io now)
-  "Closes or pings SOCKET over IO if that was due at NOW, in MILLISECONDS.  The input that had come
-by then was read."
-  (flet ((due-p (moment) (and moment (>= now moment))))
-    (cond ((due-p (end-moment socket))
-           (end-websocket socket))
-          ((and (due-p (ping-moment socket))
-                (progn (send-queued (websocket-shared-queue socket) io) ; if nobody else has
-                       (null (io-unsent io)))
-                (member (put-in-websocket socket (encode-frame :ping (make-octets 0)))
-                        '(:room :full)))
-           (setf (websocket-pinged socket) (milliseconds))))))
 
 ;;; The end
 
