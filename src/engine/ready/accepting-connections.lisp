@@ -73,9 +73,8 @@ or would be reset with the listener of ENGINE, which drains.  The sentinel calls
              (with-engine (engine)
                (not (or (room-p engine) (plusp (standby-count engine))))))
     (loop repeat +turn+
-          do (multiple-value-bind (connection more-p) (take-connection engine nil)
-               (when connection
-                 (requeue-connection engine connection))
-               (unless more-p
-                 (return)))
+          for (connection more-p) = (multiple-value-list (take-connection engine nil))
+          when connection
+            do (requeue-connection engine connection)
+          while more-p
           finally (rearm-listener engine))))

@@ -101,20 +101,14 @@ ASLEEP-LATELY are the last values of the last look."
   "True if for most of the last few milliseconds no thread of the system had to wait for a
 processor.  Where the system does not tell, true if processors were idle for a quarter of the last
 time."
-  (let ((elapsed (- now (engine-time-asked engine))))
-    (flet ((since (total)
-             (- total (engine-total engine)))
-           (know (free-p total)
-             (setf (engine-free-p engine) free-p
-                   (engine-total engine) total
-                   (engine-time-asked engine) now)))
-      (when (>= elapsed *stall-microseconds*)
-        (let ((stall (processor-stall)))
-          (cond (stall
-                 (know (< (* 2 (since stall)) elapsed) stall))
-                ((>= elapsed *idle-microseconds*)
-                 (let ((idle (processor-idle-time)))
-                   (know (>= (* 4 (since idle)) elapsed) idle)))))))
+  (let* ((elapsed (- now (engine-time-asked engine)))
+         (stall (and (>= elapsed *stall-microseconds*) (processor-stall)))
+         (total (or stall (and (>= elapsed *idle-microseconds*) (processor-idle-time)))))
+    (when total
+      (let ((since (- total (engine-total engine))))
+        (setf (engine-free-p engine) (if stall (< (* 2 since) elapsed) (>= (* 4 since) elapsed))
+              (engine-total engine) total
+              (engine-time-asked engine) now)))
     (engine-free-p engine)))
 
 (defun computed-for-long-p (worker)
