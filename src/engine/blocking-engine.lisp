@@ -126,23 +126,23 @@ with the listener."
                            ((integerp socket) (make-connection nil :descriptor socket))
                            (t (make-connection socket))))
          (limit (engine-accept-limit engine))
-         (reason :address))
+         (reason nil))
     (counter-add (engine-accepted engine) 1)
     (counter-add (engine-open engine) 1)
     (forget-trouble engine :accept)
-    (when (enter-address engine connection)
-      (with-engine (engine)
-        (setf reason
-              (cond ((not (serving-p engine)) :stop)
-                    ((not (full-p engine))
-                     (assign-connection worker connection)
-                     nil)
-                    ;; A worker that waited when the thread limit changed, or that drains, may have
-                    ;; accepted it.
-                    ((or (eq :unlimited limit) (and limit (<= (open-count engine) limit)))
-                     (setf (engine-queue engine) (append (engine-queue engine) (list connection)))
-                     nil)
-                    (t :threads)))))
+    (if (enter-address engine connection)
+        (with-engine (engine)
+          (cond ((not (serving-p engine))
+                 (setf reason :stop))
+                ((not (full-p engine))
+                 (assign-connection worker connection))
+                ;; A worker that waited when the thread limit changed, or that drains, may have
+                ;; accepted it.
+                ((or (eq :unlimited limit) (and limit (<= (open-count engine) limit)))
+                 (setf (engine-queue engine) (append (engine-queue engine) (list connection))))
+                (t
+                 (setf reason :threads))))
+        (setf reason :address))
     (when reason
       (unless (eq :stop reason)
         (refuse-with-notice engine connection reason))

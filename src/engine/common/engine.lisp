@@ -330,9 +330,9 @@ unless it was before; for a moment from then on, without an attempt; and once th
   (thread-made-p engine (lambda () (bt:make-thread function :name name))))
 
 ;;; How many connections each address has open.  The service says which addresses count, and up to
-;;; which number; most services say that none does.  A connection
-;;; is counted when it is accepted, or when its service has learnt for whom a proxy has made it,
-;;; until NOTE-CLOSED, whatever has ended it.
+;;; which number; most services say that none does.  A connection is counted when it is accepted, or
+;;; when its service has learnt for whom a proxy has made it, until NOTE-CLOSED, whatever has ended
+;;; it.
 
 (defun leave-address (engine connection)
   "Ends the count of CONNECTION of ENGINE for its address, if it is counted."

@@ -190,7 +190,7 @@ dead."
   (or (with-send-queue (queue)
         (write-under-lock queue octets start end copy-p))
       (and (send-queue-sender-lock queue)
-           (send-waiting queue))))
+           (flush-queue queue))))
 
 (defun write-parts (queue parts)
   "Writes PARTS, a list (see PART), as WRITE-TO-QUEUE does.  Takes the files of PARTS over."
@@ -201,11 +201,16 @@ dead."
               (t
                (put-parts queue parts)
                (send-parts queue))))
-      (send-waiting queue)))
+      (and (send-queue-sender-lock queue)
+           (flush-queue queue))))
 
-(defun send-waiting (queue)
-  "Sends what waits in QUEUE, if its sender waits; after other threads that do so.  Returns an error
-number, or NIL.  A non-local exit makes QUEUE dead."
+(defvar *giving-room-p* nil
+  "True while a function that waited for room is called, which must not wait for room itself.")
+
+(defun flush-queue (queue)
+  "Sends as much of QUEUE as the socket takes now; all of it, after other threads that do so, if its
+sender waits: a non-local exit makes QUEUE dead then.  A worker calls this when the poller says so;
+it need not own the connection.  Returns an error number, or NIL."
   (when (send-queue-sender-lock queue)
     (unless-returned
         (bt:with-lock-held ((send-queue-sender-lock queue))
@@ -216,18 +221,10 @@ number, or NIL.  A non-local exit makes QUEUE dead."
                                      (funcall (send-queue-sender queue) (list part))
                                      0)))
                      (with-send-queue (queue)
-                       (cond ((send-queue-dead-p queue) (return +ebadf+))
+                       (cond ((send-queue-dead-p queue))
                              ((or (plusp count) (zerop left)) (note-sent queue count))
-                             (t (return (end-under-lock queue count))))))))
-      (end-queue queue))))
-
-(defvar *giving-room-p* nil
-  "True while a function that waited for room is called, which must not wait for room itself.")
-
-(defun flush-queue (queue)
-  "Sends as much of QUEUE as the socket takes now.  A worker calls this when the poller says so; it
-need not own the connection.  Returns an error number, or NIL."
-  (send-waiting queue)
+                             (t (end-under-lock queue count)))))))
+      (end-queue queue)))
   (let* ((takers '())
          (failure (with-send-queue (queue)
                     (cond ((send-queue-dead-p queue) +ebadf+)
