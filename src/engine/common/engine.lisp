@@ -142,10 +142,9 @@ the death of the thread, can leave the counts of ENGINE half changed."
 returns its last value."
   (wait-until predicate (engine-changed engine) (engine-lock engine) seconds *tick*))
 
-(defun countdown (seconds)
-  "A function that returns how many of SECONDS from now, a real or NIL for no limit, are left."
-  (let ((end (end-after seconds)))
-    (lambda () (and end (/ (milliseconds-left end) 1000)))))
+(defun seconds-left (end)
+  "The seconds until END, in MILLISECONDS, a real; NIL for NIL, which is never."
+  (and end (/ (milliseconds-left end) 1000)))
 
 ;;; What differs between the two engines
 

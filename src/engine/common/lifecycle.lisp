@@ -78,11 +78,11 @@ arrive, and holds no more.")
         (bt:condition-notify (engine-changed engine))
         (setf (engine-phase engine) phase)))))
 
-(defun drain (engine left)
-  "Has every request that has come to ENGINE answered, as long as LEFT, a function, returns a number
-of seconds above 0, or NIL for no limit.  True if that succeeded."
+(defun drain (engine end)
+  "Has every request that has come to ENGINE answered until END, in MILLISECONDS, or NIL for no
+limit.  True if that succeeded."
   (flet ((await-other-phase (seconds)
-           (wait-for-change engine (min seconds (or (funcall left) seconds))
+           (wait-for-change engine (min seconds (or (seconds-left end) seconds))
                             (lambda () (not (draining-p engine))))))
     (when (advance-phase engine :draining)
       (show-phase engine)
@@ -101,7 +101,7 @@ of seconds above 0, or NIL for no limit.  True if that succeeded."
               until (await-other-phase (/ *drain-seconds* 100))))
       (end-accepting engine))
     (eq :finished
-        (wait-for-change engine (funcall left)
+        (wait-for-change engine (seconds-left end)
                          (lambda ()
                            (cond ((and (zerop (open-count engine))
                                        (zerop (busy-count engine))
@@ -126,8 +126,8 @@ in a worker of ENGINE."
   (when (and soft (plusp delay))
     (advance-phase engine :leaving)
     (wait-for-change engine delay (lambda () (not (eq :leaving (engine-phase engine))))))
-  (let* ((left (countdown timeout))
-         (drained-p (and soft (drain engine left)))
+  (let* ((end (end-after timeout))
+         (drained-p (and soft (drain engine end)))
          (unanswered (and soft
                           (not drained-p)
                           (remove-if-not (lambda (connection)
@@ -145,28 +145,26 @@ in a worker of ENGINE."
       ;; Threads that only wait leave by themselves: one that is destroyed while it comes or goes
       ;; might take a lock with it.  Each thread that stops ENGINE waits for them: else it might
       ;; close the listener before.
-      (wait-for-change engine (min 5 (max *least-stop-seconds* (or (funcall left) 5)))
+      (wait-for-change engine (min 5 (max *least-stop-seconds* (or (seconds-left end) 5)))
                        (lambda () (<= (pool-size engine) (busy-count engine))))
       (when destroy-p
         (dolist (worker (engine-workers engine))
-          (let ((thread (worker-thread worker)))
-            (unless (member thread (list nil (bt:current-thread)))
-              (handler-case (destroy-thread thread)
-                (error () nil))))))     ; it ended by itself
+          (handler-case (destroy-thread (worker-thread worker))
+            (error () nil))))           ; it has not begun, or ended by itself
       (dolist (connection (with-engine (engine)
                             (shiftf (engine-queue engine) '())))
         (note-closed engine connection)
         (close-socket (connection-handle connection)))
       (when (and soft (not drained-p))  ; its time is over, or another thread has cut it short
-        (setf left (constantly 0)))
-      (wait-for-change engine (funcall left) (lambda () (zerop (pool-size engine))))
+        (setf end 0))
+      (wait-for-change engine (seconds-left end) (lambda () (zerop (pool-size engine))))
       (when (advance-phase engine :stopped)
         (with-engine (engine)
           (setf (engine-stopped engine) (milliseconds))
           (notify-sentinel engine)))
       ;; For connections that RESUME-CONNECTION has parked meanwhile; later it ends them itself.
       (end-all-input))
-    (let ((seconds (funcall left))
+    (let ((seconds (seconds-left end))
           (sentinel (engine-sentinel engine)))
       (when sentinel
         (join-thread sentinel (and seconds (max *least-stop-seconds* seconds)))))
