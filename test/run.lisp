@@ -69,7 +69,7 @@
 
 (defun suites-of-acceptors ()
   "What of ALL depends on the mode."
-  (list* 'taskmaster 'conformance
+  (list* 'taskmaster 'conformance 'a-program-may-have-methods-of-connections-over-tls
          (remove-if (lambda (name) (member name *suites-of-one-mode*))
                     (names-in (get-test 'acceptors)))))
 

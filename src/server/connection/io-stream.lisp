@@ -150,6 +150,7 @@ otherwise each would be a TLS record and a system call.  Returns what SEND-OCTET
   "Makes IO, of a descriptor, carry TLS by CONTEXT, a TLS-CONTEXT.  The handshake is not begun."
   (let ((session (make-tls-session context (io-descriptor io))))
     (setf (io-tls io) session
+          (io-source io) nil            ; a program may have asked for the stream before
           (send-queue-sender (io-queue io))
           (lambda (parts)
             (send-parts-by (lambda (octets start end) (send-tls session octets start end))
