@@ -141,7 +141,8 @@ in a worker of ENGINE."
       (show-phase engine)               ; or suspended workers would never learn of it
       (end-accepting engine)
       (close-timers (engine-timers engine))
-      (end-all-input)
+      (unless destroy-p                 ; one that is told of the end is not to be destroyed then
+        (end-all-input))
       ;; Threads that only wait leave by themselves: one that is destroyed while it comes or goes
       ;; might take a lock with it.  Each thread that stops ENGINE waits for them: else it might
       ;; close the listener before.
