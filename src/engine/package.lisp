@@ -32,7 +32,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:winding-down-p #:keeps-connections-p #:welcoming-p #:running-p #:serving-p #:drain-over-p
    #:engine-stopped-p #:stop-from-worker #:log-message #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take
-   #:*waiting-share* #:client-memory-budget
+   #:*waiting-share* #:*request-share* #:client-memory-budget
    #:change-reservation #:fits-in-heap-p
    #:make-room-in-heap
    ;; timers

@@ -279,10 +279,11 @@ connections that would end first give way, so that new clients get in."
                       (deferred-response-memory suspended-exchange))
                      (suspended-exchange 0)
                      ((content-pending-p http) (request-memory (content-head (http-content http))))
-                     (t 0))))
-    (or (keep-input io more)
+                     (t 0)))
+         (share (if (and suspended-exchange (plusp more)) *request-share* *waiting-share*)))
+    (or (keep-input io more share)
         (and (evict-oldest engine)
-             (keep-input io more)))))
+             (keep-input io more share)))))
 
 ;;; Requests that are not served
 

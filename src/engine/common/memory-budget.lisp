@@ -15,6 +15,10 @@
   "The share of the budget, a rational, up to which memory is reserved for what waits for clients:
 the rest is left to requests that are served.")
 
+(defparameter *request-share* 3/8
+  "The share of the budget, a rational, up to which requests wait for their replies.  They cannot
+give way at once, since workers have to answer them; so it is less than *WAITING-SHARE*.")
+
 (defvar *client-memory* (make-counter)
   "How many octets are reserved for clients, of all engines of this process.")
 

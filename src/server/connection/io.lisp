@@ -325,11 +325,11 @@ to find out."
   (let ((input (io-input io)))
     (if input (length (the octets input)) 0)))
 
-(defun keep-input (io more)
+(defun keep-input (io more share)
   "Prepares IO to wait for its client without a worker: returns its empty buffers, and moves unread
 input to a vector of at most twice its size.  Reserves memory for that vector and for MORE octets,
-which the parsed request takes.  Returns NIL when more of the budget would be in use than may wait
-for clients, or when the heap has no room for MORE."
+which the parsed request takes.  Returns NIL when more than SHARE of the budget, a rational, would
+be in use, or when the heap has no room for MORE."
   (lend-no-buffers io)
   ;; A full vector is doubled.  So each octet is copied once or twice, however slowly they come.
   (let* ((input (io-input io))
@@ -341,8 +341,7 @@ for clients, or when the heap has no room for MORE."
             (io-start io) 0
             (io-end io) size)
       (return-buffer input)))
-  (and (change-reservation (io-reserved io) (+ more (input-memory io))
-                           :share *waiting-share*)
+  (and (change-reservation (io-reserved io) (+ more (input-memory io)) :share share)
        ;; The replaced vector is garbage.  Once it has waited, it survives several minor
        ;; collections.
        (or (zerop more) (make-room-in-heap more))))
