@@ -40,11 +40,16 @@ nothing if the reply has begun.  A refusal of the request's content has a status
   (if *headers-sent*
       (note-event *exchange* :reply-cut)  ; so that the client sees that the rest is missing
       (let ((status hunchentoot:+http-internal-server-error+))
-        (send-content acceptor request status
-                      (hunchentoot:acceptor-status-message
-                       acceptor status
-                       :error (message-text "~A" (list condition) #'condition-text)
-                       :backtrace (princ-to-string backtrace))))))
+        (handler-case
+            (send-content acceptor request status
+                          (hunchentoot:acceptor-status-message
+                           acceptor status
+                           :error (message-text "~A" (list condition) #'condition-text)
+                           :backtrace (princ-to-string backtrace)))
+          (invalid-header (another)     ; a handler may have set several
+            (unless (and (typep condition 'invalid-header)
+                         (eq (invalid-header-name another) (invalid-header-name condition)))
+              (report-error acceptor request another nil)))))))
 
 ;;; Content
 
