@@ -8,7 +8,7 @@ subclasses SERVICE and is called through its generic functions.")
   (:export
    ;; implemented by the layer above
    #:service #:serve #:release #:time-out-handler #:give-notice #:*refusal-reasons*
-   #:address-limit #:keep-unread-input #:input-kept-p #:make-engine-thread #:call-in-thread
+   #:address-limit #:keep-unread-input #:input-kept-p #:make-engine-thread #:thread-made-p
    #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach

@@ -45,7 +45,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:entity-tag #:precondition #:range-current-p #:parse-range
    ;; replies
    #:output #:make-output #:output-octets #:output-fill #:reset-output
-   #:invalid-header #:invalid-header-name #:invalid-header-value
+   #:invalid-header #:invalid-header-name
    #:encode-head #:encode-status-line #:encode-header
    #:encode-date #:*line-end*
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*

@@ -283,7 +283,7 @@ and leaves it stopped."
     (unless (boundp 'hunchentoot:*session-secret*)
       (make-secret))                    ; Hunchentoot would do it later, and warn
     (setf engine nil
-          server-name (acceptor-server-name acceptor)
+          server-name (coerce (acceptor-server-name acceptor) 'text) ; as each reply needs it
           reads-first-p (program-comes-first-p acceptor))
     (unless-returned (call-next-method)
       (when engine                      ; it may have started before the failure

@@ -69,12 +69,13 @@ and others must not fill the memory.")
     (when (and (eq (content-kind-content-type kind) content-type)
                (eq (content-kind-external-format kind) external-format))
       (return-from content-kind kind)))
-  (let ((kind (make-content-kind
-               :content-type content-type
-               :external-format external-format
-               :header (maybe-add-charset-to-content-type-header content-type external-format)
-               :encoding (encoding-of external-format)))
-        (others *content-kinds*))
+  (let* ((header (maybe-add-charset-to-content-type-header content-type external-format))
+         (kind (make-content-kind
+                :content-type content-type
+                :external-format external-format
+                :header (and header (coerce header 'text)) ; as each reply needs it
+                :encoding (encoding-of external-format)))
+         (others *content-kinds*))
     (set-published *content-kinds* (cons kind (subseq others 0 (min 15 (length others)))))
     kind))
 
@@ -145,11 +146,10 @@ CONTENT-TYPE is the header, or NIL to leave that as it is.  Signals INVALID-HEAD
   (unless (body-allowed-p status)
     (setf said nil)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
-  (let* ((exchange *exchange*)
-         (reply hunchentoot:*reply*))
+  (let ((reply hunchentoot:*reply*))
     (multiple-value-bind (connection keep-alive)
         (settle-reply-connection
-         exchange status
+         *exchange* status
          (and framed-p (hunchentoot:acceptor-persistent-connections-p acceptor))
          (hunchentoot:header-out :connection))
       ;; As (SETF HEADER-OUT) does it, but all at once.
@@ -176,7 +176,7 @@ CONTENT-TYPE is the header, or NIL to leave that as it is.  Signals INVALID-HEAD
             (put :keep-alive keep-alive))
           (unless (entry :server)
             (push (cons :server (slot-value acceptor 'server-name)) headers))
-          (when (and content-type (null (exchange-upgrade exchange)))
+          (when (and content-type (null (exchange-upgrade *exchange*)))
             (put :content-type content-type)
             (setf (slot-value reply 'hunchentoot:content-type) content-type))
           (when (integerp said)

@@ -9,7 +9,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:milliseconds #:as-milliseconds #:universal-milliseconds #:microseconds #:processor-count
    #:uninterruptibly #:interruptibly #:end-after #:milliseconds-left #:wait-until #:wait-once
    #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:call-making-thread
-   #:process-exits-p #:process-exits #:call-at-exit #:call-on-signal #:exit-process
+   #:process-exits-p #:call-at-exit #:call-on-signal #:exit-process
    ;; listeners
    #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener #:admit-held
    #:stop-arrivals #:close-listener #:accept-failed #:accept-error-kind
@@ -42,7 +42,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    ;; functions of other libraries, and the heap
    #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace
    #:heap-octets #:heap-used #:collection-seconds #:frames-of-thread
-   #:collect-garbage #:call-when-forgotten
+   #:collect-garbage
    ;; TLS: certificates, keys and settings
    #:tls-context #:make-tls-context #:make-tls-stream #:tls-mistake
    #:tls-mistake-subject #:tls-mistake-value #:tls-mistake-reason

@@ -311,7 +311,8 @@ keyword, was of the same type, and lasts."
 
 (defun thread-made-p (engine function)
   "Calls FUNCTION, which makes a thread for ENGINE.  NIL if it could not: that is counted, and
-logged unless it was before.  No thread is made then before a tick has passed."
+logged unless it was before.  No thread is made then before a tick has passed, nor once the process
+exits."
   (when (may-launch-p engine)
     (handler-case (progn (call-making-thread function)
                          (forget-trouble engine :threads)
@@ -321,12 +322,6 @@ logged unless it was before.  No thread is made then before a tick has passed."
         (note-trouble engine :threads condition
                       "A thread could not be made, and is tried again: ~A")
         nil))))
-
-(defun call-in-thread (engine name function)
-  "Has a new thread called NAME, a string, call FUNCTION, without arguments, for the service of
-ENGINE.  True when the thread was made.  NIL when it could not be made, which is counted, and logged
-unless it was before; for a moment from then on, without an attempt; and once the process exits."
-  (thread-made-p engine (lambda () (bt:make-thread function :name name))))
 
 ;;; How many connections each address has open.  The service says which addresses count, and up to
 ;;; which number; most services say that none does.  A connection is counted when it is accepted, or

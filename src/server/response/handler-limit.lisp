@@ -88,9 +88,9 @@ handler's reply is not to be sent."
         (wake-from-client engine connection :io)
         (let ((function (take-timeout-function exchange)))
           (when function                ; it may wait, and all workers may be those it is to free
-            (call-in-thread engine "handler timeout"
-                            (lambda ()
-                              (call-noting engine function "a handler that took too long")))))))))
+            (flet ((call-it () (call-noting engine function "a handler that took too long")))
+              (thread-made-p engine
+                             (lambda () (bt:make-thread #'call-it :name "handler timeout"))))))))))
 
 ;;; For programs
 
