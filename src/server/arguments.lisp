@@ -198,7 +198,7 @@ PORT, as an error that names the place.  Returns if it has another reason."
       (usocket:address-not-available-error
        (fail "this machine has no such address; choose one that it has, or NIL for all"))
       (usocket:operation-not-permitted-error
-       (fail "this is not permitted, or, on ABCL, the port is taken; choose one above 1023"))
+       (fail "this is not permitted; or, on ABCL, something else listens there"))
       (usocket:ns-error (fail "nobody knows that address"))
       (usocket:unknown-error
        (let ((cause (usocket::usocket-real-error condition)))
