@@ -9,7 +9,7 @@
   '((("src" "clack" "postgresql") 13016 53299)
     ("src/platform" 1962) ("src/http" 1887) ("src/websocket" 463)
     ("src/engine" 1930) ("src/server" 3801) ("src/hunchentoot" 1841)
-    ("clack" 673) ("postgresql" 374) ("test" 16525))
+    ("clack" 673) ("postgresql" 374) ("test" 16518))
   "Folders, how many lines of code they may have, and how many atoms.")
 
 (defparameter *blanks* (coerce '(#\Space #\Tab #\Newline #\Return #\Page) 'string))

@@ -14,10 +14,9 @@
   (protocol nil :type (member nil :http/1.0 :http/1.1))
   ;; The header fields, an alist in the order of first appearance. A name is a keyword if that
   ;; keyword exists, as it does for all known names; else a string, so that no client can fill the
-  ;; KEYWORD package. The string is in upper case or, if *SPELLING-KEPT-P* is true, as the client
-  ;; first spelled it. A value is a string without surrounding white space. The values of a repeated
-  ;; field are joined by a comma, those of Cookie by "; " (RFC 9110, section 5.2; RFC 9113, section
-  ;; 8.2.3).
+  ;; KEYWORD package. The string is in upper case. A value is a string without surrounding white
+  ;; space. The values of a repeated field are joined by a comma, those of Cookie by "; " (RFC 9110,
+  ;; section 5.2; RFC 9113, section 8.2.3).
   (headers '() :type list)
   ;; The host and port that the request is for; NIL if an HTTP/1.0 client names none. The target's
   ;; host takes precedence over the Host field (RFC 9112, section 3.3).
