@@ -78,7 +78,9 @@ warnings."
                     ,@body))
                 ;; CL-POSTGRES would wait for the end of the answer before it lets an error pass.
                 ,@(when connection
-                    `((lambda () (abort-connection ,connection))))))
+                    `((lambda (condition)
+                        (declare (ignore condition))
+                        (abort-connection ,connection))))))
 
 (defun execute (connection text)
   "Executes the statement TEXT; returns its rows, lists."

@@ -75,14 +75,11 @@
 
 ;;; The connections of both threads, which come and go with the database
 
-(defparameter *longest-pause* 5
-  "The maximum time between two attempts to connect, in seconds.")
-
 (defun keep-connected (opening link run)
   "The life of the thread of LINK of OPENING: connects it, and calls RUN with OPENING and the
-connection; again after each error, until RUN returns or OPENING is closed.  After each failure in a
-row it waits twice as long, and at random, so that many processes do not come at the same time."
-  (let ((broker (opening-broker opening)) (attempt 0))
+connection; again after each error, a while later, until RUN returns or OPENING is closed.  The
+while is random, so that many processes do not come at the same time."
+  (let ((broker (opening-broker opening)))
     (flet ((run-connected (connection)
              (let ((since (with-state (broker)
                             (setf (link-connected-p link) t)
@@ -92,8 +89,7 @@ row it waits twice as long, and at random, so that many processes do not come at
                          (/ (- (milliseconds) since) 1000))))
              (funcall run opening connection)
              (return-from keep-connected)))
-      (loop for start = (milliseconds)
-            until (closed-p opening)
+      (loop until (closed-p opening)
             do (handler-case
                    (call-with-connection (list (broker-database broker) (broker-user broker)
                                                (broker-password broker) (broker-host broker)
@@ -106,13 +102,9 @@ row it waits twice as long, and at random, so that many processes do not come at
                            (unless (link-away-since link)
                              (setf (link-away-since link) (milliseconds))))
                      (report broker "The ~A has no database: ~A" (link-name link) condition))))
-               (when (<= (as-milliseconds *longest-pause*) (- (milliseconds) start))
-                 (setf attempt 0))      ; the connection was good for a while
                (wait-until (lambda () (closed-p opening))
                            (link-changed link) (broker-state-lock broker)
-                           (* (min *longest-pause* (* 1/10 (expt 2 (min (incf attempt) 10))))
-                              (+ 1/2 (random 0.5)))
-                           nil)))))
+                           (+ 1/10 (random 1.0)) nil)))))
 
 (defun start-link (opening link run earlier)
   "Makes the thread of LINK of OPENING, which calls RUN.  EARLIER is the opening before, or NIL."

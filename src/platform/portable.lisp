@@ -26,11 +26,6 @@ and where that is taken, a USOCKET:ADDRESS-IN-USE-ERROR."))
   (:report "The peer has left, so its address is unknown.")
   (:documentation "The address of the peer of a connection is no longer available."))
 
-(define-condition process-exits (recycling-error)
-  ()
-  (:report "The process exits, so no thread is made.")
-  (:documentation "A thread cannot be made, since the process exits."))
-
 (defgeneric tls-failure-words (condition)
   (:documentation "The TLS library's description, a string, of CONDITION, which has ended a TLS
 handshake; :GONE if the peer has left; NIL if CONDITION is not about TLS.")
@@ -49,7 +44,7 @@ tell, or nobody calls them there."
 #-sbcl
 (progn
   (define-none clear-stack call-at-exit heap-octets heap-used collection-seconds collect-garbage
-               call-when-forgotten functions-can-be-wrapped-p wrap-function finalize-classes)
+               functions-can-be-wrapped-p wrap-function finalize-classes)
 
   (defmacro with-lock-briefly ((lock) &body body)
     "Evaluates BODY, which must be short and wait for nothing, while the current thread holds LOCK.
@@ -187,10 +182,10 @@ early, so the caller needs a loop that checks everything that may have changed."
 
 (defun call-making-thread (function)
   "Calls FUNCTION, a function without arguments that makes a thread, and returns its values.  Once
-the process exits, signals PROCESS-EXITS instead."
+the process exits, signals an error instead."
   (bt:with-lock-held (*thread-making-lock*)
     (when *exiting-p*
-      (error 'process-exits))
+      (error "The process exits, so no thread is made."))
     (funcall function)))
 
 (defun end-thread-making ()

@@ -176,11 +176,6 @@ rational."
   "Collects all garbage.  All threads stop meanwhile."
   (sb-ext:gc :full t))
 
-(defun call-when-forgotten (object function)
-  "Calls FUNCTION, a function without arguments, in some thread after OBJECT has become garbage.
-FUNCTION must not refer to OBJECT."
-  (sb-ext:finalize object function :dont-save t))
-
 ;;; Functions of other libraries, and backtraces
 
 (defun functions-can-be-wrapped-p ()
@@ -290,15 +285,27 @@ first requests of a new process would meet that."
 
 ;;; Streams of client libraries, see portable.lisp
 
+(defvar *closes-sockets-p* nil
+  "True where a socket that cannot be connected is closed.")
+
+(defun connect-or-close (connect socket &rest peer)
+  "Calls CONNECT, SBCL's function, with SOCKET and PEER; see CALL-WITHIN."
+  (unless-returned (apply connect socket peer)
+    (when *closes-sockets-p*
+      (sb-bsd-sockets:socket-close socket))))
+
+(wrap-function 'sb-bsd-sockets:socket-connect 'connect-or-close)
+
 (defun call-within (seconds function &optional (give-up (constantly nil)))
   "Calls FUNCTION, a function without arguments, and returns its values.  On SBCL, if it still waits
-for a socket or a lock once SECONDS, a real, are over, calls GIVE-UP, a function without arguments,
-and signals an error.  GIVE-UP prevents cleanup forms in FUNCTION from waiting again."
-  (handler-case (handler-bind ((sb-sys:deadline-timeout (lambda (condition)
-                                                          (declare (ignore condition))
-                                                          (funcall give-up))))
+for a socket or a lock once SECONDS, a real, are over, calls GIVE-UP, a function of a condition, and
+signals an error.  GIVE-UP prevents cleanup forms in FUNCTION from waiting again.  A socket that
+FUNCTION cannot connect is closed: libraries that leave it to the garbage collector, and try again
+and again, might have all descriptors before there is a collection."
+  (handler-case (handler-bind ((sb-sys:deadline-timeout give-up))
                   (sb-sys:with-deadline (:seconds seconds)
-                    (funcall function)))
+                    (let ((*closes-sockets-p* t))
+                      (funcall function))))
     (sb-sys:deadline-timeout ()         ; which is no error
       (error "There was no answer within ~A second~:P." seconds))))
 

@@ -286,7 +286,7 @@ Signals TLS-MISTAKE."
                               (openssl :int "SSL_CTX_set_ex_data" handle (:int 0) next)))
                    (let ((context (%make-tls-context handles ciphers)))
                      ;; A saved image still has the structure, but the SSL_CTX are gone.
-                     #+sbcl (call-when-forgotten context free)
+                     #+sbcl (sb-ext:finalize context free :dont-save t)
                      #-sbcl (trivial-garbage:finalize context free)
                      (clear-errors)
                      (return context)))
