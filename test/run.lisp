@@ -81,10 +81,21 @@ mode, with a thread for each connection.")
   '(process-exits small-heaps until-signalled restarts service-manager)
   "Suites that mostly wait for processes.")
 
+(def-suite waiting :description "Those of both fronts that mostly wait.")
+
+(def-suite other-fronts :description "The others of both fronts.")
+
+(defparameter *suites-of-patience*
+  '(fronts/limits-of-time fronts/slow-clients fronts/crowds fronts/later))
+
 (defun suites-in-mode (suite mode)
   "What of SUITE is to run in MODE."
   (cond ((eq suite 'apart)
          (if mode *suites-of-processes* (suites-of-acceptors)))
+        ((eq suite 'waiting)
+         (and mode *suites-of-patience*))
+        ((eq suite 'other-fronts)
+         (and mode (set-difference (names-in (get-test 'fronts)) *suites-of-patience*)))
         ((and (eq suite 'all) (rest (modes)))
          (and mode
               (append (set-difference (names-in (get-test 'all)) '(fronts acceptors))
@@ -141,7 +152,7 @@ PROCESSORS is an integer, the engine counts on so many processors in all of it."
   (set-up-engine processors)
   (let* ((suite (find-suite suite))
          (others (when (and (eq suite 'all) (rest (modes)))
-                   (list (start-beside "fronts") (start-beside "apart"))))
+                   (mapcar #'start-beside '("apart" "waiting" "other-fronts"))))
          (results (unwind-protect
                        (loop for mode in (modes)
                              append (run-in-mode (suites-in-mode suite mode) mode))

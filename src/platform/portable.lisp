@@ -69,16 +69,16 @@ As far as UNINTERRUPTIBLY works in this Lisp, no interrupt ends BODY half done."
              t)))))
 
   (defstruct (counter (:include opaque))
-    "A number that many threads add to.  Not atomic, since no code needs that here."
+    "A number that many threads add to."
     (count 0))
 
-  (defun counter-add (counter delta)
-    (incf (counter-count counter) delta))
-
   (defun counter-add-up-to (counter delta most)
-    (when (<= (+ (counter-count counter) delta) most)
-      (incf (counter-count counter) delta)
-      t))
+    (with-lock-briefly (*compare-lock*)
+      (when (<= (+ (counter-count counter) delta) most)
+        (incf (counter-count counter) delta))))
+
+  (defun counter-add (counter delta)
+    (counter-add-up-to counter delta most-positive-fixnum))
 
   (defun call-for-backtrace (function length caller)
     "The backtrace, a string, that FUNCTION returns; LENGTH and CALLER have no effect here."

@@ -117,17 +117,6 @@ string or NIL."
             (if (= 1 count) once (format nil "~D ~A since the last message" count often))
             (and reason (string-right-trim "." reason))))))
 
-(defun note-failed-handshake (application condition)
-  "Counts and logs for APPLICATION that CONDITION has ended a handshake."
-  (let ((kind (handshake-failure-kind condition)))
-    (count-as kind application)
-    (multiple-value-bind (level reason) (handshake-failure-message condition)
-      (cond ((null kind)
-             (tell application :error "~A" condition))
-            (level
-             (tell-seldom application kind level
-                          "A TLS handshake failed" "TLS handshakes failed" reason))))))
-
 ;;; What an application counts
 
 (defun make-counts ()

@@ -190,23 +190,29 @@ that is not acceptable, or late, is answered."
            (return-from read-head :end)))
     (settle-head-deadline application connection http :head))
   (let* ((io (http-io http))
-         (looked-p (shiftf (http-part-p http) nil))
+         (looked (or (shiftf (http-part-p http) nil) 0)) ; at so many octets in vain
          (head nil))
     (setf (http-origin http) nil)
     (handler-case
         (loop
-          (when (and (< (io-start io) (io-end io)) (not (shiftf looked-p nil)))
-            (multiple-value-bind (found position)
-                (parse-head (io-input io) (io-start io) (io-end io)
-                            (application-limits application))
-              (when (setf head found)
-                (setf (io-start io) position)
-                (when (http-trusted http)
-                  (settle-client http head))
-                ;; After a 2xx reply to that, the connection does not carry HTTP.
-                (when (eq :connect (head-method head))
-                  (error (make-refusal :connect-not-served)))
-                (return))))
+          ;; Each look begins at the start.  So after the first ones, the next is at a line end, or
+          ;; many octets later: else a client that sends octet by octet would take a processor.
+          (let ((start (io-start io)) (end (io-end io)))
+            (when (and (< (+ start looked) end)
+                       (or (< looked 4096)
+                           (< (+ start looked 1024) end)
+                           (find 10 (io-input io) :start (+ start looked) :end end)))
+              (setf looked (- end start))
+              (multiple-value-bind (found position)
+                  (parse-head (io-input io) start end (application-limits application))
+                (when (setf head found)
+                  (setf (io-start io) position)
+                  (when (http-trusted http)
+                    (settle-client http head))
+                  ;; After a 2xx reply to that, the connection does not carry HTTP.
+                  (when (eq :connect (head-method head))
+                    (error (make-refusal :connect-not-served)))
+                  (return)))))
           (let ((more (fill-input io :more)))
             (unless (eq :some more)
               ;; The sentinel ends only parked connections; one whose head comes in small parts may
@@ -239,7 +245,7 @@ that is not acceptable, or late, is answered."
                                  (cond ((head-begun-p io) :head)
                                        ((zerop (connection-served connection)) :first-byte)
                                        (t :idle)))
-           (setf (http-part-p http) (< (io-start io) (io-end io)))
+           (setf (http-part-p http) (and (plusp looked) looked))
            (cond ((keep-waiting-input (worker-engine *worker*) http)
                   :none)
                  (t

@@ -140,11 +140,17 @@ client took too long; NIL when CONDITION is no such failure."
            ((or descriptor-broken end-of-file) :gone)
            (t (and (wait-timed-out-p condition) :expired)))))))
 
-(defun handshake-failure-message (condition)
-  "The log level, a keyword, and the reason, a string, for the handshake failure CONDITION.  The
-level is NIL when it is not logged."
-  (destructuring-bind (&optional level sentence &rest parts)
-      (rest (assoc (handshake-failure-kind condition) *handshake-failures*))
-    (declare (ignore parts))
-    (values level
-            (format nil "~@[~A ~]~:[~A~;(~A)~]" sentence sentence (tls-failure-words condition)))))
+(defun note-failed-handshake (application condition)
+  "Counts and logs for APPLICATION that CONDITION has ended a handshake."
+  (let ((kind (handshake-failure-kind condition)))
+    (count-as kind application)
+    (destructuring-bind (&optional level sentence &rest parts)
+        (rest (assoc kind *handshake-failures*))
+      (declare (ignore parts))
+      (cond ((null kind)
+             (tell application :error "~A" condition))
+            (level
+             (tell-seldom application kind level
+                          "A TLS handshake failed" "TLS handshakes failed"
+                          (format nil "~@[~A ~]~:[~A~;(~A)~]" sentence sentence
+                                  (tls-failure-words condition))))))))

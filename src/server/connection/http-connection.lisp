@@ -21,8 +21,9 @@
   (io nil)
   ;; The stream of HTTP that programs get: that of HTTP-IO, or one that PROGRAM-STREAM has made.
   (stream nil)
-  ;; True if the input of HTTP-IO was looked at, and is a head, or a line, that came in part.
-  (part-p nil :type boolean)
+  ;; How many octets of the input of HTTP-IO were looked at, where that is a head, or a line, that
+  ;; came in part; or NIL.
+  (part-p nil :type (or null fixnum))
   (head-deadline nil)                   ; the deadline for the whole of that
   (awaited :idle :type keyword)         ; the kind of that deadline, see SETTLE-HEAD-DEADLINE
   ;; The content of the next or current request over HTTP, a stream; NIL where there is none, or

@@ -195,12 +195,6 @@ since no line end may follow."
       (handler-case (listen (io-source io))
         (error () t))))
 
-(defun note-socket-ready (io)
-  "Notes that the socket beneath IO has octets or its end, which LISTEN of ABCL may not show."
-  ;; Where another stream stands between, a reader may have to wait although a few octets have come.
-  (unless (or (null (io-source io)) (io-beneath io) (io-tls-handle io))
-    (setf (io-source-ready-p io) t)))
-
 ;;; Input
 
 (defun receive (io octets start end &optional wanted)

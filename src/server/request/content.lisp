@@ -446,7 +446,7 @@ HTTP.  Returns what READ-HEAD does."
                                    (move-to-file content)))
                           (keep-waiting-input (worker-engine *worker*) http))
                (error (make-refusal :no-memory)))
-             (setf (http-part-p http) (< (io-start io) (io-end io)))
+             (setf (http-part-p http) (and (< (io-start io) (io-end io)) 0))
              (set-deadline-at connection :body deadline)
              :none)))
       (protocol-error (refusal) (refuse-spooled application http refusal))

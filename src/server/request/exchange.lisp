@@ -114,15 +114,12 @@ functions of Hunchentoot, and methods of programs, stand between our functions."
 ;;; has passed.  A trusted proxy may tell one in X-Request-Id.  The others are made when something
 ;;; asks for them: random numbers.
 
-(defparameter *request-id-limit* 200
-  "How many characters an identifier that a proxy tells may have.")
-
 (defun told-request-id (headers)
   "The identifier, a string, that a trusted proxy tells by HEADERS, an alist; NIL if there is none,
-or not only visible ASCII characters."
+or not only visible ASCII characters, or more than 200."
   (let ((text (cdr (assoc :x-request-id headers :test #'eq))))
     (and text
-         (<= 1 (length text) *request-id-limit*)
+         (<= 1 (length text) 200)
          (every (lambda (char) (<= 33 (char-code char) 126)) text)
          text)))
 

@@ -11,10 +11,6 @@
   "Files of at most so many octets are read into the reply, behind its head, and sent with it by one
 system call.  The system sends larger ones from its cache.  See docs/decisions.md.")
 
-(defparameter *settled-seconds* 2
-  "How many seconds after a change the time of a file is trusted to identify its content: the clock
-of the file system stands still for milliseconds at a time.")
-
 (defparameter *constant-time* (encode-universal-time 1 0 0 1 1 1970 0)
   "A file of this time or before has that of a builder who gives it to all versions, as Nix does.")
 
@@ -27,9 +23,6 @@ of the file system stands still for milliseconds at a time.")
   (nanoseconds 0 :type integer :read-only t)
   (date nil :type (or null string) :read-only t) ; the same, as HTTP writes it
   (tag nil :type (or null string) :read-only t))
-
-(defparameter *known-name-limit* 1024
-  "Files with longer names, in characters, are not cached.")
 
 (defvar *versions* (make-array 1024 :initial-element nil)
   "The cache: the last settled VERSION of a file is at the hash of its pathname until another takes
@@ -56,7 +49,8 @@ where that is no readable regular file."
                           (= seconds (version-seconds version))
                           (= nanoseconds (version-nanoseconds version)))
                (let* ((now (get-universal-time))
-                      (settled-p (>= (- now seconds) *settled-seconds*))
+                      ;; The clock of the file system stands still for milliseconds at a time.
+                      (settled-p (>= (- now seconds) 2))
                       (telling-p (> seconds *constant-time*)))
                  (setf version
                        (make-version
@@ -65,7 +59,7 @@ where that is no readable regular file."
                         ;; Not later than that of the reply (RFC 9110, section 8.8.2.1).
                         :date (and telling-p (imf-fixdate (min now seconds)))
                         :tag (and telling-p (entity-tag seconds nanoseconds size settled-p))))
-                 (when (and settled-p (<= (length name) *known-name-limit*))
+                 (when (and settled-p (<= (length name) 1024))
                    (set-published (svref *versions* place) version))))
              (funcall function part version)
              t))

@@ -83,23 +83,17 @@ the thread is destroyed meanwhile, the last release of the connection abandons i
       (abandon suspended-exchange)
       (setf (http-suspended-exchange http) nil))))
 
-(defparameter *keeping-seconds* 1/2
-  "How often a worker that keeps a connection looks whether its client has left, its time has run
-out or the engine stops;")
-
-(defparameter *reading-seconds* 1/20
-  "and whether there are octets to send, while it waits for input.")
-
 (defun leave-or-keep (exchange)
   "Lets the connection of EXCHANGE wait without a worker; or continues its suspended exchange to the
 end in the current worker, which waits.  Returns an outcome as SERVE does, :CLOSE when the engine
-stops before."
+stops before.  The worker looks twice a second whether the client has left, its time has run out or
+the engine stops; more often, whether there are octets to send, while it waits for input."
   (let* ((connection (exchange-connection exchange))
          (http (exchange-http exchange))
          (io (http-io http))
          (suspended-exchange (http-suspended-exchange http)))
     (if (and (connection-parkable-p connection)
-             (not (io-waits-p (http-io http)))
+             (not (io-waits-p io))
              (engine-sends-p io))
         :deferred
         (loop
@@ -116,10 +110,15 @@ stops before."
              (if (reads-on-p suspended-exchange)
                  (when (and (not (input-waiting-p io))
                             (await-input (connection-handle connection)
-                                         :until (end-after *reading-seconds*)))
-                   (note-socket-ready io))
+                                         :until (end-after 1/20))
+                            (io-source io)
+                            ;; Where another stream stands between, a reader may have to wait
+                            ;; although a few octets have come.
+                            (not (or (io-beneath io) (io-tls-handle io))))
+                   ;; LISTEN of ABCL may not show what the socket has, or its end.
+                   (setf (io-source-ready-p io) t))
                  (wait-until (lambda ()
                                (shiftf (suspended-exchange-resumed-p suspended-exchange) nil))
                              (suspended-exchange-keeper suspended-exchange)
                              (suspended-exchange-lock suspended-exchange)
-                             *keeping-seconds* nil))))))
+                             1/2 nil))))))
