@@ -5,7 +5,7 @@
   ;; What the tests in engine/ use of the inside: tables and models.
   (:import-from #:hunchentoot-recycling-taskmaster.engine
                 #:add-timer #:close-timers #:delay-microseconds #:make-timers
-                #:next-ownership #:size-pool #:take-due-timer #:timer-function #:timer-statistics)
+                #:next-ownership #:size-pool #:take-due-timer #:timer-function #:timers-pending)
   ;; What the operators of Clack's package clack.socket call, which need not be there.
   (:import-from #:clack.handler.recycling
                 #:close-clack-socket

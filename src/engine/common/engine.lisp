@@ -245,9 +245,7 @@ connections wait for a worker."
 
 (defun keeps-connections-p (engine)
   "True if the connections of ENGINE should be kept after the replies that are sent now."
-  (not (or (engine-overloaded-p engine)
-           (engine-troubles engine)
-           (not (eq :running (engine-phase engine))))))
+  (and (welcoming-p engine) (not (winding-down-p engine))))
 
 ;;; Calls of the service whose errors only count, and what else may fail in a thread of an engine
 

@@ -66,20 +66,12 @@ budget and PLACE."
 (defparameter *most-used* 5/8
   "The share of the heap that may be in use, garbage included, when memory is taken for a client.")
 
-;; Long vectors outlive several collections of the usual kind, and fill the heap though nothing
-;; refers to them any more.  But a collection of all garbage holds up every thread.
-(defparameter *worthwhile-garbage* 1/16
-  "The share of the heap for which all garbage is collected at once.")
-
 (defvar *collection-lock* (bt:make-lock "collection")
   "Held while all garbage is collected for the sake of clients: others that want that wait.")
 
 (defvar *next-collection* 0
-  "When garbage may be collected again, in MILLISECONDS, however little there is: so that this takes
-a tenth of the time.")
-
-(defvar *used-after-collection* 0
-  "How many octets of the heap were in use after the last collection.")
+  "When all garbage may be collected again, in MILLISECONDS: that holds up every thread, and is to
+take no more than a fourth of the time.")
 
 (defun fits-in-heap-p (octets)
   "True when OCTETS more, an integer, may be allocated in the heap as it is, garbage included, or
@@ -88,15 +80,12 @@ its size is not known."
       (< (+ octets (heap-used)) (* *most-used* (heap-octets)))))
 
 (defun make-room-in-heap (octets)
-  "Like FITS-IN-HEAP-P of OCTETS, an integer, but collects all garbage that is in the way, if a
-worthwhile part of the heap was taken since the last time, or that is long enough ago."
+  "Like FITS-IN-HEAP-P of OCTETS, an integer, but collects all garbage that is in the way, unless
+that was done just before: long vectors outlive several collections of the usual kind."
   (or (fits-in-heap-p octets)
       (bt:with-lock-held (*collection-lock*)
         (let ((began (milliseconds)))
-          (when (or (>= began *next-collection*)
-                    (>= (- (heap-used) *used-after-collection*)
-                        (* *worthwhile-garbage* (heap-octets))))
+          (when (>= began *next-collection*)
             (collect-garbage)
-            (setf *used-after-collection* (heap-used)
-                  *next-collection* (+ (milliseconds) (* 9 (1+ (- (milliseconds) began))))))
+            (setf *next-collection* (+ (milliseconds) (* 3 (- (milliseconds) began)))))
           (fits-in-heap-p octets)))))

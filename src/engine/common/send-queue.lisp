@@ -143,33 +143,16 @@ which QUEUE is dead, or NIL."
                    (t
                     (return (end-under-lock queue count)))))))
 
-(defun write-under-lock (queue octets start end copy-p)
-  "See WRITE-TO-QUEUE."
-  (flet ((queue-octets ()
-           (put-parts queue (list (if copy-p
-                                      (make-octets-part (subseq octets start end))
-                                      (make-octets-part octets start end))))
-           nil))
-    (declare (inline queue-octets))
-    (cond ((send-queue-dead-p queue) +ebadf+)
-          ((= start end) nil)
-          ((or (send-queue-parts queue) ; it is armed
-               (send-queue-sender-lock queue))
-           (queue-octets))
+(defun write-under-lock (queue parts)
+  "See WRITE-PARTS."
+  (let ((waits-p (send-queue-parts queue))) ; it is armed then
+    (cond ((send-queue-dead-p queue)
+           (drop-parts parts)
+           +ebadf+)
           (t
-           (let ((count (if (send-queue-sender queue)
-                            (funcall (send-queue-sender queue)
-                                     (list (make-octets-part octets start end)))
-                            (send-octets (send-queue-descriptor queue) octets start end))))
-             (when (plusp count)
-               (incf (send-queue-sent queue) count)
-               (incf start count))
-             (cond ((= start end) nil)
-                   ((or (plusp count) (would-block-p count))
-                    (queue-octets)
-                    (send-parts queue))
-                   (t
-                    (end-under-lock queue count))))))))
+           (put-parts queue parts)
+           (unless waits-p
+             (send-parts queue))))))
 
 (defun end-under-lock (queue &optional (count 0))
   "Makes QUEUE dead.  Returns the error number of COUNT, which a send has returned."
@@ -183,26 +166,18 @@ which QUEUE is dead, or NIL."
 
 ;;; From any thread
 
-(defun write-to-queue (queue octets start end &optional copy-p)
-  "Writes OCTETS from START to END, all or nothing.  What the socket does not take now waits in
-QUEUE; OCTETS must not change any more unless COPY-P.  Returns NIL, or an error number when QUEUE is
-dead."
+(defun write-parts (queue parts)
+  "Writes PARTS, a list (see PART), all or nothing, and takes their files over.  What the socket
+does not take now waits in QUEUE.  Returns NIL, or an error number when QUEUE is dead."
   (or (with-send-queue (queue)
-        (write-under-lock queue octets start end copy-p))
+        (write-under-lock queue parts))
       (and (send-queue-sender-lock queue)
            (flush-queue queue))))
 
-(defun write-parts (queue parts)
-  "Writes PARTS, a list (see PART), as WRITE-TO-QUEUE does.  Takes the files of PARTS over."
-  (or (with-send-queue (queue)
-        (cond ((send-queue-dead-p queue)
-               (drop-parts parts)
-               +ebadf+)
-              (t
-               (put-parts queue parts)
-               (send-parts queue))))
-      (and (send-queue-sender-lock queue)
-           (flush-queue queue))))
+(defun write-to-queue (queue octets start end)
+  "Writes OCTETS from START to END, which are copied, as WRITE-PARTS does."
+  (declare (type octets octets) (type index start end))
+  (write-parts queue (list (make-octets-part (subseq octets start end)))))
 
 (defvar *giving-room-p* nil
   "True while a function that waited for room is called, which must not wait for room itself.")

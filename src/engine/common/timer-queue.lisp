@@ -171,10 +171,3 @@ call this."
       (with-lock-briefly ((timers-lock (engine-timers engine)))
         (incf (timers-failed (engine-timers engine))))
       (log-message engine :error "The function of a timer failed: ~A" condition))))
-
-(defun timer-statistics (timers)
-  "A plist: how many of TIMERS are pending; how many, since the start, had their function called, of
-which some failed."
-  (list :pending (timers-pending timers)
-        :run (timers-run timers)
-        :failed (timers-failed timers)))

@@ -45,7 +45,7 @@ BODY ends the connection."
 (defun push-buffer (io)
   "Writes what is in the output buffer of IO to the queue."
   (let ((end (shiftf (io-fill io) 0)))  ; if this fails, nothing is sent twice
-    (check-sent io (write-to-queue (io-queue io) (io-output io) 0 end t))))
+    (check-sent io (write-to-queue (io-queue io) (io-output io) 0 end))))
 
 (defun send-output (io)
   "Sends all octets that were written to IO, and to the Lisp stream beside it; waits for the peer."
@@ -92,7 +92,7 @@ in a buffer.  Octets in the queue may wait: the engine sends them."
       (setf (io-output io) (take-buffer))))
 
 (defconstant +slice-octets+ (* 256 1024)
-  "A long vector is written by slices of so many octets, so that few of them are ever copied.")
+  "A long vector is written by slices of so many octets: each is copied.")
 
 (defun write-with-backpressure (io sequence start end)
   "Writes SEQUENCE, of octets, from START to END to IO.  Octets that the peer does not take now are
@@ -102,10 +102,9 @@ queued, up to the high-water mark."
                     (zerop (io-fill io))
                     (>= (- end start) +buffer-size+)
                     (engine-sends-p io))
-               ;; Without a copy, as far as the socket takes it.
+               ;; Not by way of the buffer, which is smaller.
                (let ((next (min end (+ start +slice-octets+))))
-                 (check-range sequence start end) ; the caller is a program
-                 (check-sent io (write-to-queue (io-queue io) sequence start next t))
+                 (check-sent io (write-to-queue (io-queue io) sequence start next))
                  (setf start next)
                  (empty-output io))
                (let ((buffer (output-buffer io)))

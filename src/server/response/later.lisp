@@ -219,8 +219,8 @@ true if the client has left."
             (t
              (when (eq :chunked (shared-queue-framing shared-queue))
                (check-sent (http-io http)
-                           (write-to-queue (shared-queue-queue shared-queue)
-                                           *last-chunk* 0 (length *last-chunk*))))
+                           (write-parts (shared-queue-queue shared-queue)
+                                        (list (make-octets-part *last-chunk*)))))
              (note-event (deferred-response-exchange deferred-response)
                          (if (member (shared-queue-announced shared-queue) '(nil 0))
                              :reply-end

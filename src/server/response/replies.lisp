@@ -20,7 +20,7 @@ not accept is queued: BODY must not change any more."
     (check-sent io (if body
                        (write-parts queue (list (make-octets-part (subseq octets 0 fill))
                                                 (if (part-p body) body (make-octets-part body))))
-                       (write-to-queue queue octets 0 fill t)))))
+                       (write-to-queue queue octets 0 fill)))))
 
 (defparameter *retry-seconds* 1
   "The value of Retry-After for a refused client, an integer of seconds.")
@@ -44,7 +44,7 @@ PROTOCOL-ERROR; without content if HEAD-ONLY-P."
 thread need not own the connection.  True when it is sent, or queued."
   (with-reply (reply)
     (encode-refusal reply refusal head-only-p)
-    (null (write-to-queue (io-queue io) (output-octets reply) 0 (output-fill reply) t))))
+    (null (write-to-queue (io-queue io) (output-octets reply) 0 (output-fill reply)))))
 
 (defun send-continue (io)
   "Asks the peer of IO for the content that it holds back (RFC 9110, section 10.1.1)."

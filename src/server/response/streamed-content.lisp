@@ -94,7 +94,7 @@ has ended; or :TOO-LONG because fewer octets were announced."
                   (setf (shared-queue-silent-p shared-queue) nil)
                   (cond ((shared-queue-begun-p shared-queue)
                          (write-under-lock (shared-queue-queue shared-queue)
-                                           octets 0 (length octets) nil))
+                                           (list (make-octets-part octets))))
                         (t
                          (push octets (shared-queue-held shared-queue))
                          (incf (shared-queue-size shared-queue) (length octets))))
@@ -214,7 +214,7 @@ no more will follow.  Signals DESCRIPTOR-BROKEN."
             (shared-queue-begun-p shared-queue) t
             (shared-queue-size shared-queue) 0)
       (dolist (octets (reverse (shiftf (shared-queue-held shared-queue) '())))
-        (write-under-lock queue octets 0 (length octets) nil)))
+        (write-under-lock queue (list (make-octets-part octets)))))
     (flush-queue queue)))
 
 ;;; Writing, from any thread
