@@ -29,7 +29,6 @@
   (examples-of-the-readme "README.md")
   (examples-of-the-guide "docs/guide/README.md")
   (examples-of-getting-started "docs/guide/getting-started.md")
-  (examples-of-install "docs/guide/install.md")
   (examples-of-migrating "docs/guide/migrating.md")
   (examples-of-configure "docs/guide/configure.md")
   (examples-of-later "docs/guide/later.md")
@@ -44,11 +43,9 @@
   (examples-of-clack "docs/guide/clack.md")
   (examples-of-platforms "docs/guide/platforms.md")
   (examples-of-limits "docs/guide/limits.md")
-  (examples-of-numbers "docs/guide/numbers.md")
   (examples-of-performance "docs/guide/performance.md")
   (examples-of-testing "docs/guide/testing.md")
   (examples-of-troubleshooting "docs/guide/troubleshooting.md")
-  (examples-of-how-it-works "docs/guide/how-it-works.md")
   (examples-of-the-glossary "docs/guide/glossary.md"))
 
 ;;; Pages that are wrong

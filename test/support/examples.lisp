@@ -231,7 +231,10 @@ many values were compared."
     (with-globals ((hunchentoot::*easy-handler-alist* '())
                    (hunchentoot:*dispatch-table* hunchentoot:*dispatch-table*))
       (let* ((packages (list-all-packages))
-             (*package* (make-package (gensym "GUIDE") :use (package-use-list '#:cl-user)))
+             (*package* (eval `(defpackage ,(gensym "GUIDE")
+                                 (:use ,@(mapcar #'package-name (package-use-list '#:cl-user)))
+                                 (:local-nicknames
+                                  (#:recycling #:hunchentoot-recycling-taskmaster)))))
              (*folder* directory)
              (*example-values* '())
              (*printed* nil)
