@@ -134,7 +134,6 @@
    (:module "clack"                     ; the protocol of Clack's handlers, driven directly
     :serial t
     :components ((:file "environments")
-                 (:file "raw-bodies")
                  (:file "responses")
                  (:file "responders")
                  (:file "running")

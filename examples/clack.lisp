@@ -23,12 +23,12 @@
   (list status '(:content-type "text/plain; charset=utf-8")
         (list (apply #'format nil control arguments))))
 
-(defun body-text (environment)
-  "What the client has sent, as text."
-  (with-output-to-string (out)
-    (loop for char = (read-char (getf environment :raw-body) nil)
-          while char
-          do (write-char char out))))
+(defun body-octets (environment)
+  "What the client has sent."
+  (coerce (loop for octet = (read-byte (getf environment :raw-body) nil)
+                while octet
+                collect octet)
+          '(vector (unsigned-byte 8))))
 
 (defun count-down (responder)
   "A response that is written piece by piece."
@@ -43,7 +43,7 @@
     (cond ((string= path "/")
            (text 200 "Hello from ~A." (getf environment :server-name)))
           ((string= path "/echo")
-           (text 200 "~A" (body-text environment)))
+           (list 200 '(:content-type "text/plain; charset=utf-8") (body-octets environment)))
           ((string= path "/count")
            #'count-down)
           ((string= path "/source")

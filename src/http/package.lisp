@@ -58,7 +58,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:list-elements #:token-p
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text
-   #:utf-8-text #:utf-8-end #:utf-8-code #:utf-8-size-by-first #:percent-decoded
+   #:utf-8-text #:utf-8-end #:percent-decoded
    ;; checks of arguments
    #:check-range))
 

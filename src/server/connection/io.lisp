@@ -252,10 +252,9 @@ DESCRIPTOR-BROKEN."
         (setf (io-end io) (+ end (the fixnum count))))
       outcome)))
 
-(defun await-input-of (io &optional (wanted 1) until)
-  "Waits until IO has input, and no longer than UNTIL, in MILLISECONDS or NIL; returns NIL at its
-end.  Sends unsent output first: the peer may be waiting for it.  Reads at most WANTED octets where
-another reader may go on."
+(defun await-input-of (io &optional (wanted 1))
+  "Waits until IO has input; returns NIL at its end.  Sends unsent output first: the peer may be
+waiting for it.  Reads at most WANTED octets where another reader may go on."
   (loop
     (when (and (io-source io) (= (io-start io) (io-end io)))
       (send-output io))
@@ -264,7 +263,7 @@ another reader may go on."
       (:end (return nil))
       (:none
        (send-output io)
-       (await-peer io :input until)))))
+       (await-peer io :input)))))
 
 (defun copy-input (io sequence start end)
   "Copies buffered octets of IO to SEQUENCE from START, up to END.  Returns how many."

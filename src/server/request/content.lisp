@@ -42,7 +42,6 @@
   (file nil)                            ; see OPEN-TEMPORARY-FILE; or NIL
   (size 0 :type index)
   (position 0 :type index)
-  (last-size 0 :type index)             ; octets of the last character that was read
   (given-p nil)                         ; a program has OCTETS
   (reserved 0 :type index)              ; octets of memory that are reserved for it
   (began (milliseconds) :type fixnum)
@@ -50,10 +49,9 @@
   (failure nil))                        ; the condition that each further read signals, or NIL
 
 (defclass stream-of-content (trivial-gray-streams:fundamental-binary-input-stream
-                             trivial-gray-streams:fundamental-character-input-stream
                              trivial-gray-streams:trivial-gray-stream-mixin)
   ((content :initarg :content :reader content-of))
-  (:documentation "The octets of a CONTENT, and characters in UTF-8."))
+  (:documentation "The octets of a CONTENT."))
 
 (define-condition content-left (recycling-error stream-error)
   ()
@@ -198,44 +196,41 @@ where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-B
          (announced (content-announced content))
          (part-p nil)                   ; a line that was looked at has come in part
          (outcome :some))
-    (flet ((await-more ()
-             (await-input-of io (if (shiftf part-p nil) :more (body-octets-due decoder))
-                             (content-deadline content nil))))
-      (loop
-        (when (body-done-p decoder)
-          (return :all))
-        (if (and announced              ; straight to a window that has room for all
-                 (= (io-start io) (io-end io))
-                 (null (content-file content))
-                 (io-open-p io)
-                 (not (io-waits-p io))
-                 (<= announced (length (content-octets content))))
-            (let ((octets (content-octets content))
-                  (fill (content-count content))
-                  (count 0))
-              (setf (values outcome count) (receive io octets fill announced))
-              (when (eq :some outcome)
-                (decode-body decoder octets fill (+ fill count))
-                (incf (content-count content) count)
-                (incf (content-size content) count)))
-            (progn
-              (setf outcome (cond ((not (and wait-p (io-waits-p io)))
-                                   (fill-input io (and part-p :more)))
-                                  ((await-more) :some)
-                                  (t :end)))
-              (when (eq :some outcome)
-                (multiple-value-bind (start end next)
-                    (decode-body decoder (io-input io) (io-start io) (io-end io))
-                  (when (< start end)
-                    (spool content (io-input io) start end))
-                  (setf part-p (= next (io-start io))
-                        (io-start io) next)))))
-        (case outcome
-          (:some (setf (content-touched content) (milliseconds)))
-          (:none
-           (cond ((not wait-p) (return :none))
-                 ((not (await-more)) (return :end))))
-          (t (return :end)))))))
+    (loop
+      (when (body-done-p decoder)
+        (return :all))
+      (if (and announced                ; straight to a window that has room for all
+               (= (io-start io) (io-end io))
+               (null (content-file content))
+               (not (io-waits-p io))
+               (<= announced (length (content-octets content))))
+          (let ((octets (content-octets content))
+                (fill (content-count content))
+                (count 0))
+            (setf (values outcome count) (receive io octets fill announced))
+            (when (eq :some outcome)
+              (decode-body decoder octets fill (+ fill count))
+              (incf (content-count content) count)
+              (incf (content-size content) count)))
+          (progn
+            (setf outcome (fill-input io (cond (part-p :more)
+                                               ((and wait-p (io-waits-p io))
+                                                (body-octets-due decoder)))))
+            (when (eq :some outcome)
+              (multiple-value-bind (start end next)
+                  (decode-body decoder (io-input io) (io-start io) (io-end io))
+                (when (< start end)
+                  (spool content (io-input io) start end))
+                (setf part-p (= next (io-start io))
+                      (io-start io) next)))))
+      (case outcome
+        (:some (setf (content-touched content) (milliseconds)))
+        (:none
+         (unless wait-p
+           (return :none))
+         (send-output io)
+         (await-peer io :input (content-deadline content nil)))
+        (t (return :end))))))
 
 (defun content-deadline (content idle)
   "The time, in MILLISECONDS, from which CONTENT is late; NIL for never.  IDLE is for how many
@@ -357,48 +352,9 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
           (setf (content-position content) position))
         t))))
 
-;;; Characters
-
-(defmethod trivial-gray-streams:stream-read-char ((stream stream-of-content))
-  (with-content (content (content-of stream))
-    (multiple-value-bind (there index) (octets-there content)
-      (if (zerop there)
-          :eof
-          (let* ((octets (content-octets content))
-                 (size (utf-8-size-by-first (aref octets index)))
-                 (end (+ index size)))
-            (when (> size there)        ; it goes on behind the window
-              (let ((position (content-position content)))
-                (setf octets (make-octets size)
-                      index 0
-                      end (read-octets-of-content content octets 0 size)
-                      (content-position content) position)))
-            (multiple-value-bind (code next) (utf-8-code octets index end)
-              (setf (content-last-size content) (- next index))
-              (incf (content-position content) (- next index))
-              (if (< code char-code-limit) (code-char code) (code-char #xFFFD))))))))
-
-(defmethod trivial-gray-streams:stream-unread-char ((stream stream-of-content) character)
-  (declare (ignore character))
-  (let ((content (content-of stream)))
-    (decf (content-position content) (shiftf (content-last-size content) 0)))
-  nil)
-
-(defmethod trivial-gray-streams:stream-line-column ((stream stream-of-content))
-  nil)
-
 (defmethod trivial-gray-streams:stream-read-sequence
     ((stream stream-of-content) sequence start end &key)
-  (let ((start (or start 0))
-        (end (or end (length sequence))))
-    (if (stringp sequence)
-        (with-content (content (content-of stream))
-          (loop for position from start below end
-                for character = (trivial-gray-streams:stream-read-char stream)
-                until (eq :eof character)
-                do (setf (char sequence position) character)
-                finally (return position)))
-        (read-octets-of-content (content-of stream) sequence start end))))
+  (read-octets-of-content (content-of stream) sequence (or start 0) (or end (length sequence))))
 
 ;;; The content of the next request
 
@@ -485,23 +441,13 @@ that a trusted proxy tells, if any."
 
 ;;; The memory that a request needs
 
-(defconstant +least-counted-request+ (* 6 1024)
-  "How many octets of memory a request may keep without being counted.  Most take fewer.")
-
 (defun request-memory (head)
   "About how many octets of memory a request with HEAD keeps: its strings, and those that
-applications make of its target and its cookies, whose parts take some 80 octets each besides their
-characters.  0 where that is little."
+applications make of its target and its cookies, whose parts take some 160 octets each.  0 where
+that is little, as mostly."
   (flet ((size (string)
-           (+ 64 (* 4 (length (the string string)))))
-         (parts (char string)
-           (+ (* 4 (length string)) (* 80 (1+ (count char (coerce string 'text)))))))
-    (let* ((headers (head-headers head))
-           (uri (head-uri head))
-           (size (+ 256 (size uri) (* 2 (parts #\& uri))
-                    (parts #\; (or (cdr (assoc :cookie headers :test #'eq)) ""))
-                    (loop for (name . value) in headers
-                          sum (size value)
-                          when (stringp name)
-                            sum (size name)))))
-      (if (> size +least-counted-request+) size 0))))
+           (declare (type string string))
+           (+ 64 (* 4 (length string)) (* 160 (+ (count #\& string) (count #\; string))))))
+    (let ((size (+ (* 2 (size (head-uri head)))
+                   (loop for (nil . value) in (head-headers head) sum (size value)))))
+      (if (> size (* 6 1024)) size 0))))
