@@ -11,7 +11,7 @@
            #:clack-server #:server-address #:server-port #:stats #:list-connections
            #:request-id
            #:run-after #:cancel-timer
-           #:request-timed-out-p #:call-when-timed-out
+           #:request-timed-out-p
            ;; conditions
            #:recycling-error #:client-left #:reply-already-sent #:cannot-defer
            #:content-too-long #:content-left #:invalid-header

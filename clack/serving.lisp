@@ -73,9 +73,6 @@ Replaced as a whole.")
 (defmethod identifier-of ((environment cons))
   (keep-request-id (exchange-request-id (getf environment :clack.io))))
 
-(defmethod limited-exchange-of ((environment cons))
-  (getf environment :clack.io))
-
 ;;; Failures
 
 (defun client-gone-p (condition exchange)

@@ -30,8 +30,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:taskmaster-standby-thread-count
    ;; replies that come later
    #:defer-reply #:deferred-reply #:deferred-reply-p #:complete-reply #:fail-reply
-   #:request-timed-out-p #:call-when-timed-out
-   #:reply-abandoned-p #:call-with-reply-context #:with-reply-context
+   #:request-timed-out-p #:reply-abandoned-p #:call-with-reply-context #:with-reply-context
    #:start-stream #:outgoing-stream #:outgoing-stream-p #:write-outgoing #:call-when-writable
    #:close-outgoing
    #:outgoing-open-p

@@ -212,10 +212,7 @@ the head."
       (call-next-method)
       (let ((acceptor hunchentoot:*acceptor*)
             (exchange *exchange*))
-        (labels ((handle ()
-                   (when (exchange-claim exchange) ; kept for any thread that has REQUEST
-                     (setf (hunchentoot:aux-request-value 'exchange request) exchange))
-                   (call-handler acceptor request))
+        (labels ((handle () (call-handler acceptor request))
                  (answer ()
                    (multiple-value-bind (content condition backtrace left-p)
                        ;; Or making the request has found it bad.
@@ -265,9 +262,6 @@ the head."
                    (null (exchange-upgrade exchange)))
           (note-event exchange :switch)
           (setf (slot-value request 'content-stream) (stream-for-program exchange))))))
-
-(defmethod limited-exchange-of ((request hunchentoot:request))
-  (hunchentoot:aux-request-value 'exchange request))
 
 (defun call-handler (acceptor request)
   "Calls the handler for REQUEST, and returns its value.  If it was left by an error or a throw,

@@ -45,8 +45,8 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
    #:exchange-head #:exchange-words #:exchange-duration #:note-served
    #:last-of-connection-p #:exchange-claim #:call-with-handler-limit #:lift-handler-limit
-   #:begin-limited-reply #:handler-timed-out-p #:limited-exchange-of #:request-timed-out-p
-   #:call-when-timed-out #:exchange-output
+   #:begin-limited-reply #:handler-timed-out-p #:request-timed-out-p
+   #:exchange-output
    #:exchange-kept-p #:note-event #:exchange-access
    #:exchange-deferred-response #:exchange-request-id #:keep-request-id #:request-id
    #:identifier-of

@@ -200,25 +200,11 @@
   (let ((seen (make-recorder)))
     (with-front (request :handler-timeout 60)
         (progn (record seen (recycling:request-timed-out-p))
-               (recycling:call-when-timed-out (lambda () (record seen :called)))
                (reply 200 '() "in time"))
       (with-connection (connection)
         (loop repeat 3 do (is (equal "in time" (exchange-text connection "/")))))
       (is (zerop (ended-by :handler))))
     (is (equal '(nil nil nil) (recorded seen)))))
-
-(define-front-test (a-late-handler-is-told-by-a-function-that-may-free-it :needs :our-http)
-  (let ((called (make-recorder)))
-    (with-front (request :handler-timeout 1/2 :worker-num 1 :max-thread-count 1)
-        (let ((gate (make-gate)))
-          (recycling:call-when-timed-out (lambda () (open-gate gate) (error "On purpose.")))
-          (await gate)
-          ;; It has passed: called at once.
-          (recycling:call-when-timed-out (lambda () (record called t)))
-          (reply 200 '() "too late"))
-      (is (= 503 (response-status (ask "/"))))
-      (await-next)
-      (is (equal '(t) (recorded called))))))
 
 (define-front-test (nothing-that-a-late-handler-does-reaches-its-client :needs :our-http)
   (with-directory (directory)
@@ -273,9 +259,7 @@
 
 (defun await-timeout ()
   "Waits in a handler until that is late."
-  (let ((gate (make-gate)))
-    (recycling:call-when-timed-out (lambda () (open-gate gate)))
-    (await gate (* 4 *patience*))))
+  (poll #'recycling:request-timed-out-p (* 4 *patience*)))
 
 (defun let-limit-pass ()
   "Returns when each handler that runs has run for longer than it may."

@@ -35,7 +35,6 @@
   ;; Who has the reply, see handler-limit.lisp; NIL where the handler has no limit of time.
   (claim nil)
   (limit nil :type (or null fixnum))    ; that time, in MILLISECONDS; NIL for never
-  (on-late nil)                         ; a function of the program for when it has passed; or NIL
   (counted-p nil))                      ; NOTE-SERVED was called for its request
 
 (defun note-event (exchange event)

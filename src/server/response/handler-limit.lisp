@@ -60,14 +60,6 @@ handler's reply is not to be sent."
 
 ;;; The sentinel
 
-(defun take-timeout-function (exchange)
-  "Takes the function that a program has left for EXCHANGE, if its handler is late; else NIL."
-  (let ((function (exchange-on-late exchange)))
-    (and function
-         (handler-timed-out-p exchange)
-         (compare-and-set (exchange-on-late exchange) function nil)
-         function)))
-
 (defmethod time-out-handler ((application http-service) connection)
   (let* ((http (connection-data connection))
          (exchange (and http (http-limited-exchange http)))
@@ -85,43 +77,12 @@ handler's reply is not to be sent."
                                         (eq :head (head-method head)))
               (stream-error () nil)))) ; the client is gone
         (count-late engine :handler)
-        (wake-from-client engine connection :io)
-        (let ((function (take-timeout-function exchange)))
-          (when function                ; it may wait, and all workers may be those it is to free
-            (flet ((call-it () (call-noting engine function "a handler that took too long")))
-              (thread-made-p engine
-                             (lambda () (bt:make-thread #'call-it :name "handler timeout"))))))))))
+        (wake-from-client engine connection :io)))))
 
 ;;; For programs
 
-(defgeneric limited-exchange-of (request)
-  (:documentation "The exchange of REQUEST if its handler has a limit of time, else perhaps NIL; NIL
-stands for the current request.")
-  (:method ((request null))
-    *exchange*))
-
-(defun request-timed-out-p (&optional request)
-  "True when the handler of REQUEST has run for longer than :HANDLER-TIMEOUT.  Then its client was
-answered 503, or its reply was cut if that had begun, and what the handler returns is dropped.
-REQUEST is a HUNCHENTOOT:REQUEST, or an environment of Clack, a plist with :CLACK.IO; by default
-that whose handler, or application, the current thread calls.  Any thread may call this.  NIL
-without a request."
-  (let ((exchange (limited-exchange-of request)))
-    (and exchange (handler-timed-out-p exchange))))
-
-(defun call-when-timed-out (function &optional request)
-  "Has FUNCTION, without arguments, called once if the handler of REQUEST, as for
-REQUEST-TIMED-OUT-P, runs into :HANDLER-TIMEOUT, as for canceling a query for which it waits.  It is
-called in a thread of its own after the client was answered; at once, by the caller, if that has
-happened before; and not at all when the handler has returned, or no thread can be made.  FUNCTION
-takes the place of the last such function of the request; NIL is for none.  An error in it is
-logged.  Returns NIL."
-  (let ((exchange (limited-exchange-of request)))
-    (when (and exchange (not (member (exchange-claim exchange) '(nil :over))))
-      ;; Not by SETF: the claim is to be read afterwards.
-      (loop for other = (exchange-on-late exchange)
-            until (compare-and-set (exchange-on-late exchange) other function))
-      (let ((function (take-timeout-function exchange)))
-        (when function
-          (funcall function))))
-    nil))
+(defun request-timed-out-p ()
+  "True when the handler that the current thread runs, or the application of Clack, has run for
+longer than :HANDLER-TIMEOUT.  Then its client was answered 503, or its reply was cut if that had
+begun, and what the handler returns is dropped.  NIL without a request."
+  (and *exchange* (handler-timed-out-p *exchange*)))
