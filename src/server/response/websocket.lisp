@@ -41,8 +41,7 @@
   (idle-milliseconds nil :type (or null fixnum) :read-only t)
   (heard (milliseconds) :type fixnum)   ; when octets came last
   (pinged nil :type (or null fixnum))   ; the time of a ping since then
-  (closing-end nil :type (or null fixnum)) ; the deadline for the close frame of the client
-  (failed-p nil))                       ; a function of the program has failed
+  (closing-end nil :type (or null fixnum))) ; the deadline for the close frame of the client
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
@@ -146,11 +145,9 @@ call, while SOCKET is open."
 ;;; The owner of the connection
 
 (defmethod continue-over ((socket websocket) http)
-  (continue-websocket socket (http-io http)))
-
-(defun continue-websocket (socket io)
   (say-going-away socket)
-  (let* ((shared-queue (websocket-shared-queue socket))
+  (let* ((io (http-io http))
+         (shared-queue (websocket-shared-queue socket))
          (now (milliseconds))  ; before reading: later octets are read before their deadline
          (more-p (receive-messages socket io)))
     (flet ((due-p (moment) (and moment (>= now moment))))
@@ -262,7 +259,6 @@ string or NIL."
                backtrace
                condition)               ; not in the text; its type counts for the throttle
   (count-failure (suspended-exchange-engine socket))
-  (setf (websocket-failed-p socket) t)
   (unless (close-websocket socket :code 1011 :reason "The server failed.")
     (close-shared-queue (websocket-shared-queue socket))
     (resume-websocket socket)))
