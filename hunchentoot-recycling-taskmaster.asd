@@ -29,7 +29,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
   :depends-on ("bordeaux-threads" "usocket" "trivial-gray-streams" "cl-base64"
                (:feature (:not :hunchentoot-no-ssl) "cl+ssl")
                (:feature (:not :hunchentoot-no-ssl) "cffi")
-               (:feature (:not :hunchentoot-no-ssl) "flexi-streams")
                (:feature (:not :hunchentoot-no-ssl) "trivial-garbage"))
   :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "src/"
@@ -60,9 +59,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:module "openssl"     ; TLS
                   :if-feature (:not :hunchentoot-no-ssl)
                   :serial t
-                  :components ((:file "library")
+                  :components ((:file "library") ; and facts of a connection
                                (:file "tls-contexts") ; certificates, keys, settings
-                               (:file "tls-facts") ; of a connection and its client
                                (:file "tls-sessions"
                                 :if-feature (:and :sbcl :linux :64-bit :little-endian))))))
    (:module "http"                      ; HTTP/1.1 without I/O

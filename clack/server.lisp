@@ -55,9 +55,9 @@ listens.  For a Unix-domain socket, it is 0."))
           :thread-limit most
           :accept-limit max-accept-count)))
 
-(defun tls-context-for (arguments &optional old)
+(defun tls-context-for (arguments)
   "The TLS-CONTEXT for ARGUMENTS, a plist for RUN; NIL where they do not ask for TLS: by :SSL, or
-without it, as with Woo, by a file.  It resumes the sessions of OLD, another one or NIL."
+without it, as with Woo, by a file."
   (flet ((keyword-of (name)             ; that Clack's handlers have for a name of *TLS-ARGUMENTS*
            (case name
              (:ssl-certificate-file :ssl-cert-file)
@@ -75,8 +75,7 @@ without it, as with Woo, by a file.  It resumes the sessions of OLD, another one
                         (loop for name in (symbol-value '*tls-arguments*)
                               collect name
                               collect (getf arguments (keyword-of name)
-                                            (if (eq name :ssl-minimum-protocol) :tls-1.2 nil)))
-                        old)
+                                            (if (eq name :ssl-minimum-protocol) :tls-1.2 nil))))
              (unfit-argument (condition)
                (error 'unfit-argument :name (keyword-of (unfit-argument-name condition))
                                       :words (unfit-argument-words condition))))))))
@@ -208,8 +207,7 @@ the log.
   :SSL                true: the server speaks TLS; by default when there is one of the files below
   :SSL-CERT-FILE, :SSL-KEY-FILE, :SSL-KEY-PASSWORD
                       certificate and key, PEM files, and the password of the key
-  :SSL-CERTIFICATES, :SSL-MINIMUM-PROTOCOL, :SSL-CIPHERS, :SSL-CLIENT-CA-FILE, :SSL-VERIFY-CLIENT,
-  :SSL-TICKET-KEY-FILE
+  :SSL-CERTIFICATES, :SSL-MINIMUM-PROTOCOL, :SSL-CIPHERS, :SSL-CLIENT-CA-FILE, :SSL-VERIFY-CLIENT
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-SSL-ACCEPTOR
   :MAX-BODY-OCTETS, :MAX-REQUEST-LINE-OCTETS, :MAX-HEADER-OCTETS, :MAX-HEADER-COUNT,
   :MIN-CONTENT-RATE, :MIN-REPLY-RATE, :HANDLER-TIMEOUT,
@@ -236,8 +234,7 @@ listen."
 (defmethod renew-files ((server clack-server))
   (mapc #'flush-journal (application-journals server))
   (when (encrypted-p server)
-    (set-published (slot-value server 'tls-context)
-                   (tls-context-for (server-arguments server) (handshake-context server)))))
+    (set-published (slot-value server 'tls-context) (tls-context-for (server-arguments server)))))
 
 (defun run-until-signalled (app &rest arguments &key (drain-timeout 30) (drain-delay 0) on-start
                             &allow-other-keys)

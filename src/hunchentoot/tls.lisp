@@ -8,7 +8,7 @@
   ((tls-settings :accessor tls-settings
                  :documentation "The TLS arguments, a plist.")
    (given :initarg :ssl-certificates :initarg :ssl-minimum-protocol :initarg :ssl-ciphers
-          :initarg :ssl-client-ca-file :initarg :ssl-verify-client :initarg :ssl-ticket-key-file
+          :initarg :ssl-client-ca-file :initarg :ssl-verify-client
           :documentation "Nothing: the slot is here for its initargs.")
    (tls-context :initform nil :accessor acceptor-tls-context
                 :documentation "The TLS context of new connections; NIL before the first start."))
@@ -27,8 +27,7 @@ initargs.  Files are pathname designators.
                             else the first with a matching wildcard, else :SSL-CERTIFICATE-FILE
   :SSL-MINIMUM-PROTOCOL     :TLS-1.2, the default, or :TLS-1.3
   :SSL-CIPHERS              a string of cipher names in OpenSSL's form, see ciphers(1), with colons
-                            between.  Names that begin with TLS_ are for TLS 1.3.  A protocol
-                            without a name keeps its defaults, which have forward secrecy and
+                            between, for TLS 1.2.  By default, those with forward secrecy and
                             authenticated encryption
   :SSL-CLIENT-CA-FILE       a PEM file with the certificates of the authorities that issue client
                             certificates
@@ -36,9 +35,6 @@ initargs.  Files are pathname designators.
                             certificate from one of these authorities; :OPTIONAL: from one of these
                             or none; :REQUEST: clients are asked for a certificate, and it is not
                             verified; NIL, the default otherwise: clients are not asked
-  :SSL-TICKET-KEY-FILE      a file of 80 random octets, the key of session tickets (RFC 8446,
-                            section 2.2).  Processes with the same file resume each other's
-                            sessions.  By default, a random key that each start makes
 
 All files are read, and checked against each other, when the instance is made, at each start, by
 RELOAD-CERTIFICATES, and where REINITIALIZE-INSTANCE gets one of these arguments.
@@ -61,24 +57,22 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
   (flet ((value (slot)
            (and (slot-boundp acceptor slot) (slot-value acceptor slot))))
     (if (get-properties initargs *tls-arguments*)
-        (let* ((old (value 'tls-context))
-               (settings (loop for name in *tls-arguments*
+        (let* ((settings (loop for name in *tls-arguments*
                                collect name
                                collect (getf initargs name (getf (value 'tls-settings) name))))
-               (context (with-parameter-errors (context-of-settings settings old))))
+               (context (with-parameter-errors (context-of-settings settings))))
           (multiple-value-prog1 (call-next-method)
             (setf (tls-settings acceptor) settings)
-            (when old                   ; it was started
+            (when (value 'tls-context)  ; it was started
               (set-published (acceptor-tls-context acceptor) context))))
         (call-next-method))))
 
 (defun reload-certificates (acceptor)
-  "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew: certificates, keys, certificates of
-client authorities, and the ticket key.  Returns ACCEPTOR.  Only new connections use the new files.
-Sessions of earlier connections can still be resumed.  For a mistake, signals
-HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps the old files in use."
-  (let ((context (with-parameter-errors
-                   (context-of-settings (tls-settings acceptor) (acceptor-tls-context acceptor)))))
+  "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew: certificates, keys and certificates
+of client authorities.  Returns ACCEPTOR.  Only new connections use the new files; they resume no
+session of an earlier one.  For a mistake, signals HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE
+does, and keeps the old files in use."
+  (let ((context (with-parameter-errors (context-of-settings (tls-settings acceptor)))))
     (set-published (acceptor-tls-context acceptor) context))
   acceptor)
 
@@ -86,7 +80,6 @@ HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps the old files in us
   (reload-certificates acceptor))
 
 (defmethod hunchentoot:start-listening :before ((acceptor parallel-ssl-acceptor))
-  (setf (acceptor-tls-context acceptor) nil) ; the last one may come from a saved image
   (reload-certificates acceptor))
 
 (defmethod handshake-context ((taskmaster recycling-taskmaster))
@@ -122,9 +115,8 @@ closed.
 :PROTOCOL is a string such as \"TLSv1.3\", and :CIPHER one such as \"TLS_AES_128_GCM_SHA256\".
 :SERVER-NAME is the host name for which the client asked in the handshake (RFC 6066, section 3), a
 string, or NIL; like the header Host, it is the client's claim.  For a resumed session of TLS 1.2 it
-is known only where the acceptor has several certificates.  :APPLICATION-PROTOCOL is the protocol
-that ALPN selected (RFC 7301), a string such as \"http/1.1\", or NIL.  :RESUMED-P is true where the
-connection has resumed the session of an earlier one.
+is known only where the acceptor has several certificates.  :RESUMED-P is true where the connection
+has resumed the session of an earlier one.
 
 Call it only in the thread that serves the request, since it uses the connection."
   (let ((handle (current-tls-handle)))
@@ -138,9 +130,7 @@ clients asked for one.
 :FAILURE is why the certificate is not trusted, a string in OpenSSL's words, or NIL where it is
 valid, and an authority in :SSL-CLIENT-CA-FILE has issued it: look at it first with
 :SSL-VERIFY-CLIENT :REQUEST.  :SUBJECT and :ISSUER are strings such as \"CN=anna,O=Example\" (RFC
-2253), :SERIAL-NUMBER is an integer, :NOT-BEFORE and :NOT-AFTER are universal times, :FINGERPRINT is
-the SHA-256 hash of it all, 64 hexadecimal digits in lower case, and :OCTETS is all of it in DER
-(RFC 5280).
+2253), and :FINGERPRINT is the SHA-256 hash of it all, 64 hexadecimal digits in lower case.
 
 Call it only in the thread that serves the request, since it uses the connection."
   (let ((handle (current-tls-handle)))

@@ -45,11 +45,11 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:collect-garbage
    ;; TLS: certificates, keys and settings
    #:tls-context #:make-tls-context #:make-tls-stream #:tls-mistake
-   #:tls-mistake-subject #:tls-mistake-value #:tls-mistake-reason
+   #:tls-mistake-subject #:tls-mistake-words
    #:tls-failure-words #:stream-tls-handle #:tls-facts #:peer-certificate-facts
    ;; octets through TLS
    #:make-tls-session #:tls-session-pointer #:shake-hands #:end-tls-session
-   #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
+   #:receive-tls #:send-tls #:tls-awaits #:tls-session-drained-p
    ;; files as descriptors
    #:prepare-process #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets
    #:send-file #:open-temporary-file #:private-folder

@@ -327,7 +327,7 @@ from now on."
 
 #-(and sbcl linux 64-bit little-endian (not hunchentoot-no-ssl))
 (define-none make-tls-session tls-session-pointer shake-hands receive-tls send-tls tls-awaits
-             tls-drained-p end-tls-session)
+             tls-session-drained-p end-tls-session)
 
 #+hunchentoot-no-ssl
 (define-none stream-tls-handle)

@@ -136,8 +136,7 @@ the text after the name, as for FORMAT."
      (:ssl-ciphers text)
      (:ssl-client-ca-file (or null string pathname) "a file in PEM format, or NIL")
      (:ssl-verify-client (member nil :required :optional :request)
-      ":REQUIRED, :OPTIONAL, :REQUEST or NIL")
-     (:ssl-ticket-key-file (or null string pathname) "a file, or NIL"))
+      ":REQUIRED, :OPTIONAL, :REQUEST or NIL"))
     :limits
     ,*limit-arguments*)
   "The arguments of all, of acceptors, and so on.  For each there are its name and a kind, or a type

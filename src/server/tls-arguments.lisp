@@ -6,16 +6,14 @@
 (defparameter *tls-arguments* (mapcar #'first (arguments-of :tls))
   "The names of all TLS arguments.")
 
-(defun context-of-settings (settings old)
-  "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  If these name no file of a ticket
-key, it resumes the sessions of OLD, another context or NIL.  Signals UNFIT-ARGUMENT."
+(defun context-of-settings (settings)
+  "A TLS context for SETTINGS, a plist of all *TLS-ARGUMENTS*.  Signals UNFIT-ARGUMENT."
   (check-arguments settings (arguments-of :tls))
   (when (and (member (getf settings :ssl-verify-client) '(:required :optional))
              (not (getf settings :ssl-client-ca-file)))
     (unfit :ssl-verify-client
            ", ~S, needs SSL-CLIENT-CA-FILE, with the issuers of the clients' certificates"
            (getf settings :ssl-verify-client)))
-  (handler-case (apply #'make-tls-context old settings)
+  (handler-case (apply #'make-tls-context settings)
     (tls-mistake (mistake)
-      (unfit (tls-mistake-subject mistake) "~@[, ~S,~] ~A"
-             (tls-mistake-value mistake) (tls-mistake-reason mistake)))))
+      (unfit (tls-mistake-subject mistake) "~A" (tls-mistake-words mistake)))))

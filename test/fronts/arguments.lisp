@@ -234,10 +234,7 @@ one to blame."
           (:ssl-client-ca-file ,broken ,broken "no certificate")
           (:ssl-verify-client t "REQUIRED")
           (:ssl-verify-client :required "SSL-CLIENT-CA-FILE")
-          (:ssl-verify-client :optional "SSL-CLIENT-CA-FILE")
-          (:ssl-ticket-key-file 5 "a file")
-          (:ssl-ticket-key-file "/nowhere/ticket.key" "/nowhere/ticket.key" "cannot be read")
-          (:ssl-ticket-key-file ,key ,key "octets in place of 80"))))))
+          (:ssl-verify-client :optional "SSL-CLIENT-CA-FILE"))))))
 
 (defun good-pair (directory &optional (name "localhost"))
   (list :ssl-certificate-file (file-in directory name "pem")

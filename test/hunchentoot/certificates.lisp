@@ -75,7 +75,3 @@ end, a minute at most; without blanks, which its versions differ in."
 (defun served-p (output)
   "Whether there is an answer in OUTPUT of TALK-BY-OPENSSL."
   (and (search "Hey!" output) t))
-
-(defun resumed-p (output)
-  "Whether in OUTPUT of TALK-BY-OPENSSL a session was resumed."
-  (and (search "Reused,TLS" output) t))

@@ -56,7 +56,6 @@ for localhost already."
     (loop for (served-p text . arguments)
             in '((t "NoALPNnegotiated") (t "" "-tls1_2")
                  (t "ALPNprotocol:http/1.1" "-alpn" "h2,http/1.1")
-                 (t "ALPNprotocol:http/1.0" "-alpn" "http/1.0")
                  (nil "SSLalertnumber120" "-alpn" "h2")
                  (nil "SSLalertnumber70" "-tls1_1" "-cipher" "ALL:@SECLEVEL=0")
                  (nil "" "-tls1_2" "-cipher" "AES128-GCM-SHA256")
@@ -66,10 +65,8 @@ for localhost already."
           do (let ((output (apply #'talk-by-openssl arguments)))
                (is (eq served-p (served-p output)) "~S" arguments)
                (is (search text output) "~S" arguments))))
-  (serving-https (directory :ssl-ciphers "ECDHE-ECDSA-AES256-GCM-SHA384:TLS_AES_256_GCM_SHA384")
-      nil
+  (serving-https (directory :ssl-ciphers "ECDHE-ECDSA-AES256-GCM-SHA384") nil
     (is (search "CipherisECDHE-ECDSA-AES256-GCM-SHA384" (talk-by-openssl "-tls1_2")))
-    (is (search "CipherisTLS_AES_256_GCM_SHA384" (talk-by-openssl)))
     (is (not (served-p (talk-by-openssl "-tls1_2" "-cipher" "ECDHE-ECDSA-AES128-GCM-SHA256"))))))
 
 (define-server-test (certificates-of-who-issued-ours-are-sent :needs :our-engine)
@@ -119,11 +116,6 @@ bound to the file of who has issued the first one."
                                     (apply #'answered-p (client-arguments clients "stranger"))))
                        "~A ~S" name verify)))))))
 
-(defun told-of-certificate (file what)
-  "What openssl tells of the certificate FILE after an equals sign, asked for WHAT."
-  (let ((output (openssl "x509" "-in" file "-noout" "-sha256" what)))
-    (string-trim '(#\Newline) (subseq output (1+ (position #\= output))))))
-
 (define-server-test (a-handler-learns-who-its-client-is :needs (:our-http :tls))
   (with-clients (clients authorities)
     (serving-https (directory :ssl-client-ca-file authorities :ssl-verify-client :request)
@@ -134,15 +126,8 @@ bound to the file of who has issued the first one."
         (is (null (getf certificate :failure)))
         (is (equal "CN=known" (getf certificate :subject)))
         (is (equal "CN=root" (getf certificate :issuer)))
-        (is (= (parse-integer (told-of-certificate file "-serial") :radix 16)
-               (getf certificate :serial-number)))
-        (is (equal (string-downcase (remove #\: (told-of-certificate file "-fingerprint")))
-                   (getf certificate :fingerprint)))
-        (is (search (cl-base64:usb8-array-to-base64-string
-                     (coerce (getf certificate :octets) '(vector (unsigned-byte 8))))
-                    (remove #\Newline (uiop:read-file-string file))))
-        (is (= (* 2 24 60 60) (- (getf certificate :not-after)
-                                 (getf certificate :not-before)))))
+        (let ((output (openssl "x509" "-in" file "-noout" "-sha256" "-fingerprint")))
+          (is (search (getf certificate :fingerprint) (string-downcase (remove #\: output))))))
       (dolist (version '("-tls1_2" "-tls1_3"))
         (flet ((check (&rest arguments)
                  (let ((certificate (apply #'facts-for version arguments)))
@@ -170,46 +155,35 @@ bound to the file of who has issued the first one."
 (define-server-test (a-handler-learns-what-its-connection-speaks :needs (:our-engine :tls))
   (serving-https (directory) (recycling:tls-information)
     (is (equal '(:protocol "TLSv1.3" :cipher "TLS_AES_256_GCM_SHA384"
-                 :server-name "shop.example.org" :application-protocol "http/1.1" :resumed-p nil)
+                 :server-name "shop.example.org" :resumed-p nil)
                (facts-for "-tls1_3" "-ciphersuites" "TLS_AES_256_GCM_SHA384"
                           "-servername" "shop.example.org" "-alpn" "h2,http/1.1")))
     (is (equal '(:protocol "TLSv1.2" :cipher "ECDHE-ECDSA-AES128-GCM-SHA256" :server-name nil
-                 :application-protocol nil :resumed-p nil)
+                 :resumed-p nil)
                (facts-for "-tls1_2" "-cipher" "ECDHE-ECDSA-AES128-GCM-SHA256"
                           "-noservername"))))
   (serving () (("/facts" (format nil "~S" (list (recycling:tls-information)
                                                 (recycling:client-certificate)))))
     (is (equal "(NIL NIL)" (ask-text "/facts")))))
 
-(defun resumes-p (directory version)
-  "True if a client of VERSION resumes the session that it has left in DIRECTORY."
-  (let ((output (talk-by-openssl "-sess_in" (session-file directory) version)))
-    (is-true (served-p output))
-    (resumed-p output)))
-
-(define-server-test (sessions-are-resumed-by-servers-with-the-same-key :needs :our-engine)
+(define-server-test (sessions-are-resumed-until-certificates-are-reloaded :needs :our-engine)
   (with-directory (clients)
-    (let ((key (file-in clients "one" "ticket")))
-      (openssl "rand" "-out" key "80")
+    (serving-https (directory) (getf (recycling:tls-information) :resumed-p)
       (dolist (version '("-tls1_2" "-tls1_3"))
-        (serving-https (directory :ssl-ticket-key-file key)
-            (getf (recycling:tls-information) :resumed-p)
-          (is (not (facts-for "-sess_out" (session-file clients) version)))
+        (flet ((resumed-p (option)
+                 (facts-for option (session-file clients) version)))
+          (is (not (resumed-p "-sess_out")))
+          (is-true (resumed-p "-sess_in") "~A" version)
           (recycling:reload-certificates *server*)
-          (is-true (facts-for "-sess_in" (session-file clients) version)))
-        (serving-https (directory :ssl-ticket-key-file key) nil
-          (is-true (resumes-p clients version) "~A" version))
-        (serving-https (directory) nil
-          (is (not (resumes-p clients version)) "~A" version)
-          (facts-for "-sess_out" (session-file clients) version)
-          (is-true (resumes-p clients version)))))))
+          (is (not (resumed-p "-sess_in")) "~A" version))))))
 
 (define-server-test (sessions-of-clients-that-were-verified-otherwise-are-not-resumed
                      :needs :our-engine)
   (with-clients (clients authorities)
-    (serving-https (directory :ssl-client-ca-file authorities :ssl-verify-client :request) nil
+    (serving-https (directory :ssl-client-ca-file authorities :ssl-verify-client :request)
+        (getf (recycling:tls-information) :resumed-p)
       (apply #'facts-for "-sess_out" (session-file clients) (client-arguments clients "stranger"))
-      (is-true (resumes-p clients "-tls1_3"))
+      (is-true (facts-for "-sess_in" (session-file clients)))
       (reinitialize-instance *server* :ssl-verify-client :required)
       (is (not (served-p (talk-by-openssl "-sess_in" (session-file clients))))))))
 

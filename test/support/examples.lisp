@@ -51,7 +51,6 @@
       ;; These functions are not there where there is no TLS.
       (funcall 'make-certificate folder)
       (funcall 'issue folder "other" :names '("other.example.org"))
-      (funcall 'openssl "rand" "-out" (merge-pathnames "ticket.key" folder) "80")
       (uiop:copy-file (merge-pathnames "certificate.pem" folder)
                       (merge-pathnames "fullchain.pem" folder)))))
 

@@ -4,17 +4,15 @@
 
 (define-condition tls-mistake (recycling-error)
   ((subject :initarg :subject :reader tls-mistake-subject)
-   (value :initarg :value :initform nil :reader tls-mistake-value)
-   (reason :initarg :reason :reader tls-mistake-reason))
+   (words :initarg :words :reader tls-mistake-words))
   (:documentation "A setting, a certificate or a key for TLS cannot be used.  It is signalled at the
 start, before a client meets the mistake."))
 
 (defun tls-mistaken (subject value control &rest arguments)
   "Signals a TLS-MISTAKE about SUBJECT, a keyword of MAKE-TLS-CONTEXT, and VALUE, a string or
-pathname.  FORMAT makes its reason from CONTROL and ARGUMENTS."
+pathname.  Its words are VALUE, and what FORMAT makes of CONTROL and ARGUMENTS."
   (error 'tls-mistake :subject subject
-                      :value (and value (princ-to-string value))
-                      :reason (apply #'format nil control arguments)))
+                      :words (format nil ", ~S, ~?" (princ-to-string value) control arguments)))
 
 (defstruct (tls-context (:include opaque)
                         (:constructor %make-tls-context (handles ciphers)))
@@ -28,27 +26,12 @@ handshake, which may choose another certificate."
   (handles '() :type list :read-only t) ; pointers to SSL_CTX, the default one first
   (ciphers "" :type string :read-only t)) ; for TLS 1.2, in OpenSSL's format
 
-(defun tls-context-handle (context)
-  "OpenSSL's SSL_CTX for a new connection under CONTEXT, a foreign pointer.  It is valid as long as
-CONTEXT is not garbage."
-  (first (tls-context-handles context)))
-
-(defconstant +ticket-key-octets+ 80)    ; a name of 16, 32 for the MAC, 32 for the cipher
-
-(defun tls-context-ticket-key (context)
-  "The key of CONTEXT for session tickets, octets to pass to MAKE-TLS-CONTEXT for the next context."
-  (cffi:with-foreign-object (key :uint8 +ticket-key-octets+)
-    (keeping (context)
-      ;; SSL_CTRL_GET_TLSEXT_TICKET_KEYS
-      (control-context (tls-context-handle context) 58 +ticket-key-octets+ key))
-    (copy-in key +ticket-key-octets+)))
-
 (defun make-tls-stream (context stream)
   "Makes a server's stream of CL+SSL under CONTEXT that encrypts the octets on STREAM; returns it
 after the handshake.  Signals CL+SSL's conditions if the handshake fails."
   (cl+ssl:ensure-initialized)           ; else CL+SSL would do so later, and make its own context
   (keeping (context)                    ; for the pointers in it
-    (cl+ssl:with-global-context ((tls-context-handle context))
+    (cl+ssl:with-global-context ((first (tls-context-handles context)))
       ;; CL+SSL sets ciphers for each connection; by default those would be its own.
       (cl+ssl:make-ssl-server-stream stream :cipher-list (tls-context-ciphers context)))))
 
@@ -67,7 +50,7 @@ BODY signals."
     3                                   ; SSL_TLSEXT_ERR_NOACK
   ;; It selects the certificate for the name that the client asks for (RFC 6066, section 3).  A
   ;; certificate with the name itself precedes one with a wildcard (RFC 6125, section 6.4.3).
-  (let ((name (server-name handle)))
+  (let ((name (openssl :pointer "SSL_get_servername" handle (:int 0)))) ; 0 is the name of a host
     (unless (cffi:null-pointer-p name)
       (loop for flags in '(2 0)         ; X509_CHECK_FLAG_NO_WILDCARDS
               thereis
@@ -85,15 +68,11 @@ BODY signals."
     ((handle :pointer) (chosen :pointer) (chosen-length :pointer) (offered :pointer)
      (length :unsigned-int) (argument :pointer))
     2                                   ; SSL_TLSEXT_ERR_ALERT_FATAL
-  ;; It selects HTTP/1.1 or 1.0, if the client offers it (RFC 7301, sections 3.2 and 6).
-  (cffi:with-foreign-object (ours :uint8 18)
-    ;; Each name comes after its length.  OpenSSL leaves a pointer into the first list, the
-    ;; client's, which outlives this call.
-    (copy-out (map 'octets #'char-code (format nil "~C~A~C~A" (code-char 8) "http/1.1"
-                                               (code-char 8) "http/1.0"))
-              ours)
+  ;; It selects HTTP/1.1 if the client offers protocols (RFC 7301, sections 3.2 and 6).  OpenSSL
+  ;; leaves a pointer into the first list, the client's, which outlives this call.
+  (cffi:with-foreign-string (ours (format nil "~Chttp/1.1" (code-char 8))) ; after its length
     (if (= 1 (openssl :int "SSL_select_next_proto" chosen chosen-length
-                      offered (:unsigned-int length) ours (:unsigned-int 18)))
+                      offered (:unsigned-int length) ours (:unsigned-int 9)))
         0
         2)))
 
@@ -102,19 +81,61 @@ BODY signals."
   ;; The connection still records the failed verification.
   1)
 
-;;; Keys and certificates in files
+;;; The whole context
+
+(defparameter *default-tls-ciphers*
+  "ECDHE+AES128+AESGCM:ECDHE+AES256+AESGCM:ECDHE+CHACHA20"
+  "The ciphers for TLS 1.2: those with forward secrecy and authenticated encryption (RFC 9325,
+section 4.2).")
 
 (defun name-for-openssl (file)
   "The name of FILE, a pathname designator, for OpenSSL."
   (uiop:native-namestring (merge-pathnames file)))
 
-(defun file-octets (subject file)
-  "The octets of FILE.  Signals a TLS-MISTAKE about SUBJECT if it cannot be read."
-  (handler-case (with-open-file (stream file :element-type 'octet)
-                  (let ((octets (make-octets (file-length stream))))
-                    (subseq octets 0 (read-sequence octets stream))))
-    (error (condition)
-      (tls-mistaken subject file "cannot be read (~A)" condition))))
+(defun settle-context (context minimum-protocol ciphers verify-client client-ca-file)
+  "Gives CONTEXT, an SSL_CTX, what all contexts have, and these settings; see MAKE-TLS-CONTEXT."
+  (flet ((control (command number)
+           (openssl :long "SSL_CTX_ctrl" context (:int command) (:long number)
+                    (cffi:null-pointer))))
+    (openssl :unsigned-long "SSL_CTX_set_options" context
+             ;; Bits 7, IGNORE_UNEXPECTED_EOF (an answer is to follow); 17, NO_COMPRESSION; 21,
+             ;; PRIORITIZE_CHACHA (if the client prefers it); 22, CIPHER_SERVER_PREFERENCE; 30,
+             ;; NO_RENEGOTIATION
+             (:unsigned-long #x40620080))
+    ;; SSL_CTRL_MODE.  OpenSSL writes one record at a time (SSL_MODE_ENABLE_PARTIAL_WRITE).  It
+    ;; accepts the rest of a write from another address (ACCEPT_MOVING_WRITE_BUFFER), since the
+    ;; garbage collector moves octets.  It frees empty buffers (RELEASE_BUFFERS).
+    (control 33 (logior 1 2 16))
+    ;; SSL_CTRL_SET_MIN_PROTO_VERSION
+    (control 123 (ecase minimum-protocol (:tls-1.2 #x303) (:tls-1.3 #x304)))
+    ;; SSL_CTRL_SET_READ_AHEAD: sessions read all octets that are there.  Elsewhere a wait for
+    ;; octets on the socket would miss those that OpenSSL has read.
+    (control 41 (if (readiness-supported-p) 1 0))
+    (control 44 0))                     ; SSL_CTRL_SET_SESS_CACHE_MODE: tickets do
+  (openssl :void "SSL_CTX_set_alpn_select_cb" context (cffi:callback choose-protocol)
+           (cffi:null-pointer))
+  (openssl :int "SSL_CTX_set_ciphersuites" context ; for TLS 1.3 (RFC 8446, section 9.1)
+           (:string "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"))
+  (unless (= 1 (openssl :int "SSL_CTX_set_cipher_list" context (:string ciphers)))
+    (tls-mistaken :ssl-ciphers ciphers "cannot be used (~A)" (why-it-failed)))
+  ;; Certificates of clients.  Tickets need some name of our own then.
+  (openssl :int "SSL_CTX_set_session_id_context" context (:string "h") (:unsigned-int 1))
+  (when client-ca-file
+    (let* ((file (name-for-openssl client-ca-file))
+           (names (if (= 1 (openssl :int "SSL_CTX_load_verify_locations" context (:string file)
+                                    (cffi:null-pointer)))
+                      (openssl :pointer "SSL_load_client_CA_file" (:string file))
+                      (cffi:null-pointer))))
+      (when (cffi:null-pointer-p names)
+        (tls-mistaken :ssl-client-ca-file client-ca-file
+                      "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
+      (openssl :void "SSL_CTX_set_client_CA_list" context names)))
+  (when verify-client
+    (openssl :void "SSL_CTX_set_verify" context
+             (:int (if (eq :required verify-client) 3 1)) ; SSL_VERIFY_PEER, ...FAIL_IF_NO_PEER_CERT
+             (if (eq :request verify-client)
+                 (cffi:callback accept-any-certificate)
+                 (cffi:null-pointer)))))
 
 (defun load-pair (context subject certificate-file key-file password)
   "Loads into CONTEXT, an SSL_CTX, the private key in KEY-FILE, with PASSWORD, and the certificates
@@ -139,85 +160,9 @@ SUBJECT; or, for NIL, the argument for the first of these files."
     (tls-mistaken (or subject :ssl-privatekey-file) key-file
                   "has another key than the certificate in ~A" certificate-file)))
 
-;;; The whole context
-
-(defparameter *default-tls-ciphers*
-  (format nil "~{~A~^:~}"
-          '("ECDHE-ECDSA-AES128-GCM-SHA256" "ECDHE-RSA-AES128-GCM-SHA256"
-            "ECDHE-ECDSA-AES256-GCM-SHA384" "ECDHE-RSA-AES256-GCM-SHA384"
-            "ECDHE-ECDSA-CHACHA20-POLY1305" "ECDHE-RSA-CHACHA20-POLY1305"))
-  "The ciphers for TLS 1.2: those with forward secrecy and authenticated encryption (RFC 9325,
-section 4.2).")
-
-(defparameter *default-tls-cipher-suites*
-  "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
-  "The ciphers for TLS 1.3 (RFC 8446, section 9.1).")
-
-(defun settle-context (context minimum-protocol ciphers cipher-suites)
-  "Gives CONTEXT, an SSL_CTX, what all contexts have, and these settings; see MAKE-TLS-CONTEXT."
-  (openssl :unsigned-long "SSL_CTX_set_options" context
-           ;; Bits 7, IGNORE_UNEXPECTED_EOF (an answer is to follow); 17, NO_COMPRESSION; 21,
-           ;; PRIORITIZE_CHACHA (if the client prefers it); 22, CIPHER_SERVER_PREFERENCE; 30,
-           ;; NO_RENEGOTIATION
-           (:unsigned-long #x40620080))
-  ;; SSL_CTRL_MODE.  OpenSSL writes one record at a time (SSL_MODE_ENABLE_PARTIAL_WRITE).  It
-  ;; accepts the rest of a write from another address (ACCEPT_MOVING_WRITE_BUFFER), since the
-  ;; garbage collector moves octets.  It frees empty buffers (RELEASE_BUFFERS).
-  (control-context context 33 (logior 1 2 16))
-  (control-context context 123          ; SSL_CTRL_SET_MIN_PROTO_VERSION
-                   (ecase minimum-protocol (:tls-1.2 #x303) (:tls-1.3 #x304)))
-  ;; SSL_CTRL_SET_READ_AHEAD: sessions read all octets that are there.  Elsewhere a wait for octets
-  ;; on the socket would miss those that OpenSSL has read.
-  (control-context context 41 (if (readiness-supported-p) 1 0))
-  (control-context context 44 0)        ; SSL_CTRL_SET_SESS_CACHE_MODE: tickets do
-  (openssl :void "SSL_CTX_set_alpn_select_cb" context (cffi:callback choose-protocol)
-           (cffi:null-pointer))
-  (flet ((check (result names)
-           (unless (= 1 result)
-             (tls-mistaken :ssl-ciphers names "cannot be used (~A)" (why-it-failed)))))
-    (check (openssl :int "SSL_CTX_set_ciphersuites" context (:string cipher-suites)) cipher-suites)
-    (check (openssl :int "SSL_CTX_set_cipher_list" context (:string ciphers)) ciphers)))
-
-(defun settle-clients (context verify-client client-ca-file)
-  "Makes CONTEXT, an SSL_CTX, ask clients for certificates according to VERIFY-CLIENT, trust those
-from the issuers in CLIENT-CA-FILE, and send clients the names of these; see MAKE-TLS-CONTEXT."
-  (when client-ca-file
-    (let* ((file (name-for-openssl client-ca-file))
-           (names (if (= 1 (openssl :int "SSL_CTX_load_verify_locations" context (:string file)
-                                    (cffi:null-pointer)))
-                      (openssl :pointer "SSL_load_client_CA_file" (:string file))
-                      (cffi:null-pointer))))
-      (when (cffi:null-pointer-p names)
-        (tls-mistaken :ssl-client-ca-file client-ca-file
-                      "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
-      (openssl :void "SSL_CTX_set_client_CA_list" context names)))
-  (when verify-client
-    (openssl :void "SSL_CTX_set_verify" context
-             (:int (if (eq :required verify-client) 3 1)) ; SSL_VERIFY_PEER, ...FAIL_IF_NO_PEER_CERT
-             (if (eq :request verify-client)
-                 (cffi:callback accept-any-certificate)
-                 (cffi:null-pointer))))
-  ;; A client that was verified in another way cannot resume its session.
-  (let ((id (digest-of (concatenate 'octets
-                                    (map 'octets #'char-code (format nil "~A" verify-client))
-                                    (and client-ca-file
-                                         (file-octets :ssl-client-ca-file client-ca-file))))))
-    (cffi:with-foreign-object (pointer :uint8 (length id))
-      (openssl :int "SSL_CTX_set_session_id_context" context (copy-out id pointer)
-               (:unsigned-int (length id))))))
-
-(defun cipher-names (names suites-p)
-  "The names in NAMES, a string or NIL, that are suites of TLS 1.3 if SUITES-P, otherwise the
-others: a string, or NIL for none.  The former have names of their own (RFC 8446, section B.4), and
-OpenSSL has a list of its own for them."
-  (loop for name in (uiop:split-string (or names "") :separator ":, ")
-        when (and (string/= "" name) (eq suites-p (uiop:string-prefix-p "TLS_" name)))
-          collect name into found
-        finally (return (and found (format nil "~{~A~^:~}" found)))))
-
-(defun make-tls-context (old &key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
-                               ssl-certificates ssl-minimum-protocol ssl-ciphers
-                               ssl-client-ca-file ssl-verify-client ssl-ticket-key-file)
+(defun make-tls-context (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
+                           ssl-certificates ssl-minimum-protocol ssl-ciphers
+                           ssl-client-ca-file ssl-verify-client)
   "Returns a TLS-CONTEXT for a server.
 
 SSL-CERTIFICATE-FILE, SSL-PRIVATEKEY-FILE and SSL-PRIVATEKEY-PASSWORD: a certificate file and a file
@@ -228,32 +173,21 @@ that names the host for which it asks, or else the first one (RFC 6066, section 
 
 SSL-MINIMUM-PROTOCOL: the oldest version that the server speaks, :TLS-1.2 or :TLS-1.3.
 
-SSL-CIPHERS: the ciphers for TLS 1.2 and TLS 1.3, a string in OpenSSL's format, see ciphers(1); by
-default those with forward secrecy and authenticated encryption.
+SSL-CIPHERS: the ciphers for TLS 1.2, a string in OpenSSL's format, see ciphers(1); by default those
+with forward secrecy and authenticated encryption.
 
 SSL-VERIFY-CLIENT: :REQUIRED if each client must have a valid certificate, the default with
 SSL-CLIENT-CA-FILE, a PEM file with the certificates of the issuers of clients' certificates;
 :OPTIONAL if a client may have a valid one or none; :REQUEST if the server asks for one, and accepts
 any or none; NIL if the server does not ask.
 
-SSL-TICKET-KEY-FILE: a file with 80 secret octets, the key for session tickets (RFC 5077).
-Processes
-with the same file resume each other's sessions.  Without a file, the sessions of OLD, another
-context or NIL, can be resumed.
-
 Signals TLS-MISTAKE."
-  (let* ((ciphers (or (cipher-names ssl-ciphers nil) *default-tls-ciphers*))
-         (ticket-key (if ssl-ticket-key-file
-                         (file-octets :ssl-ticket-key-file ssl-ticket-key-file)
-                         (and old (tls-context-ticket-key old))))
+  (let* ((ciphers (or ssl-ciphers *default-tls-ciphers*))
          (handles '())
          (free (lambda ()
                  (uninterruptibly
                    (dolist (handle handles)
                      (openssl :void "SSL_CTX_free" handle))))))
-    (unless (member (length ticket-key) (list 0 +ticket-key-octets+))
-      (tls-mistaken :ssl-ticket-key-file ssl-ticket-key-file "has ~D octets in place of ~D"
-                    (length ticket-key) +ticket-key-octets+))
     (uninterruptibly                    ; see tls-sessions.lisp
       (clear-errors)
       (unless-returned
@@ -267,14 +201,8 @@ Signals TLS-MISTAKE."
                      (error "OpenSSL cannot make a context: ~A." (why-it-failed)))
                    (setf handles (append handles (list handle)))
                    (settle-context handle ssl-minimum-protocol ciphers
-                                   (or (cipher-names ssl-ciphers t) *default-tls-cipher-suites*))
-                   (settle-clients handle
                                    (or ssl-verify-client (and ssl-client-ca-file :required))
                                    ssl-client-ca-file)
-                   (when ticket-key     ; SSL_CTRL_SET_TLSEXT_TICKET_KEYS
-                     (cffi:with-foreign-object (pointer :uint8 +ticket-key-octets+)
-                       (control-context handle 59 +ticket-key-octets+
-                                        (copy-out ticket-key pointer))))
                    (load-pair handle subject certificate-file key-file password)
                 finally
                    (loop for (handle next) on handles

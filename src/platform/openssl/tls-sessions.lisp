@@ -20,9 +20,7 @@
   (lock (sb-thread:make-mutex :name "TLS session") :read-only t)
   (context nil :read-only t)            ; the callbacks of OpenSSL need it in a handshake
   (failed-p nil)
-  ;; True if the last read from the descriptor did not fill OpenSSL's buffer.
-  (short-read-p nil)
-  (octets-read 0 :type (unsigned-byte 62))) ; total from the descriptor
+  (drained-p nil)) ; the last read has returned all octets that had arrived by then
 
 (defmacro owning-session ((session handle) &body body)
   "Evaluates BODY, which calls OpenSSL for HANDLE, that of SESSION, or NIL.  Meanwhile, no other
@@ -37,7 +35,7 @@ thread does so, and no interrupt runs in this one."
 before its handshake.  The caller must call END-TLS-SESSION in the end, and defers interrupts until
 it has recorded the session.  Signals an error if OpenSSL has no memory."
   (keeping (context)                    ; else its handle might be freed meanwhile
-    (let ((handle (openssl :pointer "SSL_new" (tls-context-handle context))))
+    (let ((handle (openssl :pointer "SSL_new" (first (tls-context-handles context)))))
       (when (cffi:null-pointer-p handle)
         (error "OpenSSL cannot make a connection."))
       (openssl :int "SSL_set_fd" handle (:int descriptor))
@@ -64,13 +62,6 @@ it has recorded the session.  Signals an error if OpenSSL has no memory."
                      (- +eio+))))))
            (t (- +ebadf+)))))
 
-(defun tls-drained-p (session)
-  "True if the last read from SESSION has returned all octets that had arrived by then."
-  (owning-session (session handle)
-    (and handle
-         (tls-session-short-read-p session)
-         (zerop (openssl :int "SSL_has_pending" handle)))))
-
 (defun tls-awaits (session)
   "The direction for which SESSION waits after a call that would block: :INPUT; or :OUTPUT, if
 OpenSSL has data of its own to send first, such as new keys."
@@ -89,18 +80,22 @@ value of RECEIVE-OCTETS."
     ;; When OpenSSL looks for the next record, it reads as much as fits into its buffer, which has
     ;; room for a record of 16 KiB.  When it is within a record, it reads only the rest of that, and
     ;; the descriptor may have more.
-    (let ((within-p (or (/= 0 (openssl :int "SSL_has_pending" handle))
-                        ;; "RB" within the body of a record, "RH" for its header.
-                        (= (char-code #\B)
-                           (sb-sys:sap-ref-8 (openssl :pointer "SSL_rstate_string" handle) 1)))))
-      (prog1 (sb-sys:with-pinned-objects (octets)
-               (openssl :int "SSL_read" handle (sb-sys:sap+ (sb-sys:vector-sap octets) start)
-                        (:int (- end start))))
-        (let* ((total (openssl :unsigned-long "BIO_number_read"
-                               (openssl :pointer "SSL_get_rbio" handle)))
-               (count (- total (tls-session-octets-read session))))
-          (setf (tls-session-octets-read session) total
-                (tls-session-short-read-p session) (and (not within-p) (<= 1 count 4096))))))))
+    (flet ((pending-p ()
+             (/= 0 (openssl :int "SSL_has_pending" handle)))
+           (octets-read ()
+             (openssl :unsigned-long "BIO_number_read" (openssl :pointer "SSL_get_rbio" handle))))
+      (let ((within-p (or (pending-p)
+                          ;; "RB" within the body of a record, "RH" for its header.
+                          (= (char-code #\B)
+                             (sb-sys:sap-ref-8 (openssl :pointer "SSL_rstate_string" handle) 1))))
+            (before (octets-read)))
+        (prog1 (sb-sys:with-pinned-objects (octets)
+                 (openssl :int "SSL_read" handle (sb-sys:sap+ (sb-sys:vector-sap octets) start)
+                          (:int (- end start))))
+          (setf (tls-session-drained-p session)
+                (and (not within-p)
+                     (<= 1 (- (octets-read) before) 4096)
+                     (not (pending-p)))))))))
 
 (defun send-tls (session octets start end)
   "Writes OCTETS from START to END to SESSION, as many as it accepts now.  Returns the value of

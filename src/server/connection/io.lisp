@@ -216,7 +216,7 @@ Signals DESCRIPTOR-BROKEN."
           (cond ((or source (io-lent io)) nil) ; a program may have taken some
                 ((null tls) (< count (- end start)))
                 ((would-block-p count) (eq :input (tls-awaits tls))) ; or it has read nothing
-                (t (tls-drained-p tls))))
+                (t (tls-session-drained-p tls))))
     (cond ((plusp count) (values :some count))
           ((zerop count) :end)
           ((would-block-p count) :none)
