@@ -1,9 +1,16 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite clack/running :in clack
-  :description "RUN: its arguments, start and stop.")
+  :description "RUN: its names, its arguments, start and stop.")
 
 (in-suite clack/running)
+
+(test both-names-that-clack-looks-for-are-found
+  (dolist (name '("clack.handler.recycling" "clack-handler-recycling"))
+    (is (not (null (asdf:find-system name nil))) "~A" name))
+  (is (not (null (find-package '#:clack.handler.recycling))))
+  (dolist (name '("RUN" "STOP"))
+    (is (fboundp (find-symbol name '#:clack.handler.recycling)) "~A" name)))
 
 (defun hello (environment)
   (declare (ignore environment))

@@ -142,20 +142,6 @@ NEXT."
                         (error () :closed)))))
         (is (eq :closed (task-result sender (* 3 *patience*))))))))
 
-(define-front-test an-end-that-comes-while-a-request-is-served-costs-no-reply
-  (let ((entered (make-gate)) (gate (make-gate)))
-    (with-front (request) (progn (open-gate entered)
-                                 (await gate)
-                                 (reply 200 '() "waited"))
-      (with-connection (connection)
-        (send connection (request-octets "/") (request-octets "/word"))
-        (end-sending connection)
-        (await entered)
-        (open-gate gate)
-        (is (equal "waited" (response-text (read-response connection))))
-        (is (equal "word" (response-text (read-response connection))))
-        (is-true (closed-by-server-p connection))))))
-
 ;;; Forms, and content that is read whole, which Clack leaves to its applications
 
 (defun form-row-octets (target type framing content &optional (fields '()))

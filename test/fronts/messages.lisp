@@ -72,13 +72,6 @@
         (is (every (lambda (pair) (string= (first pair) (second pair))) pairs))
         (is (= 20 (length (remove-duplicates (mapcar #'first pairs) :test #'string=))))))))
 
-(define-front-test an-error-before-content-was-read-keeps-requests-apart
-  (with-front (request) (error "Before reading.")
-    (with-connection (connection)
-      (loop repeat 3
-            do (is (= 500 (response-status (exchange connection "/" :method :post
-                                                     :content (request-octets "/inner")))))))))
-
 ;;; What clients send
 
 (declaim (notinline fail-with-octets))

@@ -44,18 +44,6 @@
                     always (equal (format nil "/~4,'0D" number)
                                   (response-text (read-response connection))))))))))
 
-(define-front-test (a-head-that-follows-an-empty-line-has-its-own-time
-                    :modes (:plain) :needs :parking)
-  (with-growing-limit (seconds)
-    (with-front (request :read-timeout seconds) (reply 200 '() "well")
-      (with-prompt-connection (connection)
-        (promptly (send connection :crlf)
-                  (eventually ("an idle connection") (= 1 (figure :parked)))
-                  (send connection "GET / HTTP/1.1" :crlf))
-        (is (= 408 (response-status (read-response connection))))
-        (eventually ("the head to be counted") (= 1 (getf (figure :expired-by) :head)))
-        (is (zerop (getf (figure :expired-by) :idle)))))))
-
 (define-front-test (a-stream-of-no-content-is-at-its-end-and-may-be-closed :needs :our-http)
   (with-front (request) (let ((stream (stream-of request)))
                           (reply 200 '() (prog1 (shown (read-byte stream nil) (listen stream))

@@ -122,7 +122,7 @@ carrier that does that."
         (open-gate release)
         (is (equal "slow" (response-text (read-response first))))))))
 
-(define-front-test (who-leaves-over-tls-is-no-failure-and-breaks-no-pipe :modes (:tls))
+(define-front-test (who-leaves-is-no-failure-and-breaks-no-pipe :modes (:plain :unparked :tls))
   (let ((answers (make-recorder)))
     (with-deadly-broken-pipes ()
       (with-front (request) (later (answer) (record answers answer))

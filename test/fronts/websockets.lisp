@@ -14,25 +14,14 @@ busy, and those of the tests do not answer pings by themselves."
        (websocket request ,@functions)
      ,@body))
 
-(defun note-code (recorder)
-  "An ON-CLOSE that records codes."
-  (lambda (socket code)
-    (declare (ignore socket))
-    (record recorder code)))
-
 (defmacro with-echoes ((ends &rest arguments) &body body)
   "Evaluates BODY while *SERVER*, made with ARGUMENTS, echoes all messages; ENDS is bound to a
 recorder of the codes of the ends."
   `(let ((,ends (make-recorder)))
      (with-websockets ((:on-text #'websocket-say :on-binary #'websocket-say
-                        :on-close (note-code ,ends))
+                        :on-close (record-end ,ends))
                        ,@arguments)
        ,@body)))
-
-(defun await-codes (ends &rest codes)
-  "Checks that ENDS has recorded CODES, and nothing else, a moment later."
-  (eventually ("WebSockets to end") (<= (length codes) (recorded-count ends)))
-  (is (equal codes (recorded ends))))
 
 (defun check-others ()
   "Checks that all connections of *SERVER* end, and that others are served."
@@ -64,7 +53,7 @@ recorder of the codes of the ends."
       (send-in-pieces connection 1 (handshake-octets) (frame :text "piecemeal"))
       (is (= 101 (response-status (read-head connection))))
       (is (string= "piecemeal" (hear-text (make-talk connection)))))
-    (await-codes ends 1000 1006)
+    (await-end ends 1000 1006)
     (is (equal "" (front-log)))))
 
 (defun burst (count &optional (prefix "text"))
@@ -155,7 +144,7 @@ recorder of the codes of the ends."
                (is (equal '(:end) (hear talk)))))
     (check-others)
     (when (eq :hunchentoot *front*)
-      (await-codes ends 1002 1002 1007 1002))))
+      (await-end ends 1002 1002 1007 1002))))
 
 (define-front-test silent-clients-are-pinged-and-then-count-as-gone
   (with-echoes (ends :websocket-ping-seconds 1/10 :websocket-idle-seconds 60)
@@ -168,7 +157,7 @@ recorder of the codes of the ends."
   (let ((ends (make-recorder)) (end nil))
     (with-websockets ((:on-open (lambda (socket) (setf end socket))
                        :on-text #'websocket-say
-                       :on-close (note-code ends))
+                       :on-close (record-end ends))
                       :websocket-ping-seconds 1/10 :websocket-idle-seconds 1/2)
       (dolist (more (list (subseq (frame :text "half") 0 4) (frame :text "whole")))
         (with-talk (talk :more more)
@@ -179,7 +168,7 @@ recorder of the codes of the ends."
         (eventually ("a silent client to count as gone, whatever is sent to it")
           (handler-case (progn (websocket-say end "news") nil)
             (recycling:client-left () t))))
-      (await-codes ends 1006 1006 1006))))
+      (await-end ends 1006 1006 1006))))
 
 (define-front-test a-client-that-speaks-is-not-gone
   (with-growing-limit (seconds)
@@ -221,11 +210,11 @@ recorder of the codes of the ends."
                                   (declare (ignore text))
                                   (handler-case (loop (websocket-say socket (test-octets 300000)))
                                     (recycling:client-left () (record told :left))))
-                       :on-close (note-code ends))
+                       :on-close (record-end ends))
                       :write-timeout 1/4)
       (with-talk (talk)
         (tell talk "go")
-        (await-codes ends 1006)
+        (await-end ends 1006)
         (is (equal '(:left) (recorded told)))
         (check-others)))))
 
@@ -257,7 +246,7 @@ recorder of the codes of the ends."
                                          (record inside text)
                                          (await gate))
                                         (t (websocket-say socket text))))
-                       :on-close (note-code ends)))
+                       :on-close (record-end ends)))
       (dolist (leave (list #'reset #'disconnect #'end-sending))
         (dolist (octets (list '()
                               (frame :text "answered")
@@ -323,7 +312,7 @@ recorder of the codes of the ends."
                                   (if (string= "close" text)
                                       (websocket-end socket 3000)
                                       (websocket-say socket text)))
-                       :on-close (note-code ends)))
+                       :on-close (record-end ends)))
       (loop repeat 10
             do (with-talk (talk)
                  (tell talk "last")
@@ -331,13 +320,13 @@ recorder of the codes of the ends."
                  (is (string= "last" (hear-text talk)))
                  (is (eql 4000 (hear-close talk)))
                  (is (equal '(:end) (hear talk)))))
-      (apply #'await-codes ends (make-list 10 :initial-element 4000))
+      (apply #'await-end ends (make-list 10 :initial-element 4000))
       (with-talk (talk)
         (tell talk "close")
         (is (eql 3000 (hear-close talk)))
         (say-close talk 3000)
         (is (equal '(:end) (hear talk))))
-      (apply #'await-codes ends (append (make-list 10 :initial-element 4000) '(3000)))
+      (apply #'await-end ends (append (make-list 10 :initial-element 4000) '(3000)))
       (when (eq :plain *mode*)          ; a client that says nothing is not waited for long
         (with-talk (talk)
           (tell talk "close")
@@ -359,4 +348,4 @@ recorder of the codes of the ends."
               (say-close talk 1001)
               (is (equal '(:end) (hear talk))))
             (task-result stop))))
-      (await-codes ends 1001 1001 1001))))
+      (await-end ends 1001 1001 1001))))

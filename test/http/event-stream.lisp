@@ -67,26 +67,8 @@ section 9.2.6 of the standard, for streams with LF only."
   (signals error (http:encode-event "x" :retry "1"))
   (signals error (http:encode-event 'x)))
 
-(test events-are-utf-8-and-nothing-else
-  (flet ((check-encoding (code &rest encoded)
-           (is (equalp (octets "data: " (coerce encoded 'vector) (format nil "~2%"))
-                       (http:encode-event (string (code-char code)))))))
-    (check-encoding #x24 #x24)
-    (check-encoding #xe9 #xc3 #xa9)
-    (check-encoding #x20ac #xe2 #x82 #xac)
-    (when (< #x1f600 char-code-limit)   ; strings of ABCL have them as two
-      (check-encoding #x1f600 #xf0 #x9f #x98 #x80)))
-  ;; On Lisps whose strings can have surrogates, ENCODE-EVENT replaces them.
-  (let ((surrogate (ignore-errors (code-char #xd800))))
-    (when surrogate
-      (is (null (search #(#xed) (http:encode-event (string surrogate))))))))
-
 (test a-comment-is-no-event
   (is (string= (in-lines ":" "") (decode (http:encode-comment))))
   (is (string= (in-lines ":a" ":data: b" "")
                (decode (http:encode-comment (format nil "a~%data: b")))))
   (is (null (parsed-events (http:encode-comment (format nil "a~Cdata: b" #\Return))))))
-
-(test an-event-is-a-vector-of-its-own
-  (is (not (eq (http:encode-event "x") (http:encode-event "x"))))
-  (is (typep (http:encode-event (make-string 100000 :initial-element #\x)) 'octet-vector)))

@@ -201,22 +201,3 @@ first ten inputs that broke the promise."
 
 (test any-octets-mean-the-same-however-they-arrive
   (is (null (fuzz *fuzz-count*))))
-
-(defun outcomes (events)
-  "The kind of the last of EVENTS, or the name of its refusal."
-  (loop for (kind nil refusal) in events
-        collect (if (eq kind :refused) refusal kind)))
-
-(test fuzzing-reaches-requests-and-every-refusal
-  ;; This seed reaches all of them soon; other seeds need a little longer.
-  (let ((dice (make-dice 24))
-        (missing (list* :request :waiting
-                        (set-difference (mapcar #'first http::*refusals*)
-                                        ;; Of these, vectors have the octets around the limits.
-                                        (list* :chunk-extensions-too-large :trailers-too-large
-                                               *refusals-of-no-head*)))))
-    (loop repeat 100000
-          while missing
-          do (let ((events (events-whole (fuzz-input dice) (pick dice *fuzz-limits*))))
-               (setf missing (set-difference missing (outcomes events)))))
-    (is (null missing))))

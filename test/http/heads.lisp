@@ -205,10 +205,6 @@ START on."
                (mapcar #'car (our-headers lines))))
     (is (equal (chunga-headers lines) (our-headers lines)))))
 
-(test names-without-a-keyword-are-strings-in-upper-case
-  (is (equal '((:host . "a") ("X-SPELLED-BY-THIS-TEST" . "1"))
-             (our-headers '("Host: a" "X-Spelled-By-This-Test: 1")))))
-
 ;;; Lists and words, for other fields
 
 (test a-host-and-its-port-are-told-apart

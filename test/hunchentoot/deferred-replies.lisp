@@ -155,17 +155,16 @@ the function that is told of a client's leaving.  The rest is in fronts/later.")
 ;;; Programs that do more with connections
 
 (define-server-test (methods-around-a-connection-may-defer-each-of-its-replies :needs :our-engine)
-  (with-globals ((*proxy-lines* (make-recorder)))
-    (dolist (mixin '(behind-a-proxy passing-on))
-      (serving-deferred (replies :mixin mixin) ()
-        (with-connection (connection)
-          (when (eq 'behind-a-proxy mixin)
-            (send connection *proxy-line* :crlf))
-          (loop repeat 3
-                do (send-request connection "/")
-                   (is-true (complete replies "later"))
-                   (is (string= "later" (response-text (read-response connection))) "~A" mixin)
-                   (is (string= "word" (exchange-text connection "/word")) "~A" mixin)))))))
+  (dolist (mixin '(behind-a-proxy passing-on))
+    (serving-deferred (replies :mixin mixin) ()
+      (with-connection (connection)
+        (when (eq 'behind-a-proxy mixin)
+          (send connection *proxy-line* :crlf))
+        (loop repeat 3
+              do (send-request connection "/")
+                 (is-true (complete replies "later"))
+                 (is (string= "later" (response-text (read-response connection))) "~A" mixin)
+                 (is (string= "word" (exchange-text connection "/word")) "~A" mixin))))))
 
 (define-server-test (a-handler-that-takes-the-connection-away-answers-itself :needs :our-engine)
   (let ((replies (make-recorder)) (stream nil))

@@ -18,13 +18,7 @@
 (defun substituted (text old new)
   "TEXT with NEW in the place of each OLD, which must be in it."
   (assert (search old text))
-  (with-output-to-string (out)
-    (loop with start = 0
-          for end = (search old text :start2 start)
-          do (write-string text out :start start :end end)
-          while end
-          do (write-string new out)
-             (setf start (+ end (length old))))))
+  (replace-all text old new))
 
 (defun localized-configuration (name directory &rest changes)
   "The configuration NAME, with DIRECTORY in the place of /srv/shop/, and with CHANGES, a plist of

@@ -180,16 +180,8 @@
       (is (search "half" text))
       (is (not (search (format nil "~C~C0~2:*~C~C" #\Return #\Newline) text)) "It has no end."))))
 
-(defclass called-once () ()
-  (:documentation "Has a primary method of its own, so all requests of a connection are served
-within it."))
-
-(defmethod hunchentoot:process-connection ((acceptor called-once) socket)
-  (declare (ignore socket))
-  (call-next-method))
-
 (define-server-test (each-request-counts-where-a-program-serves-the-connection :needs :our-engine)
-  (serving (:mixin 'called-once) (("/yo" "Hey!"))
+  (serving (:mixin 'passing-on) (("/yo" "Hey!"))
     (with-connection (connection)
       (loop repeat 3 do (is (equal "Hey!" (exchange-text connection "/yo")))))
     (eventually ("all to be counted") (= 3 (figure :served)))))

@@ -129,10 +129,6 @@ WATCHDOG, a string, is the number of microseconds for which its watchdog waits."
 
 ;;; The environment
 
-(defun occurrences (text words)
-  (loop for start = (search words text) then (search words text :start2 (1+ start))
-        while start count t))
-
 (define-server-test (a-manager-that-is-not-there-is-told-once-and-ignored :needs :parking)
   (with-environment (("NOTIFY_SOCKET" "/nonexistent/notify")
                      ("WATCHDOG_USEC" "abc") ("WATCHDOG_PID" ""))
@@ -143,7 +139,7 @@ WATCHDOG, a string, is the number of microseconds for which its watchdog waits."
       (await-printed program "renewed")
       (send-signals program "TERM")
       (is (eql 0 (program-exit program)))
-      (is (eql 1 (occurrences (program-text program "errors") "No such file or directory"))))))
+      (is (eql 1 (count-of "No such file or directory" (program-text program "errors")))))))
 
 (define-server-test (programs-that-a-service-starts-do-not-speak-for-it :needs :parking)
   (with-manager (manager :watchdog "300000")

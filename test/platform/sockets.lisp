@@ -21,32 +21,6 @@
                                                    (connection-socket connection))))
                        (is (closed-on-exec-p number) "~A" target)))))))))
 
-(define-server-test (clients-that-left-break-no-pipe :needs :our-engine)
-  (with-directory (directory)
-    (let ((file (write-file directory "large" (test-octets 1000000)))
-          (entered (make-recorder)) (left (make-gate)))
-      (flet ((await-leaving ()
-               (record entered t)
-               (await left)))
-        (with-deadly-broken-pipes ()
-          (serving () (("/stream" (let ((stream (hunchentoot:send-headers)))
-                                    (await-leaving)
-                                    (loop repeat 3
-                                          do (ignore-errors
-                                              (write-sequence (octets "more") stream)
-                                              (finish-output stream)))))
-                       ("/file" (await-leaving) (hunchentoot:handle-static-file file))
-                       ("/large" (await-leaving) (test-octets 1000000)))
-            (loop for target in '("/stream" "/file" "/large")
-                  for count from 1
-                  do (let ((connection (connect)))
-                       (send-request connection target)
-                       (eventually ("the handler") (= count (recorded-count entered)))
-                       (reset connection)))
-            (open-gate left)
-            (eventually ("the connections to be closed") (zerop (figure :open)))
-            (pass)))))))
-
 ;; To collect garbage, a Lisp stops its threads by signals, which cut waits in the system short.
 (define-server-test (collecting-garbage-neither-loses-nor-repeats-octets :needs :our-content)
   (let* ((octets (test-octets 3000000))

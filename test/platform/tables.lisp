@@ -58,47 +58,6 @@ pairs of a name and contents, for those groups."
                                (9 :other) (1 :other) (9999 :other) (nil :other))
         do (is (eq kind (platform:accept-error-kind number)) "~A" number)))
 
-;;; Names
-
-(test addresses-are-written-as-people-write-them
-  (where-supported
-   (loop for (octets text) in '(((0 0 0 0) "0.0.0.0") ((127 0 0 1) "127.0.0.1")
-                                ((9 10 99 100) "9.10.99.100") ((101 109 200 255) "101.109.200.255"))
-         do (is (string= text (platform::dotted-text
-                               (reduce (lambda (high octet) (+ (* 256 high) octet)) octets))))
-            (is (string= text (platform::address-string (as-octets octets))))))
-  (flet ((text (&rest octets)
-           (platform::address-string (coerce octets '(simple-array (unsigned-byte 8) (16))))))
-    (is (string= "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 0 255 255 10 2 3 4))
-        "The address is mapped to IPv6.")
-    (is (not (string= "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 0 255 254 10 2 3 4))))
-    (is (search "abcd" (text #xab #xcd 0 1 0 2 0 3 0 4 0 5 0 6 0 7)))))
-
-(test names-of-sockets-are-told-whole
-  (where-supported
-   (flet ((name (&rest octets)
-            (let ((vector (base:make-octets 128)))
-              (replace vector octets)
-              (multiple-value-list (platform::name-of vector (length octets))))))
-     (is (equal '("10.1.2.3" 258) (name 2 0 1 2 10 1 2 3 0 0 0 0 0 0 0 0)))
-     (is (equal '("10.1.2.3" 65535)
-                (name 10 0 255 255 0 0 0 0 0 0 0 0 0 0 0 0 0 0 255 255 10 1 2 3 0 0 0 0)))
-     (is (equal '("unix:" 0) (name 1 0)) "The socket has no name.")
-     (is (equal '("unix:/a" 0) (name 1 0 47 97 0)))
-     (is (equal '("unix:/a" 0) (name 1 0 47 97 0 98)))
-     (is (equal '("unix:@a" 0) (name 1 0 0 97)) "The name is abstract."))))
-
-(test paths-that-the-system-would-not-take-whole-are-not-given-to-it
-  (where-supported
-   (flet ((address (length)
-            (platform::path-address (make-string length :initial-element #\x))))
-     (is (= 110 (length (address 107))) "The path is between a family and a zero.")
-     (signals platform:listen-failed (address 108)))
-   (is (null (platform:native-name #p"/tmp/*.txt")) "A wild pathname is not the name of one file.")
-   (is (null (platform:native-name
-              (make-pathname :directory '(:absolute "tmp")
-                             :name (format nil "a~Cb" (code-char 0))))))))
-
 ;;; Time
 
 (test no-number-that-many-threads-count-is-lost

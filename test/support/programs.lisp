@@ -92,14 +92,8 @@ starts from it is there in a fifth of the time."
   (when *core*
     (delete-tree (uiop:pathname-directory-pathname (shiftf *core* nil)))))
 
-(defun lisp-from-core (&rest options)
-  "The command of a Lisp, with OPTIONS of its runtime, that has the library in it, and loads the
-program whose file follows.  Only where CORE returns one."
-  (list* (lisp-runtime) "--core" (core)
-         "--noinform" "--disable-ldb" "--lose-on-corruption"
-         (append options
-                 '("--end-runtime-options" "--no-sysinit" "--no-userinit" "--non-interactive"
-                   "--load"))))
+(defvar *runtime-options* '()
+  "Further options of the runtime of a Lisp that starts from a core, strings.")
 
 (defun command-for (directory forms)
   "The command of a program in DIRECTORY that has the library in it, and consists of FORMS, strings,
@@ -119,7 +113,9 @@ in which HERE makes the name of a file beside it."
                            "
                            forms))))
     (if (core)
-        (append (lisp-from-core) (list file))
+        `(,(lisp-runtime) "--core" ,(core) "--noinform" "--disable-ldb" "--lose-on-corruption"
+          ,@*runtime-options* "--end-runtime-options" "--no-sysinit" "--no-userinit"
+          "--non-interactive" "--load" ,file)
         (list (project-file "scripts/lisp") file))))
 
 (defun call-with-lisp-program (function &rest forms)
@@ -129,6 +125,37 @@ in which HERE makes the name of a file beside it."
 (defmacro with-program ((program &rest forms) &body body)
   "Evaluates BODY with PROGRAM bound to a program of FORMS, strings, that was just started."
   `(call-with-lisp-program (lambda (,program) ,@body) ,@forms))
+
+;;; Ports
+
+(defvar *ports-random-state* (make-random-state t)
+  "Not that of the tests: several processes may run them at the same time.")
+
+(defvar *free-ports* '()
+  "The ports that FREE-PORT has returned.")
+
+(defun free-port ()
+  "A port of this machine for another program, which was free just now, below those that the system
+chooses by itself, so that it gives it to nobody meanwhile."
+  (let ((end (or (ignore-errors
+                  (parse-integer (uiop:read-file-line "/proc/sys/net/ipv4/ip_local_port_range")
+                                 :junk-allowed t))
+                 32768)))
+    (loop repeat 1000
+          do (let ((port (+ 10000 (random (max 1000 (- end 10000)) *ports-random-state*))))
+               (when (and (not (member port *free-ports*))
+                          (ignore-errors
+                           (usocket:socket-close
+                            (usocket:socket-listen "127.0.0.1" port :reuse-address t))
+                           t))
+                 (push port *free-ports*)
+                 (return port)))
+          finally (error "No port is free."))))
+
+(defun listening-p (port)
+  (ignore-errors
+   (usocket:socket-close (usocket:socket-connect "127.0.0.1" port))
+   t))
 
 ;;; Programs that serve.  They print "serving PORT".
 

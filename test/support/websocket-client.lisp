@@ -109,8 +109,8 @@ busy, and those of the tests do not answer pings by themselves."
   (recycling:send-binary socket octets))
 
 (defun record-end (recorder)
-  "An ON-CLOSE that records codes."
-  (lambda (socket code reason)
+  "An ON-CLOSE, of either front, that records codes."
+  (lambda (socket code &optional reason)
     (declare (ignore socket reason))
     (record recorder code)))
 

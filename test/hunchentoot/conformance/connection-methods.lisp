@@ -9,9 +9,6 @@
   (:documentation "A mixin for an acceptor whose connections begin with a line of the PROXY
 protocol."))
 
-(defvar *proxy-lines* (make-recorder)
-  "What the proxies have said; every test makes it new.")
-
 (defun read-proxy-line (socket)
   "Reads a line of octets from SOCKET, no more."
   (let ((stream (usocket:socket-stream socket)))
@@ -21,15 +18,23 @@ protocol."))
                           until (eql octet 10))
                     'octet-vector))))
 
+(defun note-proxy-line (socket)
+  (note (string-right-trim '(#\Return #\Newline) (read-proxy-line socket))))
+
 (defmethod hunchentoot:process-connection :around ((acceptor behind-a-proxy) socket)
-  (record *proxy-lines* (string-right-trim '(#\Return #\Newline) (read-proxy-line socket)))
+  (note-proxy-line socket)
   (call-next-method))
+
+(defclass behind-another-proxy () ())
+
+(defmethod hunchentoot:process-connection :before ((acceptor behind-another-proxy) socket)
+  (note-proxy-line socket))
 
 (defparameter *proxy-line* "PROXY TCP4 192.0.2.1 192.0.2.2 56324 443")
 
-(defmacro serving-behind-a-proxy (&body body)
-  `(with-globals ((*proxy-lines* (make-recorder)))
-     (serving (:mixin 'behind-a-proxy)
+(defmacro serving-numbers ((mixin) &body body)
+  `(noting
+     (serving (:mixin ,mixin)
          (("/" (format nil "~A ~A" (hunchentoot:get-parameter "n")
                        (or (hunchentoot:raw-post-data :force-text t) ""))))
        ,@body)))
@@ -39,44 +44,23 @@ protocol."))
       (request-octets (format nil "/?n=~D" number))
       (request-octets (format nil "/?n=~D" number) :method :post :content "body")))
 
-(defun numbered-answer (number)
-  (format nil "~D ~:[body~;~]" number (evenp number)))
+(defun send-numbers (connection start end &rest first)
+  "Sends the requests from START below END to CONNECTION at once, behind the octets of FIRST; checks
+that they are answered."
+  (send connection first (loop for number from start below end collect (numbered-request number)))
+  (loop for number from start below end
+        do (is (string= (format nil "~D ~:[body~;~]" number (evenp number))
+                        (response-text (read-response connection))))))
 
-(define-server-test a-method-around-may-read-a-line-first
-  (serving-behind-a-proxy
-    (with-connection (connection)
-      (send connection *proxy-line* :crlf (numbered-request 0))
-      (is (string= (numbered-answer 0) (response-text (read-response connection))))
-      (loop for number from 1 to 3
-            do (send connection (numbered-request number))
-               (is (string= (numbered-answer number)
-                            (response-text (read-response connection))))))
-    (is (equal (list *proxy-line*) (recorded *proxy-lines*)))))
-
-(defclass behind-another-proxy () ())
-
-(defmethod hunchentoot:process-connection :before ((acceptor behind-another-proxy) socket)
-  (record *proxy-lines* (string-right-trim '(#\Return #\Newline) (read-proxy-line socket))))
-
-(define-server-test a-method-before-may-read-a-line-first
-  (with-globals ((*proxy-lines* (make-recorder)))
-    (serving (:mixin 'behind-another-proxy) (("/" "body"))
-      (with-connection (connection)
-        (send connection *proxy-line* :crlf (request-octets "/"))
-        (is (string= "body" (response-text (read-response connection))))
-        (send connection (request-octets "/"))
-        (is (string= "body" (response-text (read-response connection))))))
-    (is (equal (list *proxy-line*) (recorded *proxy-lines*)))))
-
-(define-server-test such-a-line-and-many-requests-may-come-at-once
-  (serving-behind-a-proxy
-    (with-connection (connection)
-      (send connection *proxy-line*
-            :crlf (loop for number below 5 collect (numbered-request number)))
-      (loop for number below 5
-            do (is (string= (numbered-answer number)
-                            (response-text (read-response connection))))))
-    (is (equal (list *proxy-line*) (recorded *proxy-lines*)))))
+(define-server-test methods-around-and-before-may-read-a-line-first
+  (dolist (mixin '(behind-a-proxy behind-another-proxy))
+    (dolist (count '(1 5))
+      (serving-numbers (mixin)
+        (with-connection (connection)
+          (send-numbers connection 0 count *proxy-line* :crlf)
+          (loop for number from 1 to 3
+                do (send-numbers connection number (1+ number))))
+        (is (equal (list *proxy-line*) (recorded *steps*)))))))
 
 ;;; One that takes the place of Hunchentoot's
 
@@ -138,36 +122,16 @@ loop."))
   (note :connection)
   (call-next-method))
 
-(defun check-conversation ()
-  "Checks that each of several requests on two connections gets its own answer."
-  (loop repeat 2
-        do (with-connection (connection)
-             (loop for number below 4
-                   do (send connection (numbered-request number))
-                      (is (string= (numbered-answer number)
-                                   (response-text (read-response connection)))))
-             ;; More than any buffer has room for
-             (send connection (loop for number below 600 collect (numbered-request number)))
-             (loop for number below 600
-                   do (is (string= (numbered-answer number)
-                                   (response-text (read-response connection))))))))
-
-(defmacro serving-numbers ((mixin) &body body)
-  `(noting
-     (serving (:mixin ,mixin)
-         (("/" (format nil "~A ~A" (hunchentoot:get-parameter "n")
-                       (or (hunchentoot:raw-post-data :force-text t) ""))))
-       ,@body)))
-
-(define-server-test every-request-is-answered-by-an-acceptors-own-loop
-  (serving-numbers ('monitored)
-    (check-conversation)
-    (is (= 2 (recorded-count *steps* :connection)))))
-
-(define-server-test a-method-without-qualifier-may-only-call-the-next
-  (serving-numbers ('passing-on)
-    (check-conversation)
-    (is (<= 2 (recorded-count *steps* :connection)))))
+(define-server-test methods-without-qualifier-may-have-a-loop-or-call-the-next
+  (dolist (mixin '(monitored passing-on))
+    (serving-numbers (mixin)
+      (loop repeat 2
+            do (with-connection (connection)
+                 (loop for number below 4
+                       do (send-numbers connection number (1+ number)))
+                 ;; More than any buffer has room for
+                 (send-numbers connection 0 600)))
+      (is (<= 2 (recorded-count *steps* :connection))))))
 
 ;;; One that keeps the connection
 

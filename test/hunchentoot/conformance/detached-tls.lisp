@@ -3,57 +3,25 @@
 (def-suite* conformance/detached-tls :in conformance
   :description
   "Programs that take TLS connections away and talk on them in threads of their own, as libraries
-for WebSockets do.  A message is an octet for its length, and that many octets.")
+for WebSockets do, with messages as in libraries.lisp.")
 
-(defun read-message (stream)
-  "The next message from STREAM, octets; NIL at its end."
-  (let ((length (read-byte stream nil)))
-    (when length
-      (let ((message (make-array length :element-type '(unsigned-byte 8))))
-        (and (= length (read-sequence message stream))
-             message)))))
-
-(defun write-message (message stream)
-  (write-byte (length message) stream)
-  (write-sequence message stream)
-  (finish-output stream))
-
-(defun echo-messages (stream)
-  "Sends every message from STREAM back, says BYE at its end, and closes it."
-  (unwind-protect
-       (progn
-         (loop for message = (read-message stream)
-               while message
-               do (write-message message stream))
-         (write-message (octets "BYE") stream))
-    (close stream)))
-
-(defmacro serving-detached ((talker form &key (seconds 600)) &body body)
-  "Evaluates BODY while a connection over TLS that asks for /talk is detached, and its *TALK-SOCKET*
-and stream are what FORM is evaluated with, in a thread whose task is what the function TALKER
-returns.  Reads may take SECONDS, unless the program says otherwise."
-  (let ((task (gensym "TASK")))
-    `(let ((,task nil))
-       (with-routes (("/talk" (let ((stream hunchentoot::*hunchentoot-stream*)
-                                    (socket *talk-socket*))
-                                (declare (ignorable socket))
-                                (hunchentoot:detach-socket hunchentoot:*acceptor*)
-                                (setf (hunchentoot:return-code*) 101)
-                                (let ((gate (make-gate)))
-                                  (setf ,task (list gate (in-background ("the talk")
-                                                           (await gate)
-                                                           (symbol-macrolet ((<stream> stream)
-                                                                             (<socket> socket))
-                                                             ,form)))))
-                                "")))
-         (flet ((,talker ()
-                  (eventually ("the program to have the connection") ,task)
-                  (open-gate (first ,task))
-                  (second ,task)))
-           (over-tls
-             (let ((*make-connection* '%make-connection))
-               (with-acceptor (acceptor :mixin 'talkative :read-timeout ,seconds)
-                 ,@body))))))))
+(defmacro serving-detached ((task stream form) &body body)
+  "Evaluates BODY while a connection over TLS that asks for /talk is detached, and FORM is evaluated
+with its STREAM in another thread, whose task the function TASK returns."
+  `(let ((begun nil))
+     (with-routes (("/talk" (let ((,stream hunchentoot::*hunchentoot-stream*)
+                                  (acceptor hunchentoot:*acceptor*))
+                              (hunchentoot:detach-socket acceptor)
+                              (setf (hunchentoot:return-code*) 101
+                                    begun (in-background ("the talk")
+                                            (await (departed acceptor))
+                                            ,form))
+                              "")))
+       (flet ((,task () (eventually ("the program to have the connection") begun)))
+         (over-tls
+           (let ((*make-connection* '%make-connection))
+             (with-acceptor (acceptor :mixin 'departing :read-timeout 600)
+               ,@body)))))))
 
 (defun begin-talk (connection)
   "A stream of TLS on CONNECTION, over which /talk was granted."
@@ -66,28 +34,29 @@ returns.  Reads may take SECONDS, unless the program says otherwise."
     stream))
 
 (define-server-test (a-program-talks-over-tls-in-a-thread-of-its-own :needs (:our-http :tls-client))
-  (serving-detached (talker (echo-messages <stream>))
+  (serving-detached (task stream (unwind-protect (ignore-errors (echo stream))
+                                   (close stream)))
     (with-connection (connection)
-      (let ((stream (begin-talk connection)) (task (talker)))
-        (dolist (message (list (octets "hello") (octets "") (test-octets 255)))
-          (write-message message stream)
-          (is (equalp message (read-message stream))))
+      (let ((stream (begin-talk connection)))
+        (dolist (text (list "hello" "" (make-string 255 :initial-element #\x)))
+          (say-message stream text)
+          (is (string= text (receive-message stream))))
         ;; Many at once, in one record.
-        (loop repeat 100 do (write-byte 1 stream) (write-byte 7 stream))
+        (write-sequence (octets (loop repeat 100 collect (message "a"))) stream)
         (finish-output stream)
-        (is (loop repeat 100 always (equalp #(7) (read-message stream))))
+        (is (loop repeat 100 always (string= "a" (receive-message stream))))
         (close stream)
-        (task-result task)))
+        (task-result (task))))
     (eventually ("the connection to be given away") (zerop (figure :open)))
     (is (zerop (figure :failed)))))
 
 (define-server-test (a-program-that-closes-its-tls-stream-ends-the-connection
                      :needs (:our-http :tls-client))
-  (serving-detached (talker (progn (write-message (octets "only this") <stream>)
-                                   (close <stream>)
-                                   (open-stream-p <stream>)))
+  (serving-detached (task stream (progn (say-message stream "only this")
+                                        (close stream)
+                                        (open-stream-p stream)))
     (with-connection (connection)
       (let ((stream (begin-talk connection)))
-        (is (null (task-result (talker))))
-        (is (equalp (octets "only this") (read-message stream)))
+        (is (null (task-result (task))))
+        (is (string= "only this" (receive-message stream)))
         (is (null (read-byte stream nil)))))))

@@ -3,8 +3,9 @@
 (def-suite* conformance/libraries :in conformance
   :description "What WebSocket libraries and the like do with sockets and streams.")
 
-;;; variable, sets time limits on that, and has each client's thread read from its content stream,
-;;; and write to the streams of all.  A message is an octet for its length, and the text.
+;;; One takes the socket of a connection from a variable, sets time limits on that, and has each
+;;; client's thread read from its content stream, and write to the streams of all.  A message is an
+;;; octet for its length, and the text.
 
 (defvar *talk-socket* nil
   "The socket of the connection that is served, in the thread that serves it.")
