@@ -166,7 +166,7 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "acceptors")    ; arguments, listening, start and stop
                  (:file "logs")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "parameters")   ; of a request: its query and its cookies
+                 (:file "forms")        ; and other content of requests
                  (:file "reply")        ; to octets
                  (:file "deferred-replies") ; replies that any thread has, later
                  (:file "requests")     ; from head to conclusion
@@ -174,7 +174,6 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "websockets")
                  (:file "channels")     ; to many clients at once, in several processes
                  (:file "files")        ; by the shortest way
-                 (:file "forms")        ; and other content of requests
                  (:file "administration"))))) ; statistics, pages, the main function
 
 (defsystem "hunchentoot-recycling-taskmaster/postgresql"

@@ -21,6 +21,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
                 #:with-mapped-conditions #:with-debugger #:handler-case*
                 ;; requests and replies
                 #:content-stream #:start-output #:stringify-cookie
+                #:form-url-encoded-list-to-alist #:cookies-to-alist
                 #:maybe-add-charset-to-content-type-header)
   (:export
    #:parallel-acceptor #:parallel-easy-acceptor

@@ -467,11 +467,10 @@ its continuation lines are one field (RFC 5322, section 2.2.3)."
     (nreverse fields)))
 
 (defun part-facts (octets start end)
-  "Reads the head of a part, OCTETS from START below END.  Returns four values, each a string or
-NIL: the name of the field; the name of the file; the media type without parameters (RFC 7578,
-sections 4.2 and 4.4); and the charset of the content (RFC 7578, section 5.1.2).  The character
-codes of the first three are octets.  Never signals an error for the octets of a head, and takes
-time linear in their number."
+  "Reads the head of a part, OCTETS from START below END.  Returns three values, each a string or
+NIL, whose character codes are octets: the name of the field; the name of the file; and the media
+type without parameters (RFC 7578, sections 4.2 and 4.4).  Never signals an error for the octets of
+a head, and takes time linear in their number."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (let ((fields (part-fields (latin-1-text octets start end))))
@@ -488,5 +487,4 @@ time linear in their number."
             (type (field "content-type")))
         (values (parameter disposition "name")
                 (parameter disposition "filename")
-                (and type (text-part type 0 (value-end type)))
-                (parameter type "charset"))))))
+                (and type (text-part type 0 (value-end type))))))))

@@ -1,11 +1,66 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; The content of a request: read into a vector, or as a form.
+;;;; What clients send as parameters, cookies, forms and other content.
 ;;;;
-;;;; Hunchentoot reads content of any size into memory, copies it for each few octets that come in
-;;;; chunks, and takes parameters apart a character at a time; it has the library rfc2388 read forms
-;;;; with files.  We wrap its functions: where the content is one of our own streams, the code here
-;;;; does the same within limits.
+;;;; Some functions of Hunchentoot would intern it, match it by a regular expression that
+;;;; backtracks, or read a number of any length.  Others read content of any size into memory, copy
+;;;; it for each few octets that come in chunks, or have the library rfc2388 read forms with files.
+;;;; We wrap them: the code here takes linear time for any input, makes no symbols, and keeps to the
+;;;; limits.
+
+;;; Lists in header fields, and charsets
+
+(defun text-elements (text)
+  "The elements of TEXT, strings, which commas or semicolons separate, without the white space
+around them; as Hunchentoot splits cookies."
+  (mapcar (lambda (element) (string-trim '(#\Space #\Tab) element))
+          (cl-ppcre:split "[,;]" (string-right-trim '(#\, #\; #\Space #\Tab) text))))
+
+(defun forwarded-address (hunchentoots &optional (request hunchentoot:*request*))
+  "As REAL-REMOTE-ADDR for REQUEST; HUNCHENTOOTS is that function.  X-Forwarded-For says nothing
+more where it was believed or not before."
+  (declare (ignore hunchentoots))
+  (let ((forwarded (and (not (behind-proxies-p (hunchentoot:request-acceptor request)))
+                        (hunchentoot:header-in :x-forwarded-for request))))
+    (if forwarded
+        (let ((addresses (text-elements forwarded)))
+          (values (first addresses) addresses))
+        (hunchentoot:remote-addr request))))
+
+(defun external-format-of-type (hunchentoots type)
+  "The external format of content of TYPE, the value of a Content-Type or NIL; as HUNCHENTOOTS, a
+function, finds it, NIL unless that is a text type with a known charset.  Signals
+MALFORMED-MEDIA-TYPE where TYPE is no Content-Type."
+  (declare (ignore hunchentoots))
+  (let ((charset (and type (media-type-parameter "charset" type "text"))))
+    (and charset
+         (or (ignore-errors (flexi-streams:make-external-format charset :eol-style :lf))
+             ;; Hunchentoot warns, and its handler logs that.  But nothing muffles the warning, so
+             ;; it is also printed, which has no limit.
+             (progn (hunchentoot:log-message*
+                     :warning "Warning while processing connection: Invalid character set ~
+                               '~A' in request has been ignored."
+                     charset)
+                    nil)))))
+
+;;; Parameters of easy handlers
+
+(defun converted-parameter (hunchentoots argument type)
+  "Converts the parameter ARGUMENT to TYPE as HUNCHENTOOTS, a function, does; but returns NIL for a
+keyword that does not exist, and for an integer of more than 100 characters."
+  (cond ((and (stringp argument) (eq type 'keyword))
+         (values (find-symbol (string-upcase argument) '#:keyword)))
+        ((not (and (stringp argument) (eq type 'integer) (> (length argument) 100)))
+         (funcall hunchentoots argument type))))
+
+(defun array-parameter (hunchentoots name type parameters)
+  "An array called NAME of PARAMETERS converted to TYPE, as HUNCHENTOOTS, a function, makes it; but
+without those with indices of more than four digits, since clients choose them."
+  (let ((longest (+ (length name) (length "[9999]"))))
+    (funcall hunchentoots name type
+             (remove-if (lambda (parameter) (> (length (car parameter)) longest)) parameters))))
+
+;;; Content
 
 (deftype not-of-form ()
   "The errors of reading a form that do not mean that the form is malformed: among others that an
@@ -40,55 +95,49 @@ where the content is not ours, or where only its stream is wanted."
   "Sees to it that the parameters in the content of REQUEST are known; by HUNCHENTOOTS, a function
 of ARGUMENTS, where that is none of ours."
   (declare (dynamic-extent arguments))
-  (let ((content (own-content request)))
-    (if content                         ; most requests are asked, and have none
-        (read-form request content force external-format)
-        (handler-bind ((warning (lambda (warning) ; which would be printed, too
-                                  (hunchentoot:log-message*
-                                   :warning "Warning while processing connection: ~A" warning)
-                                  (muffle-warning warning))))
-          (apply hunchentoots arguments)))))
+  (if (typep (content-stream request) 'stream-of-content)
+      (read-form request force external-format)
+      (apply hunchentoots arguments)))
 
 ;; Where functions cannot be wrapped, this method reads a form before Hunchentoot does.
 (unless (functions-can-be-wrapped-p)
   (defmethod hunchentoot:post-parameters :around ((request hunchentoot:request))
-    (let ((content (own-content request)))
-      (when content
-        (read-form request content)))
+    (read-form request)
     (call-next-method)))
 
-(defconstant +octets-for-decoding+ 8
-  "How many octets of memory an octet of a form takes when it is decoded: as a character of the
-whole, and as one of a name or value.")
+(defconstant +octets-for-decoding+ 16
+  "How many octets of memory an octet of a form takes at most: in a piece, and as a character of the
+whole, of an element, and of a name or value.")
 
-(defun read-form (request content &optional force external-format)
-  "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT
-or, if that is NIL, in Hunchentoot's default; unless it was read, or, with FORCE, if it was.  A form
-with files cannot be read again.  An error ends the request with 400, unless it is NOT-OF-FORM, or
-the call comes from outside of the handler's thread."
-  (with-content (content)
+(defun read-form (request &optional force external-format)
+  "Gives REQUEST, if it has CONTENT of ours, the parameters in the form that it has, in
+EXTERNAL-FORMAT or, if that is NIL, in Hunchentoot's default; unless it was read, or, with FORCE, if
+it was.  A form with files cannot be read again, and has none if it is malformed.  Other errors end
+the request with 400, unless they are NOT-OF-FORM, or the call comes from outside of the handler's
+thread."
+  (with-content (content (or (own-content request) (return-from read-form)))
     (with-slots (hunchentoot:raw-post-data hunchentoot:post-parameters) request
       (let* ((format (or external-format hunchentoot:*hunchentoot-default-external-format*))
+             (limits (content-limits content))
              (type (and (member (hunchentoot:request-method request)
                                 hunchentoot:*methods-for-post-parameters* :test #'eq)
                         (hunchentoot:header-in :content-type request)))
-             (boundary (and type
-                            (null hunchentoot:raw-post-data)
-                            (media-type-p "multipart/form-data" type)
-                            (media-type-parameter "boundary" type))))
+             (boundary nil))
         (handler-case*
             (cond ((null type))
-                  ((and boundary (boundary-p boundary))
+                  ((and (null hunchentoot:raw-post-data)
+                        (media-type-p "multipart/form-data" type)
+                        (setf boundary (media-type-parameter "boundary" type))
+                        (boundary-p boundary))
                    (rewind content)     ; it may have failed before
                    (setf hunchentoot:post-parameters (form-with-files content boundary format)
                          hunchentoot:raw-post-data t))
                   ((and (media-type-p "application/x-www-form-urlencoded" type)
                         (or (null hunchentoot:raw-post-data)
                             (and force (typep hunchentoot:raw-post-data 'octets))))
-                   (let* ((limits (content-limits content))
-                          (octets (or hunchentoot:raw-post-data
-                                      (read-all-content content (limits-form-octets limits)
-                                                        :form-too-large))))
+                   (let ((octets (or hunchentoot:raw-post-data
+                                     (read-all-content content (limits-form-octets limits)
+                                                       :form-too-large))))
                      (setf hunchentoot:raw-post-data octets)
                      (check-count content (length octets) (limits-form-octets limits)
                                   :form-too-large)
@@ -97,15 +146,19 @@ the call comes from outside of the handler's thread."
                                   (limits-field-count limits) :too-many-fields)
                      (reserve-memory content (* +octets-for-decoding+ (length octets)))
                      (setf hunchentoot:post-parameters
-                           (query-alist (latin-1-text octets 0 (length octets)) format
-                                        (and (null external-format) (encoding-of format) t))))))
+                           (form-url-encoded-list-to-alist
+                            (cl-ppcre:split "&" (latin-1-text octets 0 (length octets)))
+                            format)))))
           (error (condition)
-            (when (or (null *exchange*) (typep condition 'not-of-form))
+            (when (typep condition 'not-of-form)
               (error condition))
             (hunchentoot:log-message* :error "Error when reading POST parameters from body: ~A"
                                       condition)
-            (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+)
-            (hunchentoot:abort-request-handler)))))))
+            (cond (boundary (setf hunchentoot:raw-post-data t))
+                  (*exchange*
+                   (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+)
+                   (hunchentoot:abort-request-handler))
+                  (t (error condition)))))))))
 
 (defun check-count (content count most refusal)
   "Refuses CONTENT with REFUSAL, a keyword, if COUNT is more than MOST, a number or NIL."
@@ -117,14 +170,9 @@ the call comes from outside of the handler's thread."
 (defconstant +form-buffer-size+ (* 64 1024)
   "How many octets of a form are read at once; more than the head of a part may have.")
 
-(defconstant +octets-for-keeping+ 6
-  "How many octets of memory one octet of a part takes at most: in a piece, in the whole part, and
-as a character of a name or value.")
-
 (defun form-with-files (content boundary external-format)
   "The alist of the parameters of the form with BOUNDARY in CONTENT, in EXTERNAL-FORMAT.  The value
-of a file is a list of its temporary pathname, name and type.  A malformed form gives NIL and a line
-in the log."
+of a file is a list of its temporary pathname, name and type."
   (let ((parser (make-multipart-parser boundary))
         (limits (content-limits content))
         (octets (make-octets +form-buffer-size+))
@@ -151,7 +199,7 @@ in the log."
              (keep (count)
                (check-count content (incf kept count) (limits-form-octets limits) :form-too-large)
                (when (> (incf unreserved count) +form-buffer-size+)
-                 (reserve-memory content (* +octets-for-keeping+ (shiftf unreserved 0)))))
+                 (reserve-memory content (* +octets-for-decoding+ (shiftf unreserved 0)))))
              (take-part (function)      ; calls it with the start and end of each piece
                (loop
                  (multiple-value-bind (event from to) (next-event)
@@ -169,7 +217,7 @@ in the log."
              (parameter (from to)       ; a list of the one that the part with this head adds
                (check-count content (incf fields) (limits-field-count limits) :too-many-fields)
                (keep (- to from))
-               (multiple-value-bind (name file-name type charset) (part-facts octets from to)
+               (multiple-value-bind (name file-name type) (part-facts octets from to)
                  (when file-name
                    (check-count content (incf files) (limits-file-count limits) :too-many-files))
                  (flet ((named (value)
@@ -183,17 +231,10 @@ in the log."
                                        (form-text file-name external-format)
                                        (or type ""))))
                          (t
-                          (named (text-in-charset (field) charset external-format))))))))
-      (handler-case*
-          (loop for (event from to) = (multiple-value-list (next-event))
-                while event
-                append (parameter from to))
-        (error (condition)
-          (when (typep condition 'not-of-form)
-            (error condition))
-          (hunchentoot:log-message* :error "While parsing multipart/form-data parameters: ~A"
-                                    condition)
-          nil)))))
+                          (named (form-text (field) external-format))))))))
+      (loop for (event from to) = (multiple-value-list (next-event))
+            while event
+            append (parameter from to)))))
 
 (defparameter *usual-folder* "/tmp/hunchentoot/"
   "Hunchentoot's default folder for uploads.")
@@ -225,14 +266,3 @@ deleted at the end of the request."
   "The string that OCTETS, or the characters with these codes, are in EXTERNAL-FORMAT."
   (flexi-streams:octets-to-string (if (stringp octets) (map 'octets #'char-code octets) octets)
                                   :external-format external-format))
-
-(defun text-in-charset (octets charset external-format)
-  "Like FORM-TEXT, but in CHARSET, the name of one, or NIL.  If the name is unknown, or OCTETS are
-invalid in it, uses EXTERNAL-FORMAT; if they are invalid in that, too, Latin-1.  So a client's wrong
-charset does not make the form malformed."
-  (flet ((text-in (format)
-           (and format (ignore-errors (form-text octets format)))))
-    (cond ((null charset) (form-text octets external-format))
-          ((text-in (format-named charset)))
-          ((text-in external-format))
-          (t (form-text octets :latin-1)))))

@@ -39,7 +39,8 @@ and makes a secret for sessions."
 ;;; Functions of Hunchentoot that others here take the place of
 
 (loop for (name wrapper) in '((hunchentoot:real-remote-addr forwarded-address)
-                              (hunchentoot::external-format-from-content-type guarded-format)
+                              (hunchentoot::external-format-from-content-type
+                               external-format-of-type)
                               (hunchentoot::convert-parameter converted-parameter)
                               (hunchentoot::compute-array-parameter array-parameter)
                               (hunchentoot::get-post-data read-content)

@@ -152,4 +152,4 @@ string; NIL where the client tells none (HTML Living Standard, section 9.2.4)."
   (let ((id (hunchentoot:header-in :last-event-id request)))
     ;; Clients send UTF-8, and heads are read as Latin-1.
     (and id
-         (text-in-charset id "utf-8" :latin-1))))
+         (utf-8-text (map 'octets #'char-code id)))))

@@ -74,7 +74,10 @@ and others must not fill the memory.")
                 :content-type content-type
                 :external-format external-format
                 :header (and header (coerce header 'text)) ; as each reply needs it
-                :encoding (encoding-of external-format)))
+                :encoding (and (eq :lf (flexi-streams:external-format-eol-style external-format))
+                               (case (flexi-streams:external-format-name external-format)
+                                 (:utf-8 :utf-8)
+                                 (:iso-8859-1 :latin-1)))))
          (others *content-kinds*))
     (set-published *content-kinds* (cons kind (subseq others 0 (min 15 (length others)))))
     kind))

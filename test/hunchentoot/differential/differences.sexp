@@ -198,11 +198,12 @@ head or 128 lines of fields. No parameters if a part of a form has a head of mor
  :cases ("connection close of the program" "connection Close of the program"
          "connection close of the program, kept alive")
  :differs ((:connection :kept :closed) (:header "Keep-Alive")))
-(:name "unknown charsets"
- :ours "The log warns once."
+(:name "warnings about content"
+ :ours "The log warns once of an unknown charset, and not where there is no content."
  :stock "Hunchentoot warns again when a handler asks for parameters."
  :why "only forms are looked at for parameters."
- :cases ("form of type text/plain; charset=nonsense")
+ :cases ("form of type text/plain; charset=nonsense" "no body and no length at /echo"
+         "no body and no length at /form")
  :differs ((:messages)))
 (:name "names of uploads"
  :ours "A backslash escapes a quote."
