@@ -4,7 +4,7 @@
   (:shadow #:test)
   ;; What the tests in engine/ use of the inside: tables and models.
   (:import-from #:hunchentoot-recycling-taskmaster.engine
-                #:add-timer #:close-timers #:delay-microseconds #:make-timers
+                #:add-timer #:close-timers #:make-timers
                 #:next-ownership #:size-pool #:take-due-timer #:timer-function #:timers-pending)
   ;; What the operators of Clack's package clack.socket call, which need not be there.
   (:import-from #:clack.handler.recycling

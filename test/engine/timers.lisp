@@ -69,11 +69,3 @@ time."
   (let ((seed (fresh-seed)))
     (format t "~&[seed ~D] " seed)
     (is-true (check-heap-against-model (seeded-state seed) 3000))))
-
-(test seconds-of-all-kinds-are-taken
-  (loop for (seconds microseconds) in `((0 0) (1 1000000) (1/1000 1000) (0.001 1000) (1d-3 1000)
-                                        (0.25 250000) (-1 0) (-1.0 0) (1/3000000 1)
-                                        (2000.0 2000000000)
-                                        (,(expt 10 30) ,(ash 1 60)) (1d30 ,(ash 1 60)))
-        ;; A float of 0.001 is a little more than that.
-        do (is (<= microseconds (delay-microseconds seconds) (1+ microseconds)) "~A" seconds)))

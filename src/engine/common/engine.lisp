@@ -74,7 +74,6 @@
   (addresses (make-hash-table) :read-only t)
   ;; Moments and counts
   (started nil)                         ; in MILLISECONDS
-  (stopped nil)                         ; likewise
   (drain-end most-positive-fixnum :type fixnum) ; until when a drain waits for requests
   (made 0 :type fixnum)                 ; workers
   (accepted (make-counter) :read-only t) ; connections, since the start
@@ -218,8 +217,7 @@ lock.")
 
 (defun running-p (engine)
   "True until a stop of ENGINE, gentle or not, ends what goes on without an end."
-  (case (engine-phase engine)
-    ((:running :leaving) t)))
+  (and (member (engine-phase engine) '(:running :leaving)) t))
 
 (defun engine-stopped-p (engine)
   "True when ENGINE was stopped: it serves no more connections, save those left behind."
@@ -230,8 +228,7 @@ lock.")
 
 (defun serving-p (engine)
   "True if ENGINE serves the requests that come to it."
-  (case (engine-phase engine)
-    ((:running :leaving :draining) t)))
+  (and (member (engine-phase engine) '(:running :leaving :draining)) t))
 
 (defun drain-over-p (engine now)
   "True when ENGINE has drained and, at NOW, in MILLISECONDS, waited long enough for requests that

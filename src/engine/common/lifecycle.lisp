@@ -161,7 +161,6 @@ in a worker of ENGINE."
       (wait-for-change engine (seconds-left end) (lambda () (zerop (pool-size engine))))
       (when (advance-phase engine :stopped)
         (with-engine (engine)
-          (setf (engine-stopped engine) (milliseconds))
           (notify-sentinel engine)))
       ;; For connections that RESUME-CONNECTION has parked meanwhile; later it ends them itself.
       (end-all-input))

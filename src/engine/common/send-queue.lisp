@@ -175,9 +175,18 @@ does not take now waits in QUEUE.  Returns NIL, or an error number when QUEUE is
            (flush-queue queue))))
 
 (defun write-to-queue (queue octets start end)
-  "Writes OCTETS from START to END, which are copied, as WRITE-PARTS does."
+  "Writes OCTETS from START to END as WRITE-PARTS does, and copies those that wait."
   (declare (type octets octets) (type index start end))
-  (write-parts queue (list (make-octets-part (subseq octets start end)))))
+  (or (with-send-queue (queue)
+        (unless (or (send-queue-dead-p queue) (send-queue-parts queue) (send-queue-sender queue))
+          ;; Most replies are sent here whole.
+          (let ((sent (max 0 (send-octets (send-queue-descriptor queue) octets start end))))
+            (incf (send-queue-sent queue) sent)
+            (incf start sent)))
+        (when (< start end)
+          (write-under-lock queue (list (make-octets-part (subseq octets start end))))))
+      (and (send-queue-sender-lock queue)
+           (flush-queue queue))))
 
 (defvar *giving-room-p* nil
   "True while a function that waited for room is called, which must not wait for room itself.")

@@ -143,8 +143,7 @@ requests of each kind; docs/guide/operating.md explains the others."
              :memory (client-memory-reserved)
              :memory-limit (client-memory-budget)
              :uptime (if (engine-started engine)
-                         (/ (- (or (engine-stopped engine) (milliseconds)) (engine-started engine))
-                            1000.0)
+                         (/ (- (milliseconds) (engine-started engine)) 1000.0)
                          0))))))
 
 ;;; The list of its workers

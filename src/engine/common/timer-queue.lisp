@@ -132,19 +132,15 @@ alarm is set for the next."
                      (set-alarm timers)
                      nil))))))
 
-(defun delay-microseconds (seconds)
-  "SECONDS, a real, in microseconds, an integer; 0 for those below.  A longer delay, such as
-infinity, never ends."
-  (values (ceiling (* 1000000 (rational (max 0 (min seconds (/ (ash 1 60) 1000000))))))))
-
 (defun schedule (engine seconds function)
   "Has FUNCTION, a function without arguments or the name of one, called once, in a thread of
-ENGINE, after SECONDS, a real.  The call comes no earlier, and about a quarter of a millisecond
-later, so that timers that are due at about the same time share an alarm.  Returns a TIMER.  In the
-ready engine a worker calls FUNCTION, so it may block; in the blocking engine one worker at a time
-calls all that are due.  Errors in FUNCTION are logged and counted.  When ENGINE stops, pending
-timers are dropped, and so are later ones.  Any thread may call this."
-  (add-timer (engine-timers engine) (+ (microseconds) (delay-microseconds seconds)) function))
+ENGINE, after SECONDS, a real, perhaps infinite.  The call comes no earlier, and about a quarter of
+a millisecond later, so that timers that are due at about the same time share an alarm.  Returns a
+TIMER.  In the ready engine a worker calls FUNCTION, so it may block; in the blocking engine one
+worker at a time calls all that are due.  Errors in FUNCTION are logged and counted.  When ENGINE
+stops, pending timers are dropped, and so are later ones.  Any thread may call this."
+  (let ((seconds (rational (max 0 (min seconds (/ (ash 1 60) 1000000))))))
+    (add-timer (engine-timers engine) (+ (microseconds) (ceiling (* 1000000 seconds))) function)))
 
 (defun cancel (timer)
   "Cancels TIMER: its function is never called, and no longer held.  True if TIMER was pending;
