@@ -105,8 +105,6 @@ closes the connection."))
     (:connect-not-served 501 "This server is not a proxy, and does not serve CONNECT.")
     ;; RFC 9110, section 4.2.2
     (:plain-http-to-tls 400 "A plain HTTP request was sent to a port for https.")
-    ;; RFC 9110, section 4.2.1
-    (:tls-to-plain-http 400 "A TLS handshake was begun on a port for plain http.")
     ;; proxy-protocol.txt, section 2
     (:malformed-proxy-header 400
      "The connection does not begin with a header of the PROXY protocol.")

@@ -90,9 +90,8 @@ does, and keeps the old files in use."
 (defmethod hunchentoot:initialize-connection-stream ((acceptor parallel-ssl-acceptor) stream)
   "Completes a TLS handshake over STREAM.  Returns a stream that reads and writes the decrypted
 octets.  Hunchentoot's method would read certificates and keys anew for each connection."
-  (let ((context (acceptor-tls-context acceptor)))
-    (or (encrypted-stream stream context)
-        (make-tls-stream context stream))))
+  (or (encrypted-stream stream)
+      (make-tls-stream (acceptor-tls-context acceptor) stream)))
 
 (defmethod cl+ssl::ssl-stream-handle ((stream descriptor-stream))
   ;; For HUNCHENTOOT:GET-PEER-SSL-CERTIFICATE, and programs that use the connection's stream.

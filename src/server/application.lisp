@@ -73,9 +73,8 @@ known, or NIL.")
     (declare (ignore http head))
     (count-as (protocol-error-status refusal) application)
     (let ((name (protocol-error-refusal refusal)))
-      (when (member name '(:no-memory :tls-to-plain-http :malformed-proxy-header
-                           :no-trusted-proxy))
-        (tell-seldom application name (if (eq :tls-to-plain-http name) :info :warning)
+      (when (member name '(:no-memory :malformed-proxy-header :no-trusted-proxy))
+        (tell-seldom application name :warning
                      "A request was refused" "requests were refused"
                      (protocol-error-reason refusal))))))
 
@@ -121,7 +120,7 @@ string or NIL."
 
 (defun make-counts ()
   "An alist of fresh counters: of rejected requests by status, and of failed handshakes by kind."
-  (loop for key in (append '(400 408 413 414 417 431 501 503 505) (handshake-failure-kinds))
+  (loop for key in '(400 408 413 414 417 431 501 503 505 :plain-http :certificate :gone :other)
         collect (cons key (make-counter))))
 
 (defun count-as (key application)

@@ -150,10 +150,6 @@ APPLICATION: :HANDSHAKE, :FIRST-BYTE, :HEAD or :IDLE; NIL for no limit."
   "True when the descriptor of CONNECTION has input."
   (await-descriptor (connection-descriptor connection) :input :until (milliseconds)))
 
-(defparameter *look-milliseconds* 250
-  "How often a worker that waits for the next request of its connection checks whether it still
-should.")
-
 (defun await-more (application connection http)
   "Waits until CONNECTION has more input for HTTP.  NIL when the worker should not wait for a
 request any more."
@@ -167,7 +163,7 @@ request any more."
       ;; At this deadline the sentinel ends the input.
       (set-deadline connection :idle (seconds-for application :idle) (milliseconds)))
     (or (and io (io-source io) (input-waiting-p io))
-        (loop for until = (+ (milliseconds) *look-milliseconds*)
+        (loop for until = (+ (milliseconds) 250)
               until (if (and base (io-awaits-output-p base))
                         (await-descriptor (open-descriptor base) :output :until until)
                         (await-input socket :until until))
@@ -297,22 +293,17 @@ connections that would end first give way, so that new clients get in."
   "Counts the request over HTTP as rejected because of REFUSAL, and answers it; without waiting if
 AT-ONCE-P.  HEAD is its head, or NIL where that has not come whole."
   (let ((io (http-io http)))
-    (if (and (eq :malformed-method (protocol-error-refusal refusal))
-             (< (io-start io) (io-end io)) ; no more than this may have come
-             (= +tls-handshake-record+ (aref (io-input io) (io-start io))))
-        ;; A client that speaks TLS would take an answer in plain text for a broken record.
-        (note-rejected application http (make-refusal :tls-to-plain-http))
-        (handler-case
-            (progn
-              ;; Before the answer, so that a client that has it finds the request counted.
-              (note-rejected application http refusal
-                             (or head (known-request-line (or (io-input io) (make-octets 0))
-                                                          (io-start io) (io-end io)
-                                                          (application-limits application))))
-              (unless at-once-p
-                (send-output io))       ; what was written before
-              (send-refusal io refusal (and head (eq :head (head-method head)))))
-          (descriptor-broken () nil))))) ; the client is gone
+    ;; Before the answer, so that a client that has it finds the request counted.
+    (note-rejected application http refusal
+                   (or head (known-request-line (or (io-input io) (make-octets 0))
+                                                (io-start io) (io-end io)
+                                                (application-limits application))))
+    (handler-case
+        (progn
+          (unless at-once-p
+            (send-output io))           ; what was written before
+          (send-refusal io refusal (and head (eq :head (head-method head)))))
+      (descriptor-broken () nil))))     ; the client is gone
 
 (defmethod give-notice ((application http-service) connection)
   "Answers a request that came in part with 408 (RFC 9110, section 15.5.9).  A client that has not
@@ -370,10 +361,6 @@ begun one gets no answer, unless it is refused."
                (when (and (connection-parkable-p connection) (connection-output connection))
                  (end-queue (connection-queue connection))) ; its peer does not take it
                (when (and http (not (eq (http-stream http) socket-stream)))
-                 ;; A stream closes what it was made of; but the engine closes the descriptor, and
-                 ;; may still drain what comes.
-                 (when (and io (eq :engine (io-owner io)))
-                   (setf (io-owner io) :closing))
                  (handler-case (close (http-stream http))
                    ;; A client that is gone gets no farewell of TLS.
                    (error () (close (http-stream http) :abort t))))

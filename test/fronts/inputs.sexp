@@ -75,9 +75,6 @@
 (("GET /a HTTP/1.1" :late) 408 "GET /a HTTP/1.1" nil :head-timeout 1)
 (("POST /read HTTP/1.1" "Host: a" "Content-Length: 5" "" (:raw "a") :late)
  408 "POST /read HTTP/1.1" nil :needs :our-http :read-timeout 1)
-;; TLS where plain HTTP is spoken, and what only looks like it
-(((:raw "^V^C^A^@^E^A^@^@^A^C")) (400) "-" nil
- :told "[INFO]] A request was refused: A TLS handshake was begun on a port for plain http.")
-(((:raw "^V^C")) (400) "-" nil :told "A TLS handshake was begun")
+;; What looks like TLS
 (((:raw "^U^C^C^@^B^B(") "") 400 "-" nil)
 (("" (:raw "^A^V^C") "") 400 "-" nil)

@@ -45,8 +45,7 @@
 
 (defparameter *refusals-of-no-head*
   '(:request-timeout :form-too-large :too-many-fields :too-many-files :no-memory :connect-not-served
-    :plain-http-to-tls :tls-to-plain-http :malformed-proxy-header
-    :no-trusted-proxy
+    :plain-http-to-tls :malformed-proxy-header :no-trusted-proxy
     :busy :handler-timeout)
   "The names of the refusals that only higher layers signal.")
 

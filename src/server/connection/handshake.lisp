@@ -60,27 +60,13 @@ any other error is logged as that, too."
              (send-refusal (http-base http) refusal))))
        :end))))
 
-(defconstant +behind-sentinel+ 1000
-  "How many milliseconds beyond its limit a worker waits for a peer, so that the sentinel ends the
-wait, and counts it.")
-
-(defun encrypted-stream (stream context)
-  "STREAM, the stream of a connection's descriptor, once it carries TLS with CONTEXT, a TLS-CONTEXT
-or NIL.  Waits for the handshake.  Returns NIL where STREAM is none of ours, or no session exists
-and CONTEXT is NIL.  Signals HANDSHAKE-FAILED; and STREAM-TIMEOUT behind the sentinel, unless that
-ends the wait."
+(defun encrypted-stream (stream)
+  "STREAM, the stream of a connection, if it carries TLS of the server, after the handshake; else
+NIL."
   (let ((io (stream-io stream)))
-    (when (and io context (io-descriptor io) (null (io-tls io)))
-      (begin-tls io context))
-    (loop while (and io (io-tls io))
-          do (multiple-value-bind (result reason) (shake-hands (io-tls io))
-               (ecase result
-                 (:done (return stream))
-                 (:input
-                  (let ((limit (wait-limit io)))
-                    (await-input-within io (if (minusp limit) limit (+ limit +behind-sentinel+)))))
-                 (:output (await-peer io :output))
-                 (:failed (error 'handshake-failed :reason reason)))))))
+    (and io
+         (io-tls io)
+         stream)))
 
 ;;; Kinds of failures, as an administrator would tell them apart
 
@@ -95,62 +81,36 @@ where the client is gone."))
 (defmethod tls-failure-words ((condition handshake-failed))
   (or (handshake-failure-reason condition) :gone))
 
-(defparameter *handshake-failures*
-  '((:plain-http :info "the client speaks plain HTTP"
-     "http request" "https proxy request")
-    (:protocol :info "the client does not speak TLS, or no version of it that the server accepts"
-     "unsupported protocol" "wrong version number" "wrong ssl version" "version too low"
-     "unknown protocol" "inappropriate fallback" "alert protocol version")
-    (:cipher :info "the client has no cipher, group or signature that the server accepts"
-     "no shared cipher" "no suitable key share" "no shared group" "no suitable groups"
-     "no suitable signature algorithm" "no shared signature algorithms" "alert handshake failure"
-     "alert insufficient security")
-    (:certificate :warning "the client does not trust the server's certificate"
-     "alert unknown ca" "alert bad certificate" "alert unsupported certificate"
-     "alert certificate unknown" "alert certificate expired" "alert certificate revoked")
-    (:client-certificate :info "the client has shown no certificate that the server trusts"
-     "peer did not return a certificate" "certificate verify failed" "no certificate returned"
-     "alert no certificate")
-    (:application-protocol :info "the client wants other protocols than HTTP/1.1"
-     "no application protocol")
-    (:gone nil nil
-     "unexpected eof" "connection reset" "broken pipe" "alert user cancel" "alert close notify")
-    (:other :info nil))
-  "The kinds of handshake failures.  Each entry has the kind, the log level (NIL: not logged), the
-message, and substrings of OpenSSL's error texts by which the kind is recognised.  Versions of
-OpenSSL differ in the words around these.")
-
-(defun handshake-failure-kinds ()
-  "The kinds of failures of TLS handshakes, a list of keywords."
-  (mapcar #'first *handshake-failures*))
-
 (defun handshake-failure-kind (condition)
-  "The kind of handshake failure for CONDITION, one of HANDSHAKE-FAILURE-KINDS; :EXPIRED where the
-client took too long; NIL when CONDITION is no such failure."
+  "The kind of handshake failure for CONDITION: :PLAIN-HTTP, :CERTIFICATE, :GONE or :OTHER; :EXPIRED
+where the client took too long; NIL when CONDITION is no such failure."
   (let ((words (tls-failure-words condition)))
-    (typecase words
-      (string (or (first (find-if (lambda (entry)
-                                    (some (lambda (part) (search part words :test #'char-equal))
-                                          (nthcdr 3 entry)))
-                                  *handshake-failures*))
-                  :other))
-      (keyword words)
-      (t (typecase condition
-           (stream-timeout :expired)
-           ((or descriptor-broken end-of-file) :gone)
-           (t (and (wait-timed-out-p condition) :expired)))))))
+    (flet ((words-p (&rest parts)
+             (some (lambda (part) (search part words :test #'char-equal)) parts)))
+      (typecase words
+        ;; Versions of OpenSSL differ in the words around these.
+        (string (cond ((words-p "http request" "https proxy request")
+                       :plain-http)
+                      ((words-p "alert unknown ca" "alert bad certificate" "alert certificate"
+                                "alert unsupported certificate")
+                       :certificate)
+                      ((words-p "unexpected eof" "connection reset" "broken pipe"
+                                "alert user cancel" "alert close notify")
+                       :gone)
+                      (t :other)))
+        (keyword words)
+        (t (typecase condition
+             (stream-timeout :expired)
+             ((or descriptor-broken end-of-file) :gone)
+             (t (and (wait-timed-out-p condition) :expired))))))))
 
 (defun note-failed-handshake (application condition)
   "Counts and logs for APPLICATION that CONDITION has ended a handshake."
   (let ((kind (handshake-failure-kind condition)))
     (count-as kind application)
-    (destructuring-bind (&optional level sentence &rest parts)
-        (rest (assoc kind *handshake-failures*))
-      (declare (ignore parts))
-      (cond ((null kind)
-             (tell application :error "~A" condition))
-            (level
-             (tell-seldom application kind level
-                          "A TLS handshake failed" "TLS handshakes failed"
-                          (format nil "~@[~A ~]~:[~A~;(~A)~]" sentence sentence
-                                  (tls-failure-words condition))))))))
+    (case kind
+      ((nil) (tell application :error "~A" condition))
+      ((:gone :expired))
+      (t (tell-seldom application kind (if (eq :certificate kind) :warning :info)
+                      "A TLS handshake failed" "TLS handshakes failed"
+                      (tls-failure-words condition))))))

@@ -91,30 +91,18 @@ in a buffer.  Octets in the queue may wait: the engine sends them."
   (or (io-output io)
       (setf (io-output io) (take-buffer))))
 
-(defconstant +slice-octets+ (* 256 1024)
-  "A long vector is written by slices of so many octets: each is copied.")
-
 (defun write-with-backpressure (io sequence start end)
   "Writes SEQUENCE, of octets, from START to END to IO.  Octets that the peer does not take now are
 queued, up to the high-water mark."
   (loop while (< start end)
-        do (if (and (typep sequence 'octets)
-                    (zerop (io-fill io))
-                    (>= (- end start) +buffer-size+)
-                    (engine-sends-p io))
-               ;; Not by way of the buffer, which is smaller.
-               (let ((next (min end (+ start +slice-octets+))))
-                 (check-sent io (write-to-queue (io-queue io) sequence start next))
-                 (setf start next)
-                 (empty-output io))
-               (let ((buffer (output-buffer io)))
-                 (when (= (io-fill io) (length buffer))
-                   (empty-output io))
-                 (let* ((fill (io-fill io))
-                        (next (min end (+ start (- (length buffer) fill)))))
-                   (replace buffer sequence :start1 fill :start2 start :end2 next)
-                   (setf (io-fill io) (+ fill (- next start))
-                         start next))))))
+        do (let ((buffer (output-buffer io)))
+             (when (= (io-fill io) (length buffer))
+               (empty-output io))
+             (let* ((fill (io-fill io))
+                    (next (min end (+ start (- (length buffer) fill)))))
+               (replace buffer sequence :start1 fill :start2 start :end2 next)
+               (setf (io-fill io) (+ fill (- next start))
+                     start next)))))
 
 ;;; What sends in place of the descriptor: TLS, which takes a record at a time, or a stream
 
@@ -123,27 +111,22 @@ queued, up to the high-water mark."
 
 (defun send-parts-by (send parts)
   "Sends PARTS, a list (see PART) of which the first has octets, as far as they are taken now, by
-SEND, a function of octets, a start and an end.  Small parts, and octets of a file, are gathered:
-otherwise each would be a TLS record and a system call.  Returns what SEND-OCTETS does."
-  (let ((part (first parts)))
-    (if (and (part-octets part)
-             (or (null (rest parts))
-                 (>= (- (part-end part) (part-position part)) +gathered-octets+)))
-        (funcall send (part-octets part) (part-position part) (part-end part))
-        (let ((buffer (take-buffer))
-              (fill 0))
-          (loop for part in parts
-                while (< fill +gathered-octets+)
-                do (let* ((position (part-position part))
-                          (next (min +gathered-octets+ (+ fill (- (part-end part) position)))))
-                     (cond ((part-octets part)
-                            (replace buffer (the octets (part-octets part))
-                                     :start1 fill :end1 next :start2 position))
-                           ((not (read-file-octets (part-file part) position buffer fill next))
-                            (return)))
-                     (setf fill next)))
-          (prog1 (if (plusp fill) (funcall send buffer 0 fill) 0) ; 0 if a file ends too early
-            (return-buffer buffer))))))
+SEND, a function of octets, a start and an end.  Gathers them, since each would be a TLS record and
+a system call.  Returns what SEND-OCTETS does."
+  (let ((buffer (take-buffer))
+        (fill 0))
+    (loop for part in parts
+          while (< fill +gathered-octets+)
+          do (let* ((position (part-position part))
+                    (next (min +gathered-octets+ (+ fill (- (part-end part) position)))))
+               (cond ((part-octets part)
+                      (replace buffer (the octets (part-octets part))
+                               :start1 fill :end1 next :start2 position))
+                     ((not (read-file-octets (part-file part) position buffer fill next))
+                      (return)))
+               (setf fill next)))
+    (prog1 (if (plusp fill) (funcall send buffer 0 fill) 0) ; 0 if a file ends too early
+      (return-buffer buffer))))
 
 (defun begin-tls (io context)
   "Makes IO, of a descriptor, carry TLS by CONTEXT, a TLS-CONTEXT.  The handshake is not begun."
@@ -214,26 +197,25 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
   '(unsigned-byte 8))
 
 (defmethod open-stream-p ((stream descriptor-stream))
-  (forget-closed-lent (stream-io stream))
-  (io-open-p (stream-io stream)))
+  (let ((io (stream-io stream)))
+    (and (io-open-p io)
+         (or (null (io-lent io)) (lent-open-p io)))))
 
 (defmethod close ((stream descriptor-stream) &key abort)
   "Closes what carries STREAM; only shuts the descriptor down where the engine closes it."
   (let ((io (stream-io stream)))
-    (forget-closed-lent io)
     ;; If sending fails, it may have closed the stream already.
     (when (io-open-p io)
-      (unwind-protect (unless abort (send-output io))
+      (unwind-protect (when (and (not abort) (open-stream-p stream)) (send-output io))
         (let ((source (io-source io)) (descriptor (io-descriptor io)))
           (drop-descriptor io)
           (end-tls io)
           (when source
             (close source :abort abort))
           (when descriptor
-            (ecase (io-owner io)
-              (:engine (shut-descriptor descriptor :io))
-              (:stream (close-descriptor descriptor))
-              (:closing))
+            (if (eq :engine (io-owner io))
+                (shut-descriptor descriptor :io)
+                (close-descriptor descriptor))
             (close-lent io))))
       t)))
 
@@ -256,7 +238,11 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
         with position = start
         while (and (< position end)
                    (await-input-of io (min (- end position) +buffer-size+)))
-        do (incf position (copy-input io sequence position end))
+        do (let ((count (min (- end position) (- (io-end io) (io-start io)))))
+             (replace sequence (io-input io)
+                      :start1 position :start2 (io-start io) :end2 (+ (io-start io) count))
+             (incf (io-start io) count)
+             (incf position count))
         finally (return position)))
 
 (defmethod trivial-gray-streams:stream-listen ((stream descriptor-stream))
@@ -319,13 +305,6 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
   "True when there is a stream beside IO, and it is open."
   (and (io-lent io)
        (open-stream-p (io-lent io))))
-
-(defun forget-closed-lent (io)
-  "Makes IO a closed one when a program has closed the stream beside it."
-  (when (and (io-lent io)
-             (io-descriptor io)
-             (not (lent-open-p io)))
-    (drop-descriptor io)))
 
 (defun close-lent (io)
   "Closes the stream beside IO, if there is one.  Unflushed output is lost."

@@ -83,9 +83,8 @@ was written before those.  DRAINED-P is true only if the poller will report the 
   ;; The CONNECTION of the engine; NIL where there is none, or not yet.
   (connection nil)
   ;; The party that closes the descriptor.  :ENGINE: the engine, which watches it, so that CLOSE
-  ;; only shuts it down.  :CLOSING: the engine is closing the connection, and CLOSE leaves it alone.
-  ;; :STREAM: CLOSE closes it.
-  (owner :engine :type (member :engine :closing :stream))
+  ;; only shuts it down.  :STREAM: CLOSE closes it.
+  (owner :engine :type (member :engine :stream))
   (lent nil)                            ; the Lisp's own stream beside it, see io-stream.lisp
   (source-ready-p nil)                  ; the socket beneath SOURCE has octets that were not read
   (milliseconds -1 :type fixnum)        ; limit of one wait for input; -1 for none
@@ -169,20 +168,13 @@ where that fails.  Signals STREAM-TIMEOUT where a wait was too long."
 
 (defun read-line-octets (stream octets start end)
   "Reads a line of STREAM, with its end, to OCTETS from START, up to END.  Returns how many octets;
-after a failure, those that came before, if any.  An octet that begins a TLS record is read alone,
-since no line end may follow."
-  (let ((line-feed (load-time-value (char-code #\Newline)))
-        (position start))
-    (handler-case (loop while (< position end)
-                        do (let ((octet (read-byte stream nil)))
-                             (unless octet
-                               (return))
-                             (setf (aref octets position) octet)
-                             (incf position)
-                             (when (or (= octet line-feed)
-                                       (and (= octet +tls-handshake-record+)
-                                            (= position (1+ start))))
-                               (return))))
+after a failure, those that came before, if any."
+  (let ((position start))
+    (handler-case (loop for octet = (and (< position end) (read-byte stream nil))
+                        while octet
+                        do (setf (aref octets position) octet)
+                           (incf position)
+                        until (= octet (load-time-value (char-code #\Newline))))
       (error (condition)
         (when (= position start)
           (error condition))))
@@ -265,15 +257,6 @@ waiting for it.  Reads at most WANTED octets where another reader may go on."
        (send-output io)
        (await-peer io :input)))))
 
-(defun copy-input (io sequence start end)
-  "Copies buffered octets of IO to SEQUENCE from START, up to END.  Returns how many."
-  (let ((count (min (- end start) (- (io-end io) (io-start io)))))
-    (replace sequence (io-input io)
-             :start1 start :start2 (io-start io)
-             :end2 (+ (io-start io) count))
-    (incf (io-start io) count)
-    count))
-
 (defun io-event-p (io event)
   "True when the descriptor of IO has EVENT.  :END: its peer has closed its sending side, or is
 gone, even if earlier octets were not read yet.  :FAILURE: the peer has reset the connection, or it
@@ -313,11 +296,6 @@ to find out."
 (defconstant +least-kept+ 256
   "The smallest vector, in octets, for input that waits: a client may send one octet at a time.")
 
-(defun input-memory (io)
-  "How many octets of memory the input of IO takes."
-  (let ((input (io-input io)))
-    (if input (length (the octets input)) 0)))
-
 (defun keep-input (io more share)
   "Prepares IO to wait for its client without a worker: returns its empty buffers, and moves unread
 input to a vector of at most twice its size.  Reserves memory for that vector and for MORE octets,
@@ -334,7 +312,7 @@ be in use, or when the heap has no room for MORE."
             (io-start io) 0
             (io-end io) size)
       (return-buffer input)))
-  (and (change-reservation (io-reserved io) (+ more (input-memory io)) :share share)
+  (and (change-reservation (io-reserved io) (+ more (length (io-input io))) :share share)
        ;; The replaced vector is garbage.  Once it has waited, it survives several minor
        ;; collections.
        (or (zerop more) (make-room-in-heap more))))
@@ -356,35 +334,24 @@ be in use, or when the heap has no room for MORE."
 
 ;;; Waits for the peer
 
-(defun await-input-within (io limit)
-  "Waits until the descriptor beneath IO is ready for reading IO.  Signals STREAM-TIMEOUT after
-LIMIT milliseconds; a negative LIMIT means none."
-  (let* ((below (io-base io))
-         (tls (io-tls below)))
-    (unless (await-descriptor (open-descriptor below)
-                              (if tls (tls-awaits tls) :input)
-                              :until (unless (minusp limit) (+ (milliseconds) limit)))
-      (error 'stream-timeout :stream (io-stream below)))))
-
-(defun wait-limit (io)
-  "The limit of one wait for input of IO, in milliseconds; -1 for no limit."
-  (let ((below (io-base io)))
-    (if (lent-open-p below)
-        (lisp-stream-milliseconds (io-lent below))
-        (io-milliseconds below))))
-
 (defun await-peer (io direction &optional until)
   "Waits until the descriptor of IO is ready in DIRECTION, :INPUT or :OUTPUT.  Signals
 STREAM-TIMEOUT when that takes too long, or when too many workers wait, and for this peer longest;
-that does not apply to a program that has taken the connection.  Each wait has the whole limit."
+that does not apply to a program that has taken the connection.  Each wait has the whole limit, and
+ends at UNTIL, in MILLISECONDS or NIL."
   (let* ((below (io-base io))
-         (queue (io-queue below))
-         (began (milliseconds)))
+         (tls (io-tls below))
+         (queue (io-queue below)))
     (labels ((wait ()
                (cond ((eq :input direction)
-                      (let ((limit (wait-limit io))
-                            (left (and until (max 0 (- until began)))))
-                        (await-input-within io (if (and left (not (<= 0 limit left))) left limit))))
+                      (let ((limit (if (io-lent below)
+                                       (lisp-stream-milliseconds (io-lent below))
+                                       (io-milliseconds below))))
+                        (unless (await-descriptor
+                                 (open-descriptor below) (if tls (tls-awaits tls) :input)
+                                 :until (earlier until (and (not (minusp limit))
+                                                            (+ (milliseconds) limit))))
+                          (give-up))))
                      ((null (send-queue-descriptor (io-queue io)))) ; the sender waits
                      (t
                       (loop for now = (milliseconds)

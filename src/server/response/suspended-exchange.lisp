@@ -66,7 +66,7 @@ have got an event of input, which the poller will not repeat: so the next reader
          (handler-case
              (let ((outcome (continue-over suspended-exchange http)))
                (cond ((not (member outcome '(:deferred :again)))
-                      (release-input io (input-memory io)) ; it has ended
+                      (release-input io (length (io-input io))) ; it has ended
                       outcome)
                      ((keep-waiting-input (suspended-exchange-engine suspended-exchange) http)
                       outcome)
