@@ -226,7 +226,7 @@ then.  NIL when it is to end, since it idles for too long, or others wait, or th
     (with-engine (engine)
       (setf (engine-overloaded-p engine)
             (and (running-p engine)
-                 (or (trouble engine :accept)
+                 (or (getf (engine-troubles engine) :accept)
                      (and (full-p engine)
                           (or (engine-queue engine)
                               (pending-connection-p (engine-listener engine)))))))
@@ -243,7 +243,8 @@ then.  NIL when it is to end, since it idles for too long, or others wait, or th
                    (shut-down (connection-handle connection) (direction-to-end connection))))))))
     (dolist (connection late)
       (time-out-handler (engine-service engine) connection)))
-  (maintain-pool engine)
+  (setf (engine-launch-failed-p engine) nil)
+  (make-workers engine #'worker-missing-p)
   (clear-stack)
   (rest-until-woken engine
                     (lambda ()

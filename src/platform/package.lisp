@@ -7,7 +7,7 @@ usockets.lisp the same by usocket, as far as it goes.")
   (:export
    ;; clock, machine, threads
    #:milliseconds #:as-milliseconds #:universal-milliseconds #:microseconds #:processor-count
-   #:uninterruptibly #:interruptibly #:end-after #:milliseconds-left #:wait-until #:wait-once
+   #:uninterruptibly #:interruptibly #:end-after #:milliseconds-left #:wait-until #:wait-on
    #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:call-making-thread
    #:process-exits-p #:call-at-exit #:call-on-signal #:exit-process
    ;; listeners

@@ -148,14 +148,6 @@ several threads wait and a notification wakes only one."
                               (t (/ left 1000))))
             finally (return value)))))
 
-(defun wait-once (predicate condition-variable lock period)
-  "Waits with LOCK held until CONDITION-VARIABLE is notified or PERIOD is over, a number of seconds,
-a real, or a function that returns it under LOCK; not at all if PREDICATE is true.  The wait may end
-early, so the caller needs a loop that checks everything that may have changed."
-  (bt:with-lock-held (lock)
-    (unless (funcall predicate)
-      (wait-on condition-variable lock (if (functionp period) (funcall period) period)))))
-
 (defmacro unwind-protect-whole (form &body cleanup)
   "UNWIND-PROTECT that runs all of CLEANUP also where the thread was destroyed."
   `(unwind-protect ,form

@@ -242,7 +242,7 @@ connections wait for a worker."
 
 (defun keeps-connections-p (engine)
   "True if the connections of ENGINE should be kept after the replies that are sent now."
-  (and (welcoming-p engine) (not (winding-down-p engine))))
+  (and (eq :running (engine-phase engine)) (not (winding-down-p engine))))
 
 ;;; Calls of the service whose errors only count, and what else may fail in a thread of an engine
 
@@ -279,10 +279,6 @@ sentinel, or by its service, which has found it late before."
 failure of it is only counted."
   (apply #'ask engine nil #'note level control arguments))
 
-(defun trouble (engine kind)
-  "What NOTE-TROUBLE has noted of KIND for ENGINE, if that lasts."
-  (getf (engine-troubles engine) kind))
-
 (defun note-trouble (engine kind condition &optional (control "~A"))
   "Counts a failure of ENGINE, and logs CONTROL with CONDITION, unless the last one of KIND, a
 keyword, was of the same type, and lasts."
@@ -294,7 +290,7 @@ keyword, was of the same type, and lasts."
 
 (defun forget-trouble (engine kind)
   "Notes that the trouble of KIND with ENGINE is over."
-  (when (trouble engine kind)
+  (when (getf (engine-troubles engine) kind)
     (with-engine (engine)
       (remf (engine-troubles engine) kind))))
 

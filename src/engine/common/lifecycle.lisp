@@ -37,7 +37,7 @@ and leaves nothing behind."
         (make-workers engine #'worker-missing-p)
         (wait-for-change engine nil (lambda () (zerop (worker-count engine :starting))))
         (when (zerop (pool-size engine))
-          (error (or (trouble engine :threads) "Each worker has ended at once.")))
+          (error (or (getf (engine-troubles engine) :threads) "Each worker has ended at once.")))
         (call-making-thread (lambda ()
                               (make-engine-thread (engine-service engine) :sentinel
                                                   (lambda () (run-sentinel engine)))))

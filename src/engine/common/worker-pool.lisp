@@ -124,17 +124,15 @@ of ENGINE, once no worker is left."
     (with-engine (engine)
       (setf (engine-sentinel engine) nil))))
 
-(defun maintain-pool (engine)
-  "Makes the missing workers of ENGINE.  The sentinel calls this at each tick."
-  (setf (engine-launch-failed-p engine) nil)
-  (make-workers engine #'worker-missing-p))
-
 (defun rest-until-woken (engine period &optional (needed-p (constantly nil)))
-  "Lets the sentinel of ENGINE wait until it is woken, for at most PERIOD, as for WAIT-ONCE; not
-at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true."
+  "Lets the sentinel of ENGINE wait until it is woken, for at most PERIOD, a number of seconds, a
+real, or a function that returns it under the lock; not at all if ENGINE has stopped, or if
+NEEDED-P, called with the lock held, is true."
   (interruptibly
-    (wait-once (lambda () (or (engine-stopped-p engine) (funcall needed-p)))
-               (engine-sentinel-wakeup engine) (engine-lock engine) period)))
+    (bt:with-lock-held ((engine-lock engine))
+      (unless (or (engine-stopped-p engine) (funcall needed-p))
+        (wait-on (engine-sentinel-wakeup engine) (engine-lock engine)
+                 (if (functionp period) (funcall period) period))))))
 
 ;;; Workers that wait for their clients, to send content or to take a reply.  Only half of the
 ;;; threads may, so that slow clients do not hold all of them.  When one worker more begins

@@ -64,12 +64,6 @@ it.  That costs the worker more than several looks.")
 
 ;;; The rule
 
-(defun faded (lately slowly-p)
-  "What is left of LATELY, the number of workers that were blocked lately, at the next look: half of
-it is forgotten in 11 looks, or in 177 if SLOWLY-P."
-  (let ((left (* lately (if slowly-p (float 255/256) (float 15/16)))))
-    (if (< left 1/2) 0 left)))
-
 (defun size-pool (&key waiting active blocked asleep free-p floor processors
                        blocked-lately asleep-lately)
   "Returns four values: how many workers are missing, whether one worker too many runs, and how many
@@ -78,18 +72,20 @@ blocked, and at least ASLEEP sleep, however briefly.  FREE-P is true if a proces
 is while no worker waits, it is not known how many sleep briefly, and the numbers of lately fade
 slowly.  FLOOR workers are to be available at rest, up to PROCESSORS under load.  BLOCKED-LATELY and
 ASLEEP-LATELY are the last values of the last look."
-  (let* ((slowly-p (and (zerop waiting) (not free-p)))
-         (unavailable (max blocked asleep))
-         (available (- active unavailable))
-         (most-asleep (max unavailable (faded asleep-lately slowly-p))))
-    (values (cond ((< available floor)
-                   (+ (- floor available) (max 0 (- blocked (round blocked-lately)))))
-                  ((and (zerop waiting) (< available processors)) 1)
-                  (t 0))
-            (and (zerop waiting)
-                 (> active (+ 1 (enough-workers processors most-asleep))))
-            (max blocked (faded blocked-lately slowly-p))
-            most-asleep)))
+  (flet ((faded (lately)                ; half of it is forgotten in 11 looks, or in 177 if slowly
+           (let ((left (* lately (if (or free-p (plusp waiting)) (float 15/16) (float 255/256)))))
+             (if (< left 1/2) 0 left))))
+    (let* ((unavailable (max blocked asleep))
+           (available (- active unavailable))
+           (most-asleep (max unavailable (faded asleep-lately))))
+      (values (cond ((< available floor)
+                     (+ (- floor available) (max 0 (- blocked (round blocked-lately)))))
+                    ((and (zerop waiting) (< available processors)) 1)
+                    (t 0))
+              (and (zerop waiting)
+                   (> active (+ 1 (enough-workers processors most-asleep))))
+              (max blocked (faded blocked-lately))
+              most-asleep))))
 
 (defun enough-workers (free blocked)
   "The number of workers that are enough to have FREE ones while BLOCKED or so are blocked."
@@ -256,7 +252,8 @@ else is due a few times a second."
            (give-output-up engine connection :write)))
        (engine-table engine))))
   (with-listener (engine) (rearm-listener engine))
-  (maintain-pool engine))
+  (setf (engine-launch-failed-p engine) nil)
+  (make-workers engine #'worker-missing-p))
 
 (defun end-parked (engine connection kind ends-p)
   "Ends CONNECTION of ENGINE, and returns true, unless it has an owner.  A worker does so if an
