@@ -216,22 +216,21 @@ MALFORMED-EVENT, before it sends anything."
                        (message-encoder (encode-event data :event event :id id :retry retry)
                                         data))))
 
-(defun publish-encoded (channel encoder &optional (wanted-p (constantly t)))
-  "Sends the message of ENCODER, made by MESSAGE-ENCODER, to all subscribers of CHANNEL for which
-WANTED-P is true, a function that must not wait.  Returns how many got it."
+(defun publish-encoded (channel encoder)
+  "Sends the message of ENCODER, made by MESSAGE-ENCODER, to all subscribers of CHANNEL.  Returns
+how many got it."
   (let ((reached '()) (full '()))
     (with-channel (channel)
       (loop for subscriber being the hash-keys of (channel-subscribers channel)
-            when (funcall wanted-p subscriber)
-              do (ecase (put-in-subscriber subscriber encoder)
-                   ((:room :full) (push subscriber reached))
-                   ((:over :too-long))
-                   (:refused
-                    (when (eq :drop (channel-when-full channel))
-                      (push subscriber full))))))
+            do (ecase (put-in-subscriber subscriber encoder)
+                 ((:room :full) (push subscriber reached))
+                 ((:over :too-long))
+                 (:refused
+                  (when (eq :drop (channel-when-full channel))
+                    (push subscriber full))))))
     (dolist (subscriber full)
       (when (unsubscribe channel subscriber) ; another publisher may have done so
-        (drop-shared-queue (subscriber-shared-queue subscriber))))
+        (end-queue (shared-queue-queue (subscriber-shared-queue subscriber)) t)))
     (dolist (subscriber reached)
       ;; Unless it was sent at once, or the poller sees to it.
       (let ((shared-queue (subscriber-shared-queue subscriber)))
@@ -254,28 +253,25 @@ Signals an error if OCTETS are no message."
                   sum (publish-encoded channel encoder))))
         0)))
 
-;;; Heartbeats: comments to silent event streams.  Without them, proxies would take a silent
-;;; connection for a dead one, and the server would not notice a client that has vanished.  One
-;;; timer serves all streams of a taskmaster, from the first one to the stop.  It rings twice in the
-;;; time for which a stream may be silent; a stream that got nothing since the last ring gets a
-;;; comment.
+;;; Heartbeats: comments to event streams.  Without them, proxies would take a silent connection for
+;;; a dead one, and the server would not notice a client that has vanished.  One timer serves all
+;;; streams of a taskmaster, from the first one to the stop.
 
 (defvar *heartbeat-seconds* 15
-  "How many seconds an event stream may be silent, a real above 0, or NIL for no limit.  A comment
-is sent then, or up to half that time earlier.  A new value counts from the next comment on.")
+  "How often an event stream gets a comment, so that it is not silent for longer: a number of
+seconds, a real above 0, or NIL for never.  A new value counts from the next comment on.")
 
 (defun begin-heartbeat (taskmaster stream)
-  "Has comments sent to STREAM, an event stream of TASKMASTER, while it is silent."
+  "Has comments sent to STREAM, an event stream of TASKMASTER."
   (let ((channel (silent-streams taskmaster))
         (engine (application-engine taskmaster)))
     (labels ((await-beat ()
                (let ((seconds *heartbeat-seconds*))
-                 (schedule engine (if (typep seconds '(real (0))) (/ seconds 2) 5) #'beat)))
+                 (schedule engine (if (typep seconds '(real (0))) seconds 5) #'beat)))
              (beat ()
                (await-beat)             ; first, so that a failure here does not end the heartbeat
                (when *heartbeat-seconds*
-                 (publish-encoded channel (message-encoder (encode-comment) nil)
-                                  #'silent-again-p))))
+                 (publish-encoded channel (message-encoder (encode-comment) nil)))))
       (subscribe channel stream)
       (unless (eq engine (with-channel (channel)
                            (shiftf (heart-engine taskmaster) engine)))

@@ -117,7 +117,7 @@ complete.  True for the first call, unless the client has left before."
   "Makes REPLY, which DEFER-REPLY has deferred, a stream of server-sent events.  Returns an
 OUTGOING-STREAM for SEND-EVENT and SUBSCRIBE, or NIL when the client has left.  HEADERS and
 HIGH-WATER-MARK are as in START-STREAM.  Further headers ask proxies not to buffer the events.  With
-HEARTBEAT, the server sends comments to a silent stream; see *HEARTBEAT-SECONDS*.  Every stop of the
+HEARTBEAT, the server sends it comments; see *HEARTBEAT-SECONDS*.  Every stop of the
 server, also a soft one, ends the stream; its client connects again by itself.  Signals
 REPLY-ALREADY-SENT."
   (setf (deferred-response-endless-p reply) t)

@@ -31,10 +31,11 @@
                               (let ((deferred-response (exchange-deferred-response exchange)))
                                 (setf http (connection-data connection))
                                 (when (and deferred-response
+                                           (deferred-response-unsent-p deferred-response)
                                            (not (and http
                                                      (eq deferred-response
                                                          (http-suspended-exchange http)))))
-                                  (end-deferred-response deferred-response))))))
+                                  (abandon deferred-response))))))
           (when (eq :deferred outcome)  ; it may have been answered in the meantime
             (setf outcome (continue-http-connection http nil)))))
     (setf http (connection-data connection)
@@ -278,7 +279,8 @@ connections that would end first give way, so that new clients get in."
   (let* ((io (http-io http))
          (suspended-exchange (http-suspended-exchange http))
          (more (cond ((deferred-response-p suspended-exchange)
-                      (deferred-response-memory suspended-exchange))
+                      (request-memory
+                       (exchange-head (deferred-response-exchange suspended-exchange))))
                      (suspended-exchange 0)
                      ((content-pending-p http) (request-memory (content-head (http-content http))))
                      (t 0)))

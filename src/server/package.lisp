@@ -62,10 +62,10 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:exchange-upgrade #:make-program-socket #:end-websocket #:fail-websocket
    #:websocket-on-message #:listen-to-program-socket #:write-to-program-socket
    #:finish-program-socket #:call-when-over #:forget-when-over #:shared-queue-ended-p
-   #:shared-queue-announced #:silent-again-p #:shared-queue #:shared-queue-p #:make-queue
+   #:shared-queue-announced #:shared-queue #:shared-queue-p #:make-queue
    #:write-waiting #:write-content #:close-content #:have-sent
    #:put-in-shared-queue #:owner-wanted-p #:shared-queue-shut-p
-   #:drop-shared-queue #:end-shared-queue #:call-when-room #:begin-shared-queue
+   #:shared-queue-queue #:end-shared-queue #:call-when-room #:begin-shared-queue
    ;; requests
    #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
    #:content-size #:content-left #:refuse-content

@@ -15,18 +15,16 @@
 ;;;;
 ;;;; An answer may be a shared queue.  Then that is sent until it has ended, in the state :DONE.
 ;;;; The client's leaving changes no state: a client that has only closed its sending side still
-;;;; gets its answer.  ON-LEAVING is called once.  A connection that the client has reset is closed
-;;;; at once.
+;;;; gets its answer.  ON-LEAVING is called once.
 
 (defstruct (deferred-response (:include suspended-exchange) (:copier nil))
   "A reply that comes later."
   ;; The exchange whose reply DEFERRED-RESPONSE is.
   (exchange nil :read-only t)
-  (memory 0 :type index :read-only t)   ; the memory of its request, in octets
   (end nil :type (or null fixnum) :read-only t) ; its deadline, in MILLISECONDS
   ;; NIL, or the function without arguments that is called when the client of DEFERRED-RESPONSE
-  ;; leaves before it was answered; NIL at the end, since it may refer to much memory.
-  (on-leaving nil)
+  ;; leaves before it was answered.
+  (on-leaving nil :read-only t)
   (state :pending)
   ;; True when the client of DEFERRED-RESPONSE has left, as far as that is known.
   (left-p nil)
@@ -44,7 +42,6 @@ besides."
         (apply constructor
                :application (exchange-application exchange) :engine (exchange-engine exchange)
                :connection (exchange-connection exchange) :exchange exchange
-               :memory (request-memory (exchange-head exchange))
                :on-leaving on-leaving
                :end (end-after (if (eq :default seconds)
                                    (limits-reply-seconds
@@ -130,26 +127,7 @@ function next, and then the functions that wait for room."
     (unwind-protect                     ; a program may end the thread halfway
          (cond (shared-queue (break-stream deferred-response shared-queue))
                ((not (eq :done state)) (note-leaving deferred-response)))
-      (drop-deferred (suspended-exchange-application deferred-response) deferred-response)
-      (finish-deferred-response deferred-response))))
-
-(defun finish-deferred-response (deferred-response)
-  "Drops the references of DEFERRED-RESPONSE, which is over, to objects of programs: they may refer
-to each other.  A program may keep DEFERRED-RESPONSE for ever, so the strings of its request, whose
-memory is not counted any more, are dropped, too."
-  (let ((head (exchange-head (deferred-response-exchange deferred-response))))
-    (setf (deferred-response-on-leaving deferred-response) nil
-          (head-uri head) ""
-          (head-headers head) '()
-          (head-host head) nil
-          (head-upgrade head) nil)))
-
-(defun end-deferred-response (deferred-response)
-  "Ends DEFERRED-RESPONSE, whose handler has exited, and which nothing continues.  If it was not
-answered, it will not be."
-  (if (deferred-response-unsent-p deferred-response)
-      (abandon deferred-response)
-      (finish-deferred-response deferred-response)))
+      (drop-deferred (suspended-exchange-application deferred-response) deferred-response))))
 
 ;;; The owner of the connection
 
@@ -169,33 +147,26 @@ that is to come."
              (return :expired))))))
 
 (defmethod continue-over ((deferred-response deferred-response) http)
-  (let ((connection (suspended-exchange-connection deferred-response))
-        (base (http-base http))
-        (left-p (peer-left-p deferred-response))
-        (answer nil))
-    (cond ((and left-p base (io-event-p base :failure))
-           ;; It has not only closed its sending side.  The worker that closes the connection
-           ;; abandons DEFERRED-RESPONSE.
-           :broken)
-          ((deferred-response-shared-queue deferred-response)
+  (let ((left-p (peer-left-p deferred-response))
+        (answer (and (null (deferred-response-shared-queue deferred-response))
+                     (take-answer deferred-response)))
+        (outcome :deferred))
+    (when answer
+      (when (shared-queue-p answer)
+        (setf (deferred-response-shared-queue deferred-response) answer))
+      (setf outcome (send-deferred-response (suspended-exchange-application deferred-response)
+                                            deferred-response answer)))
+    (cond ((deferred-response-shared-queue deferred-response)
            (continue-stream deferred-response http left-p))
-          ((null (setf answer (take-answer deferred-response)))
+          (answer
+           (setf (http-suspended-exchange http) nil)
+           outcome)
+          (t
            (when left-p
              (note-leaving deferred-response))
-           (set-deadline-at connection :deferred (deferred-response-end deferred-response))
-           :deferred)
-          (t
-           (when (shared-queue-p answer)
-             (setf (deferred-response-shared-queue deferred-response) answer))
-           (let ((outcome (send-deferred-response
-                           (suspended-exchange-application deferred-response)
-                           deferred-response answer)))
-             (cond ((deferred-response-shared-queue deferred-response)
-                    (continue-stream deferred-response http left-p))
-                   (t
-                    (setf (http-suspended-exchange http) nil)
-                    (finish-deferred-response deferred-response)
-                    outcome)))))))
+           (set-deadline-at (suspended-exchange-connection deferred-response) :deferred
+                            (deferred-response-end deferred-response))
+           :deferred))))
 
 (defun continue-stream (deferred-response http left-p)
   "Sends as much of the stream of DEFERRED-RESPONSE as the client takes now over HTTP.  LEFT-P is
@@ -228,6 +199,4 @@ true if the client has left."
              (setf (http-suspended-exchange http) nil
                    (deferred-response-shared-queue deferred-response) nil)
              (end-shared-queue shared-queue)
-             (unwind-protect (end-stream (suspended-exchange-application deferred-response)
-                                         deferred-response)
-               (finish-deferred-response deferred-response)))))))
+             (end-stream (suspended-exchange-application deferred-response) deferred-response))))))

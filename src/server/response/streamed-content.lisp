@@ -33,7 +33,6 @@
   (begun-p nil)                         ; the head was sent
   (held '() :type list)                 ; vectors that wait for that, the last first
   (size 0 :type fixnum)                 ; and their octets
-  (silent-p nil :type boolean)          ; nothing was put in since the last SILENT-AGAIN-P
   (on-end '() :type list))              ; functions without arguments, called when it has ended
 
 (defun make-queue (constructor suspended-exchange mark framing &rest slots)
@@ -91,7 +90,6 @@ has ended; or :TOO-LONG because fewer octets were announced."
                  (t
                   (when (shared-queue-announced shared-queue)
                     (decf (shared-queue-announced shared-queue) (length octets)))
-                  (setf (shared-queue-silent-p shared-queue) nil)
                   (cond ((shared-queue-begun-p shared-queue)
                          (write-under-lock (shared-queue-queue shared-queue)
                                            (list (make-octets-part octets))))
@@ -107,21 +105,11 @@ has ended; or :TOO-LONG because fewer octets were announced."
     (and (or (send-queue-parts queue) (send-queue-dead-p queue))
          (null (send-queue-arm queue)))))
 
-(defun silent-again-p (shared-queue)
-  "True when no octets were put into SHARED-QUEUE since the last call."
-  (with-shared-queue (shared-queue)
-    (shiftf (shared-queue-silent-p shared-queue) t)))
-
 (defun close-shared-queue (shared-queue)
   "Makes SHARED-QUEUE accept no more octets; those in it are still sent.  True for the first call."
   (with-shared-queue (shared-queue)
     (unless (shared-queue-shut-p shared-queue)
       (setf (shared-queue-phase shared-queue) :ending))))
-
-(defun drop-shared-queue (shared-queue)
-  "Ends the connection of SHARED-QUEUE, whose peer is too slow.  Its owner does the rest."
-  (end-queue (shared-queue-queue shared-queue) t)
-  (resume (shared-queue-suspended-exchange shared-queue)))
 
 (defun end-shared-queue (shared-queue)
   "Ends SHARED-QUEUE, and calls the functions of programs that wait for its end, or for room."
@@ -167,28 +155,6 @@ not full, or has ended; otherwise when at most half of its mark waits, or it has
               t))
     (let ((*giving-room-p* t))
       (call-noting (shared-queue-engine shared-queue) function))))
-
-(defun await-room (shared-queue seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until SHARED-QUEUE is not full or has ended.
-True when it is so.  Returns NIL at once in a function that waited for room itself.  Where there is
-a descriptor, a thread that waits also sends: it may be the owner, and all workers may wait."
-  (let ((queue (shared-queue-queue shared-queue))
-        (end (end-after seconds)))
-    (flet ((room-p ()
-             (or (not (full-p shared-queue)) (shared-queue-ended-p shared-queue))))
-      (loop until (or *giving-room-p* (room-p))
-            do (when (eql 0 (milliseconds-left end))
-                 (return nil))
-               (cond ((and (shared-queue-begun-p shared-queue) (send-queue-descriptor queue))
-                      (await-descriptor (send-queue-descriptor queue) :output
-                                        :until (earlier end (+ (milliseconds) 250)))
-                      (when (taker-given-up-p queue (milliseconds))
-                        (end-queue queue t))
-                      (flush-queue queue))
-                     (t                 ; another thread sends
-                      (wait-until #'room-p (bt:make-condition-variable) (send-queue-lock queue)
-                                  (min 1/4 (/ (or (milliseconds-left end) 250) 1000)) 1/100)))
-            finally (return (room-p))))))
 
 ;;; The owner of the connection
 
@@ -237,56 +203,64 @@ the owner of the connection do so otherwise, and look at its suspended exchange.
 (defun put-waiting (shared-queue wait put)
   "Calls PUT, which returns what PUT-IN-SHARED-QUEUE does for SHARED-QUEUE, until that has taken its
 octets, and has them sent.  Waits for room: up to WAIT seconds, a real; while the client takes
-octets, for T; not for NIL, nor in the owner before the head was sent.  Returns :ROOM when more may
-follow at once, else what PUT has returned last, or :OVER."
+octets, for T; not for NIL, nor in the owner before the head was sent, nor in a function that waited
+for room itself.  Returns :ROOM when more may follow at once, else what PUT has returned last, or
+:OVER.  Where there is a descriptor, a thread that waits also sends: it may be the owner, and all
+workers may wait."
   (let* ((suspended-exchange (shared-queue-suspended-exchange shared-queue))
          (owner-p (eq (bt:current-thread) (suspended-exchange-owner suspended-exchange)))
-         (io (http-io (connection-data (suspended-exchange-connection suspended-exchange)))))
-    (loop
-      (let ((result (funcall put)))
-        (when (and (member result '(:room :full)) (owner-wanted-p shared-queue))
-          (have-sent shared-queue))
-        (unless (member result '(:full :refused))
-          (return result))
-        (cond ((or (null wait)
-                   *giving-room-p*
-                   (and owner-p (not (shared-queue-begun-p shared-queue)))))
-              ((and owner-p (eq t wait)) ; workers may wait for too many clients
-               (handler-case (loop while (full-p shared-queue)
-                                   do (await-peer io :output)
-                                      (flush-io io))
-                 (client-left () (end-shared-queue shared-queue))))
-              (t (await-room shared-queue (if (eq t wait) nil wait))))
-        (cond ((shared-queue-ended-p shared-queue) (return :over))
-              ((full-p shared-queue) (return result))
-              ((eq :full result) (return :room)))))))
-
-(defun refuse-write (shared-queue)
-  "Signals REPLY-ALREADY-SENT if the program has closed SHARED-QUEUE, which is over; else
-CLIENT-LEFT."
-  (if (shared-queue-closed-p shared-queue)
-      (error 'reply-already-sent)
-      (error 'client-left :source (shared-queue-suspended-exchange shared-queue))))
+         (queue (shared-queue-queue shared-queue))
+         (descriptor (send-queue-descriptor queue)))
+    (labels ((over-or-room-p ()
+               (or (shared-queue-ended-p shared-queue) (not (full-p shared-queue))))
+             (await-room ()
+               (loop with end = (end-after (if (eq t wait) nil wait))
+                     for now = (milliseconds)
+                     until (or (over-or-room-p) (and end (<= end now)))
+                     do (cond ((and (shared-queue-begun-p shared-queue) descriptor)
+                               (await-descriptor descriptor :output
+                                                 :until (earlier end (+ now 250)))
+                               (when (taker-given-up-p queue (milliseconds))
+                                 (end-queue queue t))
+                               (flush-queue queue))
+                              (t        ; another thread sends
+                               (wait-until #'over-or-room-p (bt:make-condition-variable)
+                                           (send-queue-lock queue) 1/4 1/100))))))
+      (loop
+        (let ((result (funcall put)))
+          (when (and (member result '(:room :full)) (owner-wanted-p shared-queue))
+            (have-sent shared-queue))
+          (unless (member result '(:full :refused))
+            (return result))
+          (unless (or (null wait)
+                      *giving-room-p*
+                      (and owner-p (not (shared-queue-begun-p shared-queue)))
+                      ;; Workers may wait for too many clients.
+                      (wait-for-client (suspended-exchange-connection suspended-exchange)
+                                       :output #'await-room))
+            (end-queue queue t))
+          (cond ((shared-queue-ended-p shared-queue) (return :over))
+                ((full-p shared-queue) (return result))
+                ((eq :full result) (return :room))))))))
 
 (defun write-waiting (shared-queue wait put)
   "Writes to SHARED-QUEUE; WAIT and PUT are as in PUT-WAITING.  True when more may follow.  Signals
-STREAM-FULL, CONTENT-TOO-LONG, and what REFUSE-WRITE does."
+STREAM-FULL or CONTENT-TOO-LONG; when SHARED-QUEUE is over, REPLY-ALREADY-SENT if the program has
+closed it, else CLIENT-LEFT."
   (ecase (put-waiting shared-queue wait put)
     (:room t)
     (:full nil)
     (:refused (error 'stream-full))
     (:too-long (error 'content-too-long :stream nil))
-    (:over (refuse-write shared-queue))))
+    (:over (if (shared-queue-closed-p shared-queue)
+               (error 'reply-already-sent)
+               (error 'client-left :source (shared-queue-suspended-exchange shared-queue))))))
 
 (defun write-content (shared-queue octets wait)
   "Writes OCTETS, content that must not change any more, to SHARED-QUEUE in its framing, as
 WRITE-WAITING does."
-  (cond ((shared-queue-shut-p shared-queue) (refuse-write shared-queue))
-        ((zerop (length octets)) t)
-        (t
-         (let ((framed (framed octets (shared-queue-framing shared-queue))))
-           (write-waiting shared-queue wait
-                          (lambda () (put-in-shared-queue shared-queue framed)))))))
+  (let ((framed (framed octets (shared-queue-framing shared-queue))))
+    (write-waiting shared-queue wait (lambda () (put-in-shared-queue shared-queue framed)))))
 
 (defun close-content (shared-queue)
   "Ends SHARED-QUEUE for the program: what was written is still sent.  True for the first call,
@@ -306,17 +280,14 @@ unless it is over."
 ;;;   :NONE       does not exist                              are dropped
 ;;;   NIL         has ended                                   are dropped
 ;;;
-;;; Chunks are composed in the output buffer of the connection.  Each is complete at any time, so
-;;; that a read of content, which sends the output first, may come between two writes.  Writes
-;;; without a flush between them share one chunk, as long as the buffer has room.
+;;; A chunk is composed in the output buffer of the connection, from which the head was sent.  It is
+;;; complete at any time, so that a read of content, which sends the output first, may come between
+;;; two writes.  Writes without a flush between them share it, as long as the buffer has room.
 
 (defclass reply-stream (descriptor-stream)
   ((inner :initarg :inner :reader reply-stream-inner
           :documentation "The stream of the connection.")
-   (framing :initarg :framing :accessor reply-stream-framing)
-   ;; The bounds of the last chunk in the output buffer.  If that ends elsewhere, it was sent.
-   (chunk-start :initform 0 :accessor chunk-start)
-   (chunk-end :initform 0 :accessor chunk-end))
+   (framing :initarg :framing :accessor reply-stream-framing))
   (:documentation "A stream for the octets of the content of one reply."))
 
 (defun framing-of-stream (method status length chunked-p)
@@ -333,28 +304,25 @@ allowed (RFC 9112, section 6)."
 
 (defun framed (octets framing)
   "OCTETS, which must not change any more, in the form that FRAMING, of a REPLY-STREAM, requires."
-  (if (eq :chunked framing) (chunk-of octets) octets))
+  (if (and (eq :chunked framing) (plusp (length octets))) ; an empty chunk would be the last one
+      (chunk-of octets)
+      octets))
 
-(defun write-chunked (stream octets start end)
-  "Writes OCTETS from START to END to STREAM in chunks."
-  (let ((io (stream-io stream))
-        (digits 4))                     ; enough for a whole buffer
-    (check-range octets start end)
-    (loop while (< start end)
-          do (let* ((buffer (output-buffer io))
-                    (fill (io-fill io))
-                    (grows-p (and (plusp fill) (= fill (the index (chunk-end stream)))))
-                    (first (if grows-p (chunk-start stream) fill))
-                    (position (if grows-p (- fill 2) (+ fill digits 2)))
-                    (count (min (- end start) (- (length buffer) position 2))))
-               (declare (type index fill first position) (type fixnum count))
-               (cond ((plusp count)
-                      (replace buffer octets :start1 position :start2 start :end2 (+ start count))
-                      (setf (io-fill io) (frame-chunk buffer first digits (+ position count))
-                            (chunk-start stream) first
-                            (chunk-end stream) (io-fill io))
-                      (incf start count))
-                     (t (empty-output io)))))))
+(defun write-chunked (io octets start end)
+  "Writes OCTETS from START to END to IO in chunks."
+  (check-range octets start end)
+  (loop with digits = 4                 ; enough for a whole buffer
+        while (< start end)
+        do (let* ((buffer (output-buffer io))
+                  (fill (io-fill io))
+                  (position (if (plusp fill) (- fill 2) (+ digits 2)))
+                  (count (min (- end start) (- (length buffer) position 2))))
+             (declare (type index fill position) (type fixnum count))
+             (cond ((plusp count)
+                    (replace buffer octets :start1 position :start2 start :end2 (+ start count))
+                    (setf (io-fill io) (frame-chunk buffer 0 digits (+ position count)))
+                    (incf start count))
+                   (t (empty-output io))))))
 
 (defmethod trivial-gray-streams:stream-write-sequence
     ((stream reply-stream) sequence start end &key)
@@ -364,7 +332,7 @@ allowed (RFC 9112, section 6)."
           ((not (typep sequence 'octets))
            (write-sequence (coerce (subseq sequence start end) 'octets) stream))
           ((eq :chunked framing)
-           (write-chunked stream sequence start end))
+           (write-chunked io sequence start end))
           ((eq :plain framing)
            (write-with-backpressure io sequence start end))
           (t                            ; as far as the announced length goes

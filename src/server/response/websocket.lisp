@@ -203,7 +203,6 @@ may have come."
                         (change-reservation (websocket-reserved socket) 0)))))
                  (:none (return nil))
                  (:end
-                  (say-going-away socket)
                   (end-websocket socket)
                   (return nil)))))))
 
@@ -291,27 +290,18 @@ never."
 ;;; The end
 
 (defmethod abandon ((socket websocket))
-  (say-farewell socket)
+  (setf (websocket-owner socket) (bt:current-thread))
+  (let ((io (http-io (connection-data (suspended-exchange-connection socket)))))
+    (when (and (shared-queue-begun-p (websocket-shared-queue socket))
+               (io-open-p io)
+               (null (io-unsent io)))   ; or others would have to be sent before
+      (say-going-away socket)))
   (end-websocket socket)
-  (drop-incomplete-message socket)
+  ;; A program may keep SOCKET for ever.
+  (end-decoding (websocket-decoder socket))
+  (change-reservation (websocket-reserved socket) 0)
   (let ((function (with-lock-briefly ((websocket-lock socket))
                     (shiftf (websocket-on-close socket) nil))))
     (when function
       (call-for-websocket socket "ON-CLOSE"
                           function socket (websocket-code socket) (websocket-reason socket)))))
-
-(defun drop-incomplete-message (socket)
-  "Drops what has come of a message of SOCKET, which the caller owns and ends, and releases its
-memory.  A program may keep SOCKET for ever."
-  (end-decoding (websocket-decoder socket))
-  (change-reservation (websocket-reserved socket) 0))
-
-(defun say-farewell (socket)
-  "Sends the client of SOCKET, whose connection the caller owns and closes next, a close frame if
-its engine stops, unless other octets would have to be sent before."
-  (setf (websocket-owner socket) (bt:current-thread))
-  (let ((io (http-io (connection-data (suspended-exchange-connection socket)))))
-    (when (and (shared-queue-begun-p (websocket-shared-queue socket))
-               (io-open-p io)
-               (null (io-unsent io)))
-      (say-going-away socket))))
