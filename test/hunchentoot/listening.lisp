@@ -134,7 +134,8 @@
     (is-true (start-refused-p :listen-path path))
     (is (equalp (octets "precious") (file-octets path)))
     (is-true (start-refused-p :listen-path "/nowhere/at/all"))
-    (is-true (start-refused-p :listen-path (make-string 200 :initial-element #\x)))))
+    (is-true (start-refused-p :listen-path (make-string 108 :initial-element #\x)))
+    (is-true (start-refused-p :listen-path (format nil "~A~C" path (code-char 0))))))
 
 (define-server-test
     (a-path-may-have-letters-that-mean-something-else-in-pathnames :needs :our-engine)

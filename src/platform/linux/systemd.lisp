@@ -33,29 +33,21 @@ from a service manager, in their order; NIL before that.")
   "The names of the descriptors that a service manager has handed over to this process.  Programs
 that it starts inherit neither the descriptors nor the environment variables about them.  Signals
 LISTEN-FAILED if there are none."
-  (flet ((environment-integer (name)
-           (let ((value (sb-ext:posix-getenv name)))
-             (and value (parse-integer value :junk-allowed t)))))
-    (let ((self (process-number))
-          (process (environment-integer "LISTEN_PID"))
-          (count (environment-integer "LISTEN_FDS")))
-      (flet ((refuse (control value)
-               (fail-to-listen "a socket of systemd" (format nil control value self))))
-        (cond ((and (null process) (eql self (first *handed-over*)))) ; taken at an earlier start
-              ((not (eql process self))
-               (refuse "LISTEN_PID is ~:[not set~;~:*~D~], and this is process ~D" process))
-              ((not (and count (plusp count)))
-               (refuse "LISTEN_FDS, the number of sockets, is ~:[not set~;~:*~D~]" count))
-              (t
-               (loop for descriptor from *first-inherited-descriptor*
-                     repeat count
-                     do (check-call (fcntl descriptor 2 1) "fcntl")) ; F_SETFD, FD_CLOEXEC
-               (mapc #'take-variable '("LISTEN_PID" "LISTEN_FDS"))
-               (let ((names (uiop:split-string (or (take-variable "LISTEN_FDNAMES") "")
-                                               :separator ":")))
-                 (setf *handed-over* (cons self (loop repeat count
-                                                      collect (or (pop names) ""))))))))
-      (rest *handed-over*))))
+  (let ((self (process-number)))
+    (unless (eql self (first *handed-over*)) ; taken at an earlier start
+      (let ((process (take-number "LISTEN_PID"))
+            (count (take-number "LISTEN_FDS"))
+            (names (uiop:split-string (or (take-variable "LISTEN_FDNAMES") "") :separator ":")))
+        (unless (and (eql process self) count (plusp count))
+          (fail-to-listen "a socket of systemd"
+                          (format nil "LISTEN_PID is ~:[not set~;~:*~D~], LISTEN_FDS ~
+                                       ~:[not set~;~:*~D~], and this is process ~D"
+                                  process count self)))
+        (loop for descriptor from *first-inherited-descriptor*
+              repeat count
+              do (check-call (fcntl descriptor 2 1) "fcntl")) ; F_SETFD, FD_CLOEXEC
+        (setf *handed-over* (cons self (loop repeat count collect (or (pop names) ""))))))
+    (rest *handed-over*)))
 
 (defun inherited-descriptor (designator)
   "The descriptor, an integer, of DESIGNATOR, an INHERITED-DESIGNATOR.  Signals LISTEN-FAILED if the
@@ -76,30 +68,20 @@ service manager has handed over no such descriptor, by the protocol of sd_listen
   "Sends TEXT, a string, as one datagram to the Unix-domain socket NAME, a string: an absolute path,
 or @ and a name of the abstract namespace, see unix(7).  Waits up to SECONDS, a real, for room in
 its queue.  Returns NIL, or why TEXT could not be sent: a string, without its full stop."
-  (unless (find (char name 0) "/@")
-    (return-from send-notification "it names no Unix-domain socket"))
   (let* ((octets (sb-ext:string-to-octets text :external-format :utf-8))
-         (end (end-after seconds))
-         (address (handler-case (path-address name)
-                    (listen-failed (condition)
-                      (return-from send-notification (listen-failure-reason condition)))))
-         (descriptor (path-socket 2))   ; SOCK_DGRAM
-         (result descriptor))
-    (when (char= #\@ (char name 0))     ; a zero takes its place, and there is none at the end
-      (setf address (subseq address 0 (1- (length address)))
-            (aref address 2) 0))
-    (unless (minusp descriptor)
-      (unwind-protect
-           (progn
-             (setf result (call-with-address "connect" descriptor address))
-             (loop until (minusp result)
-                   do (setf result (send-octets descriptor octets 0 (length octets)))
-                      ;; Another process may take the room, and then this one waits again.
-                      (if (and (would-block-p result)
-                               (plusp (milliseconds-left end))
-                               (await-descriptor descriptor :output :until end))
-                          (setf result 0)
-                          (return))))
-        (close-descriptor descriptor)))
-    (cond ((would-block-p result) "its queue is full")
-          ((minusp result) (sb-int:strerror (- result))))))
+         (abstract-p (char= #\@ (char name 0)))
+         (socket (make-instance (if abstract-p
+                                    'sb-bsd-sockets:local-abstract-socket
+                                    'sb-bsd-sockets:local-socket)
+                                :type :datagram))
+         (descriptor (sb-bsd-sockets:socket-file-descriptor socket)))
+    (unwind-protect
+         (handler-case
+             (progn
+               (sb-bsd-sockets:socket-connect socket (if abstract-p (subseq name 1) name))
+               (await-descriptor descriptor :output :until (end-after seconds))
+               (let ((result (send-octets descriptor octets 0 (length octets))))
+                 (when (minusp result)
+                   (sb-int:strerror (- result)))))
+           (sb-bsd-sockets:socket-error (condition) (sb-int:strerror (error-number condition))))
+      (sb-bsd-sockets:socket-close socket))))
