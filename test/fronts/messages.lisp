@@ -122,12 +122,6 @@
              (declare (ignore condition stream))
              (error "It cannot be printed."))))
 
-(define-condition endless-report (error)
-  ()
-  (:report (lambda (condition stream)
-             (declare (ignore condition))
-             (loop (format stream "It goes on. ")))))
-
 (define-condition told-report (error)
   ((text :initarg :text :reader told-text))
   (:report (lambda (condition stream) (write-string (told-text condition) stream))))
@@ -135,7 +129,6 @@
 (defparameter *hard-to-tell*
   (let ((octets (make-array 10000000 :element-type '(unsigned-byte 8) :initial-element 255)))
     `(("/without" without-report "WITHOUT-REPORT")
-      ("/endless" endless-report "It goes on. It goes on.")
       ("/circular" (simple-error :format-control "This is ~A."
                                  :format-arguments (,(circular 1 2)))
                    "This is (1 2 1 2 1")

@@ -15,10 +15,8 @@
 ;;;; A file is opened for each batch and closed after it, so that the next batch after a rotation
 ;;;; goes to the new file.  Threads that write to one destination take its lock.
 ;;;;
-;;;; GATHERED, LINES, LOST, TROUBLE-P and PHASE change under the lock of the journal; that is held
-;;;; for a few instructions.  BATCH and BROKEN-P change under that of the destination.
-(defparameter *batch-octets* (* 64 1024)
-  "When more than this many octets have gathered, they are written without a pause.")
+;;;; GATHERED, LOST, TROUBLE-P and PHASE change under the lock of the journal, which is held for a
+;;;; few instructions, BROKEN-P under that of the destination.
 
 (defparameter *log-patience* 5
   "How many seconds, a real, END-JOURNAL waits until the last lines were written.")
@@ -42,12 +40,13 @@
   (wanted (bt:make-condition-variable) :read-only t) ; its thread has work
   (phase :off :type (member :off :running :ending))
   (thread nil)
-  (gathered (make-output) :type output)
-  (lines 0 :type fixnum)                ; in GATHERED
+  (gathered (make-output) :type output) ; what is to be written
   (lost 0 :type integer)                ; lines that are lost
   (trouble-p nil)                       ; writing fails or blocks, and that is to be told or was
-  (batch (make-output) :type output)    ; what is being written
   (broken-p nil))                       ; the last line of the destination may lack its end
+
+(defun lines-in (output)
+  (count 10 (the octets (output-octets output)) :end (output-fill output)))
 
 (defun append-line (journal line)
   "Has JOURNAL write LINE, an OUTPUT that ends in a line feed.  Its thread does so soon; then this
@@ -55,16 +54,13 @@ function does not wait for the destination.  If there is no thread, writes LINE 
   (declare (type journal journal) (type output line) #.*plain-policy*)
   (when (eq :off (with-lock-briefly ((journal-lock journal))
                    (let* ((gathered (journal-gathered journal))
-                          (before (output-fill gathered))
-                          (after (+ before (output-fill line))))
-                     (cond ((> after (* 8 1024 1024)) ; and as many octets may be in the batch
-                            (incf (journal-lost journal))
+                          (before (output-fill gathered)))
+                     (cond ((> (+ before (output-fill line)) (* 8 1024 1024)) ; and as many octets
+                            (incf (journal-lost journal) (lines-in line))     ; may be on their way
                             (setf (journal-trouble-p journal) t))
                            (t
-                            (encode-octets gathered (output-octets line) 0 (output-fill line))
-                            (incf (journal-lines journal))))
-                     (when (or (zerop before)
-                               (<= before (the fixnum *batch-octets*) (1- after)))
+                            (encode-octets gathered (output-octets line) 0 (output-fill line))))
+                     (when (zerop before)
                        (bt:condition-notify (journal-wanted journal)))
                      (journal-phase journal))))
     (flush-journal journal))
@@ -75,7 +71,7 @@ function does not wait for the destination.  If there is no thread, writes LINE 
 started again, or gets another line, and its destination takes them then."
   (with-lock-briefly ((journal-lock journal))
     (+ (journal-lost journal)
-       (if (eq :off (journal-phase journal)) (journal-lines journal) 0))))
+       (if (eq :off (journal-phase journal)) (lines-in (journal-gathered journal)) 0))))
 
 (defun write-batch (journal)
   "Writes what JOURNAL has gathered, after a line end where the last line may be incomplete.  If
@@ -88,10 +84,8 @@ line is written twice."
                                        :if-exists :append :if-does-not-exist :create)
                      destination))
          (broken-p (shiftf (journal-broken-p journal) t))
-         (lines (with-lock-briefly ((journal-lock journal))
-                  (rotatef (journal-gathered journal) (journal-batch journal))
-                  (shiftf (journal-lines journal) 0)))
-         (batch (journal-batch journal)))
+         (batch (with-lock-briefly ((journal-lock journal))
+                  (shiftf (journal-gathered journal) (make-output)))))
     (unwind-protect
          (progn
            (when broken-p
@@ -105,16 +99,15 @@ line is written twice."
            (setf (journal-broken-p journal) nil))
       (when (journal-broken-p journal)
         (with-lock-briefly ((journal-lock journal))
-          (incf (journal-lost journal) lines))
+          (incf (journal-lost journal) (lines-in batch)))
         (when file-p
-          (close stream :abort t)))     ; or it would try to write the same octets again
-      (reset-output batch))))
+          (close stream :abort t))))))  ; or it would try to write the same octets again
 
 (defun flush-journal (journal)
   "Writes all lines that JOURNAL has.  True when all could be written.  Waits for the destination."
   (multiple-value-bind (written-p condition)
       (bt:with-lock-held ((journal-writing journal))
-        (handler-case (or (zerop (journal-lines journal))
+        (handler-case (or (zerop (output-fill (journal-gathered journal)))
                           (progn (write-batch journal)
                                  :anew))
           (serious-condition (condition) (values nil condition))))
@@ -133,22 +126,22 @@ line is written twice."
 
 (defun keep-journal (journal)
   "The main function of the thread of JOURNAL."
-  (flet ((await (seconds predicate)
-           (wait-until (lambda () (or (eq :ending (journal-phase journal)) (funcall predicate)))
+  (flet ((await (seconds lines-p)
+           (wait-until (lambda ()
+                         (or (eq :ending (journal-phase journal))
+                             (and lines-p (plusp (output-fill (journal-gathered journal))))))
                        (journal-wanted journal) (journal-lock journal) seconds nil)))
     (loop
-      (await nil (lambda () (plusp (journal-lines journal))))
+      (await nil t)
       (let ((written-p (flush-journal journal)))
         (when (with-lock-briefly ((journal-lock journal))
                 ;; At the end, lines that could not be written wait for the next start.
                 (when (and (eq :ending (journal-phase journal))
-                           (or (not written-p) (zerop (journal-lines journal))))
+                           (or (not written-p)
+                               (zerop (output-fill (journal-gathered journal)))))
                   (setf (journal-phase journal) :off)))
-          (return))
-        (await 1/2
-               (lambda ()
-                 (and written-p         ; or the next try comes later
-                      (> (output-fill (journal-gathered journal)) *batch-octets*))))))))
+          (return)))
+      (await 1/2 nil))))
 
 (defun start-journal (journal)
   "Starts a thread that writes the lines of JOURNAL, unless there is one.  Not for a string stream,

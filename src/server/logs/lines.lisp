@@ -88,11 +88,6 @@ So one line stays one line, and a field one field, in spite of anything that a c
 
 ;;; JSON (RFC 8259)
 
-(defun encode-json-string (line string)
-  (encode-string line "\"" :utf-8)
-  (encode-escaped line string :json)
-  (encode-string line "\"" :utf-8))
-
 (defun json-name (name)
   "The octets for NAME, a keyword, in a JSON object, with the colon: :USER-AGENT is user_agent.
 They are kept on the property list of NAME."
@@ -107,7 +102,6 @@ vector that is no string as an array; and anything else as the string that PRINC
   (declare #.*plain-policy*)
   (typecase value
     (null (encode-string line "null" :utf-8))
-    (string (encode-json-string line value))
     (integer (encode-printed line value))
     (real (encode-string line (decimal-text value) :utf-8))
     (cons
@@ -119,14 +113,17 @@ vector that is no string as an array; and anything else as the string that PRINC
                   (encode-octets line (json-name name)))
               (encode-json line part))
      (encode-string line "}" :utf-8))
-    (vector
+    ((and vector (not string))
      (encode-string line "[" :utf-8)
      (loop for element across value
            for separator = "" then ","
            do (encode-string line separator :utf-8)
               (encode-json line element))
      (encode-string line "]" :utf-8))
-    (t (encode-json-string line (printed value)))))
+    (t
+     (encode-string line "\"" :utf-8)
+     (encode-escaped line (if (stringp value) value (printed value)) :json)
+     (encode-string line "\"" :utf-8))))
 
 ;;; Times
 

@@ -16,19 +16,18 @@
   (entries (make-hash-table :test 'equal) :read-only t))
 
 (defun count-event (throttle kind &optional (burst 1))
-  "Counts an event of KIND, compared by EQUAL, in THROTTLE.  Returns the number of such events for a
-message now, or NIL for no message.  BURST messages may follow each other without a pause."
+  "Counts an event of KIND, compared by EQUAL and never made up by a client, in THROTTLE.  Returns
+the number of such events for a message now, or NIL for no message.  BURST messages may follow each
+other without a pause."
   (with-lock-briefly ((throttle-lock throttle))
-    (let ((entries (throttle-entries throttle))
-          (now (milliseconds)))
-      (unless (or (gethash kind entries) (< (hash-table-count entries) 100))
-        (setf kind :all-others))
-      (let ((entry (or (gethash kind entries)
-                       (setf (gethash kind entries) (cons 0 now)))))
-        (incf (car entry))
-        (when (>= now (- (cdr entry) (* *warning-milliseconds* (1- burst))))
-          (setf (cdr entry) (+ (max now (cdr entry)) *warning-milliseconds*))
-          (shiftf (car entry) 0))))))
+    (let* ((entries (throttle-entries throttle))
+           (now (milliseconds))
+           (entry (or (gethash kind entries)
+                      (setf (gethash kind entries) (cons 0 now)))))
+      (incf (car entry))
+      (when (>= now (- (cdr entry) (* *warning-milliseconds* (1- burst))))
+        (setf (cdr entry) (+ (max now (cdr entry)) *warning-milliseconds*))
+        (shiftf (car entry) 0)))))
 
 (defparameter *rare-control* "~A~@[: ~A~]."
   "The control string of messages about events that a throttle counts.")
@@ -39,39 +38,19 @@ message now, or NIL for no message.  BURST messages may follow each other withou
 (defparameter *report-limit* 10000
   "The length, in characters, to which a backtrace in a message is cut, if clients can cause it.")
 
-;;; Reports of conditions.  One may show all elements of what a client has sent, or of a circular
-;;; list, or be wrong: it must not fill the memory.
-
-(defclass limited-text (trivial-gray-streams:fundamental-character-output-stream)
-  ((write :initarg :write))
-  (:documentation "A stream that calls a function with each character."))
-
-(defmethod trivial-gray-streams:stream-write-char ((stream limited-text) char)
-  (funcall (slot-value stream 'write) char))
-
-(defmethod trivial-gray-streams:stream-line-column ((stream limited-text))
-  nil)
-
-(defun condition-text (condition &optional (limit *report-limit*))
-  "The report of CONDITION, or its first LIMIT characters and an ellipsis.  Signals the errors of
-the report."
-  (let ((*print-length* (or *print-length* limit)) ; for text that the report makes first
-        (text (make-string-output-stream))
-        (room limit))
-    (block report
-      (flet ((take (char)
-               (when (minusp (decf room))
-                 (write-string "..." text)
-                 (return-from report))
-               (write-char char text)))
-        (princ condition (make-instance 'limited-text :write #'take))))
-    (get-output-stream-string text)))
-
 (defun shortened (text limit)
   "TEXT, a string; if longer than LIMIT, its first LIMIT characters and the number of the others."
   (if (> (length text) limit)
       (format nil "~A... (~D more characters)" (subseq text 0 limit) (- (length text) limit))
       text))
+
+;;; A report may show all elements of what a client has sent, or of a circular list.
+
+(defun condition-text (condition &optional (limit *report-limit*))
+  "The report of CONDITION, cut to LIMIT characters.  Signals the errors of the report."
+  (let ((*print-length* (or *print-length* limit))
+        (*print-level* (or *print-level* 20)))
+    (shortened (princ-to-string condition) limit)))
 
 (defun report-text (argument)
   "ARGUMENT of a message that clients can cause, in the form for the message."
@@ -110,49 +89,48 @@ type since the last one, and is NIL where the throttle of APPLICATION suppresses
 :TEXT, for the beginning that Hunchentoot's messages have, or :JSON, for an object in a line (RFC
 8259).  If BACKTRACE-P, an error has its backtrace.  REQUEST, the REQUEST-WORDS of the request that
 the thread serves, its REQUEST-ID and the REMOTE-ADDRESS are strings, or NIL where there are none."
-  (flet ((trimmed (text)
-           (and text (string-right-trim '(#\Newline #\Return #\Space) text))))
-    (let* ((error-p (equal control *error-control*))
-           (condition (find-if (lambda (argument) (typep argument 'condition)) arguments))
-           (count (if seldom-p
-                      (count-event (application-throttle application)
-                                   (cons control (and condition (type-of condition)))
-                                   20)
-                      1))
-           (backtrace (and count error-p backtrace-p (second arguments)
-                           (trimmed (shortened (second arguments) *report-limit*))))
-           (text (and count
-                      (trimmed (format nil "~@[~D since the last message; the last one: ~]~A"
-                                       (and (> count 1) count)
-                                       (message-text control
-                                                     (if error-p
-                                                         (list* (first arguments) nil
-                                                                (cddr arguments))
-                                                         arguments)
-                                                     (if seldom-p #'report-text #'identity))))))
-           (line (and count (make-output))))
-      (cond ((null count))
-            ((eq :json format)
-             (encode-json line (list :time (utc-now)
-                                     :level (and level (string-downcase (printed level)))
-                                     :message text
-                                     :request request
-                                     :request-id request-id
-                                     :remote-address remote-address
-                                     :thread (bt:thread-name (bt:current-thread))
-                                     :backtrace backtrace))
-             (end-line line))
-            (t
-             (encode-string line (format nil "[~A~@[ [~A]~]] " (local-now) level) :utf-8)
-             (loop with text = (format nil "~A~:[~*~*~*~; [~A from ~A, request ~A]~]~@[~%~A~]"
-                                       text request request remote-address request-id backtrace)
-                   for start = 0 then (1+ end)
-                   for end = (position #\Newline text :start start)
-                   do (encode-escaped line (subseq text start end) :free)
-                      (end-line line)
-                   while end            ; a further line does not look like a message
-                   do (encode-string line "  " :utf-8))))
-      line)))
+  (let* ((error-p (equal control *error-control*))
+         (condition (find-if (lambda (argument) (typep argument 'condition)) arguments))
+         (count (if seldom-p
+                    (count-event (application-throttle application)
+                                 (cons control (and condition (type-of condition)))
+                                 20)
+                    1)))
+    (flet ((trimmed (text)
+             (string-right-trim '(#\Newline #\Return #\Space) text)))
+      (when count
+        (let ((text (trimmed (format nil "~@[~D since the last message; the last one: ~]~A"
+                                     (and (> count 1) count)
+                                     (message-text control
+                                                   (if error-p
+                                                       (list* (first arguments) nil
+                                                              (cddr arguments))
+                                                       arguments)
+                                                   (if seldom-p #'report-text #'identity)))))
+              (backtrace (and error-p backtrace-p (second arguments)
+                              (trimmed (shortened (second arguments) *report-limit*))))
+              (line (make-output)))
+          (if (eq :json format)
+              (encode-json line (list :time (utc-now)
+                                      :level (and level (string-downcase (printed level)))
+                                      :message text
+                                      :request request
+                                      :request-id request-id
+                                      :remote-address remote-address
+                                      :thread (bt:thread-name (bt:current-thread))
+                                      :backtrace backtrace))
+              (loop with text = (format nil "[~A~@[ [~A]~]] ~A~
+                                             ~:[~*~*~*~; [~A from ~A, request ~A]~]~@[~%~A~]"
+                                        (local-now) level text request request remote-address
+                                        request-id backtrace)
+                    for start = 0 then (1+ end)
+                    for end = (position #\Newline text :start start)
+                    do (encode-escaped line (subseq text start end) :free)
+                    while end
+                    do (end-line line)
+                       (encode-string line "  " :utf-8))) ; so it does not look like a message
+          (end-line line)
+          line)))))
 
 ;;; Errors of programs
 
