@@ -50,90 +50,73 @@ before the body can end.  A caller that reads that many never waits for octets b
 DECODER has not seen the end of the body."
   (max 1 (min (decoder-remaining decoder) (* 16 1024))))
 
+(defun extensions-p (octets start end)
+  "True if OCTETS from START below END are chunk extensions (RFC 9112, section 7.1.1)."
+  (declare (type octets octets) (type index start end) #.*plain-policy*)
+  ;; chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ), where a name is a
+  ;; token and a value a token or a quoted-string.
+  (flet ((skip (class)
+           (< start (setf start (run-end octets start end class))))
+         (next-p (char)
+           (when (and (< start end) (= (char-code char) (aref octets start)))
+             (incf start))))
+    (loop until (= start end)
+          always (and (progn (skip +whitespace+)
+                             (next-p #\;))
+                      (progn (skip +whitespace+)
+                             (skip +token+))
+                      (let ((name-end start))
+                        (skip +whitespace+)
+                        (cond ((not (next-p #\=)) (setf start name-end))
+                              ((progn (skip +whitespace+)
+                                      (next-p #\"))
+                               ;; RFC 9110, section 5.6.4: a backslash, then any octet of a value
+                               (loop until (next-p #\")
+                                     do (next-p #\\)
+                                     always (< start end)
+                                     do (incf start)))
+                              (t (skip +token+))))))))
+
 (defun read-chunk-size (decoder octets start end)
   "Reads the line in OCTETS from START below END that begins a chunk.  Returns the position after
 it, or NIL where more has to come."
   (declare (type body-decoder decoder) (type octets octets) (type index start end)
            #.*plain-policy*)
-  (let* ((position start)
-         (size 0)
-         (size-end start))
-    (declare (type index position size-end) (type content-size size))
-    (labels ((octet ()
-               (when (= position end)
-                 (check-budget (- end size-end))
-                 (return-from read-chunk-size nil))
-               (aref octets position))
-             (check-budget (count)
-               (when (> count (decoder-budget decoder))
-                 (refuse :chunk-extensions-too-large)))
-             (skip (class)
-               (setf position (run-end octets position end class)))
-             (next-p (char)
-               (when (= (char-code char) (octet))
-                 (incf position)))
-             (refuse-it (&optional (refusal :malformed-chunk-extension))
-               (refuse-octet (octet) refusal))
-             (skip-token ()
-               (let ((token-start position))
-                 (skip +token+)
-                 (when (= token-start position)
-                   (refuse-it))))
-             (skip-value ()             ; an octet of a quoted string
-               (unless (octet-in-class-p (octet) +value+)
-                 (refuse-it))
-               (incf position)))
-      ;; RFC 9112, section 7.1:
-      ;; chunk = chunk-size [ chunk-ext ] CRLF chunk-data CRLF, chunk-size = 1*HEXDIG
-      (loop for digit = (digit-char-p (code-char (octet)) 16)
-            while digit
-            do (incf position)
-               (setf size-end position)
-               ;; RFC 9112, section 7.1: MUST anticipate large numerals and prevent overflows.
-               (when (or (< +most-size-digits+ (- position start))
-                         (> size (ash +most-content+ -4)))
-                 (refuse :body-too-large))
-               (setf size (+ (* 16 size) digit)))
-      (when (= start size-end)
-        (refuse :malformed-chunk-size))
-      (when (> size (decoder-room decoder))
-        (refuse :body-too-large))
-      ;; RFC 9112, section 7.1.1: a recipient MUST ignore unrecognized extensions, and ought to
-      ;; limit their total length.  BWS MUST be parsed and removed.
-      ;; chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ), where a name is
-      ;; a token and a value a token or a quoted-string.
-      (loop until (= +carriage-return+ (octet))
-            do (skip +whitespace+)
-               (unless (next-p #\;)
-                 (refuse-it (if (= position size-end)
-                                :malformed-chunk-size
-                                :malformed-chunk-extension)))
-               (skip +whitespace+)
-               (skip-token)
-               (let ((name-end position))
-                 (skip +whitespace+)
-                 (cond ((not (next-p #\=))
-                        (setf position name-end))
-                       ((progn (skip +whitespace+)
-                               (next-p #\"))
-                        ;; RFC 9110, section 5.6.4: a backslash, then any octet of a value
-                        (loop until (next-p #\")
-                              do (next-p #\\)
-                                 (skip-value)))
-                       (t
-                        (skip-token)))))
-      (let ((next (line-end-after octets position end))
-            (count (- position size-end)))
-        (check-budget count)
-        (when next
-          (decf (decoder-budget decoder) count)
-          (decf (decoder-room decoder) size)
-          (setf (decoder-remaining decoder) size
-                (decoder-phase decoder) :chunk)
-          (when (zerop size)
-            (setf (decoder-budget decoder) +trailer-octets+
-                  (decoder-phase decoder) :trailer)))
-        next))))
+  ;; RFC 9112, section 7.1:
+  ;; chunk = chunk-size [ chunk-ext ] CRLF chunk-data CRLF, chunk-size = 1*HEXDIG
+  (let* ((size 0)
+         (size-end (or (position-if-not (lambda (octet) (digit-char-p (code-char octet) 16))
+                                        octets :start start :end end)
+                       end))
+         (line-end (run-end octets size-end end +value+))
+         (extensions (- line-end size-end)))
+    (declare (type index size-end line-end extensions) (type content-size size))
+    (when (= start size-end)
+      (refuse :malformed-chunk))
+    ;; MUST anticipate large numerals and prevent overflows.
+    (loop for position from start below size-end
+          do (when (or (<= +most-size-digits+ (- position start))
+                       (> size (ash +most-content+ -4)))
+               (refuse :body-too-large))
+             (setf size (+ (* 16 size) (digit-char-p (code-char (aref octets position)) 16))))
+    (when (> size (decoder-room decoder))
+      (refuse :body-too-large))
+    ;; Section 7.1.1: a recipient MUST ignore unrecognized extensions, and ought to limit their
+    ;; total length.
+    (when (> extensions (decoder-budget decoder))
+      (refuse :chunk-extensions-too-large))
+    (let ((next (line-end-after octets line-end end :malformed-chunk)))
+      (when next
+        (unless (extensions-p octets size-end line-end)
+          (refuse :malformed-chunk))
+        (decf (decoder-budget decoder) extensions)
+        (decf (decoder-room decoder) size)
+        (setf (decoder-remaining decoder) size
+              (decoder-phase decoder) :chunk)
+        (when (zerop size)
+          (setf (decoder-budget decoder) +trailer-octets+
+                (decoder-phase decoder) :trailer)))
+      next)))
 
 (defun decode-body (decoder octets start end)
   "Finds content in OCTETS from START below END.  Returns three positions: the start of the content,
@@ -160,17 +143,15 @@ become an acceptable body (RFC 9112, section 7.1)."
         (:size
          (setf next (read-chunk-size decoder octets start end)))
         (:chunk-end
-         (unless (= +carriage-return+ (aref octets start))
-           (refuse-octet (aref octets start) :malformed-chunk-end))
-         (when (setf next (line-end-after octets start end))
+         (when (setf next (line-end-after octets start end :malformed-chunk))
            (setf (decoder-phase decoder) :size)))
         ;; RFC 9112, section 7.1.2: trailer-section = *( field-line CRLF )
         (:trailer
          (cond ((= +carriage-return+ (aref octets start))
-                (when (setf next (line-end-after octets start end))
+                (when (setf next (line-end-after octets start end :malformed-field))
                   (setf (decoder-phase decoder) nil)))
                (t
-                (setf next (read-field octets start end nil))
+                (setf next (read-field octets start end))
                 (let ((count (- (or next end) start)))
                   (when (> count (decoder-budget decoder))
                     (refuse :trailers-too-large))

@@ -20,76 +20,60 @@
 
 ;;; From text
 
-(defun ipv4-bits (text start end)
-  "The 32 bits of the IPv4 address in TEXT, a string, from START to END; NIL if there is none.  Each
-of its four numbers has no leading zero (RFC 3986, section 3.2.2): some programs would read an octal
-number."
-  (loop with bits = 0
-        for count from 1 to 4
-        for number-end = (or (position #\. text :start start :end end) end)
-        for number = (decimal-number text start number-end 3)
-        unless (and number
-                    (<= number 255)
-                    (or (= 1 (- number-end start)) (char/= #\0 (char text start)))
-                    (eq (= count 4) (= number-end end)))
-          return nil
-        do (setf bits (+ (ash bits 8) number)
-                 start (min end (1+ number-end)))
-        finally (return bits)))
+(defun plain-number (text most)
+  "The number that TEXT, a string, is in decimal digits without leading zeros, which some programs
+would read as octal; NIL if it is none, or above MOST."
+  (let ((number (decimal-number text 0 (length text))))
+    (and number
+         (<= number most)
+         (or (= 1 (length text)) (char/= #\0 (char text 0)))
+         number)))
+
+(defun joined-bits (numbers size)
+  "The integer that has NUMBERS, of SIZE bits each, the highest first; NIL if one of them is NIL."
+  (and (every #'identity numbers)
+       (reduce (lambda (bits number) (+ (ash bits size) number)) numbers)))
+
+(defun ipv4-bits (text)
+  "The 32 bits of the IPv4 address that TEXT is; NIL if it is none (RFC 3986, section 3.2.2)."
+  (let ((words (uiop:split-string text :separator ".")))
+    (and (= 4 (length words))
+         (joined-bits (mapcar (lambda (word) (plain-number word 255)) words) 8))))
 
 (defun ipv6-bits (text)
   "The bits of the IPv6 address that TEXT is; NIL if it is none (RFC 4291, section 2.2)."
-  (labels ((hexadecimal (part)
-             (and (<= 1 (length part) 4)
-                  (every (lambda (char) (find char "0123456789abcdefABCDEF")) part)
-                  (parse-integer part :radix 16)))
-           (groups (text ipv4-p)        ; of 16 bits, between colons
-             (loop for (part . more) on (if (string= "" text)
-                                            '()
-                                            (uiop:split-string text :separator ":"))
-                   for number = (hexadecimal part)
-                   for ipv4 = (and ipv4-p (null number) (null more)
-                                   (ipv4-bits part 0 (length part)))
-                   append (cond (number (list number))
-                                (ipv4 (list (ash ipv4 -16) (ldb (byte 16 0) ipv4)))
-                                (t (return-from ipv6-bits nil))))))
-    (let* ((gap (search "::" text))
-           (high (groups (subseq text 0 gap) (null gap)))
-           (low (if gap (groups (subseq text (+ gap 2)) t) '()))
-           (missing (- 8 (length high) (length low))))
-      (and (if gap (plusp missing) (zerop missing))
-           (reduce (lambda (bits group) (+ (ash bits 16) group))
-                   (append high (make-list missing :initial-element 0) low))))))
+  (let* ((last (1+ (position #\: text :from-end t)))
+         (ipv4 (ipv4-bits (subseq text last)))
+         (text (if ipv4
+                   (format nil "~A~X:~X" (subseq text 0 last) (ash ipv4 -16) (ldb (byte 16 0) ipv4))
+                   text))
+         (gap (search "::" text)))
+    (flet ((groups (text)               ; of 16 bits, between colons
+             (and (string/= "" text)
+                  (loop for word in (uiop:split-string text :separator ":")
+                        collect (and (<= 1 (length word) 4)
+                                     (every (lambda (char) (digit-char-p char 16)) word)
+                                     (parse-integer word :radix 16))))))
+      (let* ((high (groups (subseq text 0 gap)))
+             (low (and gap (groups (subseq text (+ gap 2)))))
+             (missing (- 8 (length high) (length low))))
+        (and (if gap (plusp missing) (zerop missing))
+             (joined-bits (append high (make-list missing :initial-element 0) low) 16))))))
 
-(defun parse-ip-address (text &optional (start 0) (end (length text)))
-  "The IP-ADDRESS that TEXT, a string, has from START to END in the usual notation, without brackets
-and zone; NIL if there is none."
-  ;; The longest one is of IPv6, and has its last 32 bits as IPv4.
-  (cond ((not (<= 2 (- end start) 45)) nil)
-        ((find #\: text :start start :end end)
-         (ipv6-bits (subseq text start end)))
+(defun parse-ip-address (text)
+  "The IP-ADDRESS that TEXT, a string, is in the usual notation, without brackets and zone; NIL if
+it is none."
+  (cond ((< 45 (length text)) nil)      ; IPv6 with its last 32 bits as IPv4
+        ((find #\: text) (ipv6-bits text))
         (t
-         (let ((bits (ipv4-bits text start end)))
+         (let ((bits (ipv4-bits text)))
            (and bits (+ +ipv4-prefix+ bits))))))
 
-;;; To text
-
 (defun ip-address-text (address)
-  "ADDRESS, an IP-ADDRESS, in its usual notation (RFC 5952, section 4): a fresh string."
-  (if (ipv4-p address)
-      (format nil "~{~D~^.~}" (loop for position from 24 downto 0 by 8
-                                    collect (ldb (byte 8 position) address)))
-      ;; Two colons take the place of the first longest run of at least two zeros.
-      (loop with text = (format nil ":~(~{~X:~}~)" (loop for position from 112 downto 0 by 16
-                                                         collect (ldb (byte 16 position) address)))
-            for count from 8 downto 2
-            for run = (format nil "~{:~D~}:" (make-list count :initial-element 0))
-            for place = (search run text)
-            when place
-              return (format nil "~A::~A"
-                             (subseq text (min 1 place) place)
-                             (string-right-trim ":" (subseq text (+ place (length run)))))
-            finally (return (string-trim ":" text)))))
+  "ADDRESS, an IP-ADDRESS, in its usual notation: a fresh string."
+  (address-string (coerce (loop for position from 120 downto 0 by 8
+                                collect (ldb (byte 8 position) address))
+                          'octets)))
 
 ;;; Networks
 
@@ -103,9 +87,9 @@ and zone; NIL if there is none."
 number of bits (RFC 4632, section 3.1; RFC 4291, section 2.3).  NIL if it names none, or if the
 address has bits beyond that number: it would be a mistake."
   (let* ((slash (position #\/ text))
-         (address (parse-ip-address text 0 (or slash (length text))))
+         (address (parse-ip-address (subseq text 0 slash)))
          (most (if (find #\: text) 128 32))
-         (number (if slash (decimal-number text (1+ slash) (length text) 3) most))
+         (number (if slash (decimal-number text (1+ slash) (length text)) most))
          (size (and number (+ number (- 128 most)))))
     (and address
          size
@@ -148,44 +132,29 @@ address has bits beyond that number: it would be a mistake."
   ;; The host for which the proxy itself has asked, where it tells another one, a string; or NIL.
   (asked-host nil :type (or null text)))
 
-(defun parts-from-end (value)
-  "The elements of the list VALUE, a string or NIL, the last first."
-  (let ((text (coerce (or value "") 'text)) (parts '()))
-    (declare (type text text))
-    (when value
-      (do-elements (text start end)
-        (push (text-part text start end) parts)))
-    parts))
-
 (defun node-of (text)
   "The IP-ADDRESS and the port, 0 if there is none, that TEXT, an element of X-Forwarded-For, names;
 NIL if it names no address."
-  (let* ((end (length text))
-         (colon (position #\: text))
-         (bracket (position #\] text))
-         (start (if (and (plusp end) (char= #\[ (char text 0))) 1 0)))
-    (multiple-value-bind (address-end port-start)
-        (cond ((= 1 start)              ; IPv4 has no brackets
-               (and colon bracket (< colon bracket) (values bracket (1+ bracket))))
-              ((and colon (find #\: text :start (1+ colon)))
-               (values end end))
-              (t (values (or colon end) (or colon end))))
-      (let ((address (and address-end (parse-ip-address text start address-end)))
-            (port (cond ((null address-end) nil)
-                        ((= port-start end) 0)
-                        ((char= #\: (char text port-start)) (port-in text (1+ port-start) end)))))
-        (and address port (values address port))))))
+  (let ((address (parse-ip-address text)))
+    (if address
+        (values address 0)
+        (multiple-value-bind (host port) (host-and-port text nil)
+          (let ((name (string-trim "[]" host)))
+            (and (or port (string= host text))
+                 (string= host (if (find #\: name) (format nil "[~A]" name) name))
+                 (values (parse-ip-address name) (or port 0))))))))
 
 (defun origin-of-head (head trusted-p)
   "The ORIGIN of the request HEAD, which a trusted proxy has sent; NIL if HEAD has none of the
 fields of proxies.  TRUSTED-P is a function that returns true for the IP-ADDRESS of a trusted
 proxy."
-  (let ((addresses (parts-from-end (head-header head :x-forwarded-for)))
-        (schemes (parts-from-end (head-header head :x-forwarded-proto)))
-        (hosts (parts-from-end (head-header head :x-forwarded-host)))
-        (ports (parts-from-end (head-header head :x-forwarded-port)))
-        (origin (make-origin))
-        (depth 0))
+  (let* ((fields (loop for name in '(:x-forwarded-for :x-forwarded-proto :x-forwarded-host
+                                     :x-forwarded-port)
+                       for value = (head-header head name)
+                       collect (and value (reverse (list-elements value)))))
+         (addresses (first fields))
+         (origin (make-origin))
+         (depth 0))
     (dolist (text addresses)
       (multiple-value-bind (address port) (node-of text)
         (unless address
@@ -199,12 +168,12 @@ proxy."
     ;; from a proxy that adds nothing to a list.
     (flet ((element (parts)
              (if (rest parts) (nth (max 0 (1- depth)) parts) (first parts))))
-      (let* ((scheme (element schemes))
-             (told (element hosts))
+      (let* ((scheme (element (second fields)))
+             (told (element (third fields)))
              (host (and told
                         (multiple-value-bind (valid-p end) (authority-p told 0 (length told))
                           (and valid-p (plusp end) told))))
-             (port-text (element ports))
+             (port-text (element (fourth fields)))
              (port (and port-text (port-in port-text 0 (length port-text)))))
         ;; Some proxies name the schemes of WebSockets.
         (setf (origin-scheme origin)
@@ -216,7 +185,7 @@ proxy."
           (multiple-value-bind (name own-port) (host-and-port (or host (head-host head) "") nil)
             (unless (or own-port (string= "" name))
               (setf (origin-host origin) (coerce (format nil "~A:~D" name port) 'text)))))))
-    (and (or addresses schemes hosts ports)
+    (and (some #'identity fields)
          origin)))
 
 ;;;; The header of the PROXY protocol, versions 1 and 2, with which a proxy begins a connection: it
@@ -262,34 +231,30 @@ proxy."
     (labels ((check (right-p)
                (unless right-p
                  (refuse :malformed-proxy-header)))
-             (settle (source destination source-port destination-port)
-               (check (and source destination source-port destination-port))
-               (setf (proxy-header-source header) (list (ip-address-text source) source-port)
-                     (proxy-header-destination header) (list (ip-address-text destination)
-                                                             destination-port)))
-             (number-at (start size)    ; the highest octet first
-               (loop with number = 0
-                     for position from start below (+ start size)
-                     do (setf number (+ (ash number 8) (aref octets position)))
-                     finally (return number)))
+             (settle (source destination)
+               (setf (proxy-header-source header) source
+                     (proxy-header-destination header) destination))
+             (number-at (start size)
+               (joined-bits (coerce (subseq octets start (+ start size)) 'list) 8))
              (line-due (return)         ; section 2.1
                (check (and (<= fill 107)
                            (<= (- fill 2) return)
                            (= (octet-position +line-feed+ octets 0 fill) (min fill (1+ return)))))
                (when (< return (1- fill))
-                 (destructuring-bind (&optional protocol &rest words)
+                 (destructuring-bind (&optional protocol source destination source-port
+                                        destination-port &rest more)
                      (uiop:split-string (latin-1-text octets (length signature) return)
                                         :separator " ")
-                   (unless (equal protocol "UNKNOWN") ; then the rest of the line means nothing
-                     (check (= 4 (length words)))
-                     (flet ((address (word)
-                              (and (equal protocol (if (find #\: word) "TCP6" "TCP4"))
-                                   (parse-ip-address word)))
-                            (port (word) ; without a leading zero
-                              (and (or (equal word "0") (not (eql 0 (position #\0 word))))
-                                   (port-in word 0 (length word)))))
-                       (settle (address (first words)) (address (second words))
-                               (port (third words)) (port (fourth words)))))))
+                   (flet ((end (address port)
+                            (let ((bits (parse-ip-address address))
+                                  (port (plain-number port 65535)))
+                              (check (and bits
+                                          port
+                                          (equal protocol (if (find #\: address) "TCP6" "TCP4"))))
+                              (list (ip-address-text bits) port))))
+                     (unless (equal protocol "UNKNOWN") ; then the rest of the line means nothing
+                       (check (and destination-port (null more)))
+                       (settle (end source source-port) (end destination destination-port))))))
                (cond ((< return fill) (- (+ 2 return) fill))
                      (t (max 2 (- +least-proxy-octets+ fill)))))
              (binary-due ()             ; section 2.2
@@ -304,13 +269,15 @@ proxy."
                  (check (and size (<= (+ 16 size) end +most-proxy-octets+)))
                  (when (= fill end)
                    (case size
-                     (12 (settle (+ +ipv4-prefix+ (number-at 16 4))
-                                 (+ +ipv4-prefix+ (number-at 20 4))
-                                 (number-at 24 2) (number-at 26 2)))
-                     (36 (settle (number-at 16 16) (number-at 32 16)
-                                 (number-at 48 2) (number-at 50 2)))
-                     (216 (setf (proxy-header-source header) (list "unix:" 0)
-                                (proxy-header-destination header) (list "unix:" 0)))))
+                     ((12 36)           ; two addresses, then two ports
+                      (let ((octets-of-one (- (floor size 2) 2)))
+                        (flet ((end (which)
+                                 (let ((start (+ 16 (* which octets-of-one))))
+                                   (list (address-string
+                                          (subseq octets start (+ start octets-of-one)))
+                                         (number-at (+ 12 size (* 2 which)) 2)))))
+                          (settle (end 0) (end 1)))))
+                     (216 (settle (list "unix:" 0) (list "unix:" 0)))))
                  (- end fill))))
       (check (= (matching-octets signature 0 octets 0 fill) (min fill (length signature))))
       (cond (line-p (line-due (octet-position +carriage-return+ octets 0 fill)))

@@ -3,7 +3,7 @@
 replies in, octets out.  This layer uses no socket, stream, thread or clock.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group
-                #:set-published)
+                #:set-published #:address-string)
   (:export
    ;; refusals
    #:protocol-error #:protocol-error-refusal #:protocol-error-status

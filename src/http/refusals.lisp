@@ -18,79 +18,37 @@ closes the connection."))
 ;;; sends the reply uses the status; this file sends nothing.
 
 (defparameter *refusals*
-  '(;; Line structure
-    ;; RFC 9112, section 2.2
-    (:bare-carriage-return 400 "A carriage return is not followed by a line feed.")
-    (:bare-line-feed 400 "A line feed is not preceded by a carriage return.")
-    (:too-many-empty-lines 400 "Too many empty lines precede the request line.")
-    ;; Request line
-    ;; RFC 9112, section 3.1
-    (:malformed-method 400 "The method is not a token followed by one space.")
-    ;; RFC 9112, section 3
+  '(;; RFC 9112, sections 2.2, 2.3 and 3
+    (:malformed-request-line 400
+     "The request does not begin with a method, a target and an HTTP version in one line.")
     (:method-too-long 501 "The method is longer than any that this server knows.")
-    ;; RFC 9112, section 3.2
-    (:malformed-target 400 "The request target is not visible ASCII followed by one space.")
-    ;; RFC 9112, section 3
     (:target-too-long 414 "The request line is longer than this server takes.")
-    (:missing-version 400 "The request line names no HTTP version.")
-    ;; RFC 9112, section 2.3
-    (:malformed-version 400 "The request line does not end in an HTTP version.")
     ;; RFC 9110, section 15.6.6
     (:unsupported-version 505 "This server speaks only HTTP/1.1 and HTTP/1.0.")
     ;; RFC 9112, section 3.2
-    (:unknown-target-form 400 "The request target is neither a path nor an http URI.")
-    (:fragment-in-target 400 "The request target has a fragment.")
-    ;; RFC 9112, section 3.2.4
-    (:asterisk-without-options 400 "The target * goes with the method OPTIONS only.")
-    ;; RFC 9112, section 3.2.3
-    (:connect-without-authority 400 "The target of CONNECT is a host, a colon and a port.")
-    ;; RFC 9110, section 4.2
-    (:invalid-authority 400 "The request target names no valid host.")
-    ;; Fields
-    ;; RFC 9112, section 2.2
-    (:whitespace-before-fields 400 "White space follows the request line.")
-    ;; RFC 9112, section 5.2
-    (:folded-line 400 "A header field is continued on a second line.")
-    ;; RFC 9112, section 5.1
-    (:whitespace-before-colon 400 "White space stands between a field name and its colon.")
-    (:malformed-field-name 400 "A field name is not a token followed by a colon.")
-    ;; RFC 9110, section 5.5
-    (:control-in-value 400 "A field value contains a control character.")
+    (:malformed-target 400
+     "The request target is no path or http URI without a fragment, and none for its method.")
+    ;; RFC 9112, sections 2.2 and 5
+    (:malformed-field 400
+     "A line is no header field: a name, a colon and a value without control characters.")
     ;; RFC 6585, section 5
-    (:headers-too-large 431 "The header fields are larger than this server takes.")
-    (:too-many-headers 431 "There are more header fields than this server takes.")
-    ;; Host
+    (:headers-too-large 431 "There are more header fields than this server takes.")
     ;; RFC 9112, section 3.2
-    (:missing-host 400 "An HTTP/1.1 request needs a Host field.")
-    (:repeated-host 400 "There is more than one Host field.")
-    (:invalid-host 400 "The Host field is not a host with an optional port.")
-    ;; Framing
+    (:invalid-host 400 "A request needs one Host field: a host with an optional port.")
     ;; RFC 9110, section 8.6
-    (:malformed-content-length 400 "Content-Length is not a decimal number.")
-    (:repeated-content-length 400 "There is more than one Content-Length.")
+    (:malformed-content-length 400 "Content-Length is not one decimal number.")
     ;; RFC 9110, section 15.5.14
     (:body-too-large 413 "The content is larger than this server takes.")
-    ;; RFC 9112, section 6.1
-    (:two-framings 400 "Transfer-Encoding and Content-Length exclude each other.")
-    (:transfer-encoding-in-http/1.0 400 "HTTP/1.0 has no Transfer-Encoding.")
-    ;; RFC 9112, section 7
-    (:malformed-transfer-encoding 400 "Transfer-Encoding is not a list of plain coding names.")
-    ;; RFC 9112, section 6.3
-    (:chunked-not-final 400 "The final transfer coding, and no other, must be chunked.")
-    ;; RFC 9112, section 6.1
+    ;; RFC 9112, sections 6.1, 6.3 and 7
+    (:malformed-transfer-encoding 400
+     "Transfer-Encoding does not end in chunked, or there is Content-Length, too, or HTTP/1.0.")
     (:unknown-transfer-coding 501 "This server knows no transfer coding but chunked.")
     ;; RFC 9110, section 10.1.1
     (:unknown-expectation 417 "This server can meet no expectation but 100-continue.")
-    ;; Chunked bodies
     ;; RFC 9112, section 7.1
-    (:malformed-chunk-size 400 "A chunk does not begin with its size in hexadecimal digits.")
-    ;; RFC 9112, section 7.1.1
-    (:malformed-chunk-extension 400
-     "A chunk extension is not a name, perhaps with a token or a quoted string.")
+    (:malformed-chunk 400
+     "A chunk is not a size in hexadecimal digits, perhaps extensions, and so many octets.")
     (:chunk-extensions-too-large 413 "The chunk extensions are larger than this server takes.")
-    ;; RFC 9112, section 7.1
-    (:malformed-chunk-end 400 "The octets of a chunk are not followed by a line end.")
-    ;; RFC 9112, section 7.1.2
     (:trailers-too-large 431 "The trailer fields are larger than this server takes.")
     ;; Refusals by the layers above, which have handlers, a heap and a clock
     ;; RFC 9110, section 15.5.14

@@ -98,19 +98,15 @@ further change is sure to give the content another time; else the tag is weak (R
   "True if TAG is in LIST, the text of If-Match or If-None-Match.  The comparison is strong if
 STRONG-P, else weak (RFC 9110, section 8.8.3.2).  If TAG is NIL, it is only in \"*\"."
   (declare (type (or null string) tag) (type string list))
-  (let ((list (coerce list 'text)))
-    (declare (type text list))
-    (cond ((string= list "*") t)
-          ((null tag) nil)
-          (t
+  (or (string= list "*")
+      (and tag
            ;; A comma within a tag splits it into pieces, but none of the pieces is a valid tag.
-           (do-elements (list start end)
-             (let ((other (subseq list start end)))
-               (when (if strong-p
-                         (and (string= tag other) (not (tag-weak-p tag)))
-                         (string= tag other :start1 (if (tag-weak-p tag) 2 0)
-                                            :start2 (if (tag-weak-p other) 2 0)))
-                 (return t))))))))
+           (some (lambda (other)
+                   (if strong-p
+                       (and (string= tag other) (not (tag-weak-p tag)))
+                       (string= tag other :start1 (if (tag-weak-p tag) 2 0)
+                                          :start2 (if (tag-weak-p other) 2 0))))
+                 (list-elements list)))))
 
 (defun precondition (head tag date)
   "Evaluates the preconditions of the request HEAD for content with the entity TAG that last changed
@@ -143,13 +139,8 @@ the positions against SIZE (RFC 9110, section 14.1.2)."
                    (string-equal "bytes=" value :end2 6)
                    (position #\- value :start 6))))
     (when (and dash (every #'digit-char-p (remove #\- (subseq value 6) :count 1)))
-      (flet ((number (start end)        ; NIL for none
-               (let ((digits (string-left-trim "0" (subseq value start end))))
-                 (cond ((= start end) nil)
-                       ((string= "" digits) 0)
-                       ((decimal-number digits 0 (length digits) +most-integer-digits+))
-                       (t +most-content+))))) ; it has too many
-        (let ((first (number 6 dash)) (last (number (1+ dash) (length value))))
-          (cond ((and first last) (values first last))
-                (first (values first (1- size)))
-                (last (values (max 0 (- size last)) (1- size))))))))) ; so many at the end
+      (let ((first (decimal-number value 6 dash))
+            (last (decimal-number value (1+ dash) (length value))))
+        (cond ((and first last) (values first last))
+              (first (values first (1- size)))
+              (last (values (max 0 (- size last)) (1- size)))))))) ; so many at the end

@@ -43,67 +43,42 @@
 
 ;;; Lists in field values
 
-(defmacro do-elements ((text start end) &body body)
-  "Runs BODY for each element of the comma-separated list TEXT, a variable, with START
-and END around the element without its surrounding white space.  Elements may be empty."
-  (let ((comma (gensym "COMMA")) (from (gensym "FROM")) (size (gensym "SIZE")))
-    ;; RFC 9110, section 5.6.1: #element = [ element ] *( OWS "," OWS [ element ] )
-    `(loop with ,size of-type index = (length ,text)
-           for ,from of-type index = 0 then (1+ ,comma)
-           for ,comma of-type index = (text-position #\, ,text ,from ,size)
-           do (let* ((,start (text-run-end ,text ,from ,comma +whitespace+))
-                     (,end (text-run-start ,text ,start ,comma +whitespace+)))
-                ,@body)
-           until (= ,comma ,size))))
-
-(defmacro element= (word text start end)
-  "True if TEXT from START to END is WORD, a literal in lower case, compared without regard to
-case."
-  `(text-spells-p ,text ,start ,end (load-time-value (coerce ,word 'text) t)))
-
 (defun list-elements (value)
-  "A list of the non-empty elements, strings, of VALUE, a string that is a comma-separated list
-(RFC 9110, section 5.6.1)."
-  (let ((text (coerce value 'text)) (elements '()))
-    (declare (type text text))
-    (do-elements (text start end)
-      (when (< start end)
-        (push (text-part text start end) elements)))
-    (nreverse elements)))
+  "A list of the elements, strings without surrounding white space and perhaps empty, of VALUE, a
+string that is a comma-separated list (RFC 9110, section 5.6.1)."
+  (loop with text = (coerce value 'text)
+        for start = 0 then (1+ comma)
+        for comma of-type index = (text-position #\, text start (length text))
+        collect (string-trim '(#\Space #\Tab) (text-part text start comma))
+        until (= comma (length text))))
 
 (defun token-p (string)
   "True if STRING is a token (RFC 9110, section 5.6.2)."
-  (let* ((text (coerce string 'text)) (end (length text)))
-    (and (plusp end)
-         (every (lambda (char) (< (char-code char) 128)) text)
-         (= end (text-run-end text 0 end +token+)))))
+  (and (plusp (length string))
+       (every (lambda (char)
+                (and (< (char-code char) 128) (octet-in-class-p (char-code char) +token+)))
+              string)))
 
 ;;; Numbers, hosts and ports
 
-(defconstant +most-integer-digits+ 18
-  "The maximum number of digits of a number that a client sends.  A number of that many digits is a
-CONTENT-SIZE.  To parse a longer one would take time quadratic in its digits.")
-
-(defun decimal-number (text start end most)
-  "The integer in TEXT, a string, from START below END.  NIL if that part of TEXT is not a number in
-ASCII digits, or has more than MOST digits; MOST is at most +MOST-INTEGER-DIGITS+."
-  (declare (type string text) (type index start end) (type (integer 1 #.+most-integer-digits+) most)
-           #.*plain-policy*)
+(defun decimal-number (text start end)
+  "The integer in TEXT, a string, from START below END, but not more than one above +MOST-CONTENT+.
+NIL if that part of TEXT is not a number in ASCII digits."
+  (declare (type string text) (type index start end) #.*plain-policy*)
   (and (< start end)
-       (<= (- end start) most)
-       (loop with value of-type (unsigned-byte 60) = 0
+       (loop with value of-type (unsigned-byte 61) = 0
              for position of-type index from start below end
              for digit = (- (char-code (char text position)) (char-code #\0))
              unless (<= 0 digit 9)
                return nil
-             do (setf value (+ (* 10 value) digit))
+             do (setf value (min (1+ +most-content+) (+ (* 10 value) digit)))
              finally (return value))))
 
 (defun port-in (text start end)
   "The port, of 16 bits, that TEXT has from START to END; NIL if there is none (RFC 9110, section
 4.2.1)."
-  (let ((port (decimal-number text start end 5)))
-    (and port (<= port 65535) port)))
+  (let ((port (decimal-number text start end)))
+    (and port (<= port 65535) (<= (- end start) 5) port)))
 
 (defun authority-p (text start end)
   "True if TEXT from START to END is a host, perhaps empty, and an optional port.  The second value
@@ -144,7 +119,7 @@ AUTHORITY has none, and NIL if it is not a number (RFC 3986, section 3.2)."
     (values (subseq authority 0 colon)
             (if (member start (list nil (length authority)))
                 default
-                (decimal-number authority start (length authority) 5)))))
+                (port-in authority start (length authority))))))
 
 (defun default-port (tls-p)
   "The port of https if TLS-P, else that of http (RFC 9110, section 4.2)."
@@ -168,19 +143,19 @@ AUTHORITY has none, and NIL if it is not a number (RFC 3986, section 3.2)."
     (cond ((eq method :connect)         ; RFC 9112, section 3.2.3: host and port, both there
            (multiple-value-bind (valid-p host-end) (authority-p uri 0 size)
              (unless (and valid-p (plusp host-end) (< (1+ host-end) size))
-               (refuse :connect-without-authority)))
+               (refuse :malformed-target)))
            (setf (head-host head) uri))
           ((string= "*" uri)            ; RFC 9112, section 3.2.4
            (unless (eq method :options)
-             (refuse :asterisk-without-options)))
+             (refuse :malformed-target)))
           (t                            ; RFC 9112, section 3.2.2
-           (let* ((start (or (authority-start uri) (refuse :unknown-target-form)))
+           (let* ((start (or (authority-start uri) (refuse :malformed-target)))
                   (end (or (position-if (lambda (char) (find char "/?#")) uri :start start)
                            size)))
              (multiple-value-bind (valid-p host-end) (authority-p uri start end)
                ;; RFC 9110, section 4.2.1: a URI with an empty host MUST be rejected.
                (unless (and valid-p (< start host-end))
-                 (refuse :invalid-authority)))
+                 (refuse :malformed-target)))
              (setf (head-host head) (subseq uri start end)))))))
 
 (defun uri-path (uri)
@@ -203,103 +178,91 @@ server is alive (RFC 9110, section 9.3.7)."
        (member (head-uri head) '("/" "*") :test #'equal)
        t))
 
-;;; What all fields together say.  SEEN is the union of the roles of the fields in a head, so that
-;;; absent fields cost nothing.
+;;; What all fields together say
 
-(defun settle-framing (head seen limits)
-  "Sets the framing of HEAD by RFC 9112, section 6.3, within LIMITS."
-  (declare (type head head) (type role seen) (type limits limits) #.*plain-policy*)
-  (when (logtest seen +transfer-encoding+)
-    ;; RFC 9112, section 6.1: in HTTP/1.0, a Transfer-Encoding makes the framing faulty.
-    (when (eq :http/1.0 (head-protocol head))
-      (refuse :transfer-encoding-in-http/1.0))
-    (when (logtest seen +content-length+)
-      (refuse :two-framings))
-    (let ((value (head-header head :transfer-encoding))
-          (chunked 0) (others 0) (final-chunked-p nil))
-      (declare (type text value) (type index chunked others))
-      (do-elements (value start end)
-        ;; RFC 9112, section 7.1: parameters of chunked are an error.  RFC 9110, section 5.6.1.2,
-        ;; allows empty elements; this function refuses them, since a proxy that reads them
-        ;; differently would see another end of the request.
-        (unless (and (< start end) (= end (text-run-end value start end +token+)))
+(defun settle-framing (head coding length limits)
+  "Sets the framing of HEAD by RFC 9112, section 6.3, within LIMITS.  CODING and LENGTH are the
+values of Transfer-Encoding and Content-Length, strings, or NIL for one of them."
+  (declare (type head head) (type limits limits) #.*plain-policy*)
+  (if coding
+      (let ((codings (list-elements coding)))
+        ;; RFC 9112, section 6.1: in HTTP/1.0, a Transfer-Encoding makes the framing faulty.
+        ;; Section 6.3, item 4: unless chunked comes last, the length is unknown.  Section 7.1:
+        ;; parameters of chunked are an error.  RFC 9110, section 5.6.1.2, allows empty elements;
+        ;; they are refused, since a proxy that reads them differently would see another end of the
+        ;; request.
+        (unless (and (null length)
+                     (eq :http/1.1 (head-protocol head))
+                     (every #'token-p codings)
+                     (eql (1- (length codings))
+                          (position "chunked" codings :test #'string-equal)))
           (refuse :malformed-transfer-encoding))
-        (setf final-chunked-p (element= "chunked" value start end))
-        (if final-chunked-p (incf chunked) (incf others)))
-      ;; RFC 9112, section 6.3, item 4: unless chunked comes last, the length is unknown.
-      (unless (and final-chunked-p (= 1 chunked))
-        (refuse :chunked-not-final))
-      (when (plusp others)
-        (refuse :unknown-transfer-coding)))
-    (setf (head-framing head) :chunked))
-  (when (logtest seen +content-length+)
-    ;; RFC 9110, section 8.6: Content-Length = 1*DIGIT; anticipate large numerals.
-    (let ((value (head-header head :content-length))
-          (limit (or (limits-body-octets limits) +most-content+))
-          (size 0))
-      (declare (type text value) (type (unsigned-byte 64) size))
-      (unless (and (plusp (length value))
-                   (= (length value) (text-run-end value 0 (length value) +digit+)))
-        (refuse :malformed-content-length))
-      (loop for digit across value
-            do (setf size (+ (* 10 size) (- (char-code digit) 48)))
-               (when (> size limit)
-                 (refuse :body-too-large)))
-      (setf (head-framing head) (if (zerop size) :none size)))))
+        (when (rest codings)
+          (refuse :unknown-transfer-coding))
+        (setf (head-framing head) :chunked))
+      ;; RFC 9110, section 8.6: Content-Length = 1*DIGIT; anticipate large numerals.
+      (let ((size (decimal-number length 0 (length (the text length)))))
+        (unless size
+          (refuse :malformed-content-length))
+        (when (> size (or (limits-body-octets limits) +most-content+))
+          (refuse :body-too-large))
+        (setf (head-framing head) (if (zerop size) :none size)))))
 
-(defun settle-head (head headers seen limits)
-  "Sets the fields of HEAD to HEADERS, an alist with the roles SEEN, in which the values of a
-repeated field are a list, the last first; and what they say of the request.  Refuses the head if
-they contradict each other, or LIMITS."
-  (declare (type head head) (type role seen) (type limits limits) #.*plain-policy*)
-  (loop for field in headers
-        for (name . values) = field
-        when (listp values)
-          do (setf (cdr field)
-                   (coerce (format nil (if (eq name :cookie) "~{~A~^; ~}" "~{~A~^,~}")
-                                   (reverse values))
-                           'text)))
-  (setf (head-headers head) headers)
+(defun settle-head (head headers limits)
+  "Sets the fields of HEAD to HEADERS, an alist in which the values of a repeated field are a list,
+the last first; and what they say of the request.  Refuses the head if they contradict each other,
+or LIMITS."
+  (declare (type head head) (type limits limits) #.*plain-policy*)
   (let ((later-p (eq :http/1.1 (head-protocol head)))
-        (close-p nil) (upgrade-p nil))
+        (host nil) (options nil) (upgrade nil) (coding nil) (length nil) (expected nil))
+    (dolist (field headers)
+      (let ((name (car field)))
+        ;; RFC 9112, section 3.2, and RFC 9110, section 8.6.  A server may accept equal values of
+        ;; Content-Length as one.  This server refuses them, since no honest client sends them.
+        (when (listp (cdr field))
+          (case name
+            (:host (refuse :invalid-host))
+            (:content-length (refuse :malformed-content-length)))
+          (setf (cdr field)
+                (coerce (format nil (if (eq name :cookie) "~{~A~^; ~}" "~{~A~^,~}")
+                                (reverse (cdr field)))
+                        'text)))
+        (case name
+          (:host (setf host field))
+          (:connection (setf options (list-elements (cdr field))))
+          (:upgrade (setf upgrade (cdr field)))
+          (:transfer-encoding (setf coding (cdr field)))
+          (:content-length (setf length (cdr field)))
+          (:expect (setf expected (list-elements (cdr field)))))))
+    (setf (head-headers head) headers)
     ;; RFC 9112, section 3.2: a server MUST respond with 400 to HTTP/1.1 without Host, and to an
     ;; invalid one.  Section 3.2.2: it MUST ignore Host in favour of the target.
-    (if (logtest seen +host+)
-        (let* ((entry (assoc :host headers :test #'eq)) (host (cdr entry)))
-          (unless (authority-p host 0 (length (the text host)))
-            (refuse :invalid-host))
-          (if (head-host head)
-              (setf (cdr entry) (head-host head))
-              (setf (head-host head) host)))
-        (when later-p
-          (refuse :missing-host)))
-    (when (logtest seen +connection+)
-      (let ((options (head-header head :connection)))
-        (declare (type text options))
-        (do-elements (options start end)
-          (cond ((element= "keep-alive" options start end)
-                 (setf (head-keep-alive-requested-p head) t))
-                ((element= "close" options start end)
-                 (setf close-p t))
-                ((element= "upgrade" options start end)
-                 (setf upgrade-p t)))))
+    (unless (if host
+                (authority-p (cdr host) 0 (length (the text (cdr host))))
+                (not later-p))
+      (refuse :invalid-host))
+    (cond ((null host))
+          ((head-host head) (setf (cdr host) (head-host head)))
+          (t (setf (head-host head) (cdr host))))
+    (flet ((option-p (option)
+             (and (member option options :test #'string-equal) t)))
+      (when options
+        (setf (head-keep-alive-requested-p head) (option-p "keep-alive")))
       ;; RFC 9110, section 7.8: a server MUST ignore Upgrade in HTTP/1.0.  Without the connection
       ;; option, Upgrade was not meant for this server.
-      (when (and upgrade-p later-p (logtest seen +upgrade+))
-        (setf (head-upgrade head) (head-header head :upgrade))))
-    ;; These tests follow the order of RFC 9112, section 9.3.
-    (setf (head-keep-alive-p head)
-          (and (not close-p)
-               (or later-p (head-keep-alive-requested-p head))))
-    (when (logtest seen (logior +transfer-encoding+ +content-length+))
-      (settle-framing head seen limits))
+      (when (and upgrade later-p (option-p "upgrade"))
+        (setf (head-upgrade head) upgrade))
+      ;; These tests follow the order of RFC 9112, section 9.3.
+      (setf (head-keep-alive-p head)
+            (and (not (option-p "close"))
+                 (or later-p (head-keep-alive-requested-p head)))))
+    (when (or coding length)
+      (settle-framing head coding length limits))
     ;; RFC 9110, section 10.1.1: a server MUST ignore Expect in HTTP/1.0, and may reply 417 to an
     ;; expectation that it cannot meet.
-    (when (and later-p (logtest seen +expect+))
-      (let ((value (head-header head :expect)))
-        (declare (type text value))
-        (do-elements (value start end)
-          (cond ((= start end))
-                ((element= "100-continue" value start end)
-                 (setf (head-expect-100-continue-p head) (not (eq :none (head-framing head)))))
-                (t (refuse :unknown-expectation))))))))
+    (when later-p
+      (dolist (expectation expected)
+        (cond ((string= "" expectation))
+              ((string-equal "100-continue" expectation)
+               (setf (head-expect-100-continue-p head) (not (eq :none (head-framing head)))))
+              (t (refuse :unknown-expectation)))))))

@@ -68,26 +68,6 @@ RFC excludes.")
 ;;; a header name, the search sets bit 5 of each octet, which makes letters lower case.  Known names
 ;;; consist of letters, digits and "-", and bit 5 turns no other token octet into one of those.
 
-(deftype role ()
-  "A set of header fields, in bits.  The fields that control a connection have a bit each.  The
-others share the rest: if a bit was not seen in a head, none of its fields was."
-  '(unsigned-byte 32))
-
-(defconstant +host+ 1)
-(defconstant +content-length+ 2)
-(defconstant +transfer-encoding+ 4)
-(defconstant +connection+ 8)
-(defconstant +upgrade+ 16)
-(defconstant +expect+ 32)
-(defconstant +unknown-field+ (ash 1 31))
-
-(defstruct (word (:include opaque) (:constructor make-word (octets keyword role))
-                 (:copier nil) (:predicate nil))
-  "A known word: its OCTETS, folded."
-  (octets (make-octets 0) :type octets :read-only t)
-  (keyword nil :type symbol :read-only t)
-  (role 0 :type role :read-only t))
-
 (defconstant +place-count+ 256)
 
 (declaim (inline word-hash))
@@ -102,22 +82,15 @@ length and three octets, with the factors that cause the fewest collisions."
                (* 11 (at (ash (+ start end) -1)))
                (* 31 (at (1- end)))))))
 
-(defun make-word-table (names fold &optional roles)
-  "A table of NAMES, strings.  ROLES is an alist of names and their roles; other names share the
-bits between +EXPECT+ and +UNKNOWN-FIELD+."
+(defun make-word-table (names fold)
+  "A table of NAMES, strings: pairs of their octets, folded, and their keywords."
   (let ((table (make-array +place-count+ :initial-element nil)))
-    (loop for name in names
-          for number from 0
-          for octets = (map 'octets (lambda (char) (logior fold (char-code char))) name)
-          do (loop with place = (word-hash octets 0 (length octets) fold)
-                   while (svref table place)
-                   do (setf place (mod (1+ place) +place-count+))
-                   finally (setf (svref table place)
-                                 (make-word octets
-                                            (intern (string-upcase name) '#:keyword)
-                                            (or (cdr (assoc name roles :test #'string=))
-                                                (ash 1 (+ 6 (mod number 25))))))))
-    table))
+    (dolist (name names table)
+      (let* ((octets (map 'octets (lambda (char) (logior fold (char-code char))) name))
+             (place (word-hash octets 0 (length octets) fold)))
+        (loop while (svref table place)
+              do (setf place (mod (1+ place) +place-count+)))
+        (setf (svref table place) (cons octets (intern (string-upcase name) '#:keyword)))))))
 
 (declaim (type simple-vector *methods* *headers*))
 (defparameter *methods*
@@ -164,71 +137,45 @@ bits between +EXPECT+ and +UNKNOWN-FIELD+."
     "X-XSS-Protection")
   "The header fields that become keywords without a lookup in the KEYWORD package.")
 
-(defparameter *headers*
-  (make-word-table *header-names* 32
-                   `(("Host" . ,+host+) ("Content-Length" . ,+content-length+)
-                     ("Transfer-Encoding" . ,+transfer-encoding+) ("Connection" . ,+connection+)
-                     ("Upgrade" . ,+upgrade+) ("Expect" . ,+expect+)))
+(defparameter *headers* (make-word-table *header-names* 32)
   "The known header fields by their octets, in lower case.")
 
 ;;; Loops
 
 (declaim (ftype (function (octets index index octet) index) run-end)
-         (ftype (function (text index index octet) index) text-run-end text-run-start)
+         (ftype (function (text index index octet) index) text-run-end)
          (ftype (function (character text index index) index) text-position)
          (ftype (function (octet octets index index) index) octet-position)
          (ftype (function (octets index octets index index) index) matching-octets)
          (ftype (function (octets index index) text) latin-1-text))
 
-(defun find-word (table octets start end fold)
-  "The WORD in TABLE that OCTETS from START below END, not empty, have under FOLD; or NIL."
+(defun word-in (table octets start end fold)
+  "The word that OCTETS from START below END, not empty, are under FOLD: a keyword if TABLE has it,
+or the program mentions it; else a string, so that no client can fill the KEYWORD package."
   (declare (type simple-vector table) (type octets octets) (type index start end)
            (type octet fold) #.*hot-policy*)
   (loop with size of-type index = (- end start)
         with place of-type index = (word-hash octets start end fold)
         for word = (svref table place)
         while word
-        do (let ((known (word-octets word)))
+        do (let ((known (car (the cons word))))
+             (declare (type octets known))
              (when (and (= size (length known))
                         (loop for i of-type index below size
                               always (= (aref known i)
                                         (logior fold (aref octets (the index (+ start i)))))))
-               (return word)))
-           (setf place (logand (1- +place-count+) (1+ place)))))
+               (return-from word-in (cdr (the cons word)))))
+           (setf place (logand (1- +place-count+) (1+ place))))
+  (let* ((text (latin-1-text octets start end))
+         (name (if (zerop fold) text (string-upcase text))))
+    (or (find-symbol name '#:keyword) name)))
 
 (defun run-end (octets start end class)
   "The first position from START below END where OCTETS leave CLASS, or else END."
   (declare (type octets octets) (type index start end) (type octet class) #.*hot-policy*)
-  (macrolet ((in-each (octet)
-               `(* ,octet ,(loop repeat +group-size+
-                                 for group = 1 then (+ 1 (ash group 8))
-                                 finally (return group))))
-             (wrapped (integer)
-               `(ldb (byte ,(* 8 +group-size+) 0) ,integer)))
-    (let ((position start))
-      (declare (type index position))
-      ;; These classes have all octets from 33 and 32 to 126: a group of octets at a time.  A carry
-      ;; out of one octet in a sum or a difference changes only later octets of the group, behind
-      ;; the first one that leaves the class.
-      (when (or (= class +visible+) (= class +value+))
-        (loop with ones of-type octet-group = (in-each 1)
-              with leasts of-type octet-group = (if (= class +visible+) (in-each 33) (in-each 32))
-              while (<= (+ position +group-size+) end)
-              do (let* ((group (octet-group octets position))
-                        (flags (logand (in-each 128)
-                                       (logior group ; above 127
-                                               (wrapped (+ group ones)) ; 127
-                                               (wrapped (- group leasts))))))
-                   (declare (type octet-group group flags))
-                   (unless (zerop flags)
-                     (incf position (ash (1- (integer-length (logand flags (wrapped (- flags)))))
-                                         -3))
-                     (return))
-                   (incf position +group-size+))))
-      (loop while (and (< position end)
-                       (octet-in-class-p (aref octets position) class))
-            do (incf position))
-      position)))
+  (loop for position of-type index from start below end
+        while (octet-in-class-p (aref octets position) class)
+        finally (return position)))
 
 (defun octet-position (octet octets start end)
   "The first position from START below END where OCTETS have OCTET, or END."
@@ -256,16 +203,6 @@ before the first difference."
           do (setf (schar text i) (code-char (aref octets position))))
     text))
 
-(defun text-run-start (text start end class)
-  "The start of the run of CLASS that ends in TEXT at END; not below START."
-  (declare (type text text) (type index start end) (type octet class) #.*hot-policy*)
-  (loop with position of-type index = end
-        while (and (> position start)
-                   (octet-in-class-p (logand 255 (char-code (schar text (1- position))))
-                                     class))
-        do (decf position)
-        finally (return position)))
-
 (defun text-run-end (text start end class)
   "The first position from START below END where TEXT, all Latin-1, leaves CLASS, or END."
   (declare (type text text) (type index start end) (type octet class) #.*hot-policy*)
@@ -279,15 +216,6 @@ before the first difference."
   "The first position from START below END where TEXT has CHAR, or END."
   (declare (type text text) (type index start end) (type character char) #.*hot-policy*)
   (or (position char text :start start :end end) end))
-
-(defun text-spells-p (text start end word)
-  "True if TEXT from START to END is WORD, regardless of case.  WORD consists of lower-case letters,
-digits and hyphens, and TEXT has no control characters, so the test may set bit 5 of each code."
-  (declare (type text text word) (type index start end) #.*hot-policy*)
-  (and (= (length word) (- end start))
-       (loop for i of-type index below (length word)
-             always (= (char-code (schar word i))
-                       (logior 32 (char-code (schar text (+ start i))))))))
 
 (defun text-part (text start end)
   "A fresh string: TEXT from START below END."

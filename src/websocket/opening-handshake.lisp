@@ -113,7 +113,7 @@ cannot open a WebSocket, or has content (RFC 6455, section 4.2)."
            (field (name)
              (funcall header name))
            (elements (name)
-             (and (field name) (list-elements (field name)))))
+             (remove "" (list-elements (or (field name) "")) :test #'string=)))
     ;; In the order of section 4.2.1.
     (unless (eq :get method)
       (refuse 405 "Only GET opens a WebSocket." '(:allow . "GET")))

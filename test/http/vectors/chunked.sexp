@@ -45,34 +45,34 @@
 
 (:name "no size" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "" "")
- :gives ((:refused 400 :malformed-chunk-size)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a size with a sign" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "+3" "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-size)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a negative size" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "-3" "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-size)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a size with a prefix" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0x3" "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-size)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a size with a letter beyond F" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "3g" "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-size)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a size with an underscore" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1_0" "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-size)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a space before the size" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" " 3" "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-size)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a space after the size" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "3 " "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a Tab and a letter after the size" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "3^Ia" "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a size with an octet above 127" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "3^xB2" "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-size)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a size beyond 64 bits" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "10000000000000003" "abc" "0"
          "")
@@ -96,28 +96,28 @@
 
 (:name "a bare line feed after a size" :rfc "RFC 9112, section 2.2"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:raw "3^Jabc^M^J0^M^J^M^J"))
- :gives ((:refused 400 :bare-line-feed)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a bare carriage return after a size" :rfc "RFC 9112, section 2.2"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:raw "3^Mabc^M^J0^M^J^M^J"))
- :gives ((:refused 400 :bare-carriage-return)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a bare line feed after a chunk" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:raw "3^M^Jabc^J0^M^J^M^J"))
- :gives ((:refused 400 :bare-line-feed)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a bare carriage return after a chunk" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:raw "3^M^Jabc^M0^M^J^M^J"))
- :gives ((:refused 400 :bare-carriage-return)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a chunk longer than its size" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "3" "abcd" "0" "")
- :gives ((:refused 400 :malformed-chunk-end)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a chunk shorter than its size" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "3" "a" "0" "")
- :gives ((:refused 400 :malformed-chunk-end)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a bare line feed after the last chunk" :rfc "RFC 9112, section 2.2"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" (:raw "^J"))
- :gives ((:refused 400 :bare-line-feed)))
+ :gives ((:refused 400 :malformed-field)))
 (:name "a bare carriage return after the last chunk" :rfc "RFC 9112, section 2.2"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" (:raw "^MGET"))
- :gives ((:refused 400 :bare-carriage-return)))
+ :gives ((:refused 400 :malformed-field)))
 
 ;;; Extensions: RFC 9112, section 7.1.1
 
@@ -148,79 +148,79 @@
  :gives ((:request :body "x")))
 (:name "an extension with no name" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with white space for a name" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1; " "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with a semicolon too many" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a;" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with a semicolon too many between" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a;;b" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with a value without name" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;=b" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with no value" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with white space for a value" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a= " "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with two values" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=b=c" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with two words" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a b" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with two words for a value" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=b c" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with a bracket in a value" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a[=b" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with a quote that does not end" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"b" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with a quote that is escaped" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"b\\\"" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with something behind a quote" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"b\"c" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with a quote in a token" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=b\"c\"" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with white space at its end" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a " "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with white space after its value" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=b " "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with a control in a quote" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"^A\"" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with an escaped control" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"\\^A\"" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with an octet above 127 in a token" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=^xE9" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a last chunk with semicolons only" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0;;;" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "white space after a size" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1 " "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "an extension with a NUL" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a^@" "x" "0" "")
- :gives ((:refused 400 :malformed-chunk-extension)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a bare line feed in an extension" :rfc "RFC 9112, section 2.2"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:raw "1;a^Jx^M^J0^M^J^M^J"))
- :gives ((:refused 400 :bare-line-feed)))
+ :gives ((:refused 400 :malformed-chunk)))
 (:name "a bare carriage return in an extension" :rfc "RFC 9112, section 2.2"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:raw "1;a^Mx^M^J0^M^J^M^J"))
- :gives ((:refused 400 :bare-carriage-return)))
+ :gives ((:refused 400 :malformed-chunk)))
 
 ;;; Trailers: RFC 9112, section 7.1.2
 
@@ -237,25 +237,25 @@
  :gives ((:waiting "" 0)))
 (:name "a space before the colon of a trailer field" :rfc "RFC 9112, section 5.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" "A : b" "")
- :gives ((:refused 400 :whitespace-before-colon)))
+ :gives ((:refused 400 :malformed-field)))
 (:name "a trailer line without colon" :rfc "RFC 9112, section 5"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" "A" "")
- :gives ((:refused 400 :malformed-field-name)))
+ :gives ((:refused 400 :malformed-field)))
 (:name "a trailer line without name" :rfc "RFC 9112, section 5"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" ": b" "")
- :gives ((:refused 400 :malformed-field-name)))
+ :gives ((:refused 400 :malformed-field)))
 (:name "a folded trailer field" :rfc "RFC 9112, section 5.2"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" "A: b" " c" "")
- :gives ((:refused 400 :folded-line)))
+ :gives ((:refused 400 :malformed-field)))
 (:name "a control character in a trailer field" :rfc "RFC 9110, section 5.5"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" "A: ^@" "")
- :gives ((:refused 400 :control-in-value)))
+ :gives ((:refused 400 :malformed-field)))
 (:name "a bare line feed after a trailer field" :rfc "RFC 9112, section 2.2"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" (:raw "A: b^J^M^J"))
- :gives ((:refused 400 :bare-line-feed)))
+ :gives ((:refused 400 :malformed-field)))
 (:name "a bare carriage return after a trailer field" :rfc "RFC 9112, section 2.2"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" (:raw "A: b^Mc"))
- :gives ((:refused 400 :bare-carriage-return)))
+ :gives ((:refused 400 :malformed-field)))
 (:name "a request where trailer fields may stand" :rfc "RFC 9112, section 7.1.2"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" "GET / HTTP/1.1" "")
- :gives ((:refused 400 :whitespace-before-colon)))
+ :gives ((:refused 400 :malformed-field)))

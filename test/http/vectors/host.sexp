@@ -1,22 +1,22 @@
 ;;; RFC 9112, section 3.2, and RFC 9110, section 7.2: Host.
 
 (:name "no Host in HTTP/1.1" :rfc "RFC 9112, section 3.2"
- :input ("GET / HTTP/1.1" "") :gives ((:refused 400 :missing-host)))
+ :input ("GET / HTTP/1.1" "") :gives ((:refused 400 :invalid-host)))
 (:name "no Host, but other fields" :rfc "RFC 9112, section 3.2"
- :input ("GET / HTTP/1.1" "Accept: */*" "") :gives ((:refused 400 :missing-host)))
+ :input ("GET / HTTP/1.1" "Accept: */*" "") :gives ((:refused 400 :invalid-host)))
 (:name "no Host in a later version" :rfc "RFC 9112, section 3.2"
- :input ("GET / HTTP/1.3" "") :gives ((:refused 400 :missing-host)))
+ :input ("GET / HTTP/1.3" "") :gives ((:refused 400 :invalid-host)))
 (:name "no Host in HTTP/1.0" :rfc "RFC 9112, section 3.2"
  :input ("GET / HTTP/1.0" "Accept: */*" "") :gives ((:request :host nil)))
 (:name "Host in HTTP/1.0" :rfc "RFC 9112, section 3.2"
  :input ("GET / HTTP/1.0" "Host: a" "") :gives ((:request :host "a")))
 (:name "two Hosts" :rfc "RFC 9112, section 3.2"
- :input ("GET / HTTP/1.1" "Host: a" "Host: b" "") :gives ((:refused 400 :repeated-host)))
+ :input ("GET / HTTP/1.1" "Host: a" "Host: b" "") :gives ((:refused 400 :invalid-host)))
 (:name "twice the same Host" :rfc "RFC 9112, section 3.2"
  :input ("GET / HTTP/1.1" "Host: a" "Accept: b" "host: a" "")
- :gives ((:refused 400 :repeated-host)))
+ :gives ((:refused 400 :invalid-host)))
 (:name "two Hosts in HTTP/1.0" :rfc "RFC 9112, section 3.2"
- :input ("GET / HTTP/1.0" "Host: a" "Host: b" "") :gives ((:refused 400 :repeated-host)))
+ :input ("GET / HTTP/1.0" "Host: a" "Host: b" "") :gives ((:refused 400 :invalid-host)))
 (:name "an empty Host" :rfc "RFC 9110, section 7.2"
  :input ("GET / HTTP/1.1" "Host:" "") :gives ((:request :host "")))
 (:name "a host with a port" :rfc "RFC 9110, section 7.2"

@@ -24,7 +24,7 @@
  :gives ((:request :uri "/1" :body "GET /2 HTTP/1.1^M^J^I")))
 (:name "content of a request without length is the next request" :rfc "RFC 9112, section 6.3"
  :input ("POST /1 HTTP/1.1" "Host: a" "" "x=1")
- :gives ((:request :uri "/1" :body "") (:refused 400 :malformed-method)))
+ :gives ((:request :uri "/1" :body "") (:refused 400 :malformed-request-line)))
 (:name "nothing of the first remains in the second" :rfc "RFC 9112, section 9.3.2"
  :input ("PUT /1 HTTP/1.1" "Host: a" "Accept: b" "Accept: c" "Expect: 100-continue"
          "Content-Length: 1" "Connection: upgrade, keep-alive" "Upgrade: x" "" (:raw "y")

@@ -54,44 +54,44 @@
  :input ("!#$%&'*+-.^^_`|~09azAZ / HTTP/1.1" "Host: a" "")
  :gives ((:request :method "!#$%&'*+-.^^_`|~09azAZ")))
 (:name "no method" :rfc "RFC 9112, section 3.1"
- :input (" / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-method)))
+ :input (" / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a method with a colon" :rfc "RFC 9112, section 3.1"
- :input ("GET: / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-method)))
+ :input ("GET: / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a method with a NUL" :rfc "RFC 9112, section 3.1"
- :input ("G^@ET / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-method)))
+ :input ("G^@ET / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a method with an octet above 127" :rfc "RFC 9112, section 3.1"
- :input ("G^xC9T / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-method)))
+ :input ("G^xC9T / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a method and nothing else" :rfc "RFC 9112, section 3.1"
- :input ("GET" "Host: a" "") :gives ((:refused 400 :malformed-method)))
+ :input ("GET" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a Tab after the method" :rfc "RFC 9112, section 3"
- :input ("GET^I/ HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-method)))
+ :input ("GET^I/ HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a greeting in TLS" :rfc "RFC 9112, section 3.1"
  :input ((:raw "^x16^x03^x01^x02^x00^x01^x00^x01^xFC^x03^x03"))
- :gives ((:refused 400 :malformed-method)) :served (:closed ()))
+ :gives ((:refused 400 :malformed-request-line)) :served (:closed ()))
 (:name "the signature of a proxy's header" :rfc "RFC 9112, section 3.1"
- :input ((:raw "^M^J^M^J^@^MQUIT^J")) :gives ((:refused 400 :malformed-method)))
+ :input ((:raw "^M^J^M^J^@^MQUIT^J")) :gives ((:refused 400 :malformed-request-line)))
 
 ;;; White space: RFC 9112, section 3
 
 (:name "two spaces after the method" :rfc "RFC 9112, section 3"
- :input ("GET  / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
+ :input ("GET  / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "two spaces after the target" :rfc "RFC 9112, section 3"
- :input ("GET /  HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-version)))
+ :input ("GET /  HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a space after the version" :rfc "RFC 9112, section 3"
- :input ("GET / HTTP/1.1 " "Host: a" "") :gives ((:refused 400 :malformed-version)))
+ :input ("GET / HTTP/1.1 " "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a space in the target" :rfc "RFC 9112, section 3.2"
- :input ("GET /a b HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-version)))
+ :input ("GET /a b HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a Tab after the target" :rfc "RFC 9112, section 3"
- :input ("GET /^IHTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
+ :input ("GET /^IHTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a vertical tab for a space" :rfc "RFC 9112, section 3"
- :input ("GET^x0B/ HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-method)))
+ :input ("GET^x0B/ HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 
 ;;; Versions: RFC 9112, section 2.3, RFC 9110, sections 2.5 and 15.6.6
 
 (:name "a request of HTTP/0.9" :rfc "RFC 9112, section 3"
- :input ("GET /") :gives ((:refused 400 :missing-version)))
+ :input ("GET /") :gives ((:refused 400 :malformed-request-line)))
 (:name "a request of HTTP/0.9 with a space" :rfc "RFC 9112, section 3"
- :input ("GET / ") :gives ((:refused 400 :malformed-version)))
+ :input ("GET / ") :gives ((:refused 400 :malformed-request-line)))
 (:name "version 0.9 by name" :rfc "RFC 9110, section 15.6.6"
  :input ("GET / HTTP/0.9" "Host: a" "") :gives ((:refused 505 :unsupported-version)))
 (:name "version 2.0" :rfc "RFC 9110, section 15.6.6"
@@ -105,50 +105,50 @@
 (:name "the last minor version" :rfc "RFC 9110, section 2.5"
  :input ("GET / HTTP/1.9" "Host: a" "") :gives ((:request :protocol :http/1.1)))
 (:name "a version of two digits" :rfc "RFC 9112, section 2.3"
- :input ("GET / HTTP/1.10" "Host: a" "") :gives ((:refused 400 :malformed-version)))
+ :input ("GET / HTTP/1.10" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a version without minor" :rfc "RFC 9112, section 2.3"
- :input ("GET / HTTP/1" "Host: a" "") :gives ((:refused 400 :malformed-version)))
+ :input ("GET / HTTP/1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a version in lower case" :rfc "RFC 9112, section 2.3"
- :input ("GET / http/1.1" "Host: a" "") :gives ((:refused 400 :malformed-version)))
+ :input ("GET / http/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a version with a comma" :rfc "RFC 9112, section 2.3"
- :input ("GET / HTTP/1,1" "Host: a" "") :gives ((:refused 400 :malformed-version)))
+ :input ("GET / HTTP/1,1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "another protocol" :rfc "RFC 9112, section 2.3"
- :input ("DESCRIBE / RTSP/1.0" "Host: a" "") :gives ((:refused 400 :malformed-version)))
+ :input ("DESCRIBE / RTSP/1.0" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a version with a letter" :rfc "RFC 9112, section 2.3"
- :input ("GET / HTTP/1.x" "Host: a" "") :gives ((:refused 400 :malformed-version)))
+ :input ("GET / HTTP/1.x" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "an empty version" :rfc "RFC 9112, section 2.3"
- :input ("GET / ^M") :gives ((:refused 400 :malformed-version)))
+ :input ("GET / ^M") :gives ((:refused 400 :malformed-request-line)))
 
 ;;; Lines: RFC 9112, section 2.2
 
 (:name "a bare line feed after the request line" :rfc "RFC 9112, section 2.2"
- :input ((:raw "GET / HTTP/1.1^JHost: a^M^J^M^J")) :gives ((:refused 400 :bare-line-feed)))
+ :input ((:raw "GET / HTTP/1.1^JHost: a^M^J^M^J")) :gives ((:refused 400 :malformed-request-line)))
 (:name "line feeds only" :rfc "RFC 9112, section 2.2"
- :input ((:raw "GET / HTTP/1.1^JHost: a^J^J")) :gives ((:refused 400 :bare-line-feed)))
+ :input ((:raw "GET / HTTP/1.1^JHost: a^J^J")) :gives ((:refused 400 :malformed-request-line)))
 (:name "a line feed in the method" :rfc "RFC 9112, section 2.2"
- :input ((:raw "GE^JT / HTTP/1.1^M^J")) :gives ((:refused 400 :bare-line-feed)))
+ :input ((:raw "GE^JT / HTTP/1.1^M^J")) :gives ((:refused 400 :malformed-request-line)))
 (:name "a line feed in the target" :rfc "RFC 9112, section 2.2"
- :input ((:raw "GET /a^Jb HTTP/1.1^M^J")) :gives ((:refused 400 :bare-line-feed)))
+ :input ((:raw "GET /a^Jb HTTP/1.1^M^J")) :gives ((:refused 400 :malformed-request-line)))
 (:name "a bare carriage return after the request line" :rfc "RFC 9112, section 2.2"
  :input ((:raw "GET / HTTP/1.1^MHost: a^M^J^M^J"))
- :gives ((:refused 400 :bare-carriage-return)))
+ :gives ((:refused 400 :malformed-request-line)))
 (:name "two carriage returns after the request line" :rfc "RFC 9112, section 2.2"
  :input ((:raw "GET / HTTP/1.1^M^M^JHost: a^M^J^M^J"))
- :gives ((:refused 400 :bare-carriage-return)))
+ :gives ((:refused 400 :malformed-request-line)))
 (:name "a carriage return in the target" :rfc "RFC 9112, section 3"
- :input ((:raw "GET /a^Mb HTTP/1.1^M^J")) :gives ((:refused 400 :missing-version)))
+ :input ((:raw "GET /a^Mb HTTP/1.1^M^J")) :gives ((:refused 400 :malformed-request-line)))
 (:name "an empty line before the request line" :rfc "RFC 9112, section 2.2"
  :input ("" "GET / HTTP/1.1" "Host: a" "") :gives ((:request :method :get)))
 (:name "three empty lines before the request line" :rfc "RFC 9112, section 2.2"
  :input ("" "" "" "GET / HTTP/1.1" "Host: a" "") :gives ((:request :method :get)))
 (:name "a bare line feed before the request line" :rfc "RFC 9112, section 2.2"
- :input ((:raw "^J") "GET / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :bare-line-feed)))
+ :input ((:raw "^J") "GET / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a bare carriage return before the request line" :rfc "RFC 9112, section 2.2"
  :input ((:raw "^M") "GET / HTTP/1.1" "Host: a" "")
- :gives ((:refused 400 :bare-carriage-return)))
+ :gives ((:refused 400 :malformed-request-line)))
 (:name "only empty lines" :rfc "RFC 9112, section 2.2"
  :input ("" "") :gives ())
 (:name "white space after the request line" :rfc "RFC 9112, section 2.2"
- :input ("GET / HTTP/1.1" " Host: a" "") :gives ((:refused 400 :whitespace-before-fields)))
+ :input ("GET / HTTP/1.1" " Host: a" "") :gives ((:refused 400 :malformed-field)))
 (:name "a line of a Tab after the request line" :rfc "RFC 9112, section 2.2"
- :input ("GET / HTTP/1.1" "^I" "Host: a" "") :gives ((:refused 400 :whitespace-before-fields)))
+ :input ("GET / HTTP/1.1" "^I" "Host: a" "") :gives ((:refused 400 :malformed-field)))

@@ -14,21 +14,21 @@
  :input ("GET /\"<>\\^^`{|} HTTP/1.1" "Host: a" "")
  :gives ((:request :uri "/\"<>\\^^`{|}")))
 (:name "a fragment" :rfc "RFC 9112, section 3.2"
- :input ("GET /a#b HTTP/1.1" "Host: a" "") :gives ((:refused 400 :fragment-in-target)))
+ :input ("GET /a#b HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 (:name "an empty fragment after a query" :rfc "RFC 9112, section 3.2"
- :input ("GET /a?b=c# HTTP/1.1" "Host: a" "") :gives ((:refused 400 :fragment-in-target)))
+ :input ("GET /a?b=c# HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 (:name "a fragment of an absolute URI" :rfc "RFC 9112, section 3.2"
- :input ("GET http://a#b HTTP/1.1" "Host: a" "") :gives ((:refused 400 :fragment-in-target)))
+ :input ("GET http://a#b HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 (:name "an octet above 127" :rfc "RFC 9112, section 3.2"
- :input ("GET /caf^xE9 HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
+ :input ("GET /caf^xE9 HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a NUL" :rfc "RFC 9112, section 3.2"
- :input ("GET /^@ HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
+ :input ("GET /^@ HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a delete character" :rfc "RFC 9112, section 3.2"
- :input ("GET /^? HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
+ :input ("GET /^? HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a path without slash" :rfc "RFC 9112, section 3.2"
- :input ("GET index.html HTTP/1.1" "Host: a" "") :gives ((:refused 400 :unknown-target-form)))
+ :input ("GET index.html HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 (:name "a query only" :rfc "RFC 9112, section 3.2.1"
- :input ("GET ?q=1 HTTP/1.1" "Host: a" "") :gives ((:refused 400 :unknown-target-form)))
+ :input ("GET ?q=1 HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 
 ;;; absolute-form
 
@@ -42,7 +42,7 @@
  :gives ((:request :host "right.example:81"
                    :headers ((:accept . "*/*") (:host . "right.example:81")))))
 (:name "an absolute URI does not make Host unnecessary" :rfc "RFC 9112, section 3.2"
- :input ("GET http://a/ HTTP/1.1" "") :gives ((:refused 400 :missing-host)))
+ :input ("GET http://a/ HTTP/1.1" "") :gives ((:refused 400 :invalid-host)))
 (:name "an absolute URI does not make an invalid Host valid" :rfc "RFC 9112, section 3.2"
  :input ("GET http://a/ HTTP/1.1" "Host: a b" "") :gives ((:refused 400 :invalid-host)))
 (:name "an absolute URI in HTTP/1.0" :rfc "RFC 9112, section 3.2.2"
@@ -64,24 +64,24 @@
  :input ("OPTIONS http://www.example.org:8001 HTTP/1.1" "Host: www.example.org:8001" "")
  :gives ((:request :method :options :host "www.example.org:8001")))
 (:name "an absolute URI with an empty host" :rfc "RFC 9110, section 4.2.1"
- :input ("GET http:///a HTTP/1.1" "Host: a" "") :gives ((:refused 400 :invalid-authority)))
+ :input ("GET http:///a HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 (:name "an absolute URI with a port and no host" :rfc "RFC 9110, section 4.2.1"
- :input ("GET http://:80/a HTTP/1.1" "Host: a" "") :gives ((:refused 400 :invalid-authority)))
+ :input ("GET http://:80/a HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 (:name "an absolute URI with a user" :rfc "RFC 9110, section 4.2.4"
  :input ("GET http://user@a.example/ HTTP/1.1" "Host: a.example" "")
- :gives ((:refused 400 :invalid-authority)))
+ :gives ((:refused 400 :malformed-target)))
 (:name "an absolute URI with a password" :rfc "RFC 9110, section 4.2.4"
  :input ("GET http://u:p@a.example/ HTTP/1.1" "Host: a.example" "")
- :gives ((:refused 400 :invalid-authority)))
+ :gives ((:refused 400 :malformed-target)))
 (:name "an absolute URI with a port out of range" :rfc "RFC 9110, section 4.2"
  :input ("GET http://a.example:65536/ HTTP/1.1" "Host: a.example" "")
- :gives ((:refused 400 :invalid-authority)))
+ :gives ((:refused 400 :malformed-target)))
 (:name "another scheme" :rfc "RFC 9112, section 3.2"
  :input ("GET ftp://a.example/ HTTP/1.1" "Host: a.example" "")
- :gives ((:refused 400 :unknown-target-form)))
+ :gives ((:refused 400 :malformed-target)))
 (:name "a scheme with one slash" :rfc "RFC 9112, section 3.2"
  :input ("GET http:/a.example/ HTTP/1.1" "Host: a.example" "")
- :gives ((:refused 400 :unknown-target-form)))
+ :gives ((:refused 400 :malformed-target)))
 
 ;;; asterisk-form
 
@@ -89,11 +89,11 @@
  :input ("OPTIONS * HTTP/1.1" "Host: a" "")
  :gives ((:request :method :options :uri "*" :host "a")))
 (:name "the asterisk with GET" :rfc "RFC 9112, section 3.2.4"
- :input ("GET * HTTP/1.1" "Host: a" "") :gives ((:refused 400 :asterisk-without-options)))
+ :input ("GET * HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 (:name "the asterisk with an unknown method" :rfc "RFC 9112, section 3.2.4"
- :input ("FROB * HTTP/1.1" "Host: a" "") :gives ((:refused 400 :asterisk-without-options)))
+ :input ("FROB * HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 (:name "two asterisks" :rfc "RFC 9112, section 3.2"
- :input ("OPTIONS ** HTTP/1.1" "Host: a" "") :gives ((:refused 400 :unknown-target-form)))
+ :input ("OPTIONS ** HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 
 ;;; authority-form
 
@@ -106,18 +106,18 @@
  :gives ((:request :host "[::1]:443")))
 (:name "CONNECT without port" :rfc "RFC 9112, section 3.2.3"
  :input ("CONNECT www.example.com HTTP/1.1" "Host: a" "")
- :gives ((:refused 400 :connect-without-authority)))
+ :gives ((:refused 400 :malformed-target)))
 (:name "CONNECT with an empty port" :rfc "RFC 9112, section 3.2.3"
  :input ("CONNECT www.example.com: HTTP/1.1" "Host: a" "")
- :gives ((:refused 400 :connect-without-authority)))
+ :gives ((:refused 400 :malformed-target)))
 (:name "CONNECT without host" :rfc "RFC 9112, section 3.2.3"
  :input ("CONNECT :80 HTTP/1.1" "Host: a" "")
- :gives ((:refused 400 :connect-without-authority)))
+ :gives ((:refused 400 :malformed-target)))
 (:name "CONNECT with a path" :rfc "RFC 9112, section 3.2.3"
- :input ("CONNECT / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :connect-without-authority)))
+ :input ("CONNECT / HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 (:name "CONNECT with a URI" :rfc "RFC 9112, section 3.2.3"
  :input ("CONNECT http://a:80/ HTTP/1.1" "Host: a" "")
- :gives ((:refused 400 :connect-without-authority)))
+ :gives ((:refused 400 :malformed-target)))
 (:name "the authority-form with GET" :rfc "RFC 9112, section 3.2"
  :input ("GET www.example.com:80 HTTP/1.1" "Host: a" "")
- :gives ((:refused 400 :unknown-target-form)))
+ :gives ((:refused 400 :malformed-target)))
