@@ -113,7 +113,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "messages")   ; for people who run a server, and how often
                    (:file "journal")))  ; lines of logs, written behind the requests' backs
      (:file "application")              ; what is served
-     (:file "arguments")                ; of applications: their types and limits
+     (:file "arguments")                ; of applications, and the listener they ask for
      (:file "tls-arguments"
       :if-feature (:not :hunchentoot-no-ssl))
      (:module "connection"              ; its input, and what carries its octets
