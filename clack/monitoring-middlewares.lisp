@@ -23,7 +23,7 @@
                                                         :x-accel-buffering "no")))
                      (let ((written (deferred-response-shared-queue deferred-response)))
                        (when written    ; or the client has left
-                         (add-viewer answer written))))))))))))
+                         (send-snapshots answer written))))))))))))
 
 (defun make-metrics-middleware (path &key servers (allow *loopback*))
   "A middleware: a function of a Clack application that returns one.  The result answers GET and
@@ -44,17 +44,6 @@ A server of ours must serve the application; the requests of others all go to th
 Signals UNFIT-ARGUMENT where PATH or ALLOW makes no sense."
   (page-middleware #'make-page #'metrics-page path servers allow))
 
-(defun make-stats-middleware (path &key servers (allow *loopback*))
-  "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but the page has the STATS of SERVERS as
-JSON (RFC 8259): an array with an object for each server.  NIL is null.  Signals UNFIT-ARGUMENT."
-  (page-middleware #'make-page #'stats-page path servers allow))
-
-(defun make-connections-middleware (path &key servers (allow *loopback*))
-  "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but the page has what LIST-CONNECTIONS
-tells of SERVERS as JSON (RFC 8259): an array with an object for each connection.  Signals
-UNFIT-ARGUMENT."
-  (page-middleware #'make-page #'connections-page path servers allow))
-
 (defun make-readiness-middleware (path &key servers (allow *loopback*))
   "As MAKE-METRICS-MIDDLEWARE with PATH, SERVERS and ALLOW, but the page tells a load balancer
 whether all of SERVERS take new requests: with status 200, or 503 (RFC 9110, section 15.6.4) as soon
@@ -72,7 +61,5 @@ thread serves.  Host may be any name.  Signals UNFIT-ARGUMENT."
 SERVERS at work: workers, connections, rates, latency, collections of garbage and memory.  It gets
 its figures each second, by server-sent events of PATH/events.  A click on a worker that serves a
 request POSTs to PATH/worker, which interrupts the worker for a moment to learn in which functions
-it is, where the Lisp can tell.  From the first request on, a snapshot is taken each second, and
-kept for two minutes.  A server of ours must serve the application; the requests of others all go to
-the application.  Signals UNFIT-ARGUMENT."
+it is, where the Lisp can tell.  Signals UNFIT-ARGUMENT."
   (page-middleware #'make-live-page path servers allow))

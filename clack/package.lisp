@@ -15,7 +15,7 @@
            ;; conditions
            #:recycling-error #:client-left #:reply-already-sent #:cannot-defer
            #:content-too-long #:content-left #:invalid-header
-           #:make-metrics-middleware #:make-stats-middleware #:make-connections-middleware
+           #:make-metrics-middleware
            #:make-readiness-middleware #:make-liveness-middleware
            #:make-live-page-middleware
            #:unfit-argument #:listen-failed #:unfit-response #:stop-from-worker))

@@ -44,7 +44,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:serve-until-signalled
    #:request-id
    #:stats #:list-connections #:reopen-logs #:reload-certificates
-   #:make-metrics-dispatcher #:make-stats-dispatcher #:make-connections-dispatcher
+   #:make-metrics-dispatcher
    #:make-readiness-dispatcher #:make-liveness-dispatcher
    #:make-live-page-dispatcher
    #:tls-information #:client-certificate

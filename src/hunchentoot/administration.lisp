@@ -96,7 +96,7 @@ exit hooks of the program.  Signals an error on a Lisp other than SBCL, ECL and 
                  (defer-reply (reply :timeout nil)
                    (let ((stream (start-event-stream reply :heartbeat nil)))
                      (when stream
-                       (add-viewer answer stream)))))))))))
+                       (send-snapshots answer stream)))))))))))
 
 (defun make-metrics-dispatcher (path &key servers (allow *loopback*))
   "A dispatcher for HUNCHENTOOT:*DISPATCH-TABLE* that answers GET and HEAD of PATH, a string, with
@@ -116,18 +116,6 @@ The acceptor that serves the page must be one of ours.
 Signals HUNCHENTOOT:PARAMETER-ERROR where PATH or ALLOW makes no sense."
   (page-dispatcher #'make-page #'metrics-page path servers allow))
 
-(defun make-stats-dispatcher (path &key servers (allow *loopback*))
-  "As MAKE-METRICS-DISPATCHER with PATH, SERVERS and ALLOW, but the page has the STATS of SERVERS as
-JSON (RFC 8259): an array with an object for each server.  NIL is null.  Signals
-HUNCHENTOOT:PARAMETER-ERROR."
-  (page-dispatcher #'make-page #'stats-page path servers allow))
-
-(defun make-connections-dispatcher (path &key servers (allow *loopback*))
-  "As MAKE-METRICS-DISPATCHER with PATH, SERVERS and ALLOW, but the page has what LIST-CONNECTIONS
-tells of SERVERS as JSON (RFC 8259): an array with an object for each connection.  Signals
-HUNCHENTOOT:PARAMETER-ERROR."
-  (page-dispatcher #'make-page #'connections-page path servers allow))
-
 (defun make-readiness-dispatcher (path &key servers (allow *loopback*))
   "As MAKE-METRICS-DISPATCHER with PATH, SERVERS and ALLOW, but the page tells a load balancer
 whether all of SERVERS take new requests: with status 200, or 503 (RFC 9110, section 15.6.4) as soon
@@ -145,7 +133,5 @@ thread serves.  Host may be any name.  Signals HUNCHENTOOT:PARAMETER-ERROR."
 SERVERS at work: workers, connections, rates, latency, collections of garbage and memory.  It gets
 its figures each second, by server-sent events of PATH/events.  A click on a worker that serves a
 request POSTs to PATH/worker, which interrupts the worker for a moment to learn in which functions
-it is, where the Lisp can tell.  From the first request on, a snapshot is taken each second, and
-kept for two minutes.  The acceptor that serves the page must be one of ours.  Signals
-HUNCHENTOOT:PARAMETER-ERROR."
+it is, where the Lisp can tell.  Signals HUNCHENTOOT:PARAMETER-ERROR."
   (page-dispatcher #'make-live-page path servers allow))

@@ -4,7 +4,7 @@
 ;;;;
 ;;;;   request                  response
 ;;;;   GET, HEAD  /live         the page, live.html
-;;;;   GET        /live/events  a stream of snapshots: those of two minutes, then one each second
+;;;;   GET        /live/events  a stream of snapshots: one at once, then one each second
 ;;;;   POST       /live/worker  where the worker is that the query names
 
 (defparameter *live-html*
@@ -28,14 +28,12 @@ asks no other server."
                          connect-src 'self'; img-src data:; base-uri 'none'; ~
                          form-action 'none'; frame-ancestors 'none'"
                     nonce)
-            :x-content-type-options "nosniff"
-            :referrer-policy "no-referrer"
-            :cross-origin-resource-policy "same-origin"))))
+            :x-content-type-options "nosniff"))))
 
 (defun make-live-page (path servers allow)
   "A function of an exchange.  It returns what the request gets of the live page of SERVERS
-at PATH, of which ALLOW is the argument: NIL; a function that makes a page; or a LIVE-FEED, for
-ADD-VIEWER.  From the first request on the servers are watched.  Signals UNFIT-ARGUMENT."
+at PATH, of which ALLOW is the argument: NIL; a function that makes a page; or a list of servers, of
+which it gets SEND-SNAPSHOTS.  Signals UNFIT-ARGUMENT."
   (flet ((test-below (name method)
            (make-page-test (format nil "~A/~A" (string-right-trim "/" path) name) allow
                            :methods (list method))))
@@ -43,10 +41,9 @@ ADD-VIEWER.  From the first request on the servers are watched.  Signals UNFIT-A
           (events-p (test-below "events" :get))
           (worker-p (test-below "worker" :post)))
       (lambda (exchange)
-        (let* ((servers (or servers (list (exchange-application exchange))))
-               (feed (watch-servers (exchange-engine exchange) servers)))
+        (let ((servers (or servers (list (exchange-application exchange)))))
           (cond ((funcall page-p exchange) #'live-page)
-                ((funcall events-p exchange) feed)
+                ((funcall events-p exchange) servers)
                 ((funcall worker-p exchange)
                  (lambda () (answer-about-worker servers (exchange-head exchange))))))))))
 
@@ -71,52 +68,51 @@ ADD-VIEWER.  From the first request on the servers are watched.  Signals UNFIT-A
              :seconds (getf request :seconds seconds)
              request))))
 
-(defun server-snapshot (server workers-p)
-  "A plist about SERVER, with its workers one by one if WORKERS-P."
-  (let* ((workers (loop for worker in (workers-of server)
-                        ;; One that is only busy with the snapshot would wait without the page.
-                        collect (if (and (getf worker :current-p) (null (getf worker :task)))
-                                    (list* :activity :waiting :seconds nil worker)
-                                    worker)))
-         (shown (and workers-p
-                     (sort (copy-list workers) #'>
-                           :key (lambda (worker) (or (getf worker :seconds) -1))))))
+(defun server-snapshot (server)
+  "A plist about SERVER, with its workers, those at work for longest first."
+  (let ((workers (sort (loop for worker in (workers-of server)
+                             ;; One that is only busy with the snapshot would wait without the page.
+                             collect (if (and (getf worker :current-p) (null (getf worker :task)))
+                                         (list* :activity :waiting :seconds nil worker)
+                                         worker))
+                       #'> :key (lambda (worker) (or (getf worker :seconds) -1)))))
     (list* :server (place-of server)
            :ready (if (ready-p server) 1 0)
            :states (loop for state in '(:serving :blocked :keep-alive :waiting :suspended :starting)
                          collect state
                          collect (count state workers
                                         :key (lambda (worker) (getf worker :activity))))
-           :workers (map 'vector #'worker-row
-                         (subseq shown 0 (min 100 (length shown)))) ; those at work for longest
+           :workers (map 'vector #'worker-row (subseq workers 0 (min 100 (length workers))))
            (stats server))))
 
-(defun snapshot-octets (servers workers-p)
-  "A snapshot of SERVERS, a list, and of this process, as JSON (RFC 8259), which has no line ends;
-with the workers if WORKERS-P."
-  (nth-value
-   2 (json-page
-      (list :at (milliseconds)
-            :process (list :lisp (format nil "~A ~A" (lisp-implementation-type)
-                                         (lisp-implementation-version))
-                           :processors (processor-count)
-                           :computed (/ (get-internal-run-time) internal-time-units-per-second)
-                           :heap (heap-used)
-                           :heap-limit (heap-octets)
-                           :collected (collection-seconds))
-            :servers (map 'vector (lambda (server) (server-snapshot server workers-p))
-                          servers)))))
+(defun snapshot-event (servers)
+  "An event (HTML Living Standard, section 9.2) with a snapshot of SERVERS, a list, and of this
+process, as JSON (RFC 8259), which has no line ends."
+  (encoded
+   (lambda (output)
+     (encode-string output (format nil "retry: 1000~%event: snapshot~%data: ") :utf-8)
+     (encode-json output
+                  (list :at (milliseconds)
+                        :process (list :lisp (format nil "~A ~A" (lisp-implementation-type)
+                                                     (lisp-implementation-version))
+                                       :processors (processor-count)
+                                       :computed (/ (get-internal-run-time)
+                                                    internal-time-units-per-second)
+                                       :heap (heap-used)
+                                       :heap-limit (heap-octets)
+                                       :collected (collection-seconds))
+                        :servers (map 'vector #'server-snapshot servers)))
+     (encode-string output (format nil "~2%") :utf-8))))
 
-(defun snapshots-event (snapshots)
-  "An event (HTML Living Standard, section 9.2) with SNAPSHOTS, a list of results of
-SNAPSHOT-OCTETS, as a JSON array."
-  (let ((output (make-output)))
-    (encode-string output (format nil "retry: 1000~%event: snapshots~%data: [") :utf-8)
-    (loop for (octets . more) on snapshots
-          do (encode-octets output octets)
-             (encode-string output (if more "," "") :utf-8))
-    (encode-string output (format nil "]~2%") :utf-8)
-    (subseq (output-octets output) 0 (output-fill output))))
+(defun send-snapshots (servers shared-queue)
+  "Sends a snapshot of SERVERS, a list, to SHARED-QUEUE now and each second, until its client leaves
+or the server stops.  A slow client misses some."
+  (unless (shared-queue-shut-p shared-queue)
+    ;; First, so that a failure here does not end the page.
+    (schedule (shared-queue-engine shared-queue) 1
+              (lambda () (send-snapshots servers shared-queue)))
+    (let ((octets (framed (snapshot-event servers) (shared-queue-framing shared-queue))))
+      (put-waiting shared-queue nil (lambda () (put-in-shared-queue shared-queue octets))))))
 
 ;;; Where a worker is
 
@@ -144,91 +140,17 @@ so no link and no form makes a server interrupt its threads."
                (cond ((null (getf worker :thread)) :ended) ; or it is being made
                      ((not (member (getf worker :activity) '(:serving :blocked))) :idle)
                      ;; It may defer the interrupt for half a second.
-                     (t (frames-of-thread (getf worker :thread) 1/2))))
-             (told-p (listp frames)))
+                     (t (frames-of-thread (getf worker :thread) 1/2)))))
         (flet ((frame-text (name)
                  (let ((*package* (load-time-value (find-package '#:common-lisp)))
                        (*print-case* :downcase) (*print-pretty* nil)
                        (*print-length* 6) (*print-level* 4))
                    (shortened (if (stringp name) name (prin1-to-string name)) 200))))
-          (json-page (list* :reason (if told-p nil (string-downcase frames))
-                            :frames (and told-p (map 'vector #'frame-text frames))
-                            (and worker (worker-row worker))))))))
-
-;;; The events of live pages
-;;;
-;;; A feed for each engine and list of servers takes a snapshot each second, by a timer of that
-;;; engine, and keeps those of the last two minutes, so that a page that somebody opens when
-;;; something is wrong shows how it came to that.  All pages that were opened through one engine
-;;; share its feed.
-;;;
-;;;   event                       the feed of the engine
-;;;   the engine's first request  is made, with a timer
-;;;   the timer rings             keeps a snapshot, sends it to its viewers, sets the timer again
-;;;   a page is opened            gets a viewer, to which it sends what it has kept
-;;;   a page is closed            loses its viewer
-;;;   the engine stops            loses its timer and all viewers, since their streams end
-
-(defstruct (live-feed (:include opaque) (:constructor make-live-feed (engine servers)))
-  "What the pages that were opened through ENGINE get: snapshots of SERVERS."
-  (engine nil :read-only t)
-  (servers '() :read-only t)
-  (history '())                         ; SNAPSHOT-OCTETS without workers, the last first
-  (viewers '()))                        ; functions, which send an event to an open page
-
-(defvar *live-feeds* '()
-  "The feeds of all engines.")
-
-(defvar *live-feeds-lock* (bt:make-lock "live pages")
-  "Guards *LIVE-FEEDS* and their viewers.")
-
-(defun watch-servers (engine servers)
-  "The feed of ENGINE for SERVERS, a list.  The first call makes it; it may be called for each
-request."
-  (flet ((known ()
-           (find-if (lambda (feed)
-                      (and (eq engine (live-feed-engine feed))
-                           (equal servers (live-feed-servers feed))))
-                    *live-feeds*)))
-    (or (known)
-        (with-lock-briefly (*live-feeds-lock*)
-          (or (known)
-              (let ((feed (make-live-feed engine servers)))
-                (await-snapshot feed)
-                (setf *live-feeds* (cons feed (remove-if #'engine-stopped-p *live-feeds*
-                                                         :key #'live-feed-engine)))
-                feed))))))
-
-(defun await-snapshot (feed)
-  "Has a timer keep a snapshot of FEED, send it to the viewers, and so on."
-  (schedule (live-feed-engine feed) 1
-            (lambda ()
-              (await-snapshot feed)     ; first, so that a failure here does not end the feed
-              (let ((kept (cons (snapshot-octets (live-feed-servers feed) nil)
-                                (live-feed-history feed)))
-                    (viewers (with-lock-briefly (*live-feeds-lock*) (live-feed-viewers feed))))
-                (setf (live-feed-history feed)
-                      (subseq kept 0 (min 119 (length kept)))) ; two minutes, with the next one
-                (when viewers
-                  (let ((event (snapshots-event
-                                (list (snapshot-octets (live-feed-servers feed) t)))))
-                    (dolist (viewer viewers)
-                      (funcall viewer event))))))))
-
-(defun add-viewer (feed shared-queue)
-  "Sends the snapshots of FEED to SHARED-QUEUE: those of the last two minutes, then one each second,
-which it shares with the other viewers.  A slow client misses some.  Ends when the client leaves or
-the server stops.  The result has no meaning."
-  (let ((viewer (lambda (event)
-                  (let ((octets (framed event (shared-queue-framing shared-queue))))
-                    (put-waiting shared-queue nil
-                                 (lambda () (put-in-shared-queue shared-queue octets)))))))
-    (with-lock-briefly (*live-feeds-lock*)
-      (push viewer (live-feed-viewers feed)))
-    (call-when-over shared-queue
-                    (lambda ()
-                      (with-lock-briefly (*live-feeds-lock*)
-                        (setf (live-feed-viewers feed)
-                              (remove viewer (live-feed-viewers feed))))))
-    (funcall viewer (snapshots-event (reverse (cons (snapshot-octets (live-feed-servers feed) t)
-                                                    (live-feed-history feed)))))))
+          (values 200 "application/json"
+                  (encoded (lambda (output)
+                             (encode-json
+                              output
+                              (list* :reason (unless (listp frames) (string-downcase frames))
+                                     :frames (and (listp frames)
+                                                  (map 'vector #'frame-text frames))
+                                     (and worker (worker-row worker)))))))))))

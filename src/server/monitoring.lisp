@@ -197,19 +197,15 @@ are the values of the labels in LABEL-NAMES."
 
 ;;; The pages
 
-(defun encoded-page (status type function)
-  "A page with STATUS and TYPE, and with what FUNCTION appends to the OUTPUT that it gets."
+(defun encoded (function)
+  "The octets that FUNCTION appends to the OUTPUT that it gets."
   (let ((output (make-output)))
     (funcall function output)
-    (values status type (subseq (output-octets output) 0 (output-fill output)))))
+    (subseq (output-octets output) 0 (output-fill output))))
 
 (defun text-page (status type text)
   "A page with STATUS, TYPE and TEXT, a string."
-  (encoded-page status type (lambda (output) (encode-string output text :utf-8))))
-
-(defun json-page (value)
-  "A page with VALUE, as ENCODE-JSON takes it."
-  (encoded-page 200 "application/json" (lambda (output) (encode-json output value))))
+  (values status type (encoded (lambda (output) (encode-string output text :utf-8)))))
 
 (defun metrics-page (servers)
   "The page, three values, with the STATS of SERVERS, a list, as text for Prometheus.  What is not
@@ -227,19 +223,6 @@ known, NIL, is left out."
                (loop for (place value) in samples
                      do (write-metric out name label-names (list "server" place) value)))
     (text-page 200 "text/plain; version=0.0.4; charset=utf-8" (get-output-stream-string out))))
-
-(defun stats-page (servers)
-  "The page, three values, with the STATS of SERVERS, a list, as JSON (RFC 8259)."
-  (json-page (map 'vector (lambda (server) (list* :server (place-of server) (stats server)))
-                  servers)))
-
-(defun connections-page (servers)
-  "The page, three values, with LIST-CONNECTIONS of SERVERS, a list, as JSON (RFC 8259)."
-  (json-page (coerce (loop for server in servers
-                           for place = (place-of server)
-                           append (loop for connection in (list-connections server)
-                                        collect (list* :server place connection)))
-                     'vector)))
 
 (defun health-page (healthy-p word)
   "A page that says whether what WORD names is so."

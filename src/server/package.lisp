@@ -29,8 +29,8 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
    ;; pages for those that watch, and the main function of a program
-   #:place-of #:place-text #:*loopback* #:make-page #:metrics-page #:stats-page
-   #:connections-page #:readiness-page #:liveness-page #:make-live-page #:add-viewer
+   #:place-of #:place-text #:*loopback* #:make-page #:metrics-page #:readiness-page
+   #:liveness-page #:make-live-page #:send-snapshots
    #:serve-and-exit #:begin-serving #:end-serving #:renew-files
    ;; their arguments, and where they listen
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-arguments

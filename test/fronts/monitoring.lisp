@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* fronts/monitoring :in fronts
-  :description "Pages for those that watch servers: metrics, JSON, health, the live page.")
+  :description "Pages for those that watch servers: metrics, health, the live page.")
 
 (defun make-page (kind path &rest arguments)
   "What serves the page KIND, such as :METRICS, at PATH: a dispatcher of Hunchentoot's front, or a
@@ -39,12 +39,7 @@ all other requests have the value of OTHERWISE as their answers."
 (defun await-served (count)
   (eventually ("the requests to be counted") (<= count (figure :served))))
 
-;;; JSON and Prometheus
-
-(defun json-of (target)
-  (let ((response (ask target)))
-    (is (equal "application/json" (response-header response "content-type")))
-    (parse-json (response-text response))))
+;;; Prometheus
 
 (defun member-of (object name)
   "The value of the member NAME of OBJECT, an alist of PARSE-JSON."
@@ -65,18 +60,14 @@ all other requests have the value of OTHERWISE as their answers."
         when (search labels found)
           return (parse-integer value :junk-allowed t)))
 
-(defun promtool-p ()
-  (handler-case (zerop (nth-value 2 (uiop:run-program '("promtool" "--version")
-                                                      :ignore-error-status t)))
-    (error () nil)))
-
 (defun check-by-promtool (text)
   "Checks that Prometheus' own tool, where it is installed, has nothing to say about TEXT."
-  (when (promtool-p)
-    (is (equal "" (with-input-from-string (input text)
-                    (uiop:run-program '("promtool" "check" "metrics") :input input
-                                      :output :string :error-output :output
-                                      :ignore-error-status t))))))
+  (let ((promtool (program-named "promtool")))
+    (when promtool
+      (is (equal "" (with-input-from-string (input text)
+                      (uiop:run-program (list promtool "check" "metrics")
+                                        :input input :output :string :error-output :output
+                                        :ignore-error-status t)))))))
 
 (defun check-metrics-of-failures (text)
   "Checks TEXT, metrics of a server that has served what the test below asks."
@@ -94,7 +85,7 @@ all other requests have the value of OTHERWISE as their answers."
   (check-by-promtool text))
 
 (define-front-test a-failing-application-shows-in-all-pages
-  (watching (request) ((:metrics "/metrics") (:stats "/stats") (:live-page "/live"))
+  (watching (request) ((:metrics "/metrics") (:live-page "/live"))
       (cond ((equal "/broken" (path request)) (error "Broken."))
             ((equal "/none" (path request)) (reply 404 '() "none"))
             (t (reply 200 '() "Hey!")))
@@ -104,33 +95,19 @@ all other requests have the value of OTHERWISE as their answers."
     (await-served 1000)
     (is (= 37 (figure :errors)))
     (check-metrics-of-failures (ask-text "/metrics"))
-    (let ((object (aref (json-of "/stats") 0)))
-      (is (= 37 (member-of object "errors")))
-      (is (= 21 (member-of (member-of (member-of object "replies") "get") "4xx"))))
     (with-connection (page)
       (open-live-page page)
       (is (= 37 (member-of (aref (member-of (next-snapshot page) "servers") 0) "errors"))))))
 
 (define-front-test (pages-tell-of-their-server :modes (:plain))
-  (watching (request) ((:metrics "/metrics") (:stats "/stats") (:connections "/connections")
-                       (:readiness "/ready") (:liveness "/alive"))
+  (watching (request) ((:metrics "/metrics") (:readiness "/ready") (:liveness "/alive"))
       (reply 200 '() "the app")
-    (let* ((place (format nil "127.0.0.1:~D" (port-of *server*)))
-           (response (ask "/metrics"))
-           (text (response-text response)))
+    (let ((response (ask "/metrics")))
       (is (equal "text/plain; version=0.0.4; charset=utf-8"
                  (response-header response "content-type")))
       (is (equal "no-store" (response-header response "cache-control")))
-      (is (search (format nil "{server=\"~A\"}" place) text))
-      (is (equal place (member-of (aref (json-of "/stats") 0) "server")))
-      (with-connection (other)
-        (exchange other "/")
-        (flet ((object ()
-                 (find (format nil "127.0.0.1:~D" (client-port other)) (json-of "/connections")
-                       :key (lambda (object) (member-of object "peer")) :test #'equal)))
-          (is-true (eventually ("the request to be counted")
-                     (eql 1 (member-of (object) "served"))))
-          (is (equal place (member-of (object) "server"))))))
+      (is (search (format nil "{server=\"127.0.0.1:~D\"}" (port-of *server*))
+                  (response-text response))))
     (is (equal (format nil "ready~%") (ask-text "/ready")))
     (is (equal (format nil "alive~%") (ask-text "/alive?verbose")))
     (is (equal "" (ask-text "/alive" :method :head)))
@@ -164,11 +141,8 @@ all other requests have the value of OTHERWISE as their answers."
 (define-server-test (pages-show-the-servers-that-they-are-told :needs :our-engine)
   (let* ((stopped (make-test-acceptor)) (servers (list stopped)))
     (with-globals ((hunchentoot:*dispatch-table*
-                    (list (recycling:make-connections-dispatcher "/connections" :servers servers)
-                          (recycling:make-readiness-dispatcher "/ready" :servers servers)
-                          (recycling:make-metrics-dispatcher "/metrics" :servers servers))))
+                    (list (recycling:make-readiness-dispatcher "/ready" :servers servers))))
       (with-acceptor (acceptor)
-        (is (equal "[]" (ask-text "/connections")))
         (is (= 503 (status-of "/ready")) "It is not started.")
         (setf (rest servers) (list acceptor))
         (is (= 503 (status-of "/ready")) "One of them is not started.")))))
@@ -280,18 +254,13 @@ of ARGUMENTS with PAGES answers by one of these."
   (send-request connection "/live/events")
   (read-head connection))
 
-(defun next-snapshots (connection)
-  "The next snapshots that CONNECTION gets, a vector of alists; NIL at the end."
+(defun next-snapshot (connection)
+  "The next snapshot that CONNECTION gets, an alist; NIL at the end."
   (let ((chunk (ignore-errors (read-chunk connection))))
     (when chunk
       (let ((text (decode chunk)))
-        (is (eql 0 (search (format nil "retry: 1000~%event: snapshots~%data: [{") text)))
-        (parse-json (string-right-trim (list #\Newline) (subseq text (position #\[ text))))))))
-
-(defun next-snapshot (connection)
-  "The last of the next snapshots that CONNECTION gets, an alist; NIL at the end."
-  (let ((snapshots (next-snapshots connection)))
-    (and snapshots (aref snapshots (1- (length snapshots))))))
+        (is (eql 0 (search (format nil "retry: 1000~%event: snapshot~%data: {") text)))
+        (parse-json (string-right-trim (list #\Newline) (subseq text (position #\{ text))))))))
 
 (defun next-snapshot-until (connection predicate)
   "What PREDICATE returns for the server in the first snapshot that CONNECTION gets for which that
@@ -365,25 +334,11 @@ is true."
         (is (= (member-of later "served") (member-of (member-of later "durations") "count")))
         (is (= (member-of later "threads")
                (reduce #'+ (member-of later "states") :key #'cdr))))
-      (is-true (loop repeat 2 always (next-snapshot page)) "They outlast the time for replies.")
+      (is-true (next-snapshot page) "They outlast the time for replies.")
       (task-result (in-background ("stop") (stop-front :soft t)))
       (loop with deadline = (deadline-after *patience*)
             while (and (next-snapshot page) (plusp (seconds-until deadline))))
       (is (null (next-snapshot page)) "A stop ends them."))))
-
-(define-front-test (a-live-page-shows-what-was-before-it-was-opened :modes (:plain))
-  (watching (request) ((:live-page "/live")) (reply 200 '() "the app")
-    (ask "/yo")
-    (eventually ("two snapshots that nobody sees") (< 2 (getf (figure :timers) :run)))
-    (let ((snapshots (with-connection (page)
-                       (open-live-page page)
-                       (next-snapshots page))))
-      (is (< 2 (length snapshots)))
-      (flet ((workers (snapshot)
-               (length (member-of (aref (member-of snapshot "servers") 0) "workers"))))
-        (is (zerop (workers (aref snapshots 0))))
-        (is (plusp (workers (aref snapshots (1- (length snapshots)))))))
-      (is (apply #'<= (map 'list (lambda (snapshot) (member-of snapshot "at")) snapshots))))))
 
 ;;; Where workers are
 
