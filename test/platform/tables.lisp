@@ -20,15 +20,14 @@ pairs of a name and contents, for those groups."
                    (platform::*cgroup-root* (namestring root)))
       (funcall function))))
 
-(test the-least-quota-of-all-groups-counts
+(test the-quota-of-the-control-group-counts
   (where-supported
    (loop for (share membership . files)
            in `((nil "0::/" ("cpu.max" "max 100000"))
                 (nil "0::/none-there")
                 (3/2 "0::/" ("cpu.max" "150000 100000"))
                 (1/2 ,(format nil "1:name=systemd:/x~%0::/a/b") ("a/b/cpu.max" "50000 100000"))
-                (2 "0::/a/b" ("a/b/cpu.max" "400000 100000") ("a/cpu.max" "200000 100000")
-                   ("cpu.max" "max 100000"))
+                (4 "0::/a/b" ("a/b/cpu.max" "400000 100000") ("a/cpu.max" "200000 100000"))
                 ;; Files that make no sense limit nothing.
                 (nil "0::/" ("cpu.max" "")) (nil "0::/" ("cpu.max" "0 0"))
                 (nil "0::/" ("cpu.max" "5 0")) (nil "nonsense" ("cpu.max" "x y")))

@@ -69,17 +69,13 @@ read or written now."
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defmacro transfer-octets (name flags)
     "Calls the C function NAME, recv or send, with FLAGS, for the variables DESCRIPTOR, OCTETS,
-START and END in scope.  Repeats the call if a signal has interrupted it."
+START and END in scope.  The flags have it not wait, so no signal interrupts it."
     `(sb-sys:with-pinned-objects (octets)
-       (loop
-         (let ((result (system-call ,name sb-alien:long
-                                    (sb-alien:int descriptor)
-                                    (sb-sys:system-area-pointer
-                                     (sb-sys:sap+ (sb-sys:vector-sap octets) start))
-                                    (sb-alien:unsigned-long (- end start))
-                                    (sb-alien:int ,flags))))
-           (unless (= result (- +eintr+))
-             (return result)))))))
+       (system-call ,name sb-alien:long
+                    (sb-alien:int descriptor)
+                    (sb-sys:system-area-pointer (sb-sys:sap+ (sb-sys:vector-sap octets) start))
+                    (sb-alien:unsigned-long (- end start))
+                    (sb-alien:int ,flags)))))
 
 ;; The engine's descriptors are non-blocking, but a program may have changed one that it was given.
 (defconstant +msg-dontwait+ #x40)
@@ -224,28 +220,18 @@ non-blocking.  Returns 0 or minus an error number."
 
 ;;; Accepting
 
-(eval-when (:compile-toplevel :load-toplevel :execute)
-  (defconstant +af-unix+ 1)
-  (defconstant +af-inet+ 2)
-  (defconstant +af-inet6+ 10))
-
-(defun address-family (octets)
-  "The family of the socket address in OCTETS; its octets are in the order of the machine."
-  (declare (type octets octets))
-  (+ (aref octets 0) (ash (aref octets 1) 8)))
-
-(defun octets-integer (octets start count)
-  "The integer in COUNT of OCTETS from START, the highest first."
-  (declare (type octets octets) (type index start) (type (mod 6) count))
-  (loop with integer of-type (unsigned-byte 48) = 0
-        for position of-type index from start below (+ start count)
-        do (setf integer (logior (ash (ldb (byte 40 0) integer) 8) (aref octets position)))
-        finally (return integer)))
-
 (deftype peer ()
   "The known address of a peer: NIL for none, or an integer with the port in the lower 16 bits and
 the IPv4 address above them."
   '(or null (unsigned-byte 48)))
+
+(defun peer-in (octets)
+  "The PEER of the socket address in OCTETS, if it has an IPv4 address; its port is right anyway."
+  (declare (type octets octets))
+  (loop with peer of-type (unsigned-byte 48) = 0
+        for place in '(4 5 6 7 2 3)     ; the highest first
+        do (setf peer (logior (ash (ldb (byte 40 0) peer) 8) (aref octets place)))
+        finally (return peer)))
 
 (defun accept-descriptor (listener)
   "The descriptor, non-blocking and closed on exec, of the next connection on LISTENER, a
@@ -262,9 +248,8 @@ descriptor, and its PEER; or minus an error number."
                                        (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+))))))
         (values descriptor
                 (and (>= descriptor 0)
-                     (= +af-inet+ (address-family octets))
-                     (logior (ash (octets-integer octets 4 4) 16)
-                             (octets-integer octets 2 2))))))))
+                     (= 2 (aref octets 0)) ; the family is IPv4
+                     (peer-in octets)))))))
 
 ;;; Names
 
@@ -272,29 +257,26 @@ descriptor, and its PEER; or minus an error number."
   (coerce (loop for octet below 256 collect (princ-to-string octet)) 'simple-vector)
   "The decimal digits of each octet.")
 
-(defun dotted-text (address)
-  "The IPv4 ADDRESS, an integer, as text."
-  (declare (type (unsigned-byte 32) address))
+(defun name-of-peer (peer)
+  "The address, a string, and the port of PEER."
+  (declare (type (unsigned-byte 48) peer))
   (flet ((octet (place)
-           (the simple-string (svref *octet-texts* (ldb (byte 8 place) address)))))
-    (concatenate 'text (octet 24) "." (octet 16) "." (octet 8) "." (octet 0))))
+           (the simple-string (svref *octet-texts* (ldb (byte 8 place) peer)))))
+    (values (concatenate 'text (octet 40) "." (octet 32) "." (octet 24) "." (octet 16))
+            (ldb (byte 16 0) peer))))
 
-(defun name-of (octets size)
+(defun name-in (octets size)
   "The address, a string, and the port of the socket address in the first SIZE of OCTETS; see
 <sys/socket.h>."
   (declare (type octets octets) (type (mod 129) size))
-  (case (address-family octets)
-    (#.+af-inet+
-     (values (dotted-text (octets-integer octets 4 4)) (octets-integer octets 2 2)))
-    (#.+af-inet6+
-     (values (address-string (subseq octets 8 24)) (octets-integer octets 2 2)))
+  (case (aref octets 0)                 ; the family
+    (2 (name-of-peer (peer-in octets)))
+    (10 (values (address-string (subseq octets 8 24)) (ldb (byte 16 0) (peer-in octets))))
     (t                                  ; a path, in the format of nginx, ss and others
-     (let* ((octets (subseq octets 2 (max 2 size)))
-            (path (subseq octets 0 (position 0 octets :start (min 1 (length octets))))))
-       (values (format nil "unix:~A" (substitute #\@ (code-char 0) ; abstract; see unix(7)
-                                                 (sb-ext:octets-to-string
-                                                  path :external-format
-                                                  '(:utf-8 :replacement #\?))))
+     (let ((path (subseq octets 2 (max 2 size))))
+       (values (format nil "unix:~A" (sb-ext:octets-to-string
+                                      path :end (position 0 path)
+                                           :external-format '(:utf-8 :replacement #\?)))
                0)))))
 
 (defmacro socket-name (function descriptor)
@@ -311,12 +293,12 @@ if it is not connected, and an error if the call fails otherwise."
          (when (= result -107)          ; ENOTCONN
            (error 'peer-gone))
          (check-call result ,function)
-         (name-of octets size)))))
+         (name-in octets size)))))
 
 (defun descriptor-peer-name (descriptor &optional peer)
   "The address, a string, and the port, an integer, of the peer of DESCRIPTOR; see PEER-NAME.  PEER
 is its known address, or NIL.  Signals PEER-GONE if the peer has left."
   (declare (type descriptor descriptor) (type peer peer))
   (if peer
-      (values (dotted-text (ash peer -16)) (ldb (byte 16 0) peer))
+      (name-of-peer peer)
       (socket-name "getpeername" descriptor)))

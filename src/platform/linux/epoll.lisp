@@ -20,13 +20,12 @@ for bit 31: the poller sets that bit if the peer will send no more."
   (declare (type token token))
   (logandc2 token (ash 1 +hangup-bit+)))
 
-(defstruct (poller (:include opaque)
-                   (:constructor %make-poller (descriptor broadcast wakeup)))
+(defstruct (poller (:include opaque) (:constructor %make-poller ()))
   "A poller: an epoll instance; an eventfd that stays readable once WAKE-ALL was called; and another
-one, always readable, which gives one event whenever it is armed."
-  (descriptor 0 :type descriptor :read-only t)
-  (broadcast 0 :type descriptor :read-only t)
-  (wakeup 0 :type descriptor :read-only t))
+one, always readable, which gives one event whenever it is armed.  Below 0 before they are made."
+  (descriptor -1 :type (signed-byte 32))
+  (broadcast -1 :type (signed-byte 32))
+  (wakeup -1 :type (signed-byte 32)))
 
 ;;; These tokens are larger than any token of a descriptor.
 (defconstant +broadcast-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+)))
@@ -73,31 +72,34 @@ and from then on watch it like WATCH, with TOKEN and OUTPUT-P.  Returns 0 or min
 
 (defun make-poller ()
   "A new poller.  Signals an error if the system has no descriptor left."
-  (flet ((eventfd (count)               ; which is readable if COUNT is above 0
-           (system-call "eventfd" sb-alien:int (sb-alien:unsigned-int count)
-                        (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+)))))
-    (let* ((epoll (system-call "epoll_create1" sb-alien:int (sb-alien:int +sock-cloexec+)))
-           (broadcast (eventfd 0))
-           (wakeup (eventfd 1))
-           (failed (find-if #'minusp (list epoll broadcast wakeup))))
-      (unless failed
-        (let ((poller (%make-poller epoll broadcast wakeup)))
-          ;; The broadcast is level-triggered, so that every waiting thread sees it.
-          (setf failed (find-if #'minusp
-                                (list (epoll-control poller 1 broadcast +epollin+
-                                                     +broadcast-token+)
-                                      (watch poller wakeup +wakeup-token+))))
-          (unless failed
+  (let ((poller (%make-poller)))
+    (flet ((eventfd (count)             ; which is readable if COUNT is above 0
+             (check-call (system-call "eventfd" sb-alien:int (sb-alien:unsigned-int count)
+                                      (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+)))
+                         "eventfd")))
+      (unless-returned
+          (progn
+            (setf (poller-descriptor poller)
+                  (check-call (system-call "epoll_create1" sb-alien:int
+                                           (sb-alien:int +sock-cloexec+))
+                              "epoll_create1")
+                  (poller-broadcast poller) (eventfd 0)
+                  (poller-wakeup poller) (eventfd 1))
+            ;; The broadcast is level-triggered, so that every waiting thread sees it.
+            (check-call (epoll-control poller 1 (poller-broadcast poller) +epollin+
+                                       +broadcast-token+)
+                        "epoll_ctl")
+            (check-call (watch poller (poller-wakeup poller) +wakeup-token+) "epoll_ctl")
             (await-ready poller 0)      ; takes the first event of WAKEUP
-            (return-from make-poller poller))))
-      (mapc #'close-descriptor (remove-if #'minusp (list epoll broadcast wakeup)))
-      (check-call failed "epoll_create1, eventfd or epoll_ctl"))))
+            poller)
+        (close-poller poller)))))
 
 (defun close-poller (poller)
   "Closes the descriptors of POLLER.  No thread may wait on POLLER then."
-  (close-descriptor (poller-wakeup poller))
-  (close-descriptor (poller-broadcast poller))
-  (close-descriptor (poller-descriptor poller)))
+  (dolist (descriptor (list (poller-wakeup poller) (poller-broadcast poller)
+                            (poller-descriptor poller)))
+    (unless (minusp descriptor)
+      (close-descriptor descriptor))))
 
 (defun wake-all (poller)
   "Makes AWAIT-READY return :BROADCAST in every thread that waits on POLLER, now or later."

@@ -77,8 +77,8 @@ socket, \"unix:\" followed by its path, and 0."
 (defun lisp-socket (descriptor)
   "A socket of the Lisp for DESCRIPTOR.  The owner of DESCRIPTOR still has to close it."
   (let ((socket (make-instance (case (socket-option descriptor 39) ; SO_DOMAIN
-                                 (#.+af-unix+ 'sb-bsd-sockets:local-socket)
-                                 (#.+af-inet6+ 'sb-bsd-sockets:inet6-socket)
+                                 (1 'sb-bsd-sockets:local-socket)
+                                 (10 'sb-bsd-sockets:inet6-socket)
                                  (t 'sb-bsd-sockets:inet-socket))
                                :type :stream :descriptor descriptor)))
     ;; Otherwise the garbage collector would close the descriptor later, even if another connection

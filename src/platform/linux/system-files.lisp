@@ -49,19 +49,17 @@ system call fails."
   "Calls the C function NAME, pread or pwrite, until it has transferred all octets between FILE, a
 descriptor, at POSITION, and OCTETS from START to END, variables.  True on success."
   `(sb-sys:with-pinned-objects (octets)
-     (loop
-       (when (= start end)
-         (return t))
-       (let ((count (system-call ,name sb-alien:long (sb-alien:int file)
-                                 (sb-sys:system-area-pointer
-                                  (sb-sys:sap+ (sb-sys:vector-sap octets) start))
-                                 (sb-alien:unsigned-long (- end start))
-                                 (sb-alien:long position))))
-         (cond ((plusp count)
+     (loop until (= start end)
+           do (let ((count (system-call ,name sb-alien:long (sb-alien:int file)
+                                        (sb-sys:system-area-pointer
+                                         (sb-sys:sap+ (sb-sys:vector-sap octets) start))
+                                        (sb-alien:unsigned-long (- end start))
+                                        (sb-alien:long position))))
+                (unless (plusp count)
+                  (return nil))
                 (incf start count)
                 (incf position count))
-               ((/= count (- +eintr+))
-                (return nil)))))))
+           finally (return t))))
 
 (defun read-file-octets (file position octets start end)
   "Reads FILE, a descriptor, from POSITION into OCTETS from START to END.  True if FILE had that
@@ -80,13 +78,10 @@ accepts now.  Returns their number, 0 if FILE ends before, or minus an error num
 WOULD-BLOCK-P."
   (declare (type descriptor descriptor file) (type index position end))
   (sb-alien:with-alien ((offset (sb-alien:signed 64) position))
-    (loop
-      (let ((result (system-call "sendfile" sb-alien:long
-                                 (sb-alien:int descriptor) (sb-alien:int file)
-                                 ((* (sb-alien:signed 64)) (sb-alien:addr offset))
-                                 (sb-alien:unsigned-long (- end position)))))
-        (unless (= result (- +eintr+))
-          (return result))))))
+    (system-call "sendfile" sb-alien:long
+                 (sb-alien:int descriptor) (sb-alien:int file)
+                 ((* (sb-alien:signed 64)) (sb-alien:addr offset))
+                 (sb-alien:unsigned-long (- end position)))))
 
 ;;; Temporary files
 
