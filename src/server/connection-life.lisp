@@ -42,16 +42,13 @@
           io (and http (or (http-io http) (http-base http))))
     (cond ((null io))
           ((or (eq :broken outcome)
-               ;; A worker that keeps its connection waits for the peer; else the engine sends.
-               (and (connection-output connection)
-                    (not parkable-p)
+               ;; A worker that keeps its connection waits for the peer; else the engine sends.  A
+               ;; program may have written to the stream beside it, or closed that.
+               (and (or (and (connection-output connection) (not parkable-p))
+                        (and (eq :park outcome) (io-lent (io-base io))))
                     (not (send-rest (io-base io)))))
            (setf outcome :broken))
           (t
-           ;; A program may have written to the stream beside it, or closed that.
-           (when (and (eq :park outcome) (io-lent (io-base io)))
-             (cond ((not (lent-open-p (io-base io))) (setf outcome :close))
-                   ((not (send-rest (io-base io))) (setf outcome :broken))))
            (when (and (eq :park outcome) (null (connection-output connection)))
              (cond ((and (http-io http) ; octets were read that the poller will not report
                          (not (http-part-p http)) ; a part of a request is no input to serve
@@ -281,31 +278,26 @@ connections that would end first give way, so that new clients get in."
          (more (cond ((deferred-response-p suspended-exchange)
                       (request-memory
                        (exchange-head (deferred-response-exchange suspended-exchange))))
-                     (suspended-exchange 0)
                      ((content-pending-p http) (request-memory (content-head (http-content http))))
                      (t 0)))
-         (share (if (and suspended-exchange (plusp more)) *request-share* *waiting-share*)))
+         (share (if (plusp more) *request-share* *waiting-share*)))
     (or (keep-input io more share)
         (and (evict-oldest engine)
              (keep-input io more share)))))
 
 ;;; Requests that are not served
 
-(defun reject (application http refusal head &optional at-once-p)
-  "Counts the request over HTTP as rejected because of REFUSAL, and answers it; without waiting if
-AT-ONCE-P.  HEAD is its head, or NIL where that has not come whole."
+(defun reject (application http refusal head)
+  "Counts the request over HTTP as rejected because of REFUSAL, and answers it.  HEAD is its head,
+or NIL where that has not come whole."
   (let ((io (http-io http)))
     ;; Before the answer, so that a client that has it finds the request counted.
     (note-rejected application http refusal
-                   (or head (known-request-line (or (io-input io) (make-octets 0))
+                   (or head (known-request-line (or (io-input io) *no-octets*)
                                                 (io-start io) (io-end io)
                                                 (application-limits application))))
-    (handler-case
-        (progn
-          (unless at-once-p
-            (send-output io))           ; what was written before
-          (send-refusal io refusal (and head (eq :head (head-method head)))))
-      (descriptor-broken () nil))))     ; the client is gone
+    (handler-case (send-refusal io refusal (and head (eq :head (head-method head))))
+      (client-left () nil))))
 
 (defmethod give-notice ((application http-service) connection)
   "Answers a request that came in part with 408 (RFC 9110, section 15.5.9).  A client that has not
@@ -317,12 +309,12 @@ begun one gets no answer, unless it is refused."
            (turn-away application connection kind))
           ((not (and http
                      (io-open-p (http-io http))
-                     (not (io-waits-p (http-io http))))) ; a reply could wait, too
+                     (not (io-source (http-io http))))) ; a reply could wait, too
            nil)
           ((content-pending-p http)
-           (reject application http refusal (content-head (http-content http)) t))
+           (reject application http refusal (content-head (http-content http))))
           ((and (http-part-p http) (head-begun-p (http-io http)))
-           (reject application http refusal nil t)))))
+           (reject application http refusal nil)))))
 
 ;;; While it waits
 

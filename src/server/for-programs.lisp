@@ -84,15 +84,11 @@ SERVER where there is no default."
   (let ((engine (if server
                     (server-engine server)
                     (or (current-engine) *engine-of-context*))))
-    (cond ((and engine (not (engine-stopped-p engine)))
-           (schedule engine seconds function))
-          (server
-           (unfit :server ", ~A, has no threads of ours that could run a timer: START it first"
-                  server))
-          (t
-           (unfit :server " must be passed outside of requests and timers: a started acceptor, ~
-                           whose taskmaster is a RECYCLING-TASKMASTER, or a running ~
-                           CLACK-SERVER")))))
+    (unless (and engine (not (engine-stopped-p engine)))
+      (unfit :server " must be a started acceptor, whose taskmaster is a RECYCLING-TASKMASTER, or ~
+                      a running CLACK-SERVER~:[, outside of requests and timers~;, and not ~:*~A~]"
+             server))
+    (schedule engine seconds function)))
 
 (defun cancel-timer (timer)
   "Cancels TIMER, a result of RUN-AFTER, and releases its function.  True when that prevents the

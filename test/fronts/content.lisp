@@ -206,13 +206,6 @@
           (and (zerop (figure :open)) (>= before (figure :memory))))
         (pass)))))
 
-(define-front-test (files-of-content-that-is-over-take-no-room :modes (:plain) :needs :our-content)
-  (with-globals ((server::*most-octets-in-files* 15000000))
-    (with-front (request) (reply 200 '() (counted (content request)))
-      (loop repeat 3
-            do (is (= 200 (response-status (ask "/" :method :post
-                                                    :content (test-octets 9000000)))))))))
-
 ;;; A client that waits to be asked for it
 
 (defun begin-to-expect (connection target &optional (framing "Content-Length: 4"))

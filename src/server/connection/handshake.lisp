@@ -24,7 +24,9 @@ any other error is logged as that, too."
          (socket-stream (socket-octet-stream (connection-usocket connection)))
          (stream (handler-bind ((error (lambda (condition)
                                          (when (encrypted-p application)
-                                           (note-failed-handshake application condition)
+                                           (note-failed-handshake
+                                            application
+                                            (or (tls-failure-words condition) condition))
                                            (return-from establish :end)))))
                    (set-deadline connection :handshake (seconds-for application :handshake)
                                  (milliseconds))
@@ -36,7 +38,7 @@ any other error is logged as that, too."
     (setf (io-connection (io-base io)) connection
           (connection-queue connection) (io-queue (io-base io)) ; not that of the socket
           (http-io http) io
-          (http-stream http) (if (io-waits-p io) stream (io-stream io))
+          (http-stream http) (if (io-source io) stream (io-stream io))
           (http-phase http) :requests)
     :next))
 
@@ -51,13 +53,11 @@ any other error is logged as that, too."
        (settle-head-deadline application connection http :handshake)
        :none)
       (:failed
-       (let ((failure (make-condition 'handshake-failed :reason reason)))
-         (note-failed-handshake application failure)
-         (when (eq :plain-http (handshake-failure-kind failure))
-           (let ((refusal (make-refusal :plain-http-to-tls)))
-             (note-rejected application http refusal)
-             (setf (send-queue-sender (io-queue (http-base http))) nil) ; no TLS
-             (send-refusal (http-base http) refusal))))
+       (when (eq :plain-http (note-failed-handshake application (or reason :gone)))
+         (let ((refusal (make-refusal :plain-http-to-tls)))
+           (note-rejected application http refusal)
+           (setf (send-queue-sender (io-queue (http-base http))) nil) ; no TLS
+           (send-refusal (http-base http) refusal)))
        :end))))
 
 (defun encrypted-stream (stream)
@@ -70,47 +70,34 @@ NIL."
 
 ;;; Kinds of failures, as an administrator would tell them apart
 
-(define-condition handshake-failed (recycling-error)
-  ((reason :initarg :reason :initform nil :reader handshake-failure-reason))
-  (:report (lambda (condition stream)
-             (format stream "A TLS handshake failed: ~:[the client is gone~;~:*~A~]."
-                     (handshake-failure-reason condition))))
-  (:documentation "Signalled when a TLS handshake has failed because of REASON, a string, or NIL
-where the client is gone."))
+(defun handshake-failure-kind (reason)
+  "The kind of a handshake that failed for REASON, OpenSSL's words, :GONE or a condition:
+:PLAIN-HTTP, :CERTIFICATE, :GONE or :OTHER; :EXPIRED where the client took too long; NIL when the
+condition is about something else."
+  (flet ((words-p (&rest parts)
+           (some (lambda (part) (search part reason :test #'char-equal)) parts)))
+    (typecase reason
+      ;; Versions of OpenSSL differ in the words around these.
+      (string (cond ((words-p "http request" "https proxy request") :plain-http)
+                    ((words-p "alert unknown ca" "alert bad certificate" "alert certificate"
+                              "alert unsupported certificate")
+                     :certificate)
+                    ((words-p "unexpected eof" "connection reset" "broken pipe"
+                              "alert user cancel" "alert close notify")
+                     :gone)
+                    (t :other)))
+      (stream-timeout :expired)
+      ((or keyword descriptor-broken end-of-file) :gone)
+      (t (and (wait-timed-out-p reason) :expired)))))
 
-(defmethod tls-failure-words ((condition handshake-failed))
-  (or (handshake-failure-reason condition) :gone))
-
-(defun handshake-failure-kind (condition)
-  "The kind of handshake failure for CONDITION: :PLAIN-HTTP, :CERTIFICATE, :GONE or :OTHER; :EXPIRED
-where the client took too long; NIL when CONDITION is no such failure."
-  (let ((words (tls-failure-words condition)))
-    (flet ((words-p (&rest parts)
-             (some (lambda (part) (search part words :test #'char-equal)) parts)))
-      (typecase words
-        ;; Versions of OpenSSL differ in the words around these.
-        (string (cond ((words-p "http request" "https proxy request")
-                       :plain-http)
-                      ((words-p "alert unknown ca" "alert bad certificate" "alert certificate"
-                                "alert unsupported certificate")
-                       :certificate)
-                      ((words-p "unexpected eof" "connection reset" "broken pipe"
-                                "alert user cancel" "alert close notify")
-                       :gone)
-                      (t :other)))
-        (keyword words)
-        (t (typecase condition
-             (stream-timeout :expired)
-             ((or descriptor-broken end-of-file) :gone)
-             (t (and (wait-timed-out-p condition) :expired))))))))
-
-(defun note-failed-handshake (application condition)
-  "Counts and logs for APPLICATION that CONDITION has ended a handshake."
-  (let ((kind (handshake-failure-kind condition)))
+(defun note-failed-handshake (application reason)
+  "Counts and logs for APPLICATION that a handshake has failed for REASON, as HANDSHAKE-FAILURE-KIND
+takes it.  Returns that kind."
+  (let ((kind (handshake-failure-kind reason)))
     (count-as kind application)
     (case kind
-      ((nil) (tell application :error "~A" condition))
+      ((nil) (tell application :error "~A" reason))
       ((:gone :expired))
       (t (tell-seldom application kind (if (eq :certificate kind) :warning :info)
-                      "A TLS handshake failed" "TLS handshakes failed"
-                      (tls-failure-words condition))))))
+                      "A TLS handshake failed" "TLS handshakes failed" reason)))
+    kind))

@@ -73,9 +73,8 @@ left."
                                                 (multiple-value-list (local-name socket))))))
     (limit-waits socket (read-seconds application))
     (when base
-      (let ((limits (application-limits application)))
-        (limit-taking (io-queue base) (write-seconds application)
-                      (limits-reply-rate limits))))
+      (limit-taking (io-queue base) (write-seconds application)
+                    (limits-reply-rate (application-limits application))))
     (settle-trust application http)
     (when (proxy-protocol-p application)
       (setf (http-proxy-header http) (make-proxy-header)

@@ -53,14 +53,14 @@ BODY ends the connection."
            (loop while (io-unsent io)
                  do (await-peer io :output)
                     (flush-io io))))
-    (send-unsent)
     (when (io-lent io)
+      (send-unsent)
       (unless (lent-open-p io)
         (fail-as-broken io +ebadf+))
       (finish-output (io-lent io)))
     (when (plusp (io-fill io))
-      (push-buffer io)
-      (send-unsent))))
+      (push-buffer io))
+    (send-unsent)))
 
 (defun push-output (io)
   "Sends as much of the queue and the output buffer of IO as the peer takes now.  Waits only if the

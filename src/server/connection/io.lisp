@@ -117,7 +117,7 @@ failed otherwise."))
   "Signals that the descriptor of IO failed with the error NUMBER."
   (error 'descriptor-broken :stream (io-stream io) :number number))
 
-(declaim (inline io-unsent io-open-p io-waits-p io-base open-descriptor))
+(declaim (inline io-unsent io-open-p io-base open-descriptor))
 (defun io-unsent (io)
   "The parts (see PART) that were written to IO and not accepted by its descriptor, a list."
   (send-queue-parts (io-queue io)))
@@ -125,10 +125,6 @@ failed otherwise."))
 (defun io-open-p (io)
   "True until IO is closed."
   (and (or (io-descriptor io) (io-source io)) t))
-
-(defun io-waits-p (io)
-  "True when reading IO waits for its peer."
-  (and (io-source io) t))
 
 (defun io-base (io)
   "The buffered connection whose descriptor is beneath IO: IO itself unless a stream that was made

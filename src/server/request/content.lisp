@@ -83,13 +83,6 @@ meanwhile.  Uses may be nested."
   "Memory is plentiful while less than this share of the budget, a rational, is reserved.  A file
 costs several times the processor time.")
 
-(defparameter *most-octets-in-files* (* 4 1024 1024 1024)
-  "How many octets of content may be in files, of all requests of this process together, or as many
-as one request may have.")
-
-(defvar *octets-in-files* (make-counter)
-  "The number of octets in files now.")
-
 (defun octets-if-room (size)
   "A vector of SIZE octets; NIL when the heap has no room for it."
   (handler-case (make-octets size)
@@ -98,30 +91,18 @@ as one request may have.")
 (defvar *content-vectors* (make-free-list 8)
   "Large vectors that no content uses: a new one, with its pages, costs more than all other work.")
 
-(defun file-written-p (content position octets start end)
-  "Writes OCTETS from START to END to the file of CONTENT at POSITION; NIL when there is no room."
-  (let ((count (- end start)))
-    (uninterruptibly                    ; RELEASE-CONTENT gives back what is counted
-      (when (counter-add-up-to *octets-in-files* count
-                               (max *most-octets-in-files*
-                                    (or (limits-body-octets (content-limits content)) 0)))
-        (or (write-file-octets (content-file content) position octets start end)
-            (progn (counter-add *octets-in-files* (- count))
-                   nil))))))
-
 (defun move-to-file (content)
   "Moves CONTENT from memory to a new file; NIL when that fails."
   (uninterruptibly                      ; or nobody would close the file
     (let ((file (open-temporary-file)))
-      (when file
-        (setf (content-file content) file)
-        (cond ((file-written-p content 0 (content-octets content) 0 (content-count content))
-               (setf (content-octets content) *no-octets*
-                     (content-count content) 0)
-               (change-reservation (content-reserved content) 0))
-              (t
-               (close-descriptor (shiftf (content-file content) nil))
-               nil))))))
+      (cond ((null file) nil)
+            ((write-file-octets file 0 (content-octets content) 0 (content-count content))
+             (setf (content-file content) file
+                   (content-octets content) *no-octets*
+                   (content-count content) 0)
+             (change-reservation (content-reserved content) 0))
+            (t (close-descriptor file)
+               nil)))))
 
 (defun spool (content octets start end)
   "Appends OCTETS from START to END to CONTENT: in memory, or in a file.  Signals PROTOCOL-ERROR
@@ -151,7 +132,8 @@ where there is no room."
            (replace (content-octets content) octets :start1 count :start2 start :end2 end)
            (setf (content-count content) total))
           ((not (and (or (content-file content) (move-to-file content))
-                     (file-written-p content (content-size content) octets start end)))
+                     (write-file-octets (content-file content) (content-size content)
+                                        octets start end)))
            (error (make-refusal :no-memory))))
     (incf (content-size content) (- end start))))
 
@@ -178,7 +160,6 @@ CONTENT-LEFT, from now on.  Waits for a thread that is reading."
                 (or failure
                     (make-condition 'content-left :stream (content-as-stream content)))))
         (when (content-file content)
-          (counter-add *octets-in-files* (- (content-size content)))
           (close-descriptor (shiftf (content-file content) nil)))
         (let ((octets (shiftf (content-octets content) *no-octets*)))
           (unless (or (content-given-p content) (<= (length octets) *content-memory*))
@@ -202,7 +183,7 @@ where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-B
       (if (and announced                ; straight to a window that has room for all
                (= (io-start io) (io-end io))
                (null (content-file content))
-               (not (io-waits-p io))
+               (not (io-source io))
                (<= announced (length (content-octets content))))
           (let ((octets (content-octets content))
                 (fill (content-count content))
@@ -214,7 +195,7 @@ where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-B
               (incf (content-size content) count)))
           (progn
             (setf outcome (fill-input io (cond (part-p :more)
-                                               ((and wait-p (io-waits-p io))
+                                               ((and wait-p (io-source io))
                                                 (body-octets-due decoder)))))
             (when (eq :some outcome)
               (multiple-value-bind (start end next)
@@ -366,54 +347,45 @@ HTTP.  Returns what READ-HEAD does."
          (content (make-content head io limits (make-body-decoder (head-framing head) limits))))
     (setf (content-as-stream content) (make-instance 'stream-of-content :content content)
           (http-content http) content)
-    (cond ((and (null (limits-body-octets limits))
-                (> (or (content-announced content) 0) *most-octets-in-files*))
-           (refuse-spooled application http (make-refusal :body-too-large)))
-          (t
-           (when (head-expect-100-continue-p head)
-             (send-continue io))
-           (receive-spooled application connection http wait-p)))))
+    (when (head-expect-100-continue-p head)
+      (send-continue io))
+    (receive-spooled application connection http wait-p)))
 
 (defun receive-spooled (application connection http wait-p)
   "Receives the content of HTTP.  Returns what READ-HEAD does."
   (let ((content (http-content http)) (io (http-io http)))
     (setf (http-part-p http) nil)
-    (handler-case
-        (ecase (receive-content content wait-p)
-          (:all
-           (when (plusp (io-reserved io))
-             (release-input io))
-           (content-head content))
-          (:end
-           (abandon-content http)
-           :end)
-          (:none
-           (let ((deadline (content-deadline content
-                                             (as-milliseconds (read-seconds application)))))
-             (when (and deadline (<= deadline (milliseconds)))
-               (count-late (worker-engine *worker*) :body)
-               (error (make-refusal :request-timeout)))
-             ;; In memory, or in a file.
-             (unless (and (or (change-reservation
-                               (content-reserved content)
-                               (length (content-octets content))
-                               :share *waiting-share*)
-                              (and (null (content-file content))
-                                   (move-to-file content)))
-                          (keep-waiting-input (worker-engine *worker*) http))
-               (error (make-refusal :no-memory)))
-             (setf (http-part-p http) (and (< (io-start io) (io-end io)) 0))
-             (set-deadline-at connection :body deadline)
-             :none)))
-      (protocol-error (refusal) (refuse-spooled application http refusal))
-      (stream-timeout () (refuse-spooled application http (make-refusal :request-timeout)))
-      (descriptor-broken () (abandon-content http) :end))))
-
-(defun refuse-spooled (application http refusal)
-  "Answers the request whose content is received over HTTP with REFUSAL.  Returns :END."
-  (reject application http refusal (content-head (http-content http)))
-  (abandon-content http)
-  :end)
+    (flet ((end (&optional refusal)
+             (when refusal
+               (reject application http refusal (content-head content)))
+             (abandon-content http)
+             :end))
+      (handler-case
+          (ecase (receive-content content wait-p)
+            (:all
+             (release-input io)
+             (content-head content))
+            (:end (end))
+            (:none
+             (let ((deadline (content-deadline content
+                                               (as-milliseconds (read-seconds application)))))
+               (when (and deadline (<= deadline (milliseconds)))
+                 (count-late (worker-engine *worker*) :body)
+                 (error (make-refusal :request-timeout)))
+               ;; In memory, or in a file.
+               (unless (and (or (change-reservation (content-reserved content)
+                                                    (length (content-octets content))
+                                                    :share *waiting-share*)
+                                (and (null (content-file content))
+                                     (move-to-file content)))
+                            (keep-waiting-input (worker-engine *worker*) http))
+                 (error (make-refusal :no-memory)))
+               (setf (http-part-p http) (and (< (io-start io) (io-end io)) 0))
+               (set-deadline-at connection :body deadline)
+               :none)))
+        (protocol-error (refusal) (end refusal))
+        (stream-timeout () (end (make-refusal :request-timeout)))
+        (descriptor-broken () (end))))))
 
 (defun content-pending-p (http)
   "True while the content of a request over HTTP is received before that is served."
@@ -430,13 +402,18 @@ HTTP.  Returns what READ-HEAD does."
 
 (defun take-content (exchange)
   "The content of the request of EXCHANGE, until its reply is over.  The identifier is the one
-that a trusted proxy tells, if any."
+that a trusted proxy tells, if any, and if it has at most 200 characters, all visible and of ASCII."
   (let* ((http (exchange-http exchange))
-         (head (exchange-head exchange)))
+         (head (exchange-head exchange))
+         (told-id (and (http-trusted http)
+                       (cdr (assoc :x-request-id (head-headers head) :test #'eq)))))
     (setf (exchange-output exchange) nil ; EXCHANGE may have had another request
           (exchange-kept-p exchange) (head-keep-alive-p head)
-          (exchange-request-id exchange) (and (http-trusted http)
-                                              (told-request-id (head-headers head))))
+          (exchange-request-id exchange)
+          (and told-id
+               (<= 1 (length told-id) 200)
+               (every (lambda (char) (<= 33 (char-code char) 126)) told-id)
+               told-id))
     (or (http-content http) *no-content*)))
 
 ;;; The memory that a request needs

@@ -113,15 +113,6 @@ functions of Hunchentoot, and methods of programs, stand between our functions."
 ;;; has passed.  A trusted proxy may tell one in X-Request-Id.  The others are made when something
 ;;; asks for them: random numbers.
 
-(defun told-request-id (headers)
-  "The identifier, a string, that a trusted proxy tells by HEADERS, an alist; NIL if there is none,
-or not only visible ASCII characters, or more than 200."
-  (let ((text (cdr (assoc :x-request-id headers :test #'eq))))
-    (and text
-         (<= 1 (length text) 200)
-         (every (lambda (char) (<= 33 (char-code char) 126)) text)
-         text)))
-
 (defvar *request-ids-lock* (bt:make-lock "request identifiers")
   "Guards *REQUEST-IDS*, and identifiers that threads may give to one request at the same time.")
 
@@ -130,20 +121,16 @@ or not only visible ASCII characters, or more than 200."
 the Lisp may be an image that was saved, and so several processes would make the same.")
 
 (defun new-request-id ()
-  "A new identifier, a string of 26 hexadecimal digits."
+  "A new identifier, a string of 26 hexadecimal digits.  The caller has the lock."
   (format nil "~(~26,'0X~)"
-          (with-lock-briefly (*request-ids-lock*)
-            (random (ash 1 104)
-                    (or *request-ids* (setf *request-ids* (make-random-state t)))))))
+          (random (ash 1 104) (or *request-ids* (setf *request-ids* (make-random-state t))))))
 
 (defmacro keep-request-id (place)
   "The identifier in PLACE, which is NIL before the first call, or else a new one that is stored
 there.  All threads get the same."
-  (let ((id (gensym "ID")))
-    `(or ,place
-         (let ((,id (new-request-id)))
-           (with-lock-briefly (*request-ids-lock*)
-             (or ,place (setf ,place ,id)))))))
+  `(or ,place
+       (with-lock-briefly (*request-ids-lock*)
+         (or ,place (setf ,place (new-request-id))))))
 
 (defgeneric identifier-of (request)
   (:documentation "The value of REQUEST-ID for REQUEST; NIL stands for the current request.")

@@ -93,7 +93,7 @@ the engine stops; more often, whether there are octets to send, while it waits f
          (io (http-io http))
          (suspended-exchange (http-suspended-exchange http)))
     (if (and (connection-parkable-p connection)
-             (not (io-waits-p io))
+             (not (io-source io))
              (engine-sends-p io))
         :deferred
         (loop

@@ -67,7 +67,7 @@
  :input ("GET^I/ HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-request-line)))
 (:name "a greeting in TLS" :rfc "RFC 9112, section 3.1"
  :input ((:raw "^x16^x03^x01^x02^x00^x01^x00^x01^xFC^x03^x03"))
- :gives ((:refused 400 :malformed-request-line)) :served (:closed ()))
+ :gives ((:refused 400 :malformed-request-line)))
 (:name "the signature of a proxy's header" :rfc "RFC 9112, section 3.1"
  :input ((:raw "^M^J^M^J^@^MQUIT^J")) :gives ((:refused 400 :malformed-request-line)))
 
