@@ -13,7 +13,6 @@
                     :documentation "Once it is initialised, the result of NETWORKS-NAMED.")
    (proxy-protocol :initarg :proxy-protocol)
    (access-log-format :initarg :access-log-format :reader access-log-format)
-   (access-log-test :initarg :access-log-test :reader access-log-test)
    (message-log-format :initarg :message-log-format :reader message-log-format)
    (precompressed-files-p :initarg :precompressed-files :reader precompressed-files-p)
    (session-cookie-attributes :initarg :session-cookie-attributes
@@ -37,7 +36,6 @@ taskmaster may be replaced, or serve another acceptor later."))
    :trusted-proxies '()
    :proxy-protocol nil
    :access-log-format :combined
-   :access-log-test nil
    :message-log-format :text
    :precompressed-files nil
    :session-cookie-attributes nil
@@ -92,8 +90,6 @@ The logs:
                       plist of the members of :JSON, and returns a string, or NIL for no line.
                       Requests that were rejected before there was a request object, and refused
                       connections, have a line too, with a dash or NIL for unknown facts
-  :ACCESS-LOG-TEST    a function of the same plist, or the name of one, which returns true if the
-                      request is to have a line, whatever the format; NIL, the default: all have one
   :MESSAGE-LOG-FORMAT the format of a message: :TEXT, the default, is Hunchentoot's; :JSON is an
                       object in a line, which has the same REQUEST-ID as that of the access log
 

@@ -243,5 +243,4 @@ a condition and a backtrace."
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) reply)
   (end-context reply)
-  (finish-access (deferred-response-exchange reply)) ; a stream may have begun
   (note-cut (deferred-response-exchange reply)))

@@ -40,8 +40,7 @@ Without a REQUEST object, the request was rejected.  An error is logged, and doe
 request."
   (let ((journal (journal-for (acceptor-taskmaster acceptor)
                               (hunchentoot:acceptor-access-log-destination acceptor)))
-        (format (access-log-format acceptor))
-        (test (access-log-test acceptor)))
+        (format (access-log-format acceptor)))
     (labels ((fact (name)
                (getf facts name))
              (all-facts ()
@@ -71,43 +70,44 @@ request."
                (put line "\" \"" (fact :user-agent))
                (encode-string line "\"" :utf-8)))
       (handler-case
-          (when (or (null test) (funcall test (all-facts)))
-            (with-line (line)
-              (case format
-                (:combined (encode-combined line))
-                (:json (encode-json line (all-facts)))
-                (t (let ((text (funcall format (all-facts))))
-                     (unless text
-                       (return-from write-access-line))
-                     (encode-escaped line text :free))))
-              (end-line line)
-              (append-line journal line)))
+          (with-line (line)
+            (case format
+              (:combined (encode-combined line))
+              (:json (encode-json line (all-facts)))
+              (t (encode-escaped line
+                                 (or (funcall format (all-facts))
+                                     (return-from write-access-line))
+                                 :free)))
+            (end-line line)
+            (append-line journal line))
         (error (condition)
           (tell (acceptor-taskmaster acceptor) :error
                 "A line of the access log could not be made: ~A" condition))))))
 
-(defun log-access (acceptor request reply status duration)
-  "Writes a line about REQUEST, answered by REPLY with STATUS after DURATION, in microseconds or
-NIL, to the access log of ACCEPTOR."
-  (let ((method (hunchentoot:request-method request))
-        (length (hunchentoot:content-length reply))) ; NIL where it is not known
-    (write-access-line
-     acceptor request length
-     :remote-address (hunchentoot:remote-addr request)
-     ;; Unless the address tells what was believed.
-     :forwarded-for (and (not (behind-proxies-p acceptor))
-                         (hunchentoot:header-in :x-forwarded-for request))
-     :user (and (hunchentoot:header-in :authorization request)
-                (handler-case (values (hunchentoot:authorization request))
-                  (error () nil)))      ; they cannot be decoded
-     :method (string method)
-     :uri (hunchentoot:request-uri request)
-     :protocol (string (hunchentoot:server-protocol request))
-     :status status
-     :bytes (if (content-wanted-p method status) length 0)
-     :duration-us duration
-     :referer (hunchentoot:header-in :referer request)
-     :user-agent (hunchentoot:header-in :user-agent request))))
+(defmethod hunchentoot:acceptor-log-access ((acceptor parallel-acceptor) &key return-code)
+  "Has a log thread write the line that Hunchentoot would write, or one in another
+:ACCESS-LOG-FORMAT; see REOPEN-LOGS."
+  (when (hunchentoot:acceptor-access-log-destination acceptor)
+    (let* ((request hunchentoot:*request*)
+           (method (hunchentoot:request-method request))
+           (length (hunchentoot:content-length*))) ; NIL where it is not known
+      (write-access-line
+       acceptor request length
+       :remote-address (hunchentoot:remote-addr request)
+       ;; Unless the address tells what was believed.
+       :forwarded-for (and (not (behind-proxies-p acceptor))
+                           (hunchentoot:header-in :x-forwarded-for request))
+       :user (and (hunchentoot:header-in :authorization request)
+                  (handler-case (values (hunchentoot:authorization request))
+                    (error () nil)))    ; they cannot be decoded
+       :method (string method)
+       :uri (hunchentoot:request-uri request)
+       :protocol (string (hunchentoot:server-protocol request))
+       :status return-code
+       :bytes (if (content-wanted-p method return-code) length 0)
+       :duration-us (and *exchange* (exchange-duration *exchange*))
+       :referer (hunchentoot:header-in :referer request)
+       :user-agent (hunchentoot:header-in :user-agent request)))))
 
 (defun log-rejection (acceptor address status &optional head)
   "Writes a line to the access log of ACCEPTOR about a request from ADDRESS that was rejected with
@@ -123,25 +123,6 @@ STATUS.  HEAD is its head as far as it is known, or NIL."
                          :status status :bytes nil :duration-us nil
                          :referer (and head (head-header head :referer))
                          :user-agent (and head (head-header head :user-agent))))))
-
-;;; In the format :COMBINED the line is made when the reply begins, as with Hunchentoot.  In other
-;;; formats it tells how long the request took, so it is made at the end of the request.
-
-(defmethod hunchentoot:acceptor-log-access ((acceptor parallel-acceptor) &key return-code)
-  "Has a log thread write the line that Hunchentoot would write, or one in another
-:ACCESS-LOG-FORMAT; see REOPEN-LOGS."
-  (let ((request hunchentoot:*request*) (reply hunchentoot:*reply*))
-    (flet ((log-it (duration)
-             (when (hunchentoot:acceptor-access-log-destination acceptor)
-               (log-access acceptor request reply return-code duration))))
-      (if (and *exchange* (not (eq :combined (access-log-format acceptor))))
-          (setf (exchange-access *exchange*) #'log-it)
-          (log-it nil)))))
-
-(defun finish-access (exchange)
-  "Writes the line of EXCHANGE that is to be written at its end, if there is one."
-  (when (exchange-access exchange)
-    (funcall (shiftf (exchange-access exchange) nil) (exchange-duration exchange))))
 
 ;;; Messages of Hunchentoot, of this library and of programs.  All go through one method, so that no
 ;;; client can forge a line or fill the disk, and a destination that fails costs only the line.

@@ -58,8 +58,7 @@
 (defun call-with-connection-stream (exchange stream function)
   "Calls FUNCTION, which goes on with EXCHANGE over STREAM, in the dynamic context that handlers
 expect.  FUNCTION returns the outcome for the connection; :DEFERRED when the reply comes later.
-After the call, also when it is left by an error or a throw, writes the line in the access log that
-tells how long the request took, unless it goes on.  Returns the connection's outcome."
+Returns the connection's outcome."
   (let* ((http (exchange-http exchange))
          (connection (exchange-connection exchange))
          (*hunchentoot-stream* stream)
@@ -67,11 +66,9 @@ tells how long the request took, unless it goes on.  Returns the connection's ou
          (*finish-processing-socket* t))
     (flet ((hand-over ()                ; a program has detached the socket
              (give-away (exchange-application exchange) connection http)))
-      (let ((result (unwind-protect (unless-returned (funcall function)
-                                      (unless *close-hunchentoot-stream*
-                                        (setf (connection-outcome connection) (hand-over))))
-                      (when (and (exchange-access exchange) (not (deferred-p exchange)))
-                        (finish-access exchange)))))
+      (let ((result (unless-returned (funcall function)
+                      (unless *close-hunchentoot-stream*
+                        (setf (connection-outcome connection) (hand-over))))))
         (unless (and (eq :deferred result) *close-hunchentoot-stream*)
           (setf (http-stream http) *hunchentoot-stream*))
         (if *close-hunchentoot-stream* result (hand-over))))))

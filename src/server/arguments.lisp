@@ -102,7 +102,6 @@ the text after the name, as for FORMAT."
      (:access-log-format (or (member :combined :json) function
                              (and symbol (not (or null keyword))))
       ":COMBINED, :JSON or a function of one argument")
-     (:access-log-test test)
      (:session-cookie-attributes text))
     :threads
     ((:max-thread-count most)

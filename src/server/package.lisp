@@ -47,7 +47,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:last-of-connection-p #:exchange-claim #:call-with-handler-limit #:lift-handler-limit
    #:begin-limited-reply #:handler-timed-out-p #:request-timed-out-p
    #:exchange-output
-   #:exchange-kept-p #:note-event #:exchange-access
+   #:exchange-kept-p #:note-event
    #:exchange-deferred-response #:exchange-request-id #:keep-request-id #:request-id
    #:identifier-of
    ;; what goes on without a worker

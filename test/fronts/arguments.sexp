@@ -10,7 +10,6 @@
 ((:acceptor :anew :run) :write-timeout (:never 1000000000000000000000) "a number of seconds")
 ((:acceptor :anew :run) :defer-accept (0 1.5 256) "from 1 to 255")
 ((:acceptor :anew :run) :message-log-format (:combined nil) ":JSON")
-((:acceptor :anew) :access-log-test (42) "a function")
 ((:acceptor :anew) :access-log-format (:xml nil "combined" 42) ":COMBINED")
 ((:acceptor :anew) :session-cookie-attributes (:lax) "a string")
 ((:acceptor) :taskmaster (nil hunchentoot:one-thread-per-connection-taskmaster)

@@ -23,8 +23,6 @@
   (kept-p t)
   ;; The status of the reply of EXCHANGE, once that begins; NIL where there is none.
   (status nil :type (or null fixnum))
-  ;; The data for the access log at the end of EXCHANGE, in a form of the application; or NIL.
-  (access nil)
   ;; The DEFERRED-RESPONSE of the reply of EXCHANGE; NIL unless it is to come later.
   (deferred-response nil)
   ;; The identifier of the request of EXCHANGE, a string; NIL until there is one.
