@@ -109,37 +109,20 @@ Clack's handler for Hunchentoot has it.")
 (defun send-whole (exchange status headers length body &optional type)
   "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content:
 BODY, octets, a part of a file, or a list of elements.  TYPE is as in ENCODE-RESPONSE-HEAD."
-  (flet ((encode-element (output element)
-           (etypecase element
-             (string (encode-string output element :utf-8))
-             (null)
-             ((vector octet) (encode-octets output (coerce element 'octets))))))
-    (let ((io (http-io (exchange-http exchange))))
-      (with-reply (reply)
-        (let ((rest (and (encode-response-head reply exchange status headers length type)
-                         (etypecase body
-                           (list
-                            ;; A longer list is sent element by element, in a worker, which waits
-                            ;; for its client.  Otherwise slow clients could fill the heap with
-                            ;; copies of what they do not take.  A thread that gives it later must
-                            ;; not wait.
-                            (if (or (<= length (* 1024 1024))
-                                    (exchange-deferred-response exchange))
-                                (dolist (element body)
-                                  (encode-element reply element))
-                                body))
-                           (octets (if (encode-body reply body) nil body))
-                           (part (append-file reply body))))))
-          (note-event exchange :reply)
-          (send-reply io reply (if (listp rest) nil rest))
-          (when (consp rest)
-            (whole-or-broken (io)
-              (dolist (element rest)
-                (with-line (line)
-                  (encode-element line element)
-                  (write-with-backpressure io (output-octets line) 0 (output-fill line))))
-              (push-output io)))
-          (note-event exchange :reply-end))))))
+  (with-reply (reply)
+    (let ((rest (and (encode-response-head reply exchange status headers length type)
+                     (etypecase body
+                       (list
+                        (dolist (element body)
+                          (etypecase element
+                            (string (encode-string reply element :utf-8))
+                            (null)
+                            ((vector octet) (encode-octets reply (coerce element 'octets))))))
+                       (octets (if (encode-body reply body) nil body))
+                       (part (append-file reply body))))))
+      (note-event exchange :reply)
+      (send-reply (http-io (exchange-http exchange)) reply rest)
+      (note-event exchange :reply-end))))
 
 (defun send-response (exchange response)
   "Sends RESPONSE, which CHECK-RESPONSE has let pass, to the request of EXCHANGE."

@@ -13,10 +13,6 @@
 
 ;;; The environment
 
-(defvar *known-host* (list (coerce "" 'text) nil "" nil)
-  "The last Host of a request, whether that came over TLS, and the name and the port in it.
-Replaced as a whole.")
-
 (defun environment (exchange content)
   "The environment of the request of EXCHANGE, a plist.  CONTENT is that of the request."
   (let* ((server (exchange-application exchange))
@@ -24,28 +20,17 @@ Replaced as a whole.")
          (head (exchange-head exchange))
          (uri (head-uri head))
          (framing (head-framing head))
-         (host (head-host head))
          (scheme (and (http-origin http) (origin-scheme (http-origin http))))
          (encrypted-p (if scheme        ; a trusted proxy tells it
                           (eq :https scheme)
                           (and (encrypted-p server) t)))
-         (known *known-host*)
+         (place (if (member (head-host head) '(nil "") :test #'equal) ; of HTTP/1.0
+                    (http-local http)
+                    (multiple-value-list
+                     (host-and-port (head-host head) (default-port encrypted-p)))))
          (headers (make-hash-table :test 'equal :size (length (head-headers head)))))
-    (declare (type (or null text) host))
     (loop for (name . value) in (head-headers head)
           do (setf (gethash (field-spelling name) headers) value))
-    (cond ((or (null host) (string= "" host)) ; of HTTP/1.0
-           (setf known (list* host encrypted-p (http-local http))))
-          ((let ((other (first known)))  ; most clients name the same host
-             (declare (type text other))
-             (and (eq encrypted-p (second known))
-                  (= (length host) (length other))
-                  (every #'char= host other))))
-          (t
-           (setf known (list* host encrypted-p
-                              (multiple-value-list
-                               (host-and-port host (default-port encrypted-p)))))
-           (set-published *known-host* known)))
     (multiple-value-bind (path-start path-end) (uri-path uri)
       (list :request-method (head-method head)
             :script-name ""
@@ -54,8 +39,8 @@ Replaced as a whole.")
                            (percent-decoded uri path-start path-end))
             :query-string (and (< path-end (length uri))
                                (text-part uri (1+ path-end) (length uri)))
-            :server-name (third known)
-            :server-port (fourth known)
+            :server-name (first place)
+            :server-port (second place)
             :server-protocol (head-protocol head)
             :request-uri uri
             :url-scheme (if encrypted-p "https" "http")

@@ -17,7 +17,6 @@
                 ,(subseq "xyz" 1)))
        "baseabyz")
       ((200 () ("a" ,long "z")) ,(format nil "a~Az" long) "content-length" "600002")
-      ;; More than a mebioctet is sent piece by piece.
       ((200 () ("a" ,long ,long "z")) ,(format nil "a~A~:*~Az" long) "content-length" "1200002")
       ((200 (:content-type "application/octet-stream") ,octets) ,octets)
       ((200 () ,(make-array 3 :element-type '(unsigned-byte 8) :initial-contents '(65 66 67)
