@@ -107,8 +107,8 @@ EXCHANGE with 500.  Cuts a response that has begun."
                (handler-bind ((error #'debug))
                  (let ((response (call-with-handler-limit exchange #'call-application)))
                    (unless (or (exchange-deferred-response exchange)
-                               (and (exchange-upgrade exchange) (taken-over-p exchange))
-                               (and (exchange-claim exchange) (handler-timed-out-p exchange)))
+                               (taken-over-p exchange)
+                               (handler-timed-out-p exchange))
                      (check-response response)
                      (send-response exchange
                                     ;; Load balancers ask so whether the server is alive.
@@ -119,8 +119,8 @@ EXCHANGE with 500.  Cuts a response that has begun."
       (declare (dynamic-extent #'blameless-p #'debug #'call-application #'answer))
       (multiple-value-bind (failure backtrace) (call-catching #'answer #'blameless-p)
         (let ((gone-p (and failure (client-gone-p failure exchange)))
-              (late-p (and (exchange-claim exchange) (handler-timed-out-p exchange)))
-              (taken-over-p (and (exchange-upgrade exchange) (taken-over-p exchange))))
+              (late-p (handler-timed-out-p exchange))
+              (taken-over-p (taken-over-p exchange)))
           (handler-case
               (cond ((null failure))
                     (taken-over-p
@@ -135,7 +135,7 @@ EXCHANGE with 500.  Cuts a response that has begun."
             (note-event exchange :reply-cut))
           (when (and (exchange-upgrade exchange) (not taken-over-p)) ; from now on it cannot be
             (end-websocket (exchange-upgrade exchange)))
-          (if (and (exchange-deferred-response exchange) (deferred-p exchange))
+          (if (deferred-p exchange)
               (leave-or-keep exchange)
               (let ((outcome (end-exchange exchange)))
                 (cond (late-p outcome)

@@ -30,25 +30,13 @@ of the request removes the large objects."
   (:documentation "The reason of FAIL-REPLY, or of a reply that was left incomplete; its error page
 shows it."))
 
-;;; The context
-
-(defun add-files (context files)
-  "Has FILES deleted at the end of the reply of CONTEXT, or at once when the reply is over."
-  (loop for others = (deferred-reply-files context)
+(defun add-files (reply files)
+  "Has FILES deleted at the end of REPLY, or at once when it is over."
+  (loop for others = (deferred-reply-files reply)
         do (cond ((eq :deleted others)
                   (return (delete-files files)))
-                 ((compare-and-set (deferred-reply-files context) others (append files others))
+                 ((compare-and-set (deferred-reply-files reply) others (append files others))
                   (return)))))
-
-(defun end-context (context)
-  "Deletes the temporary files of CONTEXT, whose reply is over, and removes the objects of its
-request from it."
-  (setf (deferred-reply-objects context) '()
-        (deferred-reply-stream context) nil)
-  (loop for files = (deferred-reply-files context)
-        until (eq :deleted files)
-        when (compare-and-set (deferred-reply-files context) files :deleted)
-          do (delete-files files)))
 
 ;;; In the handler
 
@@ -215,7 +203,7 @@ a condition and a backtrace."
              (cond ((deferred-response-shared-queue reply)
                     :deferred)          ; a stream, whose end is still to come
                    (t
-                    (end-context reply)
+                    (drop-deferred (exchange-application exchange) reply)
                     (conclude-exchange acceptor exchange)))))
       (declare (dynamic-extent #'go-on))
       (call-with-connection-stream exchange (deferred-reply-stream reply) #'go-on))))
@@ -242,5 +230,10 @@ a condition and a backtrace."
                      (setf *finish-processing-socket* nil)))))
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) reply)
-  (end-context reply)
+  (setf (deferred-reply-objects reply) '()
+        (deferred-reply-stream reply) nil)
+  (loop for files = (deferred-reply-files reply)
+        until (eq :deleted files)
+        when (compare-and-set (deferred-reply-files reply) files :deleted)
+          do (delete-files files))
   (note-cut (deferred-response-exchange reply)))

@@ -35,21 +35,19 @@ nothing if the reply has begun.  A refusal of the request's content has a status
 (defun report-error (acceptor request condition backtrace)
   "Logs CONDITION with BACKTRACE.  Sends the error page, or cuts a reply that has begun."
   (log-handler-error condition backtrace)
-  (when (typep condition 'invalid-header)
-    (drop-header (invalid-header-name condition)))
-  (if *headers-sent*
-      (note-event *exchange* :reply-cut)  ; so that the client sees that the rest is missing
-      (let ((status hunchentoot:+http-internal-server-error+))
-        (handler-case
-            (send-content acceptor request status
-                          (hunchentoot:acceptor-status-message
-                           acceptor status
-                           :error (message-text "~A" (list condition) #'condition-text)
-                           :backtrace (princ-to-string backtrace)))
-          (invalid-header (another)     ; a handler may have set several
-            (unless (and (typep condition 'invalid-header)
-                         (eq (invalid-header-name another) (invalid-header-name condition)))
-              (report-error acceptor request another nil)))))))
+  (flet ((send-page (&aux (status hunchentoot:+http-internal-server-error+))
+           (send-content acceptor request status
+                         (hunchentoot:acceptor-status-message
+                          acceptor status
+                          :error (message-text "~A" (list condition) #'condition-text)
+                          :backtrace (princ-to-string backtrace)))))
+    (if *headers-sent*
+        (note-event *exchange* :reply-cut) ; so that the client sees that the rest is missing
+        (handler-case (send-page)
+          (invalid-header ()            ; of those that the handler has set
+            (setf (slot-value hunchentoot:*reply* 'hunchentoot:headers-out) '()
+                  (hunchentoot:cookies-out*) '())
+            (send-page))))))
 
 ;;; Content
 
@@ -124,11 +122,9 @@ it."
 ;;; The head
 
 (defun drop-header (name)
-  "Removes the header NAME, or the cookies, from the reply."
-  (if (eq name :set-cookie)
-      (setf (hunchentoot:cookies-out*) '())
-      (setf (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)
-            (remove name (hunchentoot:headers-out*) :key #'car))))
+  "Removes the header NAME from the reply."
+  (setf (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)
+        (remove name (hunchentoot:headers-out*) :key #'car)))
 
 (defun cookie-texts (cookies)
   "The values of Set-Cookie for COOKIES, an alist of names and cookies."
@@ -236,11 +232,7 @@ content.  Leaves the handler by a throw if the method is HEAD."
       (framing-for request status (hunchentoot:content-length*))
     (let ((io (http-io (exchange-http *exchange*))))
       (with-reply (reply)
-        ;; The error page for a header that cannot be sent has no transfer coding.
-        (handler-bind ((invalid-header (lambda (condition)
-                                         (drop-header (invalid-header-name condition))
-                                         (drop-header :transfer-encoding))))
-          (encode-reply-head reply acceptor status (not (eq :plain framing)) said nil))
+        (encode-reply-head reply acceptor status (not (eq :plain framing)) said nil)
         (whole-or-broken (io)
           (begin-reply acceptor status)
           (write-with-backpressure io (output-octets reply) 0 (output-fill reply))))

@@ -190,7 +190,7 @@ all other work for a short request."
                        (setf (hunchentoot:aux-request-value 'request-id request) told-id))
                      (hunchentoot:process-request request))
                  (drop-upgrade exchange)))
-             (cond ((and (exchange-deferred-response exchange) (deferred-p exchange))
+             (cond ((deferred-p exchange)
                     :deferred)
                    ((and (exchange-upgrade exchange) (switch-protocols exchange http))
                     (abandon-content http)
@@ -218,71 +218,67 @@ the head."
       (call-next-method)
       (let ((acceptor hunchentoot:*acceptor*)
             (exchange *exchange*))
-        (labels ((handle () (call-handler acceptor request))
-                 (answer ()
-                   (multiple-value-bind (content condition backtrace left-p)
-                       ;; Or making the request has found it bad.
-                       (and (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
-                            (call-with-handler-limit exchange #'handle))
-                     (let ((deferred-response (exchange-deferred-response exchange)))
-                       (when (and (exchange-upgrade exchange)
-                                  (or condition
-                                      (not (eql hunchentoot:+http-switching-protocols+
-                                                (hunchentoot:return-code*)))))
-                         ;; The reply is an ordinary one after all.
-                         (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept
-                                               :sec-websocket-protocol))
-                         (drop-upgrade exchange))
-                       (cond ((and (exchange-claim exchange) (handler-timed-out-p exchange))
-                              ;; The request was answered in place of its handler.
-                              (when (and condition (not (departure-p condition)))
-                                (log-handler-error condition backtrace))
-                              (when deferred-response
-                                (withdraw-deferred-response deferred-response))
-                              (drop-upgrade exchange)
-                              ;; Methods around this one would switch protocols by its status.
-                              (setf (hunchentoot:return-code*)
-                                    hunchentoot:+http-service-unavailable+)
-                              (note-event exchange :reply-cut))
-                             (t
-                              (cond ((exchange-upgrade exchange)
-                                     (setf content "")) ; a head without content
-                                    (deferred-response
-                                     (setf (values content condition backtrace)
-                                           (deferred-result deferred-response
-                                                            left-p condition backtrace))))
-                              (unless (eq :later content)
-                                (send-result acceptor request content condition backtrace)))))))
-                 (answer-and-end ()
-                   (unwind-protect (with-mapped-conditions () (answer))
-                     (let ((deferred-response (exchange-deferred-response exchange)))
-                       ;; An answer that is still unsent is abandoned next, which ends the context.
-                       (when (and deferred-response
-                                  (not (deferred-p exchange))
-                                  (not (deferred-response-unsent-p deferred-response)))
-                         (end-context deferred-response))))))
-          (declare (dynamic-extent #'handle #'answer #'answer-and-end))
-          (call-as-request request #'answer-and-end #'delete-files))
+        (flet ((answer ()
+                 (multiple-value-bind (content condition backtrace left-p)
+                     ;; Or making the request has found it bad.
+                     (and (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
+                          (call-handler acceptor request exchange))
+                   (let ((deferred-response (exchange-deferred-response exchange)))
+                     (when (and (exchange-upgrade exchange)
+                                (or condition
+                                    (not (eql hunchentoot:+http-switching-protocols+
+                                              (hunchentoot:return-code*)))))
+                       ;; The reply is an ordinary one after all.
+                       (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept
+                                             :sec-websocket-protocol))
+                       (drop-upgrade exchange))
+                     (cond ((handler-timed-out-p exchange)
+                            ;; The request was answered in place of its handler.
+                            (when (and condition (not (departure-p condition)))
+                              (log-handler-error condition backtrace))
+                            (when deferred-response
+                              (withdraw-deferred-response deferred-response))
+                            (drop-upgrade exchange)
+                            ;; Methods around this one would switch protocols by its status.
+                            (setf (hunchentoot:return-code*)
+                                  hunchentoot:+http-service-unavailable+)
+                            (note-event exchange :reply-cut))
+                           (t
+                            (cond ((exchange-upgrade exchange)
+                                   (setf content "")) ; a head without content
+                                  (deferred-response
+                                   (setf (values content condition backtrace)
+                                         (deferred-result deferred-response
+                                                          left-p condition backtrace))))
+                            (unless (eq :later content)
+                              (send-result acceptor request content condition backtrace))))))))
+          (declare (dynamic-extent #'answer))
+          (call-as-request request #'answer #'delete-files))
         ;; After this method, methods of WebSocket libraries go on with the stream.
         (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
                    (null (exchange-upgrade exchange)))
           (note-event exchange :switch)
           (setf (slot-value request 'content-stream) (stream-for-program exchange))))))
 
-(defun call-handler (acceptor request)
-  "Calls the handler for REQUEST, and returns its value.  If it was left by an error or a throw,
-returns what was thrown or NIL, the condition, a backtrace, which is NIL where memory is exhausted,
-and true.  A backtrace ends at this function."
+(defun call-handler (acceptor request exchange)
+  "Calls the handler for REQUEST, of EXCHANGE, and returns its value.  If it was left by an error or
+a throw, returns what was thrown or NIL, the condition, a backtrace, which is NIL where memory is
+exhausted, and true.  A backtrace ends at this function."
   ;; Hunchentoot catches errors.  An exhausted stack has to be unwound first.
-  (handler-case
-      (multiple-value-bind (content condition backtrace)
-          (catch 'handler-done
-            (return-from call-handler
-              (values (hunchentoot:handle-request acceptor request))))
-        (values content condition backtrace t))
-    (storage-condition (condition)
-      (make-room-in-heap 0)             ; or the next handler would run out of memory too
-      (values nil condition nil t))))
+  (flet ((handle ()
+           (when (exchange-claim exchange) ; kept for any thread that has REQUEST
+             (setf (hunchentoot:aux-request-value 'exchange request) exchange))
+           (hunchentoot:handle-request acceptor request)))
+    (declare (dynamic-extent #'handle))
+    (handler-case
+        (multiple-value-bind (content condition backtrace)
+            (catch 'handler-done
+              (return-from call-handler
+                (values (call-with-handler-limit exchange #'handle))))
+          (values content condition backtrace t))
+      (storage-condition (condition)
+        (make-room-in-heap 0)           ; or the next handler would run out of memory too
+        (values nil condition nil t)))))
 
 (defun log-handler-error (condition backtrace)
   (when hunchentoot:*log-lisp-errors-p*

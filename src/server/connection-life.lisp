@@ -31,11 +31,12 @@
                               (let ((deferred-response (exchange-deferred-response exchange)))
                                 (setf http (connection-data connection))
                                 (when (and deferred-response
-                                           (deferred-response-unsent-p deferred-response)
                                            (not (and http
                                                      (eq deferred-response
                                                          (http-suspended-exchange http)))))
-                                  (abandon deferred-response))))))
+                                  (if (deferred-response-unsent-p deferred-response)
+                                      (abandon deferred-response)
+                                      (drop-deferred application deferred-response)))))))
           (when (eq :deferred outcome)  ; it may have been answered in the meantime
             (setf outcome (continue-http-connection http nil)))))
     (setf http (connection-data connection)

@@ -60,8 +60,8 @@ APPLICATION takes it from DEFERRED-RESPONSE."))
 wholly.  Returns an outcome as SERVE does."))
 
 (defgeneric drop-deferred (application deferred-response)
-  (:documentation "Has APPLICATION release its state for DEFERRED-RESPONSE, whose connection is
-about to be closed."))
+  (:documentation "Has APPLICATION release its state for DEFERRED-RESPONSE, which is over.  May be
+called again."))
 
 (defun deferred-response-unsent-p (deferred-response)
   "True while the answer of DEFERRED-RESPONSE is still to come, or to be sent."
