@@ -163,15 +163,8 @@ become an acceptable body (RFC 9112, section 7.1)."
 
 ;;;; The media type of content, and the parts of a multipart form.
 
-;;; The media type of content: token "/" token, with parameters (RFC 9110, section 8.3.1).  Text
-;;; after the type that is not a parameter is ignored, as in Hunchentoot.  The engine and
-;;; Hunchentoot must agree about which content is a form: a form that only Hunchentoot recognized
-;;; would escape the limits of forms.
-
-(define-condition malformed-media-type (recycling-error)
-  ()
-  (:report "A Content-Type is malformed.")
-  (:documentation "The value of a Content-Type is not acceptable (RFC 9110, section 8.3.1)."))
+;;; The media type of content: token "/" token, with parameters (RFC 9110, section 8.3.1).  Nothing
+;;; is refused: what follows a parameter that is malformed is ignored, as is what is none.
 
 (defun media-type-end (text)
   "The end of the type in TEXT, a Content-Type, and the position of its slash; NIL if TEXT has no
@@ -179,30 +172,21 @@ slash after its first token."
   (declare (type text text) #.*plain-policy*)
   (let* ((size (length text))
          (slash (text-run-end text 0 size +token+)))
-    (when (= (1+ slash) size)
-      ;; The subtype is missing.
-      (when (char= #\/ (schar text slash)) (error 'malformed-media-type)))
-    (when (zerop size)
-      (error 'malformed-media-type))
     (and (< slash size)
          (char= #\/ (schar text slash))
          (values (text-run-end text (1+ slash) size +token+) slash))))
 
 (defun parameter-value-end (text start)
   "The end of the parameter value, other than a quoted string, that begins in TEXT at START."
-  (declare (type text text) (type index start) #.*plain-policy*)
   ;; RFC 9110, section 5.6.6, requires a token, but clients send boundaries with other characters.
-  (loop for position of-type index from start below (length text)
-        until (let ((char (schar text position)))
-                (or (char= char #\;) (char= char #\Space) (char= char #\Tab)))
-        finally (return position)))
+  (or (position-if (lambda (char) (member char '(#\; #\Space #\Tab))) text :start start)
+      (length text)))
 
-(defun parameter-in (text start name lenient-p)
+(defun parameter-in (text start name)
   "The value, a fresh string, of the first parameter NAME in TEXT, whose parameters begin at START;
-NIL if there is none.  At a parameter without a value, or a quoted string without an end, stops if
-LENIENT-P, else signals MALFORMED-MEDIA-TYPE."
-  (declare (type text text name) (type index start) #.*plain-policy*)
-  (let ((size (length text)) (position start) (found nil))
+NIL if there is none."
+  (declare (type text text) (type string name) (type index start) #.*plain-policy*)
+  (let ((size (length text)) (position start))
     (declare (type index position))
     (flet ((skip (start)                ; white space; the character behind it
              (setf position (text-run-end text start size +whitespace+))
@@ -211,61 +195,50 @@ LENIENT-P, else signals MALFORMED-MEDIA-TYPE."
       (loop
         (unless (and (eql #\; (skip position))
                      (skip (1+ position)))
-          (return found))
-        (let* ((name-start position)
-               (name-end (text-run-end text name-start size +token+))
-               (wanted-p (and (null found)
-                              (string-equal name text :start2 name-start :end2 name-end))))
-          (cond ((not (and (eql #\= (skip name-end))
+          (return nil))
+        (let* ((name-end (text-run-end text position size +token+))
+               (wanted-p (string-equal name text :start2 position :end2 name-end))
+               (first (and (eql #\= (skip name-end))
                            (skip (1+ position))))
-                 (when lenient-p
-                   (return found))
-                 (error 'malformed-media-type))
-                ((char= #\" (schar text position))
-                 ;; RFC 9110, section 5.6.4.  Of the backslashes only those go that escape a quote
-                 ;; or a backslash: browsers escape none, and paths and patterns have them.
-                 (let ((value (with-output-to-string (stream)
-                                (loop
-                                  (incf position)
-                                  (when (<= size position)
-                                    (if lenient-p (return) (error 'malformed-media-type)))
-                                  (when (char= #\" (schar text position))
-                                    (incf position)
-                                    (return))
-                                  (when (and (char= #\\ (schar text position))
-                                             (< (1+ position) size)
-                                             (find (schar text (1+ position)) "\"\\"))
-                                    (incf position))
-                                  (write-char (schar text position) stream)))))
-                   (when wanted-p
-                     (setf found value))))
-                (t
-                 (let ((end (parameter-value-end text position)))
-                   (when wanted-p
-                     (setf found (text-part text position end)))
-                   (setf position end)))))))))
+               (value (case first
+                        ((nil) (return nil))
+                        ;; RFC 9110, section 5.6.4.  Of the backslashes only those go that escape a
+                        ;; quote or a backslash: browsers escape none, and paths and patterns have
+                        ;; them.
+                        (#\" (with-output-to-string (stream)
+                               (loop
+                                 (incf position)
+                                 (when (= position size)
+                                   (return))
+                                 (when (char= #\" (schar text position))
+                                   (incf position)
+                                   (return))
+                                 (when (and (char= #\\ (schar text position))
+                                            (< (1+ position) size)
+                                            (find (schar text (1+ position)) "\"\\"))
+                                   (incf position))
+                                 (write-char (schar text position) stream))))
+                        (t (text-part text position
+                                      (setf position (parameter-value-end text position)))))))
+          (when wanted-p
+            (return value)))))))
 
 (defun media-type-p (type text)
   "True if the string TEXT, the value of a Content-Type, names the media type TYPE, a string.
 Parameters do not matter (RFC 9110, section 8.3.1)."
-  (let* ((text (coerce text 'text))
-         (end (handler-case (media-type-end text)
-                (malformed-media-type () nil))))
+  (let ((end (media-type-end (coerce text 'text))))
     (and end
-         (= end (length type))
          (string-equal type text :end2 end))))
 
 (defun media-type-parameter (name text &optional (kind nil))
-  "The value, a fresh string, of the parameter NAME, a string in lower case, in the string TEXT, the
-value of a Content-Type.  NIL if TEXT has no such parameter, or if KIND is a string other than the
-part of the type before the slash.  Signals MALFORMED-MEDIA-TYPE if TEXT is not a media type (RFC
-9110, section 8.3.1)."
-  (let ((text (coerce text 'text)) (name (coerce name 'text)))
+  "The value, a fresh string, of the parameter NAME, a string, in the string TEXT, the value of a
+Content-Type.  NIL if TEXT has no such parameter, or if KIND is a string other than the part of the
+type before the slash (RFC 9110, section 8.3.1)."
+  (let ((text (coerce text 'text)))
     (multiple-value-bind (type-end slash) (media-type-end text)
-      (when type-end
-        (let ((value (parameter-in text type-end name nil)))
-          (and (or (null kind) (string-equal kind text :end2 slash))
-               value))))))
+      (and type-end
+           (or (null kind) (string-equal kind text :end2 slash))
+           (parameter-in text type-end name)))))
 
 ;;; A multipart parser finds the parts among the octets of a multipart body.  Like the head parser,
 ;;; it is a state machine, keeps no octets, and gives the same result however the octets are split.
@@ -298,9 +271,7 @@ servers have other limits.")
   "Finds the parts of one multipart body; see PARSE-MULTIPART."
   (delimiter (make-octets 0) :type octets :read-only t) ; line end, two hyphens, boundary
   (phase :preamble :type symbol)        ; NIL after the last delimiter
-  (fresh-p t :type boolean)
-  (closed-p nil :type boolean)          ; true once the last delimiter has begun
-  (judged 0 :type index))               ; octets of a part's head that were searched for its end
+  (fresh-p t :type boolean))
 
 (defun boundary-p (text)
   "True if TEXT, a string, can be the boundary of a multipart body."
@@ -316,7 +287,8 @@ it."
                 (map 'list #'char-code boundary))))
 
 (defun multipart-done-p (parser)
-  "True if PARSER has seen the line end after the last delimiter."
+  "True if PARSER has seen the last delimiter.  What follows means nothing; no line end need (RFC
+2046, section 5.1.1)."
   (null (multipart-phase parser)))
 
 ;;; Searching
@@ -349,20 +321,6 @@ are certainly before it; and the end of the delimiter, or NIL if it was not foun
     (multiple-value-bind (position found-p) (find-octets delimiter octets start end)
       (values position (and found-p (+ position (length delimiter)))))))
 
-(defun part-head-end (parser octets start end)
-  "The end of the head of a part that begins at START; NIL if it is not in OCTETS yet."
-  (declare (type multipart-parser parser) (type index start end) #.*plain-policy*)
-  (let ((line-end (load-time-value (coerce '(13 10) 'octets) t))
-        (empty-line (load-time-value (coerce '(13 10 13 10) 'octets) t)))
-    (if (= 2 (the index (matching-octets line-end 0 octets start end)))
-        (+ start 2)
-        (multiple-value-bind (position found-p)
-            (find-octets empty-line octets (min end (+ start (multipart-judged parser))) end)
-          (declare (type index position))
-          (cond (found-p (+ position 4))
-                (t (setf (multipart-judged parser) (- position start))
-                   nil))))))
-
 (defun parse-multipart (parser octets start end)
   "Continues to parse a multipart body with PARSER, in OCTETS from START below END.  Returns four
 values: an event; the start and the end of its octets; and the position from which to call again.
@@ -387,21 +345,24 @@ Signals MALFORMED-MULTIPART if the head of a part is too large (RFC 2046, sectio
            (setf (multipart-phase parser) :delimiter
                  start after)))
         (:delimiter                     ; is it the last one?
-         (let ((hyphen-p (= +hyphen+ (aref octets start))))
-           (when (and hyphen-p (= end (1+ start)))
+         (let ((hyphens (matching-octets (load-time-value (ascii-octets "--") t) 0
+                                         octets start end)))
+           (when (and (= 1 hyphens) (= end (1+ start)))
              (return (values nil nil nil start)))
-           (setf (multipart-closed-p parser)
-                 (and hyphen-p (= +hyphen+ (aref octets (1+ start))))
-                 (multipart-phase parser) :rest-of-line)))
+           (setf (multipart-phase parser) (if (= 2 hyphens) nil :rest-of-line))))
         (:rest-of-line
          (let ((stop (octet-position +line-feed+ octets start end)))
            (when (= stop end)
              (return (values nil nil nil end)))
-           (setf (multipart-judged parser) 0
-                 (multipart-phase parser) (if (multipart-closed-p parser) nil :head)
+           (setf (multipart-phase parser) :head
                  start (1+ stop))))
         (:head                          ; it may be an empty line only
-         (let ((stop (part-head-end parser octets start end)))
+         (let ((stop (if (= 2 (matching-octets *line-end* 0 octets start end))
+                         (+ start 2)
+                         (multiple-value-bind (position found-p)
+                             (find-octets (load-time-value (coerce '(13 10 13 10) 'octets) t)
+                                          octets start end)
+                           (and found-p (+ position 4))))))
            (when (> (- (or stop end) start) +part-head-octets+)
              (error 'malformed-multipart))
            (unless stop
@@ -422,31 +383,6 @@ Signals MALFORMED-MULTIPART if the head of a part is too large (RFC 2046, sectio
 
 ;;; The fields in the head of a part (RFC 7578, section 4.2)
 
-(defun part-fields (text)
-  "An alist of the names and the values in TEXT, the head of a part, as fresh strings.  A line and
-its continuation lines are one field (RFC 5322, section 2.2.3)."
-  (declare (type text text) #.*plain-policy*)
-  (let ((start 0) (size (length text)) (fields '()))
-    (declare (type index start size))
-    (flet ((line-end (position)
-             (or (search #.(coerce '(#\Return #\Linefeed) 'string) text :start2 position) size)))
-      (loop while (< start size)
-            do (let ((end (line-end start)))
-                 (declare (type index end))
-                 (loop while (and (< (+ end 2) size)
-                                  (octet-in-class-p (logand 255 (char-code (schar text (+ end 2))))
-                                                    +whitespace+))
-                       do (fill text #\Space :start end :end (+ end 2))
-                          (setf end (line-end end)))
-                 (let ((colon (text-position #\: text start end)))
-                   (when (< colon end)
-                     (push (cons (text-part text start colon)
-                                 (text-part text (text-run-end text (1+ colon) end +whitespace+)
-                                            end))
-                           fields)))
-                 (setf start (min size (+ end 2))))))
-    (nreverse fields)))
-
 (defun part-facts (octets start end)
   "Reads the head of a part, OCTETS from START below END.  Returns three values, each a string or
 NIL, whose character codes are octets: the name of the field; the name of the file; and the media
@@ -454,18 +390,22 @@ type without parameters (RFC 7578, sections 4.2 and 4.4).  Never signals an erro
 a head, and takes time linear in their number."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
-  (let ((fields (part-fields (latin-1-text octets start end))))
-    (labels ((value-end (text)
-               (parameter-value-end text 0))
-             (field (name &optional value)
-               (loop for (key . text) in fields
-                     when (and (string-equal name key)
-                               (or (null value) (string-equal value text :end2 (value-end text))))
-                       return text))
-             (parameter (text name)
-               (and text (parameter-in text (value-end text) (coerce name 'text) t))))
-      (let ((disposition (field "content-disposition" "form-data"))
-            (type (field "content-type")))
-        (values (parameter disposition "name")
-                (parameter disposition "filename")
-                (and type (text-part type 0 (value-end type))))))))
+  (let ((disposition nil) (value-end 0) (type nil))
+    (dolist (line (uiop:split-string (latin-1-text octets start end)
+                                     :separator '(#\Return #\Linefeed)))
+      (let* ((colon (text-position #\: line 0 (length line)))
+             (name (text-part line 0 colon))
+             (value (string-left-trim '(#\Space #\Tab)
+                                      (text-part line (min (length line) (1+ colon))
+                                                 (length line))))
+             (end (parameter-value-end value 0)))
+        (cond ((and (null disposition)
+                    (string-equal "content-disposition" name)
+                    (string-equal "form-data" value :end2 end))
+               (setf disposition value
+                     value-end end))
+              ((and (null type) (string-equal "content-type" name))
+               (setf type (text-part value 0 end))))))
+    (flet ((parameter (name)
+             (and disposition (parameter-in disposition value-end name))))
+      (values (parameter "name") (parameter "filename") type))))

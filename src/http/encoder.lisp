@@ -7,22 +7,19 @@
 ;;; Invariant: the octets of an output before its fill are final; those after it are free.  Each
 ;;; function that appends sets the fill last, so a function that signals has appended nothing.
 
-(defstruct (output (:include opaque) (:constructor %make-output (octets)) (:copier nil))
-  "A buffer of replies to send: octets in a vector that grows."
-  ;; The vector that holds the octets of OUTPUT. OUTPUT replaces it when it grows.
-  (octets nil :type octets)
-  ;; The number of octets in OUTPUT. The caller may reduce it to remove octets.
-  (fill 0 :type index))
-
 (defconstant +output-size+ 4096
   "The initial size of an output, in octets.  Most heads fit into it, with a short page.")
 
 (defconstant +kept-output-size+ (* 128 1024)
   "RESET-OUTPUT gives the vector of an output back if it has more octets than this.")
 
-(defun make-output (&optional (octets (make-octets +output-size+)))
-  "An empty OUTPUT that uses the vector OCTETS until it grows."
-  (%make-output octets))
+(defstruct (output (:include opaque) (:copier nil)
+                   (:constructor make-output (&optional (octets (make-octets +output-size+)))))
+  "A buffer of replies to send: octets in a vector that grows."
+  ;; The vector that holds the octets of OUTPUT. OUTPUT replaces it when it grows.
+  (octets nil :type octets)
+  ;; The number of octets in OUTPUT. The caller may reduce it to remove octets.
+  (fill 0 :type index))
 
 (defun reset-output (output)
   "Empties OUTPUT, frees the memory of a large reply, and returns OUTPUT."
@@ -59,7 +56,7 @@ returns their end, which becomes the fill."
 (declaim (ftype (function (octets index octets index index) index) put-octets)
          (ftype (function (octets index content-size) index) put-number)
          (ftype (function (octets index text index) (or null index)) put-codes)
-         (ftype (function (text index) index) utf-8-size)
+         (ftype (function (text) index) utf-8-size)
          (ftype (function (octets index index text) (or null index)) put-utf-8))
 
 (defun put-octets (target position source start end)
@@ -135,103 +132,67 @@ returns NIL, and the caller sends them after OUTPUT."
 ;;; Strings.  RFC 3629, section 3, excludes surrogates.  In some Lisps strings are UTF-16, so a
 ;;; surrogate pair becomes the character that it encodes.  Any other surrogate becomes U+FFFD.
 
-(defmacro code-at (text index)
-  `(char-code (schar ,text (the index ,index))))
-
-(defmacro four-below-p (limit text i)
-  "True if TEXT has four characters from I on, whose codes are below LIMIT, a power of 2."
-  `(and (<= (+ ,i 4) (length ,text))
-        (< (logior (code-at ,text ,i) (code-at ,text (+ ,i 1))
-                   (code-at ,text (+ ,i 2)) (code-at ,text (+ ,i 3)))
-           ,limit)))
-
 (defun put-codes (target position text limit)
   "Puts the codes of TEXT into TARGET at POSITION.  NIL if one is not below LIMIT, 128 or 256."
   (declare (type octets target) (type index position limit) (type text text) #.*hot-policy*)
-  (let ((i 0))
-    (declare (type index i))
-    (macrolet ((put (index)
-                 `(setf (aref target (the index (+ position ,index)))
-                        (the octet (code-at text ,index)))))
-      (loop while (four-below-p limit text i)
-            do (put i) (put (+ i 1)) (put (+ i 2)) (put (+ i 3))
-               (incf i 4))
-      (loop while (< i (length text))
-            do (unless (< (code-at text i) limit)
-                 (return-from put-codes nil))
-               (put i)
-               (incf i)))
-    (the index (+ position i))))
+  (loop for char across text
+        for code = (char-code char)
+        unless (< code limit)
+          return nil
+        do (setf (aref target position) (the octet code)
+                 position (the index (1+ position)))
+        finally (return position)))
 
-(declaim (inline code-point))
-(defun code-point (text i)
-  "The code point in TEXT at I, and the position after it."
-  (declare (type text text) (type index i))
-  (let ((code (char-code (schar text i)))
-        (next (1+ i)))
-    (declare (type (unsigned-byte 21) code) (type index next))
-    (when (<= #xD800 code #xDFFF)
-      (let ((low (if (< next (length text)) (char-code (schar text next)) 0)))
-        (cond ((and (< code #xDC00) (<= #xDC00 low #xDFFF))
-               (setf code (+ #x10000 (ash (- code #xD800) 10) (- low #xDC00)))
-               (incf next))
-              (t (setf code #xFFFD)))))
-    (values code next)))
+(defmacro do-code-points ((code size text) &body body)
+  "Runs BODY for each code point of TEXT, with CODE and its SIZE, the number of its octets in
+UTF-8."
+  (let ((i (gensym "I")) (low (gensym "LOW")))
+    `(loop with ,i of-type index = 0
+           while (< ,i (length ,text))
+           do (let ((,code (char-code (schar ,text ,i))))
+                (declare (type (unsigned-byte 21) ,code))
+                (setf ,i (the index (1+ ,i)))
+                (when (<= #xD800 ,code #xDFFF)
+                  (let ((,low (if (< ,i (length ,text)) (char-code (schar ,text ,i)) 0)))
+                    (cond ((and (< ,code #xDC00) (<= #xDC00 ,low #xDFFF))
+                           (setf ,code (+ #x10000 (ash (- ,code #xD800) 10) (- ,low #xDC00))
+                                 ,i (the index (1+ ,i))))
+                          (t (setf ,code #xFFFD)))))
+                (let ((,size (cond ((< ,code #x80) 1)
+                                   ((< ,code #x800) 2)
+                                   ((< ,code #x10000) 3)
+                                   (t 4))))
+                  ,@body)))))
 
-(declaim (inline code-size))
-(defun code-size (code)
-  "How many octets CODE has in UTF-8."
-  (cond ((< code #x80) 1)
-        ((< code #x800) 2)
-        ((< code #x10000) 3)
-        (t 4)))
-
-(defun utf-8-size (text start)
-  "The number of octets of TEXT from START on, in UTF-8."
-  (declare (type text text) (type index start) #.*hot-policy*)
-  (let ((size 0))
-    (declare (type index size))
-    (loop
-      (loop while (four-below-p #x80 text start)
-            do (incf start 4)
-               (incf size 4))
-      (when (= start (length text))
-        (return size))
-      (multiple-value-bind (code next) (code-point text start)
-        (incf size (code-size code))
-        (setf start next)))))
+(defun utf-8-size (text)
+  "The number of octets of TEXT in UTF-8."
+  (declare (type text text) #.*hot-policy*)
+  (let ((sum 0))
+    (declare (type index sum))
+    (do-code-points (code size text)
+      (setf sum (the index (+ sum size))))
+    sum))
 
 (defun put-utf-8 (target position limit text)
   "Puts TEXT in UTF-8 into TARGET at POSITION.  NIL if its octets go beyond LIMIT, as they may if
 another thread has changed TEXT since its size was computed."
   (declare (type octets target) (type index position limit) (type text text) #.*hot-policy*)
-  (let ((i 0))
-    (declare (type index i))
-    (loop
-      (loop while (and (< i (length text))
-                       (< position limit)
-                       (< (code-at text i) #x80))
-            do (setf (aref target position) (the octet (code-at text i)))
-               (incf i)
-               (incf position))
-      (when (= i (length text))
-        (return position))
-      (multiple-value-bind (code next) (code-point text i)
-        (declare (type (unsigned-byte 21) code))
-        (let* ((size (code-size code))
-               (end (+ position size)))
-          (declare (type (integer 1 4) size) (type index end))
-          (when (> end limit)
-            (return nil))
+  (do-code-points (code size text)
+    (let ((end (+ position size)))
+      (declare (type index end))
+      (when (> end limit)
+        (return-from put-utf-8 nil))
+      (if (= 1 size)
+          (setf (aref target position) code)
           ;; The last octets have six bits each; the first has as many ones as there are octets, and
           ;; the other bits.
           (loop for place of-type index downfrom (1- end) above position
                 do (setf (aref target place) (logior #x80 (logand #x3F code))
                          code (ash code -6))
                 finally (setf (aref target position)
-                              (logior (logand #xFF (ash #xFF00 (- size))) code)))
-          (setf position end
-                i next))))))
+                              (logior (logand #xFF (ash #xFF00 (- size))) code))))
+      (setf position end)))
+  position)
 
 (defun encoded-length (string encoding)
   "The number of octets of STRING in ENCODING, :UTF-8 or :LATIN-1; NIL if Latin-1 cannot encode a
@@ -239,17 +200,13 @@ character of it.  In UTF-8, U+FFFD replaces a lone surrogate, so every string ca
 3629, section 3)."
   (declare (type string string) #.*plain-policy*)
   (let ((text (coerce string 'text))
-        (limit (ecase encoding (:utf-8 128) (:latin-1 256)))
-        (end 0))
-    (declare (type index limit end))
-    ;; The first character whose code is not below LIMIT
-    (locally (declare #.*hot-policy*)
-      (loop while (four-below-p limit text end)
-            do (incf end 4))
-      (loop while (and (< end (length text)) (< (code-at text end) limit))
-            do (incf end)))
-    (cond ((= end (length text)) end)
-          ((eq encoding :utf-8) (+ end (utf-8-size text end))))))
+        (limit (ecase encoding (:utf-8 128) (:latin-1 256))))
+    (declare (type index limit))
+    (cond ((locally (declare #.*hot-policy*)
+             (loop for char across text
+                   always (< (char-code char) limit)))
+           (length text))
+          ((eq encoding :utf-8) (utf-8-size text)))))
 
 (defun encode-string (output string encoding &optional size)
   "Appends STRING in ENCODING, :UTF-8 or :LATIN-1, to OUTPUT, and returns true.  Returns NIL and
@@ -349,9 +306,14 @@ or none (RFC 9112, section 4)."
 
 ;;; A reply spells the name of a known field as STRING-CAPITALIZE and Hunchentoot do:
 ;;; Www-Authenticate, Etag.
+
+(defun line-start (name)
+  "The octets with which a line begins that has the field NAME, a symbol or a string."
+  (ascii-octets (concatenate 'string (if (symbolp name) (string-capitalize name) name) ": ")))
+
 (dolist (name *header-names*)
   (let ((keyword (intern (string-upcase name) '#:keyword)))
-    (setf (get keyword 'line-start) (ascii-octets (format nil "~A: " (string-capitalize name)))
+    (setf (get keyword 'line-start) (line-start keyword)
           (get keyword 'spelling) (coerce (string-downcase name) 'text))))
 
 (defun field-spelling (name)
@@ -367,44 +329,30 @@ object to PRINC.  Signals INVALID-HEADER, and appends nothing, if NAME is not a 
 has a control character other than Tab or a character beyond Latin-1.  So CR, LF and NUL are never
 sent (RFC 9110, sections 5.1 and 5.5)."
   (declare (type output output) (type (or symbol string) name) #.*plain-policy*)
-  (let* ((line-start (and (symbolp name) (get name 'line-start)))
-         (spelling (coerce (cond (line-start "")
-                                 ((symbolp name) (string-capitalize name))
-                                 (t name))
-                           'text))
-         (sendable (typecase value
-                     (content-size value)
-                     (t (coerce (if (stringp value)
-                                    value
-                                    (let ((*print-base* 10) (*print-radix* nil))
-                                      (princ-to-string value)))
-                                'text)))))
-    (declare (type text spelling) (type (or null octets) line-start)
-             (type (or content-size text) sendable))
-    (multiple-value-bind (octets position)
-        (reserve output (+ (length line-start) (length spelling) 2
-                           (if (integerp sendable) 19 (length sendable)) 2))
-      (flet ((put (start text class)
-               (let ((end (put-codes octets start text 256)))
-                 (if (and end (= (the index end) (run-end octets start end class)))
-                     (the index end)
-                     (error 'invalid-header :name name :value value)))))
-        (let* ((value-start
-                 (if line-start
-                     (put-octets octets position line-start 0 (length line-start))
-                     ;; No token is empty, and none is a space.
-                     (let ((end (put position (if (string= "" spelling) " " spelling) +token+)))
-                       (setf (aref octets end) +colon+
-                             (aref octets (1+ end)) +space+)
-                       (+ 2 end))))
+  (flet ((check (valid-p)
+           (unless valid-p
+             (error 'invalid-header :name name :value value))))
+    (let ((line-start (or (and (symbolp name) (get name 'line-start))
+                          (progn (check (token-p (string name)))
+                                 (line-start name))))
+          (sendable (typecase value
+                      (content-size value)
+                      (t (coerce (if (stringp value)
+                                     value
+                                     (let ((*print-base* 10) (*print-radix* nil))
+                                       (princ-to-string value)))
+                                 'text)))))
+      (declare (type octets line-start) (type (or content-size text) sendable))
+      (append-to (output octets position (+ (length line-start)
+                                            (if (integerp sendable) 19 (length sendable))
+                                            2))
+        (let* ((start (put-octets octets position line-start 0 (length line-start)))
                (end (if (integerp sendable)
-                        (put-number octets value-start sendable)
-                        (put value-start sendable +value+))))
-          (setf (output-fill output) (put-line-end octets end))))))
+                        (put-number octets start sendable)
+                        (put-codes octets start sendable 256))))
+          (check (and end (= (the index end) (run-end octets start end +value+))))
+          (put-line-end octets end)))))
   (values))
-
-(defparameter *line-end* (coerce '(13 10) 'octets)
-  "The end of a line, of a head, and of a chunk's octets.")
 
 (defun imf-fixdate (universal-time)
   "UNIVERSAL-TIME, in seconds, in the date format of HTTP: a fresh string of 29 characters such as

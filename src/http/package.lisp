@@ -34,11 +34,11 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; request bodies
    #:make-body-decoder #:decode-body #:body-done-p #:body-octets-due
    ;; multipart bodies
-   #:make-multipart-parser #:parse-multipart #:multipart-closed-p
+   #:make-multipart-parser #:parse-multipart 
    #:multipart-done-p #:boundary-p #:malformed-multipart #:+part-head-octets+ #:+boundary-octets+
    #:part-facts
    ;; media types
-   #:media-type-p #:media-type-parameter #:malformed-media-type
+   #:media-type-p #:media-type-parameter
    ;; content codings
    #:accepted-codings #:coding-name #:coded-tag
    ;; conditional and range requests

@@ -17,6 +17,9 @@
   "A fresh vector of the character codes of STRING, which must all be below 128."
   (map 'octets #'char-code string))
 
+(defparameter *line-end* (coerce '(13 10) 'octets)
+  "The end of a line, of a head, and of a chunk's octets.")
+
 (defconstant +line-feed+ 10)
 (defconstant +carriage-return+ 13)
 (defconstant +space+ 32)

@@ -29,8 +29,7 @@ more where it was believed or not before."
 
 (defun external-format-of-type (hunchentoots type)
   "The external format of content of TYPE, the value of a Content-Type or NIL; as HUNCHENTOOTS, a
-function, finds it, NIL unless that is a text type with a known charset.  Signals
-MALFORMED-MEDIA-TYPE where TYPE is no Content-Type."
+function, finds it, NIL unless that is a text type with a known charset."
   (declare (ignore hunchentoots))
   (let ((charset (and type (media-type-parameter "charset" type "text"))))
     (and charset
@@ -192,8 +191,6 @@ of a file is a list of its temporary pathname, name and type."
                    (cond (event (return (values event from to)))
                          ((multipart-done-p parser) (return nil))
                          ((more-p))
-                         ;; RFC 2046, section 5.1.1: no line end need follow the last delimiter.
-                         ((multipart-closed-p parser) (return nil))
                          ;; All content has come: END-OF-FILE would mean that the client has left.
                          (t (error 'malformed-multipart))))))
              (keep (count)

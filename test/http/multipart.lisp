@@ -14,7 +14,7 @@
 
 (defun multipart-events (octets ends &optional (boundary "b"))
   "The events of a parser when OCTETS, a body, arrive up to each of ENDS: lists of an event and its
-text; the last one is :DONE, :CLOSED, :WAITING or :MALFORMED.  In the buffer, hyphens follow the
+text; the last one is :DONE, :WAITING or :MALFORMED.  In the buffer, hyphens follow the
 octets that have arrived, which the parser must not read yet."
   (let ((parser (http:make-multipart-parser boundary))
         (events '())
@@ -39,7 +39,6 @@ octets that have arrived, which the parser must not read yet."
       (:no-error (value)
         (declare (ignore value))
         (push (list (cond ((http:multipart-done-p parser) :done)
-                          ((http:multipart-closed-p parser) :closed)
                           (t :waiting)))
               events)))
     (joined-events events)))

@@ -16,7 +16,7 @@
 (("preamble" "more --b" "--b" "" "x" "--b--" "epilogue" "--b" "")
  (:head ("" "")) (:content "x") (:end) (:done))
 (("" "--b" "" "x" "--b--  	" "") (:head ("" "")) (:content "x") (:end) (:done))
-(("--b 	" "" "x" "--b--") (:head ("" "")) (:content "x") (:end) (:closed))
+(("--b 	" "" "x" "--b--") (:head ("" "")) (:content "x") (:end) (:done))
 (("--b--" "") (:done))
 ;; RFC 2046: it is sufficient that the boundary follows the line end.
 (("--b" "" "x" "--bc" "" "y" "--b-" "" "z" "--b--d" "")

@@ -105,6 +105,13 @@ fragment. The host of a URI is the program's."
 
 ;;; Fields
 
+(:name "malformed types of content"
+ :ours "The content is no form, or one in the default charset."
+ :stock "Hunchentoot answers 400."
+ :why "A type says what content is, not whether it may come."
+ :cases ("form of type " "form of type /" "form of type text/" "form of type a/b; c"
+         "form of type a/b; c=\"d" "form of type multipart/form-data; boundary=")
+ :differs ((:status 400 200)))
 (:name "malformed fields"
  :ours "400."
  :stock "Hunchentoot takes folded lines, white space before the colon, empty names and controls."
