@@ -33,7 +33,7 @@
 ;;;;
 ;;;; A worker's state changes only by SET-WORKER-STATE, under the lock of its engine.
 
-(defparameter *tick* 1/4
+(defparameter *tick* 1/2
   "Seconds between two looks of the sentinel when nobody wakes it.")
 
 (defstruct (engine (:include opaque) (:constructor nil) (:copier nil))
@@ -242,7 +242,9 @@ connections wait for a worker."
 
 (defun keeps-connections-p (engine)
   "True if the connections of ENGINE should be kept after the replies that are sent now."
-  (and (eq :running (engine-phase engine)) (not (winding-down-p engine))))
+  (not (or (engine-overloaded-p engine)
+           (engine-troubles engine)
+           (not (eq :running (engine-phase engine))))))
 
 ;;; Calls of the service whose errors only count, and what else may fail in a thread of an engine
 

@@ -206,7 +206,7 @@ Time in which its thread waited for a processor does not count."
            (setf (engine-looks engine) 0)
            (nap *tick-microseconds*)))))
 
-;;; Its look at all connections, a few times a second
+;;; Its look at all connections, twice a second
 ;;;
 ;;;   a connection that is                and                         is
 ;;;   parked, with output left            its peer is too slow        shut down, for a worker to
@@ -225,7 +225,7 @@ Time in which its thread waited for a processor does not count."
 
 (defun housekeep-connections (engine)
   "Ends the overdue connections of ENGINE, and those that idle when its drain is over, and does what
-else is due a few times a second."
+else is due twice a second."
   (let ((now (milliseconds)))
     (flet ((due-p (connection)
              (or (overdue-p connection now)
