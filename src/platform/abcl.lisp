@@ -94,14 +94,12 @@ end waits on ABCL."
 
 (defun call-on-signal (name function)
   "Has FUNCTION, a function without arguments, called for each signal NAME that the process gets
-from now on: :HANGUP, :INTERRUPT, :TERMINATE or :REPORT, which is SIGUSR1.  Java makes a thread for
-each call."
+from now on: :HANGUP, :INTERRUPT or :TERMINATE.  Java makes a thread for each call."
   (java:jstatic "handle" "sun.misc.Signal"
                 (java:jnew "sun.misc.Signal" (ecase name
                                                (:hangup "HUP")
                                                (:interrupt "INT")
-                                               (:terminate "TERM")
-                                               (:report "USR1")))
+                                               (:terminate "TERM")))
                 (java:jinterface-implementation "sun.misc.SignalHandler" "handle"
                                                 (lambda (signal)
                                                   (declare (ignore signal))

@@ -76,13 +76,12 @@ condition in a loop.  Interrupts that the caller allows run while LOCK is free."
 
 (defun call-on-signal (name function)
   "Has FUNCTION, a function without arguments, called for each signal NAME that the process gets
-from now on: :HANGUP, :INTERRUPT, :TERMINATE or :REPORT, which is SIGUSR1.  The call may happen at
-any moment that allows interrupts, in any thread, so FUNCTION should only leave a note."
+from now on: :HANGUP, :INTERRUPT or :TERMINATE.  The call may happen at any moment that allows
+interrupts, in any thread, so FUNCTION should only leave a note."
   (ext:set-signal-handler (ecase name
                             (:hangup ext:+sighup+)
                             (:interrupt ext:+sigint+)
-                            (:terminate ext:+sigterm+)
-                            (:report ext:+sigusr1+))
+                            (:terminate ext:+sigterm+))
                           (lambda (&rest arguments)
                             (declare (ignore arguments))
                             (funcall function))))

@@ -233,14 +233,13 @@ another library, which returns a backtrace with all of them, is not called here.
 
 (defun call-on-signal (name function)
   "Has FUNCTION, a function without arguments, called for each signal NAME that the process gets
-from now on: :HANGUP, :INTERRUPT, :TERMINATE or :REPORT, which is SIGQUIT; also for a :TERMINATE
-that came before.  The call may happen at any moment that allows interrupts, in any thread, so
-FUNCTION should only leave a note."
+from now on: :HANGUP, :INTERRUPT or :TERMINATE; also for a :TERMINATE that came before.  The call
+may happen at any moment that allows interrupts, in any thread, so FUNCTION should only leave a
+note."
   (sb-sys:enable-interrupt (ecase name
                              (:hangup sb-unix:sighup)
                              (:interrupt sb-unix:sigint)
-                             (:terminate sb-unix:sigterm)
-                             (:report sb-unix:sigquit))
+                             (:terminate sb-unix:sigterm))
                            (lambda (&rest arguments)
                              (declare (ignore arguments))
                              (funcall function)))

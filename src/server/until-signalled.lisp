@@ -5,7 +5,6 @@
 ;;;;   signal             errand    the main thread
 ;;;;   SIGTERM, SIGINT    :STOP     has a thread drain the server; at a second one, stops it at once
 ;;;;   SIGHUP             :RENEW    has a thread open the logs and read the certificates anew
-;;;;   SIGQUIT            :REPORT   writes the statistics to the message log
 ;;;;   -                  :LEAVE    exits, since the server was drained
 ;;;;
 ;;;; The handler of a signal may run at any moment, in any thread.  So it only leaves an errand to
@@ -34,8 +33,7 @@ Signals an error where it cannot, and goes on with the old ones then."))
 ;;;   READY=1                         the server accepts connections, and a reload is over
 ;;;   RELOADING=1 MONOTONIC_USEC=...  a reload begins
 ;;;   STOPPING=1                      a stop begins
-;;;   STATUS=...                      in each period
-;;;   WATCHDOG=1                      in each period, if the pool has served what it was asked to
+;;;   WATCHDOG=1                      in each period, by the pool, while that serves
 ;;;
 ;;; The main thread sends the others than WATCHDOG=1, so they come in order.
 
@@ -44,11 +42,7 @@ Signals an error where it cannot, and goes on with the old ones then."))
   (lock (bt:make-lock "errands") :read-only t)
   (changed (bt:make-condition-variable) :read-only t)
   (waiting '() :type list)              ; each kind once, so that many signals fill no memory
-  (socket nil :type (or null string))   ; of the manager; NIL for none
-  (watchdog-seconds nil :type (or null real)) ; the manager restarts what is silent for longer
-  (due 0 :type integer)                 ; the moment of the next period
-  (asked nil)                           ; the engine whose pool was asked to serve, and has not yet
-  (unheard-p nil))                      ; that the manager hears nothing was told
+  (manager nil :type (or null string))) ; its socket; NIL for none
 
 (defun leave-errand (errands kind)
   "Asks the main thread for one of ERRANDS, of KIND, a keyword."
@@ -56,53 +50,24 @@ Signals an error where it cannot, and goes on with the old ones then."))
     (pushnew kind (errands-waiting errands))
     (bt:condition-notify (errands-changed errands))))
 
-(defun find-manager (errands)
-  "Has ERRANDS tell the manager that the environment names, if any.  Removes its variables: programs
-that this one starts must not speak in its name."
-  (let ((socket (take-variable "NOTIFY_SOCKET"))
-        (microseconds (take-number "WATCHDOG_USEC"))
-        (process (take-number "WATCHDOG_PID")))
-    (setf (errands-socket errands) socket
-          (errands-watchdog-seconds errands) (and microseconds
-                                                  (member process (list nil (process-number)))
-                                                  (/ microseconds 1000000)))))
-
 (defun tell-operator (server level text)
   "Writes TEXT, a sentence without its full stop, to the message log of SERVER, which was started,
 at LEVEL, a keyword, however many messages came before."
   (tell (engine-service (server-engine server)) level *rare-control* text nil))
 
-(defun notify (errands server control &rest arguments)
-  "Sends the manager, if there is one, the text of CONTROL and ARGUMENTS about SERVER.  Tells the
-operator the first time that this fails."
-  (when (errands-socket errands)
-    (let ((reason (send-notification (errands-socket errands)
-                                     (apply #'format nil control arguments)
-                                     2))) ; how many seconds it waits for room
-      (when (and reason (not (shiftf (errands-unheard-p errands) t)))
-        (tell-operator server :warning
-                       (format nil "The service manager hears nothing: NOTIFY_SOCKET is ~S: ~A"
-                               (errands-socket errands) reason))))))
+(defun notify (errands control &rest arguments)
+  "Sends the manager, if there is one, the text of CONTROL and ARGUMENTS."
+  (when (errands-manager errands)
+    (send-notification (errands-manager errands) (apply #'format nil control arguments)
+                       2)))             ; how many seconds it waits for room
 
-(defun report-to-manager (errands server stopping-p)
-  "Tells the manager about SERVER when a period is over, and asks the pool of SERVER to serve, for
-the watchdog, which ends when the server begins to stop: STOPPING-P."
-  (when (<= (errands-due errands) (milliseconds))
-    (let ((seconds (errands-watchdog-seconds errands))
-          (engine (server-engine server)))
-      (setf (errands-due errands)
-            ;; The watchdog wants to be fed within half of its time.
-            (+ (milliseconds) (max 10 (min 10000 (if seconds (floor (* 1000 seconds) 3) 10000)))))
-      (destructuring-bind (&key open busy served &allow-other-keys) (stats server)
-        (notify errands server "STATUS=~D connection~:P, ~D busy thread~:P, ~D request~:P served"
-                open busy served))
-      ;; One question at a time, or a pool that hangs would collect them.
-      (unless (or (null seconds) (null engine) stopping-p (eq engine (errands-asked errands)))
-        (setf (errands-asked errands) engine)
-        ;; Where connections are parked, a request comes to the same workers from the same poller.
-        (schedule engine 0 (lambda ()
-                             (setf (errands-asked errands) nil)
-                             (notify errands server "WATCHDOG=1")))))))
+(defun feed-watchdog (errands engine seconds)
+  "Has the pool of ENGINE feed the watchdog of the manager, which waits for SECONDS, until ENGINE
+stops: a request comes to the same workers, from the same poller, as a timer."
+  (schedule engine (/ seconds 3)
+            (lambda ()
+              (feed-watchdog errands engine seconds)
+              (notify errands "WATCHDOG=1"))))
 
 ;;; Errands
 
@@ -160,29 +125,22 @@ limit, after DRAIN-DELAY seconds."
                                 (format nil "~D request~:P or connection~:P did not finish in time"
                                         (length unfinished)))))))
       (loop
-        (when (errands-socket errands)
-          (report-to-manager errands server stopping-since))
         (ecase (wait-until (lambda () (pop (errands-waiting errands)))
                            (errands-changed errands) (errands-lock errands)
-                           (and (errands-socket errands)
-                                (/ (milliseconds-left (errands-due errands)) 1000))
+                           nil
                            ;; A signal may come just before the wait, in the thread that waits.
                            1)
-          ((nil))
           (:renew
            (unless stopping-since
-             (notify errands server "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
+             (notify errands "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
              (let ((thread (begin-aside "renew" #'renew)))
                (when thread
                  (join-thread thread 5))) ; a log whose reader has stopped takes no lines
-             (notify errands server "READY=1")))
-          (:report (tell-operator server :info
-                                  (let ((*print-pretty* nil)) ; on one line
-                                    (format nil "Statistics: ~(~{~A ~A~^, ~}~)" (stats server)))))
+             (notify errands "READY=1")))
           (:leave (return))
           (:stop
            (cond ((null stopping-since)
-                  (notify errands server "STOPPING=1")
+                  (notify errands "STOPPING=1")
                   (tell-operator server :info
                                  (format nil "Stopping~@[ in ~D second~:P~]: what runs has ~
                                               ~:[no limit of time~;~:*up to ~D second~:P~]"
@@ -204,15 +162,16 @@ limit, after DRAIN-DELAY seconds."
 when the start has failed, which is printed in one sentence, else with 0.  DRAIN-TIMEOUT, a real or
 NIL, DRAIN-DELAY, a real, and ON-START, a function or NIL, are as for
 HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never returns."
-  (let ((errands (make-errands))
+  ;; Programs that this one starts must not speak in its name.
+  (let ((errands (make-errands :manager (take-variable "NOTIFY_SOCKET")))
+        (watchdog (take-number "WATCHDOG_USEC"))
+        (process (take-number "WATCHDOG_PID"))
         (server nil)
         (started-p nil))
     ;; First, or SIGTERM would still be the Lisp's.
-    (loop for (signal kind) in '((:terminate :stop) (:interrupt :stop)
-                                 (:hangup :renew) (:report :report))
+    (loop for (signal kind) in '((:terminate :stop) (:interrupt :stop) (:hangup :renew))
           do (let ((kind kind))
                (call-on-signal signal (lambda () (leave-errand errands kind)))))
-    (find-manager errands)
     (handler-case
         (progn
           (check-arguments (list :drain-timeout drain-timeout :drain-delay drain-delay)
@@ -229,6 +188,8 @@ HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED.  Never returns."
         (when server
           (ignore-errors (end-serving server nil 0)))))
     (when started-p
-      (notify errands server "READY=1")
+      (notify errands "READY=1")
+      (when (and watchdog (member process (list nil (process-number))))
+        (feed-watchdog errands (server-engine server) (/ watchdog 1000000)))
       (do-errands server errands drain-timeout drain-delay))
     (exit-process (if started-p 0 1) 1)))
