@@ -35,8 +35,11 @@ CANNOT-DEFER where the connection cannot be taken over, or not any more."
                                       (websocket-ping-seconds 30) (websocket-idle-seconds 75)
                                     &allow-other-keys)
                    (server-arguments (exchange-application exchange))
-                 (make-program-socket exchange websocket-message-octets
-                                      websocket-ping-seconds websocket-idle-seconds))))
+                 (make-websocket exchange nil nil
+                                 :message-octets websocket-message-octets
+                                 :ping-seconds websocket-ping-seconds
+                                 :idle-seconds websocket-idle-seconds
+                                 :strings-p nil :constructor #'make-program-socket))))
         (t
          (error 'cannot-defer
                 :reason (format nil "only the thread that calls the application for a WebSocket ~

@@ -109,7 +109,7 @@ WebSocket, whose octets are sent from now on, and returns true."
       (note-served exchange)
       (begin-shared-queue (websocket-shared-queue socket) (http-io http))
       (when on-open
-        (call-for-websocket socket "ON-OPEN" on-open socket))
+        (call-for-websocket socket on-open socket))
       t)))
 
 (defun drop-upgrade (exchange)

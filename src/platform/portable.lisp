@@ -18,7 +18,7 @@
              (format stream "Cannot listen on ~A: ~A."
                      (listen-failure-place condition) (listen-failure-reason condition))))
   (:documentation "A server cannot listen on the place, a port, path or descriptor, that its
-arguments name.  The report says why, and what to do.  For a port it is a USOCKET:SOCKET-ERROR, too,
+arguments name.  The report says why.  For a port it is a USOCKET:SOCKET-ERROR, too,
 and where that is taken, a USOCKET:ADDRESS-IN-USE-ERROR."))
 
 (define-condition peer-gone (recycling-error)

@@ -185,24 +185,20 @@ UNFIT-ARGUMENT."
 
 (defun tell-where (address port condition)
   "Signals CONDITION, for which the server cannot listen on ADDRESS, a string or NIL for all, and
-PORT, as an error that names the place.  Returns if it has another reason."
-  (flet ((fail (reason &optional (class 'listening-failed))
-           (error class :place (format nil "port ~D of ~:[all addresses~;~:*~A~]" port address)
-                        :reason reason)))
-    (typecase condition
-      (listen-failed)
-      (usocket:address-in-use-error
-       (fail "something else listens there; stop that, or choose another port" 'port-taken))
-      (usocket:address-not-available-error
-       (fail "this machine has no such address; choose one that it has, or NIL for all"))
-      (usocket:operation-not-permitted-error
-       (fail "this is not permitted; or, on ABCL, something else listens there"))
-      (usocket:ns-error (fail "nobody knows that address"))
-      (usocket:unknown-error
-       (let ((cause (usocket::usocket-real-error condition)))
-         (fail (if (access-denied-p cause)
-                   "this is not permitted; choose a port above 1023, behind a proxy say"
-                   cause)))))))
+PORT, as an error that names the place, unless it does so itself."
+  (let ((taken-p (typep condition 'usocket:address-in-use-error))
+        (cause (if (typep condition 'usocket:unknown-error)
+                   (usocket::usocket-real-error condition)
+                   condition)))
+    (unless (typep condition 'listen-failed)
+      (error (if taken-p 'port-taken 'listening-failed)
+             :place (format nil "port ~D of ~:[all addresses~;~:*~A~]" port address)
+             :reason (cond (taken-p "something else listens there")
+                           ((or (typep condition 'usocket:operation-not-permitted-error)
+                                (access-denied-p cause))
+                            ;; ABCL does not tell which.
+                            "this is not permitted, or something else listens there")
+                           (t cause))))))
 
 (defun open-listener (address port backlog &key path mode descriptor reuse-port defer-accept)
   "A listener at PATH, with MODE; or of DESCRIPTOR, an INHERITED-DESIGNATOR; or at ADDRESS and PORT,

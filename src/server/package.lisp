@@ -59,7 +59,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:withdraw-deferred-response #:take-answer #:send-deferred-response #:end-stream #:drop-deferred
    #:deferred-p #:leave-or-keep #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue
    #:websocket-open-p #:put-in-websocket #:close-websocket #:call-for-websocket
-   #:exchange-upgrade #:make-program-socket #:end-websocket #:fail-websocket
+   #:exchange-upgrade #:make-program-socket #:make-websocket #:end-websocket #:fail-websocket
    #:websocket-on-message #:listen-to-program-socket #:write-to-program-socket
    #:finish-program-socket #:call-when-over #:forget-when-over #:shared-queue-ended-p
    #:shared-queue-announced #:shared-queue #:shared-queue-p #:make-queue

@@ -148,8 +148,7 @@
                       (say-close talk 1000)
                       (loop until (equal '(:end) (hear talk)))))))
         (is (= 1 (count-messages text)))
-        (is (search (format nil "[ERROR]] ~A of GET /ws HTTP/1.1 from 127.0.0.1 failed: The reason"
-                            callback)
+        (is (search "[ERROR]] The WebSocket of GET /ws HTTP/1.1 from 127.0.0.1 failed: The reason"
                     text)
             "~A" text)
         (where-supported (is (search "FAIL-WITH" text)))))))

@@ -26,22 +26,10 @@
 ;;;; gives with a close frame, or with what was dropped, only after the program was called with a
 ;;;; close frame: with it, libraries stop listening.
 
-(defstruct (program-socket (:include websocket)
-                           (:constructor %make-program-socket
-                               (application engine connection on-message on-close ping-milliseconds
-                                idle-milliseconds request))
-                           (:copier nil))
+(defstruct (program-socket (:include websocket) (:copier nil))
   "A connection over which a program speaks by itself.  ON-MESSAGE is its function for the input."
   (farewells '() :type list)            ; functions for when the program knows of the end
   (told 0 :type fixnum))                ; how often the program was told of the end
-
-(defun make-program-socket (exchange message-octets ping-seconds idle-seconds)
-  "A PROGRAM-SOCKET on the connection of EXCHANGE; MESSAGE-OCTETS, PING-SECONDS and IDLE-SECONDS are
-as MAKE-WEBSOCKET takes them."
-  (make-websocket exchange nil nil
-                  :message-octets message-octets :ping-seconds ping-seconds
-                  :idle-seconds idle-seconds :strings-p nil
-                  :constructor #'%make-program-socket))
 
 (defun farewell-said-p (socket)
   "True when a close frame of SOCKET was sent or received."
@@ -88,7 +76,7 @@ while the queue is full, for at most the write timeout.  Signals CLIENT-LEFT."
                         (setf (program-socket-farewells socket)
                               (append (program-socket-farewells socket) (list callback)))
                         nil))))
-      (call-for-websocket socket nil callback))))
+      (call-for-websocket socket callback))))
 
 (defun finish-program-socket (socket)
   "Closes SOCKET when all its output was sent.  If that had a close frame, waits for the answer of
@@ -111,7 +99,7 @@ one message or control frame after the other.  With NIL, input stays in the syst
   "Calls the function of the program of SOCKET, if there is one, with OCTETS."
   (let ((reader (websocket-on-message socket)))
     (when reader
-      (call-for-websocket socket nil reader octets :start 0 :end (length octets)))))
+      (call-for-websocket socket reader octets :start 0 :end (length octets)))))
 
 (defun tell-of-close (socket)
   "Calls the function of the program of SOCKET with a close frame, and then those that wait for
@@ -120,7 +108,7 @@ that."
   (dolist (function (with-lock-briefly ((websocket-lock socket))
                       (incf (program-socket-told socket))
                       (shiftf (program-socket-farewells socket) '())))
-    (call-for-websocket socket nil function)))
+    (call-for-websocket socket function)))
 
 (defmethod hand-over ((socket program-socket) kind value more)
   (case kind

@@ -11,9 +11,6 @@
   "Files of at most so many octets are read into the reply, behind its head, and sent with it by one
 system call.  The system sends larger ones from its cache.  See docs/decisions.md.")
 
-(defparameter *constant-time* (encode-universal-time 1 0 0 1 1 1970 0)
-  "A file of this time or before has that of a builder who gives it to all versions, as Nix does.")
-
 (defstruct (version (:include opaque))
   "The state in which a file was found."
   (pathname nil :type pathname :read-only t)
@@ -50,15 +47,14 @@ where that is no readable regular file."
                           (= nanoseconds (version-nanoseconds version)))
                (let* ((now (get-universal-time))
                       ;; The clock of the file system stands still for milliseconds at a time.
-                      (settled-p (>= (- now seconds) 2))
-                      (telling-p (> seconds *constant-time*)))
+                      (settled-p (>= (- now seconds) 2)))
                  (setf version
                        (make-version
                         :pathname pathname :name name
                         :size size :seconds seconds :nanoseconds nanoseconds
                         ;; Not later than that of the reply (RFC 9110, section 8.8.2.1).
-                        :date (and telling-p (imf-fixdate (min now seconds)))
-                        :tag (and telling-p (entity-tag seconds nanoseconds size settled-p))))
+                        :date (imf-fixdate (min now seconds))
+                        :tag (entity-tag seconds nanoseconds size settled-p)))
                  (when (and settled-p (<= (length name) 1024))
                    (set-published (svref *versions* place) version))))
              (funcall function part version)
@@ -127,24 +123,13 @@ Lisp does not send files."
 
 ;;; Siblings
 
-(defun time-of-file (pathname)
-  "The time of the last change of the file PATHNAME, in nanoseconds; NIL unless it is a regular file
-that can be read."
-  (let ((time nil))
-    (call-with-file pathname
-                    (lambda (part version)
-                      (declare (ignore part))
-                      (setf time (+ (* 1000000000 (version-seconds version))
-                                    (version-nanoseconds version)))))
-    time))
-
 (defun coded-sibling (pathname head)
   "The pathname and the coding, :BR or :GZIP, of the sibling of the file PATHNAME that the client of
 the request HEAD likes best; NIL where it accepts none that there is."
   (let* ((pathname (pathname pathname))
          (codings (and (stringp (pathname-name pathname))
                        (accepted-codings (head-header head :accept-encoding))))
-         (time (and codings (time-of-file pathname))))
+         (time (and codings (ignore-errors (file-write-date pathname)))))
     (when time
       (loop for coding in codings
             for sibling = (make-pathname
@@ -153,6 +138,6 @@ the request HEAD likes best; NIL where it accepts none that there is."
                                               (pathname-type pathname)))
                            :type (ecase coding (:br "br") (:gzip "gz"))
                            :defaults pathname)
-            for sibling-time = (time-of-file sibling)
+            for sibling-time = (ignore-errors (file-write-date sibling))
             when (and sibling-time (<= time sibling-time))
               return (values sibling coding)))))

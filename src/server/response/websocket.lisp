@@ -22,9 +22,7 @@
   "How many seconds a client has to answer a close frame.")
 
 (defstruct (websocket (:include suspended-exchange)
-                      (:constructor %make-websocket
-                          (application engine connection on-message on-close ping-milliseconds
-                           idle-milliseconds request))
+                      (:constructor %make-websocket)
                       (:copier nil))
   "A WebSocket.  The lock guards STATE; only the owner uses HEARD, PINGED and DECODER."
   (request nil :read-only t)            ; its REQUEST-WORDS and client
@@ -57,10 +55,13 @@ HIGH-WATER-MARK is how many octets may wait for the client; MESSAGE-OCTETS is ho
 have, or NIL.  After PING-SECONDS without input a ping is sent, and after IDLE-SECONDS the client
 counts as gone; NIL for never."
   (let ((socket (funcall constructor
-                         (exchange-application exchange) (exchange-engine exchange)
-                         (exchange-connection exchange)
-                         on-message on-close
-                         (as-milliseconds ping-seconds) (as-milliseconds idle-seconds)
+                         :application (exchange-application exchange)
+                         :engine (exchange-engine exchange)
+                         :connection (exchange-connection exchange)
+                         :on-message on-message :on-close on-close
+                         :ping-milliseconds (as-milliseconds ping-seconds)
+                         :idle-milliseconds (as-milliseconds idle-seconds)
+                         :request
                          (format nil "~A from ~A" (exchange-words exchange)
                                  (http-address (exchange-http exchange))))))
     (setf (websocket-shared-queue socket)
@@ -202,7 +203,8 @@ may have come."
                       (when (member kind '(:text :binary))
                         (change-reservation (websocket-reserved socket) 0)))))
                  (:none (return nil))
-                 (:end
+                 (:end                  ; a hard stop may have made it
+                  (say-going-away socket)
                   (end-websocket socket)
                   (return nil)))))))
 
@@ -222,8 +224,7 @@ them.")
       (:pong)
       ((:text :binary)
        (when (sending-p (websocket-state socket))
-         (call-for-websocket socket (if (eq :text kind) "ON-TEXT" "ON-BINARY")
-                             (websocket-on-message socket) socket kind value)))
+         (call-for-websocket socket (websocket-on-message socket) socket kind value)))
       (:close (end-messages socket :receive-close value more ""))
       (:failure (end-messages socket :fail value more more)))))
 
@@ -238,23 +239,21 @@ owed has ANSWER."
     (when (close-owed-p (websocket-state socket))
       (put-close socket (encode-close code answer)))))
 
-(defun call-for-websocket (socket callback function &rest arguments)
-  "Calls FUNCTION, of a program, which knows it as CALLBACK, a string or NIL, with ARGUMENTS.  A
-failure ends SOCKET, but not one because the client of SOCKET has left: the program is told of
-that."
+(defun call-for-websocket (socket function &rest arguments)
+  "Calls FUNCTION, of a program, with ARGUMENTS.  A failure ends SOCKET, but not one because the
+client of SOCKET has left: the program is told of that."
   (multiple-value-bind (condition backtrace)
       (call-catching (lambda () (apply function arguments)))
     (unless (or (null condition)
                 (and (typep condition 'client-left) (eq socket (client-left-source condition))))
-      (fail-websocket socket condition backtrace callback))))
+      (fail-websocket socket condition backtrace))))
 
-(defun fail-websocket (socket condition backtrace &optional callback)
-  "Ends SOCKET because CALLBACK, a string or NIL, has failed with CONDITION, which has BACKTRACE, a
+(defun fail-websocket (socket condition backtrace)
+  "Ends SOCKET because a function of the program has failed with CONDITION, which has BACKTRACE, a
 string or NIL."
   (log-message (suspended-exchange-engine socket) :error *error-control*
-               (message-text "~A of ~A failed: ~A"
-                             (list (or callback "What speaks over the connection")
-                                   (websocket-request socket) condition) #'report-text)
+               (message-text "The WebSocket of ~A failed: ~A"
+                             (list (websocket-request socket) condition) #'report-text)
                backtrace
                condition)               ; not in the text; its type counts for the throttle
   (count-failure (suspended-exchange-engine socket))
@@ -303,5 +302,5 @@ never."
   (let ((function (with-lock-briefly ((websocket-lock socket))
                     (shiftf (websocket-on-close socket) nil))))
     (when function
-      (call-for-websocket socket "ON-CLOSE"
-                          function socket (websocket-code socket) (websocket-reason socket)))))
+      (call-for-websocket socket function
+                          socket (websocket-code socket) (websocket-reason socket)))))
