@@ -229,17 +229,10 @@ over; or a list of :SYSTEMD and a name, a string, for the first of that name."
     ((12 23 24 105) :exhausted)         ; ENOMEM, ENFILE, EMFILE, ENOBUFS
     (t :other)))
 
-;;; Objects in foreign hands
-
 (declaim (notinline keep))
 (defun keep (object)
   "Returns OBJECT, which is referenced until this call."
   object)
-
-(defmacro keeping ((object) &body body)
-  "Evaluates BODY.  The value of OBJECT, a variable, does not become garbage before BODY has
-returned."
-  `(multiple-value-prog1 (progn ,@body) (keep ,object)))
 
 ;;; Addresses
 

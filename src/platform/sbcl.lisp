@@ -197,25 +197,13 @@ for NAME has no effect."
 at most LENGTH elements of each list and no elements of vectors other than strings.  FUNCTION, of
 another library, which returns a backtrace with all of them, is not called here."
   (declare (ignore function))
-  (let ((first nil) (count 0))
-    (handler-case
-        (with-output-to-string (stream)
-          (block frames
-            (sb-debug::map-backtrace
-             (lambda (frame)
-               (when (eq caller (sb-di:debug-fun-name (sb-di:frame-debug-fun frame)))
-                 (return-from frames))
-               (unless first
-                 (setf first frame))
-               (incf count))
-             :count most-positive-fixnum))
-          (let ((sb-debug:*debug-print-variable-alist*
-                  (list* (cons '*print-length* length) (cons '*print-array* nil)
-                         sb-debug:*debug-print-variable-alist*)))
-            (sb-debug:print-backtrace :stream stream :from first :count count
-                                      :emergency-best-effort t)))
-      (error (condition)
-        (format nil "Could not generate backtrace: ~A." condition)))))
+  (let* ((text (with-output-to-string (stream)
+                 (let ((sb-debug:*debug-print-variable-alist*
+                         (list* (cons '*print-length* length) (cons '*print-array* nil)
+                                sb-debug:*debug-print-variable-alist*)))
+                   (sb-debug:print-backtrace :stream stream :emergency-best-effort t))))
+         (end (search (format nil "~A " caller) text)))
+    (subseq text 0 (and end (position #\Newline text :end end :from-end t)))))
 
 ;;; Signals
 ;;;

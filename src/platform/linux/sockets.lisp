@@ -113,19 +113,13 @@ DESCRIPTOR, an integer; returns the stream."
   milliseconds)
 
 (defun put-read-ahead (stream octets start end)
-  "Makes STREAM return OCTETS from START to END next, before the octets that it has read ahead."
-  ;; Those are in a structure of SBCL, from HEAD to TAIL, in foreign memory.
-  (let* ((buffer (sb-impl::fd-stream-ibuf stream))
-         (ahead (loop for position from (sb-impl::buffer-head buffer)
-                      below (sb-impl::buffer-tail buffer)
-                      collect (sb-sys:sap-ref-8 (sb-impl::buffer-sap buffer) position)))
-         (all (concatenate 'octets (subseq octets start end) ahead))
-         (size (length all)))
-    (when (> size (sb-impl::buffer-length buffer))
-      (setf buffer (sb-impl::alloc-buffer size))
-      (sb-impl::release-buffer (shiftf (sb-impl::fd-stream-ibuf stream) buffer)))
-    (dotimes (position size)
-      (setf (sb-sys:sap-ref-8 (sb-impl::buffer-sap buffer) position) (aref all position)))
+  "Makes STREAM, which was not read yet, return OCTETS from START to END first."
+  (let* ((size (- end start))
+         (buffer (sb-impl::alloc-buffer
+                  (max size (sb-impl::buffer-length (sb-impl::fd-stream-ibuf stream))))))
+    (loop for place below size
+          do (setf (sb-sys:sap-ref-8 (sb-impl::buffer-sap buffer) place)
+                   (aref octets (+ start place))))
     (setf (sb-impl::buffer-head buffer) 0
           (sb-impl::buffer-tail buffer) size)
-    stream))
+    (sb-impl::release-buffer (shiftf (sb-impl::fd-stream-ibuf stream) buffer))))

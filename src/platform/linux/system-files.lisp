@@ -20,9 +20,6 @@ for a wild pathname."
 number.  Does not wait even if NAME is a pipe."
   (open-with-flags name (logior #o4000 #o400 +o-cloexec+))) ; O_NONBLOCK, O_NOCTTY
 
-(defvar *empty-name* (coerce '(0) 'octets)
-  "The empty string of C.")
-
 (defun file-facts (file)
   "Three values about FILE, an open descriptor: its size in octets, the universal time of its last
 modification, and the nanoseconds of that second.  NIL if FILE is not a regular file, or if the
@@ -30,20 +27,16 @@ system call fails."
   (declare (type descriptor file))
   ;; struct statx of <linux/stat.h>, the same for every processor, in words of 64 bits
   (sb-alien:with-alien ((facts (array (sb-alien:signed 64) 32)))
-    (sb-sys:with-pinned-objects (*empty-name*)
-      (when (and (zerop (system-call "statx" sb-alien:int (sb-alien:int file)
-                                     (sb-sys:system-area-pointer
-                                      (sb-sys:vector-sap *empty-name*))
-                                     (sb-alien:int #x1000) ; AT_EMPTY_PATH
-                                     (sb-alien:unsigned-int #x243) ; type, mode, mtime, size
-                                     ((* (array (sb-alien:signed 64) 32))
-                                      (sb-alien:addr facts))))
-                 ;; The mode, at octet 28; a regular file.
-                 (= #o100000 (logand #o170000 (ldb (byte 16 32) (sb-alien:deref facts 3)))))
-        (values (sb-alien:deref facts 5)
-                (+ (encode-universal-time 0 0 0 1 1 1970 0)
-                   (sb-alien:deref facts 14))
-                (ldb (byte 32 0) (sb-alien:deref facts 15)))))))
+    (when (and (zerop (system-call "statx" sb-alien:int (sb-alien:int file)
+                                   (sb-alien:c-string "")
+                                   (sb-alien:int #x1000) ; AT_EMPTY_PATH
+                                   (sb-alien:unsigned-int #x243) ; type, mode, mtime, size
+                                   ((* (array (sb-alien:signed 64) 32)) (sb-alien:addr facts))))
+               ;; The mode, at octet 28; a regular file.
+               (= #o100000 (logand #o170000 (ldb (byte 16 32) (sb-alien:deref facts 3)))))
+      (values (sb-alien:deref facts 5)
+              (+ (encode-universal-time 0 0 0 1 1 1970 0) (sb-alien:deref facts 14))
+              (ldb (byte 32 0) (sb-alien:deref facts 15))))))
 
 (defmacro transfer-file-octets (name)
   "Calls the C function NAME, pread or pwrite, until it has transferred all octets between FILE, a

@@ -30,10 +30,10 @@ handshake, which may choose another certificate."
   "Makes a server's stream of CL+SSL under CONTEXT that encrypts the octets on STREAM; returns it
 after the handshake.  Signals CL+SSL's conditions if the handshake fails."
   (cl+ssl:ensure-initialized)           ; else CL+SSL would do so later, and make its own context
-  (keeping (context)                    ; for the pointers in it
-    (cl+ssl:with-global-context ((first (tls-context-handles context)))
-      ;; CL+SSL sets ciphers for each connection; by default those would be its own.
-      (cl+ssl:make-ssl-server-stream stream :cipher-list (tls-context-ciphers context)))))
+  (prog1 (cl+ssl:with-global-context ((first (tls-context-handles context)))
+           ;; CL+SSL sets ciphers for each connection; by default those would be its own.
+           (cl+ssl:make-ssl-server-stream stream :cipher-list (tls-context-ciphers context)))
+    (keep context)))                    ; for the pointers in it
 
 ;;; The callbacks that OpenSSL calls in a handshake.  No callback may exit non-locally, since that
 ;;; would unwind OpenSSL's frames.

@@ -34,13 +34,12 @@ thread does so, and no interrupt runs in this one."
   "A TLS-SESSION of a server under CONTEXT, a TLS-CONTEXT, on DESCRIPTOR, a non-blocking socket,
 before its handshake.  The caller must call END-TLS-SESSION in the end, and defers interrupts until
 it has recorded the session.  Signals an error if OpenSSL has no memory."
-  (keeping (context)                    ; else its handle might be freed meanwhile
-    (let ((handle (openssl :pointer "SSL_new" (first (tls-context-handles context)))))
-      (when (cffi:null-pointer-p handle)
-        (error "OpenSSL cannot make a connection."))
-      (openssl :int "SSL_set_fd" handle (:int descriptor))
-      (openssl :void "SSL_set_accept_state" handle)
-      (%make-tls-session handle context))))
+  (let ((handle (openssl :pointer "SSL_new" (first (tls-context-handles context)))))
+    (when (cffi:null-pointer-p handle)
+      (error "OpenSSL cannot make a connection."))
+    (openssl :int "SSL_set_fd" handle (:int descriptor))
+    (openssl :void "SSL_set_accept_state" handle)
+    (%make-tls-session handle context)))
 
 ;;; Calls that may fail, or have to wait.  The value is that of RECEIVE-OCTETS.
 
