@@ -60,20 +60,21 @@ be the machine's fault."
 
 (define-front-test (clients-that-stall-are-given-up-and-noticed-by-nobody
                     :modes (:plain :tls) :needs :parking)
-  (with-front (request :worker-num 1 :max-thread-count 4
-                       :read-timeout *crowd-seconds* :write-timeout *crowd-seconds*)
-      (reply 200 '() *large-answer*)
-    (let ((crowd '()) (kinds (list (if (eq :tls *mode*) :handshake :silent)
-                                   :idle :half-head :slow-content :reads-nothing)))
-      (unwind-protect
-           (progn
-             (dolist (kind kinds)
-               (loop repeat (if (eq :reads-nothing kind) 5 *crowd-size*) ; memory is short
-                     do (push (cons kind (stalled kind)) crowd)))
-             (is (< (outlive-crowd crowd) (* 300 *patience*)))
-             (is (zerop (figure :failed)))
-             (loop for (kind least) in `((:handshake ,(if (eq :tls *mode*) *crowd-size* 0))
-                                         (:idle ,*crowd-size*) (:head ,*crowd-size*)
-                                         (:body ,*crowd-size*) (:write 5))
-                   do (is (<= least (getf (figure :expired-by) kind)) "~A" kind)))
-        (loop for (nil . connection) in crowd do (disconnect connection))))))
+  (with-globals ((http:*content-grace* *crowd-seconds*))
+    (with-front (request :worker-num 1 :max-thread-count 4
+                         :read-timeout *crowd-seconds* :write-timeout *crowd-seconds*)
+        (reply 200 '() *large-answer*)
+      (let ((crowd '()) (kinds (list (if (eq :tls *mode*) :handshake :silent)
+                                     :idle :half-head :slow-content :reads-nothing)))
+        (unwind-protect
+             (progn
+               (dolist (kind kinds)
+                 (loop repeat (if (eq :reads-nothing kind) 5 *crowd-size*) ; memory is short
+                       do (push (cons kind (stalled kind)) crowd)))
+               (is (< (outlive-crowd crowd) (* 300 *patience*)))
+               (is (zerop (figure :failed)))
+               (loop for (kind least) in `((:handshake ,(if (eq :tls *mode*) *crowd-size* 0))
+                                           (:idle ,*crowd-size*) (:head ,*crowd-size*)
+                                           (:body ,*crowd-size*) (:write 5))
+                     do (is (<= least (getf (figure :expired-by) kind)) "~A" kind)))
+          (loop for (nil . connection) in crowd do (disconnect connection)))))))

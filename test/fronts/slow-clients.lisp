@@ -38,29 +38,35 @@
 
 (define-front-test (a-client-that-is-slow-and-steady-gets-all :modes (:plain) :needs :our-http)
   (dolist (path '("/whole" "/streamed"))
-    (is-true (call-at-pace
-              (lambda (seconds pause)   ; four times the write timeout, in all
-                (with-front (request :write-timeout seconds :read-timeout seconds)
-                    (if (equal "/whole" (path request))
-                        (reply 200 '() *large-answer*)
-                        (streamed (write 200) (write-large write)))
-                  (with-open-connection (connection (small-connection))
-                    (send-request connection path)
-                    (if (equal "/whole" path)
-                        (and (= 200 (response-status (read-head connection)))
-                             (large-answer-slowly-p connection pause))
-                        (large-stream-p connection pause)))))))))
+    (with-growing-limit (seconds)       ; it takes four times that, in all
+      (with-front (request :write-timeout seconds :read-timeout seconds)
+          (if (equal "/whole" (path request))
+              (reply 200 '() *large-answer*)
+              (streamed (write 200) (write-large write)))
+        (with-open-connection (connection (small-connection))
+          (flet ((take (count)
+                   (length (receive-many connection count))))
+            (send-request connection path :version "HTTP/1.0") ; so there are no chunks
+            (is (= 200 (response-status (read-head connection))))
+            ;; The system tells the server, at the latest, when three pieces were taken.
+            (is (= 2400000 (loop with *limit* = (/ seconds 2)
+                                 repeat 16
+                                 sum (promptly (loop repeat 3
+                                                     do (poll (constantly nil) (/ seconds 12))
+                                                     sum (take 50000))))))
+            (is (= (- *large-size* 2400000) (promptly (take (- *large-size* 2400000)))))))))))
 
 (define-front-test (a-client-that-sends-its-content-slowly-and-steadily-sends-all :modes (:plain)
                     :needs :our-http)
-  (is-true (call-at-pace
-            (lambda (seconds pause)
-              (with-front (request :read-timeout seconds :min-content-rate nil)
-                  (reply 200 '() (content request))
-                (with-connection (connection)
-                  (send connection (post-head "/" "Content-Length: 48"))
-                  (loop repeat 48 do (funcall pause) (send connection "x"))
-                  (= 200 (response-status (read-response connection)))))))))
+  (with-growing-limit (seconds)
+    (with-front (request :read-timeout seconds :min-content-rate nil)
+        (reply 200 '() (content request))
+      (with-connection (connection)
+        (send connection (post-head "/" "Content-Length: 12"))
+        (loop repeat 12
+              do (promptly (poll (constantly nil) (/ seconds 3))
+                           (send connection "x")))
+        (is (= 200 (response-status (read-response connection))))))))
 
 (define-front-test (a-client-that-takes-a-reply-too-slowly-is-given-up :modes (:plain :tls)
                     :needs :parking)

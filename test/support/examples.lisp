@@ -159,32 +159,16 @@ many values were compared."
 (defun target-of (uri)
   (subseq uri (position #\/ uri :start (length "http://"))))
 
-(defun header-of (line)
-  "The name and the value of the header in LINE."
-  (let ((colon (position #\: line)))
-    (cons (subseq line 0 colon) (string-left-trim " " (subseq line (1+ colon))))))
-
 (defun ask-as-curl (words)
   "What curl would print for WORDS, its arguments, some of those that it knows."
-  (let ((content nil) (status-only nil) (target nil) (headers '()))
+  (let ((*server* (page-server)) (headers '()) (target nil))
     (loop while words
           do (let ((word (pop words)))
                (cond ((string= "-s" word))
-                     ((string= "-o" word) (pop words))
-                     ((string= "-w" word)
-                      (setf status-only (string= "%{http_code}\\n" (pop words))))
-                     ((string= "-H" word) (push (header-of (pop words)) headers))
-                     ((string= "--data" word) (setf content (pop words)))
+                     ((string= "-H" word) (push (parse-header-line (pop words)) headers))
                      ((uiop:string-prefix-p "http://" word) (setf target (target-of word)))
                      (t (error "What is ~A of curl?" word)))))
-    (let* ((*server* (page-server))
-           (response (if content
-                         (ask target :method :post :content content :headers headers
-                                     :content-type "application/x-www-form-urlencoded")
-                         (ask target :headers headers))))
-      (if status-only
-          (princ-to-string (response-status response))
-          (response-text response)))))
+    (ask-text target :headers headers)))
 
 (defun run-command (example)
   "Does what EXAMPLE, a command in a shell whose output comes next, is to do."

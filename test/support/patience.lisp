@@ -62,44 +62,6 @@ When PATIENCE seconds pass before, signals PATIENCE-LOST with the noun phrase WH
   `(or (poll (lambda () ,@body) ,patience)
        (lose-patience ,what ,patience)))
 
-;;; A client that keeps a pace
-
-(defparameter *paced-octets* 50000
-  "How many octets a client takes between two pauses.  The system tells the other side after three
-times as many, at the latest, that some were taken.")
-
-(defun pace-keeper (seconds)
-  "Two functions of no arguments.  The first one makes a pause of a twelfth of SECONDS, but after 48
-of them none.  The second one tells whether the pace is kept: no three calls of the first one in a
-row took more than half of SECONDS."
-  (let ((ends (make-list 3 :initial-element (deadline-after (/ seconds 2))))
-        (count 0)
-        (kept-p t))
-    (flet ((look ()
-             (when (zerop (seconds-until (first ends)))
-               (setf kept-p nil))))
-      (values (lambda ()
-                (look)
-                (setf ends (append (rest ends) (list (deadline-after (/ seconds 2)))))
-                (when (<= (incf count) 48)
-                  (poll (constantly nil) (/ seconds 12))))
-              (lambda ()
-                (look)
-                kept-p)))))
-
-(defun call-at-pace (function)
-  "Calls FUNCTION, which has a client take *PACED-OCTETS* at a time, with a number of seconds, for
-which the server waits at most until its client takes something, and a function that is to be called
-before each time, and makes a pause.  Returns what FUNCTION returns, or NIL when it signals an
-error.  Where that is NIL, and the machine was so busy that the client did not keep its pace, this
-says nothing of the server: then it is tried again with four times the seconds, and again."
-  (loop for seconds in '(1/2 2 8)
-        do (multiple-value-bind (pause kept-p) (pace-keeper seconds)
-             (let ((value (ignore-errors (funcall function seconds pause))))
-               (when (or value (funcall kept-p))
-                 (return value))))
-        finally (lose-patience "a client to keep its pace" 8)))
-
 ;;; A client that must not be late
 
 (defvar *limit* nil

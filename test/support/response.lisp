@@ -54,11 +54,15 @@ else in UTF-8."
                      :reason (string-left-trim " " (subseq line end))))))
 
 (defun parse-header-line (line)
-  "LINE as a pair of lower-case name and value."
+  "LINE as a pair of name and value."
   (let ((colon (or (position #\: line)
                    (error 'broken-response :what (format nil "a header line is ~S" line)))))
-    (cons (string-downcase (subseq line 0 colon))
+    (cons (subseq line 0 colon)
           (string-trim '(#\Space #\Tab) (subseq line (1+ colon))))))
+
+(defun in-lower-case (headers)
+  "The alist HEADERS with its names in lower case."
+  (loop for (name . value) in headers collect (cons (string-downcase name) value)))
 
 (defun read-head (connection)
   "The next response from CONNECTION up to its empty line, without the body."
@@ -66,9 +70,9 @@ else in UTF-8."
                    (error 'broken-response :what "the connection has ended")))
          (response (parse-status-line line)))
     (setf (response-headers response)
-          (loop for line = (read-response-line connection)
-                until (equal line "")
-                collect (parse-header-line (or line ""))))
+          (in-lower-case (loop for line = (read-response-line connection)
+                               until (equal line "")
+                               collect (parse-header-line (or line "")))))
     response))
 
 ;;; The body

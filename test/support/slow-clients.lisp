@@ -27,16 +27,6 @@
     (limit-receive-buffer (connection-socket connection) 65536)
     connection))
 
-(defun large-answer-slowly-p (connection pause)
-  "Whether CONNECTION gets as many octets as *LARGE-ANSWER* has, when PAUSE is called before each of
-the first pieces: for twice the time for which the server waits, its socket takes no more."
-  (flet ((all-p (count)
-           (= count (length (receive-many connection count)))))
-    (and (loop repeat 48
-               always (progn (funcall pause)
-                             (all-p *paced-octets*)))
-         (all-p (- *large-size* (* 48 *paced-octets*))))))
-
 (defun large-reply-p (connection)
   "Whether the next reply that CONNECTION reads is *LARGE-ANSWER*."
   (let ((head (read-head connection)))
@@ -44,11 +34,11 @@ the first pieces: for twice the time for which the server waits, its socket take
          (= *large-size* (content-length head))
          (whole-answer-p connection))))
 
-(defun large-stream-p (connection &optional (pause (constantly nil)))
-  "True when the next reply over CONNECTION is *LARGE-ANSWER* in chunks; calls PAUSE before each."
+(defun large-stream-p (connection)
+  "True when the next reply over CONNECTION is *LARGE-ANSWER* in chunks."
   (and (chunked-p (read-head connection))
        (loop for start = 0 then end
-             for chunk = (progn (funcall pause) (read-chunk connection))
+             for chunk = (read-chunk connection)
              for end = (+ start (length chunk))
              while (and chunk
                         (<= end *large-size*)

@@ -11,18 +11,14 @@
 (defmethod hunchentoot:maybe-invoke-debugger :after ((condition noted-error))
   (record (noted-error-recorder condition) :noted))
 
-(define-server-test maybe-invoke-debugger-is-called-once-for-an-error-of-a-handler
+(define-server-test maybe-invoke-debugger-is-called-once-for-an-error-that-nobody-handles
   (let ((notes (make-recorder)))
-    (serving () (("/" (error 'noted-error :recorder notes)))
+    (serving () (("/" (error 'noted-error :recorder notes))
+                 ("/handled" (handler-case (error 'noted-error :recorder notes)
+                               (noted-error () "handled"))))
+      (is (string= "handled" (ask-text "/handled")))
       (is (= 500 (response-status (ask "/"))))
       (is (equal '(:noted) (recorded notes))))))
-
-(define-server-test maybe-invoke-debugger-is-not-called-for-errors-handled-inside
-  (let ((notes (make-recorder)))
-    (serving () (("/" (handler-case (error 'noted-error :recorder notes)
-                        (noted-error () "handled"))))
-      (is (string= "handled" (ask-text "/")))
-      (is (null (recorded notes))))))
 
 (defmacro without-catching ((debugger) &body body)
   "Evaluates BODY while Hunchentoot does not catch errors, and DEBUGGER, a function of the
@@ -30,24 +26,14 @@ condition, is called where the Lisp would enter its debugger."
   `(with-globals ((hunchentoot:*catch-errors-p* nil))
      (call-with-debugger ,debugger (lambda () ,@body))))
 
-(define-server-test errors-reach-the-debugger-when-they-are-not-caught
+(define-server-test errors-and-their-requests-reach-the-debugger-when-they-are-not-caught
   (let ((seen (make-recorder)))
     (without-catching ((lambda (condition)
-                         (record seen (princ-to-string condition))
-                         (hunchentoot:abort-request-handler "debugged")))
-      (serving () (("/" (error "Look at me.")))
-        (is (string= "debugged" (ask-text "/")))
-        (is (equal '("Look at me.") (recorded seen)))))))
-
-(define-server-test the-debugger-sees-the-request
-  (let ((seen nil))
-    (without-catching ((lambda (condition)
-                         (declare (ignore condition))
-                         (setf seen (hunchentoot:script-name*))
+                         (record seen (list (princ-to-string condition) (hunchentoot:script-name*)))
                          (hunchentoot:abort-request-handler "debugged")))
       (serving () (("/here" (error "Look at me.")))
-        (ask "/here")
-        (is (equal "/here" seen))))))
+        (is (string= "debugged" (ask-text "/here")))
+        (is (equal '(("Look at me." "/here")) (recorded seen)))))))
 
 (define-server-test
     (clients-that-leave-do-not-reach-the-debugger :needs :our-http)

@@ -56,48 +56,24 @@
     (note (if (streamp initialized) :initialized :no-stream))
     initialized))
 
-(defmacro serving-wrapped (&body body)
-  "Evaluates BODY while a wrapping acceptor serves /, which shows *BOUND-AROUND*."
-  `(noting
-     (serving (:mixin 'wrapping) (("/" (note :handler)
-                                       (shown *bound-around*)))
-       ,@body)))
-
-(define-server-test what-methods-around-bind-is-seen-by-the-handler
-  (serving-wrapped
-    (with-connection (connection)
-      (loop repeat 3
-            do (is (string= (shown '(:connection t :handle "/"))
-                            (exchange-text connection "/")))))))
-
-(define-server-test every-request-is-within-process-connection
-  ;; Once per connection or once per request: both are right, so we only look whether
-  ;; every handler ran between a beginning and an end.
-  (serving-wrapped
-    (with-connection (connection)
-      (exchange connection "/")
-      (exchange connection "/"))
-    (eventually ("process-connection to return")
-      (= (recorded-count *steps* :connection)
-         (recorded-count *steps* :end-of-connection)))
-    (is (loop with depth = 0
-              for step in (recorded *steps*)
-              do (case step
-                   (:connection (incf depth))
-                   (:end-of-connection (decf depth)))
-              always (or (not (eq step :handler)) (= depth 1))))))
-
-(define-server-test handle-request-and-dispatch-run-once-per-request
-  (serving-wrapped
-    (with-connection (connection)
-      (loop repeat 3 do (exchange connection "/")))
-    (is (= 3 (recorded-count *steps* :handle)))
-    (is (= 3 (recorded-count *steps* '(:dispatch "/"))))))
-
-(define-server-test the-stream-is-initialized-once-per-connection
-  (serving-wrapped
-    (loop repeat 2
-          do (with-connection (connection)
-               (loop repeat 3 do (exchange connection "/"))))
-    (is (= 2 (recorded-count *steps* :initialize)))
-    (is (= 2 (recorded-count *steps* :initialized)))))
+(define-server-test methods-around-connections-and-requests-are-called-as-by-hunchentoot
+  (noting
+    (serving (:mixin 'wrapping) (("/" (note :handler) (shown *bound-around*)))
+      (loop repeat 2
+            do (with-connection (connection)
+                 (loop repeat 3
+                       do (is (string= (shown '(:connection t :handle "/"))
+                                       (exchange-text connection "/")))))
+               (eventually ("process-connection to return")
+                 (= (recorded-count *steps* :connection)
+                    (recorded-count *steps* :end-of-connection))))
+      (loop for (step count) in '((:handle 6) ((:dispatch "/") 6) (:initialize 2) (:initialized 2))
+            do (is (= count (recorded-count *steps* step)) "~S" step))
+      ;; Once per connection or once per request: both are right, so we only look whether
+      ;; every handler ran between a beginning and an end.
+      (is (loop with depth = 0
+                for step in (recorded *steps*)
+                do (case step
+                     (:connection (incf depth))
+                     (:end-of-connection (decf depth)))
+                always (or (not (eq step :handler)) (= depth 1)))))))

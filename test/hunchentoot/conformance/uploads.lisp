@@ -45,21 +45,16 @@
 ;;; Promises
 
 (define-server-test the-file-of-an-upload-is-deleted-after-the-request
-  (let ((path nil))
-    (serving-uploads (("/" (setf path (first (hunchentoot:post-parameter "file")))
-                           (shown (and (probe-file path) t))))
-      (is (string= "T" (response-text (upload "/" (file-part)))))
-      (eventually ("the temporary file to be deleted")
-        (file-gone-p path)))))
-
-(define-server-test the-file-of-an-upload-is-deleted-when-the-handler-fails
-  (let ((path nil))
-    (serving-uploads (("/" (setf path (first (hunchentoot:post-parameter "file")))
-                           (error "The handler fails.")))
-      (is (= 500 (response-status (upload "/" (file-part)))))
-      (is (pathnamep path))
-      (eventually ("the temporary file to be deleted")
-        (file-gone-p path)))))
+  (let ((paths (make-recorder)))
+    (flet ((file ()
+             (probe-file (record paths (first (hunchentoot:post-parameter "file"))))))
+      (serving-uploads (("/" (shown (and (file) t)))
+                        ("/fails" (file) (error "The handler fails.")))
+        (is (string= "T" (response-text (upload "/" (file-part)))))
+        (is (= 500 (response-status (upload "/fails" (file-part)))))
+        (is (= 2 (recorded-count paths)))
+        (eventually ("the temporary files to be deleted")
+          (every #'file-gone-p (recorded paths)))))))
 
 (define-server-test (the-file-of-an-upload-stays-when-it-is-moved :needs :octets-in-forms)
   (with-directory (elsewhere)

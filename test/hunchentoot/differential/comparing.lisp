@@ -38,12 +38,12 @@ put in their place.")
       (octet-text octets)))
 
 (defun normalise-answer (answer port)
-  (setf (answer-headers answer) (loop for header in (answer-headers answer)
+  (setf (response-headers answer) (loop for header in (response-headers answer)
                                       collect (normalised-header header port))
-        (answer-body answer) (normalised-body (answer-body answer) port))
-  (when (search "BACKTRACE</pre>" (answer-body answer))
-    (setf (answer-headers answer)
-          (remove "Content-Length" (answer-headers answer) :key #'car :test #'string=))))
+        (response-body answer) (normalised-body (response-body answer) port))
+  (when (search "BACKTRACE</pre>" (response-body answer))
+    (setf (response-headers answer)
+          (remove "Content-Length" (response-headers answer) :key #'car :test #'string=))))
 
 (defun normalised (observation port)
   "OBSERVATION, at a server with PORT, without what varies by nature."
@@ -71,21 +71,21 @@ put in their place.")
 
 (defun told-reason (answer)
   "The reason phrase of ANSWER, but the registered one for an older one that Hunchentoot knows."
-  (let* ((status (answer-status answer))
+  (let* ((status (response-status answer))
          (registered (http:reason-phrase status)))
     (if (and registered
-             (equal (answer-reason answer) (hunchentoot:reason-phrase status))
-             (not (equal (answer-reason answer) (hunchentoot:reason-phrase -1))))
+             (equal (response-reason answer) (hunchentoot:reason-phrase status))
+             (not (equal (response-reason answer) (hunchentoot:reason-phrase -1))))
         registered
-        (answer-reason answer))))
+        (response-reason answer))))
 
 (defun header-values (answer name)
-  (loop for (header . value) in (answer-headers answer)
+  (loop for (header . value) in (response-headers answer)
         when (string= header name) collect value))
 
 (defun header-names (answer)
   "The names of the headers of ANSWER, each once, in order."
-  (remove-duplicates (mapcar #'car (answer-headers answer)) :test #'string= :from-end t))
+  (remove-duplicates (mapcar #'car (response-headers answer)) :test #'string= :from-end t))
 
 (defun header-differences (stock ours)
   (let ((stock-names (header-names stock))
@@ -104,10 +104,10 @@ put in their place.")
                           (others our-names stock-names))))))
 
 (defun answer-differences (stock ours)
-  (or (difference :status (answer-status stock) (answer-status ours))
+  (or (difference :status (response-status stock) (response-status ours))
       (append (difference :reason (told-reason stock) (told-reason ours))
               (header-differences stock ours)
-              (difference :body (answer-body stock) (answer-body ours)))))
+              (difference :body (response-body stock) (response-body ours)))))
 
 (defun observation-differences (stock ours)
   "How the observations STOCK and OURS of one case differ.  Of answers that differ in their

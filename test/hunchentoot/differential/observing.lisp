@@ -2,10 +2,6 @@
 
 ;;; What a client, and the logs, see of one case.
 
-(defstruct answer
-  "One response as it came: HEADERS is an alist of names and values as they were spelled."
-  status reason headers (body (octets)))
-
 (defstruct observation
   "All that was seen of one case at one server."
   (answers '())                         ; interim responses included
@@ -16,12 +12,6 @@
   (trace ""))                           ; what *HEADER-STREAM* got
 
 ;;; Reading
-
-(defun split-header-line (line)
-  (let ((colon (or (position #\: line)
-                   (error 'broken-response :what (format nil "a header line is ~S" line)))))
-    (cons (subseq line 0 colon)
-          (string-trim '(#\Space #\Tab) (subseq line (1+ colon))))))
 
 (defun continuation-p (line)
   (and (plusp (length line))
@@ -35,28 +25,25 @@ only Hunchentoot sends, becomes a line of the value."
         until (string= line "")
         do (if (and headers (continuation-p line))
                (setf (cdr (first headers)) (format nil "~A~%~A" (cdr (first headers)) line))
-               (push (split-header-line line) headers))
+               (push (parse-header-line line) headers))
         finally (return (nreverse headers))))
 
-(defun lower-case-headers (headers)
-  (loop for (name . value) in headers collect (cons (string-downcase name) value)))
-
 (defun read-answer (connection head-p)
-  "The next response from CONNECTION; HEAD-P tells that it answers a HEAD request."
+  "The next response from CONNECTION, the names of its headers as they were spelled; HEAD-P tells
+that it answers a HEAD request."
   (let* ((line (or (read-response-line connection)
                    (error 'broken-response :what "the connection has ended")))
          (response (parse-status-line line))
          (headers (read-header-alist connection)))
-    (setf (response-headers response) (lower-case-headers headers))
-    (make-answer :status (response-status response)
-                 :reason (response-reason response)
-                 :headers headers
-                 :body (read-body connection response head-p))))
+    (setf (response-headers response) (in-lower-case headers)
+          (response-body response) (read-body connection response head-p)
+          (response-headers response) headers)
+    response))
 
 (defun interim-p (answer)
   "Whether another response follows ANSWER.  After 101 none does."
-  (and (<= 100 (answer-status answer) 199)
-       (/= 101 (answer-status answer))))
+  (and (<= 100 (response-status answer) 199)
+       (/= 101 (response-status answer))))
 
 (defun read-until-final (connection head-p)
   "The responses from CONNECTION up to the next final one."
@@ -98,7 +85,7 @@ probe, and what comes before it."
 (defun capture (pattern answers)
   "What the first group of PATTERN matches in a header of one of ANSWERS; empty if nothing."
   (loop for answer in answers
-        do (loop for (name . value) in (answer-headers answer)
+        do (loop for (name . value) in (response-headers answer)
                  for groups = (nth-value 1 (cl-ppcre:scan-to-strings
                                             pattern (format nil "~A: ~A" name value)))
                  when groups
