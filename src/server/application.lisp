@@ -11,6 +11,8 @@ all connections have the same; else NIL.")
              :documentation "Limits how often messages appear that clients can cause.")
    (counts :initform (make-counts) :accessor application-counts
            :documentation "What MAKE-COUNTS has returned at the last start.")
+   (late-lock :initform (bt:make-lock "late handlers") :reader application-late-lock
+              :documentation "Held while a late handler's client is answered.")
    (journals :initform '() :accessor application-journals
              :documentation "The journals for all destinations that the logs have had.")
    (journals-lock :initform (bt:make-lock "logs") :reader application-journals-lock))

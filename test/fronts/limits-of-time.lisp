@@ -196,6 +196,13 @@
       (await-next)
       (is (= 1 (figure :errors))))))
 
+(define-front-test (a-handler-that-ends-as-soon-as-it-is-late-cuts-no-answer :needs :our-http)
+  (with-front (request :handler-timeout 1/10)
+      (progn (loop until (recycling:request-timed-out-p))
+             (reply 200 '() "too late"))
+    (loop repeat 10
+          do (is (= 503 (response-status (ask "/")))))))
+
 (define-front-test (a-handler-within-its-limit-is-not-disturbed :needs :our-http)
   (let ((seen (make-recorder)))
     (with-front (request :handler-timeout 60)

@@ -55,29 +55,32 @@ answered in place of the handler."
 
 (defun lift-handler-limit (exchange)
   "Ends the limit of the handler of EXCHANGE, if there is one.  NIL when it has passed, and the
-handler's reply is not to be sent."
-  (not (eq :late (change-state (exchange-claim exchange) :running :over :replying :over))))
+handler's reply is not to be sent: the sentinel has answered by then."
+  (or (not (eq :late (change-state (exchange-claim exchange) :running :over :replying :over)))
+      (bt:with-lock-held ((application-late-lock (exchange-application exchange)))
+        nil)))
 
 ;;; The sentinel
 
 (defmethod time-out-handler ((application http-service) connection)
   (let* ((http (connection-data connection))
          (exchange (and http (http-limited-exchange http)))
-         (claim (and exchange
-                     (<= (exchange-limit exchange) (milliseconds))
-                     (change-state (exchange-claim exchange) :running :late :replying :late))))
-    (when (member claim '(:running :replying))
-      (let ((engine (exchange-engine exchange))
-            (head (exchange-head exchange)))
+         (refusal (make-refusal :handler-timeout))
+         (claim nil))
+    (when (and exchange (<= (exchange-limit exchange) (milliseconds)))
+      ;; A worker whose handler is left now waits until the answer is sent.
+      (bt:with-lock-held ((application-late-lock application))
+        (setf claim (change-state (exchange-claim exchange) :running :late :replying :late))
         (when (eq :running claim)
-          (let ((refusal (make-refusal :handler-timeout)))
-            (note-rejected application http refusal head)
-            (setf (exchange-status exchange) (protocol-error-status refusal))
-            (handler-case (send-refusal (http-io http) refusal
-                                        (eq :head (head-method head)))
-              (stream-error () nil)))) ; the client is gone
-        (count-late engine :handler)
-        (wake-from-client engine connection :io)))))
+          (setf (exchange-status exchange) (protocol-error-status refusal))
+          (handler-case (send-refusal (http-io http) refusal
+                                      (eq :head (head-method (exchange-head exchange))))
+            (stream-error () nil))))    ; the client is gone
+      (when (member claim '(:running :replying))
+        (when (eq :running claim)
+          (note-rejected application http refusal (exchange-head exchange)))
+        (count-late (exchange-engine exchange) :handler)
+        (wake-from-client (exchange-engine exchange) connection :io)))))
 
 ;;; For programs
 
