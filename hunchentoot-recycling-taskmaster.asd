@@ -188,5 +188,4 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
   :components ((:file "package")
                (:file "broker")         ; the class, its reports, and its queue of messages
                (:file "database")       ; its tables and statements
-               (:file "opening")        ; from OPEN-BROKER to the end of CLOSE-BROKER
-               (:file "threads")))      ; the publisher and the listener
+               (:file "threads")))      ; the publisher and the listener; open and close

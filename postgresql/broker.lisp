@@ -20,10 +20,21 @@
    (queue-octets :initarg :queue-octets :initform (* 16 1024 1024) :reader broker-queue-octets)
    (on-loss :initarg :on-loss :initform nil :reader broker-on-loss)
    (report :initarg :report :initform 'report-to-error-output :reader broker-report)
+   (name :initform (format nil "~36R" (random (expt 2 128) (make-random-state t)))
+         :reader broker-name :documentation "Its name in the database.")
+   (publisher :initform (make-link "publisher") :reader broker-publisher)
+   (listener :initform (make-link "listener") :reader broker-listener)
    ;; The following are guarded by LOCK, which is not that of the channels.
    (lock :initform (bt:make-lock "postgresql broker") :reader broker-state-lock)
-   (opening :initform nil :accessor broker-opening
-            :documentation "The newest OPENING, or NIL at first.")
+   (phase :initform :closed :accessor broker-phase :type (member :open :draining :closed))
+   (messages :initform '() :accessor broker-messages
+             :documentation "Those that wait for the database, the oldest first.")
+   (last :initform '() :accessor broker-last :documentation "The last cons of MESSAGES.")
+   (octets :initform 0 :accessor broker-octets :documentation "Of MESSAGES.")
+   (sequence :initform 0 :accessor broker-sequence
+             :documentation "The number of the last message of this process.")
+   (position :initform nil :accessor broker-position
+             :documentation "The last message that was delivered; NIL at first.")
    (counts :initform (list :published 0 :delivered 0 :lost 0 :refused 0)
            :accessor broker-counts))
   (:documentation "A broker whose engine is a PostgreSQL database.  Its initargs:
@@ -46,6 +57,14 @@
                  when a message cannot be read
   :REPORT        a function of a string, what an operator should know: that the database is away,
                  say.  By default it prints a line to *ERROR-OUTPUT*"))
+
+(defstruct (link (:include opaque) (:copier nil) (:constructor make-link (name)))
+  "A thread of a broker, and its connection.  The lock of the broker guards the slots."
+  (name nil :type string :read-only t)
+  (thread nil)
+  (changed (bt:make-condition-variable) :read-only t) ; notified when the thread has to look
+  (connected-p nil)
+  (away-since nil))                     ; a moment of MILLISECONDS while it was reported as away
 
 (defmacro with-state ((broker) &body body)
   `(with-lock-briefly ((broker-state-lock ,broker))

@@ -93,6 +93,18 @@ DELIVERIES, until OVER-P returns true.  Returns how many."
           (start-database database)
           (is (equal (numbers 0 600) (deliveries (second brokers) 600))))))))
 
+(define-server-test (a-broker-that-was-closed-opens-again :needs :parking)
+  (with-database (database)
+    (with-brokers (brokers (database-brokers 1 database))
+      (let ((broker (first brokers)))
+        (with-deliveries (deliveries brokers)
+          (is-true (publish-numbers broker 0 10))
+          (is-true (recycling:close-broker broker))
+          (is (null (publish-numbers broker 10 11)))
+          (recycling:open-broker broker :timeout *patience*)
+          (is-true (publish-numbers broker 20 30))
+          (is (equal (append (numbers 0 10) (numbers 20 30)) (deliveries broker 20))))))))
+
 ;;; A database that is away
 
 (define-server-test (what-is-published-while-the-database-is-away-arrives-late-once-and-in-order
