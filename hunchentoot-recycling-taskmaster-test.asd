@@ -109,8 +109,7 @@
                  (:file "detached-tls"
                   :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))
                  (:file "connection-methods")
-                 (:file "defects")
-                 (:file "confidence")))
+                 (:file "defects")))
    (:module "logs"                      ; these use tools of the conformance tests
     :pathname "hunchentoot/"
     :components ((:file "requests")

@@ -135,46 +135,6 @@
     (signals error (http:parse-head octets -1 2))
     (signals error (http:parse-head "GET / HTTP/1.1" 0 2))))
 
-;;; What is known of a request whose head does not end
-
-(defun known-after (text &optional (start 0))
-  "What is known of the request line of an unfinished head, or a refused one, that is in TEXT from
-START on."
-  (let* ((octets (octets text))
-         (head (http:known-request-line octets start (length octets))))
-    (list (http:head-method head) (http:head-uri head) (http:head-protocol head))))
-
-(test the-words-of-an-unfinished-request-line-are-known-one-by-one
-  (dolist (start '(0 3))
-    (flet ((known (text)
-             (known-after (concatenate 'string (subseq "xxx" 0 start) text) start)))
-      (is (equal '(nil "" nil) (known "GE")))
-      (is (equal '(:get "" nil) (known "GET /a")))
-      (is (equal '(:get "/a" nil) (known "GET /a HTTP/1.")))
-      (is (equal '(:get "/a" :http/1.1)
-                 (known (format nil "GET /a HTTP/1.1~C~CHo" #\Return #\Newline)))))))
-
-;;; Heads are the same as those of Hunchentoot's own reader
-
-(defun chunga-headers (lines)
-  "The alist that Hunchentoot's reader makes of LINES, header lines."
-  (flexi-streams:with-input-from-sequence (stream (request-octets-of lines ""))
-    (chunga:with-character-stream-semantics
-      (chunga:read-http-headers (flexi-streams:make-flexi-stream
-                                 stream :external-format :latin-1)))))
-
-(defun our-headers (lines)
-  "The alist that our parser makes of LINES, header lines."
-  (http:head-headers (apply #'head-of "GET / HTTP/1.1" (append lines '("")))))
-
-(test headers-are-as-hunchentoot-has-always-given-them
-  ;; This comment makes them keywords, with any version of Chunga: :X-ONE, :X-EMPTY, :X-LATIN.
-  (let ((lines '("Host: a" "accept:  text/html ,  */*^I" "ACCEPT: image/png" "X-One:1"
-                 "X-Empty:" "x-one: 2" "X-Latin: ^xE9^xFF" "Accept: x" "Cookie: a=b; c=d")))
-    (is (equal '(:host :accept :x-one :x-empty :x-latin :cookie)
-               (mapcar #'car (our-headers lines))))
-    (is (equal (chunga-headers lines) (our-headers lines)))))
-
 ;;; Lists and words, for other fields
 
 (test a-host-and-its-port-are-told-apart

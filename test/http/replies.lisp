@@ -66,21 +66,7 @@
       (is (sent-safely-p text "v") "code ~D in a name" code)
       (is (sent-safely-p (make-symbol text) "v") "code ~D in a symbol" code))))
 
-(test a-refused-head-leaves-what-was-there-before
-  (let ((output (http:make-output)))
-    (http:encode-octets output (as-octets '(1 2 3)))
-    (signals http:invalid-header
-      (http:encode-head output 200 (list (cons :a "b") (cons :c (format nil "~C" #\Return)))))
-    (is (equalp (as-octets '(1 2 3)) (encoded-octets output)))))
-
 ;;; Names and values
-
-(test names-are-capitalized-as-hunchentoot-does
-  (dolist (name (append http::*header-names* '("X-INTERNED" "a--b-1c-d1e" "x_y" "content")))
-    (let ((keyword (intern (string-upcase name) '#:keyword)))
-      (is (equal (format nil "~A: v~C~C" (chunga:as-capitalized-string keyword)
-                         #\Return #\Linefeed)
-                 (encoding (output) (http:encode-header output keyword "v")))))))
 
 (test values-of-all-kinds-are-printed
   (flet ((sent (value)
@@ -122,11 +108,6 @@
         do (is (equal (format nil "HTTP/1.1 ~D ~@[~A~]~C~C" status
                               (http:reason-phrase status) #\Return #\Linefeed)
                       line))))
-
-(test a-status-is-three-digits
-  (signals error (http:encode-status-line (http:make-output) 99))
-  (signals error (http:encode-status-line (http:make-output) 1000))
-  (signals error (http:encode-status-line (http:make-output) "200")))
 
 (test dates-are-imf-fixdates
   (loop for (arguments text)
@@ -187,14 +168,6 @@
     (is (= 3 (http:output-fill output)))
     (is (http:encode-by output 5 (constantly t)))
     (is (= 8 (http:output-fill output)))))
-
-(test small-bodies-are-copied-and-large-ones-are-not
-  (let ((output (http:make-output))
-        (limit http:*body-copy-limit*))
-    (is (http:encode-body output (as-octets (make-list limit :initial-element 1))))
-    (is (= limit (http:output-fill output)))
-    (is (not (http:encode-body output (as-octets (make-list (1+ limit) :initial-element 1)))))
-    (is (= limit (http:output-fill output)))))
 
 (test ranges-outside-the-octets-cannot-be-encoded
   (let ((output (http:make-output))
@@ -268,19 +241,3 @@
         for target = (as-octets (make-list 20 :initial-element 255))
         do (is (null (http::put-utf-8 target 0 room (sample-string codes))))
            (is (every (lambda (octet) (= 255 octet)) (subseq target room)) "~S" codes)))
-
-;;; Interim replies
-
-(test the-interim-reply-is-a-status-line
-  (is (equal (lines-text '("HTTP/1.1 100 Continue" ""))
-             (encoding (output) (http:encode-head output 100 '())))))
-
-(test an-output-is-in-the-octets-that-it-is-given-until-it-grows
-  (let* ((octets (as-octets '(1 2 3 4))) (output (http:make-output octets)))
-    (setf (http:output-fill output) 1)
-    (http:encode-string output "abc" :utf-8)
-    (is (eq octets (http:output-octets output)))
-    (is (equalp (as-octets '(1 97 98 99)) octets))
-    (http:encode-string output "d" :utf-8)
-    (is (not (eq octets (http:output-octets output))))
-    (is (= 5 (http:output-fill output)))))

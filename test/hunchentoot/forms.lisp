@@ -203,16 +203,6 @@ name and type.")
         (is (= 500 (response-status (upload "/" (file-part)))))
         (is (string= "another's" (uiop:read-file-string others)))))))
 
-(define-server-test (a-hook-for-uploads-that-fails-is-called-once :needs :our-content)
-  (let ((calls 0))
-    (with-globals ((hunchentoot:*file-upload-hook* (lambda (path)
-                                                     (declare (ignore path))
-                                                     (incf calls)
-                                                     (error "No files are wanted."))))
-      (serving-uploads (("/" (shown (hunchentoot:post-parameter "file"))))
-        (is (string= (shown nil) (response-text (upload "/" (file-part)))))
-        (is (= 1 calls))))))
-
 ;;; Files that cannot be stored are no fault of the client's
 
 (define-server-test (uploads-to-a-folder-that-cannot-be-made-are-answered-500 :needs :our-content)

@@ -60,8 +60,6 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
 
 ;;; What is refused
 
-;;; What is refused
-
 (define-server-test (a-form-that-is-too-large-has-that-status-once-and-other-threads-are-told
                      :needs :our-content)
   (serving (:max-raw-octets 1000 :max-form-octets 1000)

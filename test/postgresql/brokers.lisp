@@ -34,7 +34,7 @@ DELIVERIES, until OVER-P returns true.  Returns how many."
                    (let ((count (length (deliveries (first brokers) 0))))
                      (deliveries (first brokers) (+ count 100)))))
             (go-on)
-            (loop repeat 5
+            (loop repeat 3
                   do (execute-in-database database
                                           "select pg_terminate_backend(pid) from pg_stat_activity
                                            where application_name
