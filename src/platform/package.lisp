@@ -25,7 +25,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:close-gently #:read-stream-octets #:write-stream-octets #:receive-before-stream
    ;; readiness: non-blocking descriptors, and pollers
    #:readiness-supported-p #:descriptor #:token #:would-block-p #:error-text
-   #:+ebadf+ #:+eio+ #:socket-descriptor #:descriptor-socket #:descriptor-peer-name
+   #:+ebadf+ #:+eio+ #:socket-descriptor #:descriptor-peer-name
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets
    #:accept-descriptor #:close-descriptor #:shut-descriptor
    ;; streams of the Lisp on descriptors

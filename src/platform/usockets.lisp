@@ -135,7 +135,7 @@ peer has left."
 
 (define-none readiness-supported-p would-block-p private-folder open-temporary-file prepare-process
              take-variable take-number defer-accepts admit-held
-             error-text socket-descriptor descriptor-socket descriptor-peer-name token-hangup-p
+             error-text socket-descriptor descriptor-peer-name token-hangup-p
              plain-token receive-octets first-octet drop-octets send-octets accept-descriptor
              close-descriptor shut-descriptor await-descriptor set-no-delay set-blocking
              unsent-octets lisp-stream-descriptor lisp-stream-milliseconds

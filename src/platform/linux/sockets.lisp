@@ -5,15 +5,11 @@
 
 (defclass descriptor-usocket (watched-usocket)
   ((descriptor :initarg :descriptor :reader usocket-descriptor)
-   (octet-stream :initarg :octet-stream :reader usocket-octet-stream)
-   (peer :initarg :peer :reader usocket-peer))
+   (octet-stream :initarg :octet-stream :reader usocket-octet-stream
+                 :documentation "The stream that reads and writes its octets.")
+   (peer :initarg :peer :reader usocket-peer :documentation "A PEER."))
   (:documentation "The socket of a connection for programs.  Programs and libraries expect a socket
 and a stream of the Lisp in it; these are made when a program asks for them, which is rare."))
-
-(defun descriptor-socket (descriptor stream &optional peer)
-  "A usocket for the open DESCRIPTOR, with STREAM, which reads and writes its octets, and PEER, the
-known address of its peer."
-  (make-instance 'descriptor-usocket :descriptor descriptor :octet-stream stream :peer peer))
 
 (defun socket-descriptor (socket)
   "The descriptor of SOCKET: a descriptor, or a usocket."
@@ -30,9 +26,9 @@ Signals do not prolong the wait."
       (await-descriptor (socket-descriptor socket) :input :until until)))
 
 (defun shut-down (socket direction)
-  "Shuts SOCKET down in DIRECTION, :INPUT, :OUTPUT or :IO, but keeps its descriptor open.  A thread
-that waits to read from it gets an end of file.  Never signals; NIL if the peer had already left."
-  (zerop (shut-descriptor (socket-descriptor socket) direction)))
+  "Shuts SOCKET, a descriptor, down in DIRECTION, :INPUT, :OUTPUT or :IO, but keeps it open.  A
+thread that waits to read from it gets an end of file.  NIL if the peer had already left."
+  (zerop (shut-descriptor socket direction)))
 
 (defun socket-octet-stream (socket)
   "The stream that reads and writes the octets of SOCKET, a usocket; it may support no characters."

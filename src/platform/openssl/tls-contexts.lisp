@@ -8,11 +8,13 @@
   (:documentation "A setting, a certificate or a key for TLS cannot be used.  It is signalled at the
 start, before a client meets the mistake."))
 
-(defun tls-mistaken (subject value control &rest arguments)
+(defun check-openssl (result subject value words)
   "Signals a TLS-MISTAKE about SUBJECT, a keyword of MAKE-TLS-CONTEXT, and VALUE, a string or
-pathname.  Its words are VALUE, and what FORMAT makes of CONTROL and ARGUMENTS."
-  (error 'tls-mistake :subject subject
-                      :words (format nil ", ~S, ~?" (princ-to-string value) control arguments)))
+pathname, unless RESULT, of OpenSSL, is 1.  WORDS, the end of a sentence, say what it means."
+  (unless (= 1 result)
+    (error 'tls-mistake :subject subject
+                        :words (format nil ", ~S, ~A (~A)" (princ-to-string value) words
+                                       (why-it-failed)))))
 
 (defstruct (tls-context (:include opaque)
                         (:constructor %make-tls-context (handles ciphers)))
@@ -116,20 +118,18 @@ section 4.2).")
            (cffi:null-pointer))
   (openssl :int "SSL_CTX_set_ciphersuites" context ; for TLS 1.3 (RFC 8446, section 9.1)
            (:string "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"))
-  (unless (= 1 (openssl :int "SSL_CTX_set_cipher_list" context (:string ciphers)))
-    (tls-mistaken :ssl-ciphers ciphers "cannot be used (~A)" (why-it-failed)))
+  (check-openssl (openssl :int "SSL_CTX_set_cipher_list" context (:string ciphers))
+                 :ssl-ciphers ciphers "cannot be used")
   ;; Certificates of clients.  Tickets need some name of our own then.
   (openssl :int "SSL_CTX_set_session_id_context" context (:string "h") (:unsigned-int 1))
   (when client-ca-file
-    (let* ((file (name-for-openssl client-ca-file))
-           (names (if (= 1 (openssl :int "SSL_CTX_load_verify_locations" context (:string file)
-                                    (cffi:null-pointer)))
-                      (openssl :pointer "SSL_load_client_CA_file" (:string file))
-                      (cffi:null-pointer))))
-      (when (cffi:null-pointer-p names)
-        (tls-mistaken :ssl-client-ca-file client-ca-file
-                      "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
-      (openssl :void "SSL_CTX_set_client_CA_list" context names)))
+    (let ((file (name-for-openssl client-ca-file)))
+      (check-openssl (openssl :int "SSL_CTX_load_verify_locations" context (:string file)
+                              (cffi:null-pointer))
+                     :ssl-client-ca-file client-ca-file
+                     "has no certificate that OpenSSL can use")
+      (openssl :void "SSL_CTX_set_client_CA_list" context
+               (openssl :pointer "SSL_load_client_CA_file" (:string file)))))
   (when verify-client
     (openssl :void "SSL_CTX_set_verify" context
              (:int (if (eq :required verify-client) 3 1)) ; SSL_VERIFY_PEER, ...FAIL_IF_NO_PEER_CERT
@@ -144,21 +144,20 @@ SUBJECT; or, for NIL, the argument for the first of these files."
   (cffi:with-foreign-string (text (or password "")) ; else OpenSSL would ask at the terminal
     (openssl :void "SSL_CTX_set_default_passwd_cb_userdata" context text)
     ;; The key comes first: OpenSSL drops a key that does not match the certificate.
-    (unless (= 1 (openssl :int "SSL_CTX_use_PrivateKey_file" context
-                          (:string (name-for-openssl key-file))
-                          (:int 1)))    ; SSL_FILETYPE_PEM
-      (tls-mistaken (or subject :ssl-privatekey-file) key-file
-                    "has no private key that OpenSSL reads ~:[without a~;with its~] password (~A)"
-                    password (why-it-failed)))
-    (unless (= 1 (openssl :int "SSL_CTX_use_certificate_chain_file" context
-                          (:string (name-for-openssl certificate-file))))
-      (tls-mistaken (or subject :ssl-certificate-file) certificate-file
-                    "has no certificate that OpenSSL can use (~A)" (why-it-failed)))
+    (check-openssl (openssl :int "SSL_CTX_use_PrivateKey_file" context
+                            (:string (name-for-openssl key-file)) (:int 1)) ; SSL_FILETYPE_PEM
+                   (or subject :ssl-privatekey-file) key-file
+                   (format nil "has no private key that OpenSSL reads ~:[without a~;with its~] ~
+                                password"
+                           password))
+    (check-openssl (openssl :int "SSL_CTX_use_certificate_chain_file" context
+                            (:string (name-for-openssl certificate-file)))
+                   (or subject :ssl-certificate-file) certificate-file
+                   "has no certificate that OpenSSL can use")
     (openssl :void "SSL_CTX_set_default_passwd_cb_userdata" context (cffi:null-pointer)))
-  (unless (= 1 (openssl :int "SSL_CTX_check_private_key" context))
-    (clear-errors)
-    (tls-mistaken (or subject :ssl-privatekey-file) key-file
-                  "has another key than the certificate in ~A" certificate-file)))
+  (check-openssl (openssl :int "SSL_CTX_check_private_key" context)
+                 (or subject :ssl-privatekey-file) key-file
+                 (format nil "has another key than the certificate in ~A" certificate-file)))
 
 (defun make-tls-context (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
                            ssl-certificates ssl-minimum-protocol ssl-ciphers

@@ -72,9 +72,8 @@ OpenSSL has data of its own to send first, such as new keys."
 
 (defun receive-tls (session octets start end)
   "Reads the octets that SESSION has, at most END - START, into OCTETS from START.  Returns the
-value of RECEIVE-OCTETS."
+value of RECEIVE-OCTETS.  OpenSSL does not check the range."
   (declare (type octets octets) (type index start end))
-  (assert (<= start end (length octets))) ; OpenSSL checks nothing
   (calling-openssl (session handle)
     ;; When OpenSSL looks for the next record, it reads as much as fits into its buffer, which has
     ;; room for a record of 16 KiB.  When it is within a record, it reads only the rest of that, and
@@ -100,7 +99,6 @@ value of RECEIVE-OCTETS."
   "Writes OCTETS from START to END to SESSION, as many as it accepts now.  Returns the value of
 SEND-OCTETS.  The caller must write the octets that SESSION did not accept before any others."
   (declare (type octets octets) (type index start end))
-  (assert (<= start end (length octets))) ; OpenSSL checks nothing
   (calling-openssl (session handle)
     (sb-sys:with-pinned-objects (octets)
       (openssl :int "SSL_write" handle (sb-sys:sap+ (sb-sys:vector-sap octets) start)
@@ -112,18 +110,13 @@ SEND-OCTETS.  The caller must write the octets that SESSION did not accept befor
   "Continues the handshake of SESSION as far as the octets received so far allow.  Returns :DONE;
 :INPUT or :OUTPUT, the direction in which the descriptor must be ready for the next call; or :FAILED
 and OpenSSL's reason, a string, or NIL if the peer has left."
-  (let* ((reason nil)
-         (result (calling-openssl (session handle)
-                   (let ((result (openssl :int "SSL_do_handshake" handle)))
-                     (unless (plusp result) ; the queue stays for SSL_get_error
-                       (let ((code (openssl :unsigned-long "ERR_peek_error")))
-                         (unless (zerop code)
-                           (setf reason (openssl :string "ERR_reason_error_string"
-                                                 (:unsigned-long code))))))
-                     result))))
+  (let ((result (calling-openssl (session handle)
+                  (openssl :int "SSL_do_handshake" handle))))
     (cond ((plusp result) :done)
           ((would-block-p result) (tls-awaits session))
-          (t (values :failed reason)))))
+          (t
+           (values :failed (openssl :string "ERR_reason_error_string"
+                                    (:unsigned-long (openssl :unsigned-long "ERR_get_error"))))))))
 
 (defun end-tls-session (session)
   "Sends a close alert to the peer of SESSION, if the descriptor accepts it now, and frees the SSL

@@ -180,9 +180,11 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
   (or (connection-socket connection)
       (let ((descriptor (connection-descriptor connection)))
         (setf (connection-socket connection)
-              (descriptor-socket descriptor
-                                 (make-io-stream descriptor (connection-queue connection))
-                                 (connection-peer connection))))))
+              (make-instance 'descriptor-usocket
+                             :descriptor descriptor
+                             :octet-stream (make-io-stream descriptor
+                                                           (connection-queue connection))
+                             :peer (connection-peer connection))))))
 
 (defmethod limit-waits ((stream descriptor-stream) seconds)
   (let* ((io (stream-io stream))
