@@ -128,7 +128,7 @@ thread."
                         (media-type-p "multipart/form-data" type)
                         (setf boundary (media-type-parameter "boundary" type))
                         (boundary-p boundary))
-                   (rewind content)     ; it may have failed before
+                   (setf (content-position content) 0) ; it may have failed before
                    (setf hunchentoot:post-parameters (form-with-files content boundary format)
                          hunchentoot:raw-post-data t))
                   ((and (media-type-p "application/x-www-form-urlencoded" type)

@@ -66,8 +66,8 @@ Requests:
                        seconds, is followed by the number of those that took no longer
   :IN-PROGRESS         those that a thread serves, with that for this page, and those whose reply
                        comes later, with WebSockets
-  :REPLIES             the same as :SERVED by method and class of status, a plist of plists: :GET
-                       and others, :OTHER; and in it :1XX to :5XX, and :NONE where no reply began
+  :REPLIES             the same as :SERVED by class of status, a plist: :1XX to :5XX, and :NONE
+                       where no reply began
   :ERRORS              those answered with 500 and above
   :OCTETS-SENT         how many octets the system has taken of replies and messages, before TLS
   :REJECTED            those that the server itself answered with an error: no HTTP, beyond a limit,
@@ -91,7 +91,9 @@ Requests:
   (let* ((engine (server-engine server))
          (application (and engine (engine-service engine)))
          (known (engine-statistics engine))
-         (replies (replies-by-kind (getf known :replies))))
+         (replies (loop for class in '(:none :1xx :2xx :3xx :4xx :5xx)
+                        for count across (getf known :replies)
+                        collect class collect count)))
     (setf (getf known :replies) replies)
     (flet ((counted (statuses-p all by-key)
              (loop for (key . counter) in (if application
@@ -104,8 +106,7 @@ Requests:
                      and collect count into counts
                    finally (return (list all sum by-key counts)))))
       (append known
-              (list :errors (loop for (nil classes) on replies by #'cddr
-                                  sum (getf classes :5xx))
+              (list :errors (getf replies :5xx)
                     :in-progress (+ (getf known :deferred)
                                     (count-if #'being-served-p (workers-of server))))
               (counted t :rejected :rejected-by-status)
@@ -141,7 +142,7 @@ as soon as a stop of it begins, soft or not."
 (defparameter *metrics*
   '((:durations :histogram "request_duration_seconds" "From the head to the end of the reply.")
     (:served :counter "requests_total" "Requests served.")
-    (:replies :counter "replies_total" "Requests by method and class of status." "method" "status")
+    (:replies :counter "replies_total" "Requests by class of status." "status")
     (:in-progress :gauge "requests_in_progress" "Requests whose reply is not over.")
     (:octets-sent :counter "sent_bytes_total" "Octets sent to clients, before TLS.")
     (:rejected-by-status :counter "requests_rejected_total" "Requests not let in." "status")
@@ -171,7 +172,7 @@ as soon as a stop of it begins, soft or not."
     (:log-dropped :counter "log_lines_dropped_total" "Lines of logs that were lost."))
   "For each metric, its statistic, a keyword of STATS or a list of one and of a keyword in its
 plist; its type; its name without the prefix; a sentence; and where the statistic is a plist, the
-name of the label for the keywords of that, and perhaps of those of the plists in it.")
+name of the label for the keywords of that.")
 
 (defun write-metric (out name label-names labels value)
   "Writes to OUT the samples of the metric NAME with LABELS, a plist of strings, for VALUE: a real;

@@ -70,7 +70,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
    #:content-size #:content-left #:refuse-content
    #:read-all-content #:reserve-memory #:content-limits
-   #:with-content #:rewind #:abandon-content #:*no-content*
+   #:with-content #:content-position #:abandon-content #:*no-content*
    ;; replies, files, and what handlers stream
    #:with-reply #:send-reply #:end-exchange #:settle-reply-connection #:content-wanted-p
    #:*retry-seconds* #:answer-with-file #:append-file #:reply-stream

@@ -16,7 +16,7 @@ takes longer.")
 (defconstant +buckets+ 17
   "How many buckets a histogram has.")
 
-(defconstant +sheet-places+ 67          ; +BUCKETS+, 2, and 48 kinds of requests: see COUNT-REQUEST
+(defconstant +sheet-places+ 25          ; +BUCKETS+, 2, and 6 kinds of requests: see COUNT-REQUEST
   "How many places of a tally sheet are written.")
 
 (deftype tally-sheet ()
@@ -30,9 +30,9 @@ between this sheet and the next object in memory."
 
 (defun count-request (connection duration &optional (kind 0))
   "Counts a request of CONNECTION, which the current thread owns, as served in DURATION, an integer
-in microseconds, by its worker.  KIND is an integer from 0 below 48, with a meaning for the layer
+in microseconds, by its worker.  KIND is an integer from 0 below 6, with a meaning for the layer
 above."
-  (declare (type (mod 48) kind) (type (unsigned-byte 62) duration))
+  (declare (type (mod 6) kind) (type (unsigned-byte 62) duration))
   (incf (connection-served connection))
   (let* ((queue (connection-queue connection))
          (octets (- (send-queue-sent queue)

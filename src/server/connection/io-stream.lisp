@@ -30,7 +30,7 @@ BODY ends the connection."
 (defun check-sent (io failure)
   "Signals DESCRIPTOR-BROKEN if FAILURE, of a write to IO, is an error number and not NIL."
   (when failure
-    (fail-as-broken io failure)))
+    (fail-as-broken io)))
 
 (defun flush-io (io)
   "Sends as much of the queue of IO as the peer takes now.  Signals DESCRIPTOR-BROKEN."
@@ -56,7 +56,7 @@ BODY ends the connection."
     (when (io-lent io)
       (send-unsent)
       (unless (lent-open-p io)
-        (fail-as-broken io +ebadf+))
+        (fail-as-broken io))
       (finish-output (io-lent io)))
     (when (plusp (io-fill io))
       (push-buffer io))

@@ -106,16 +106,15 @@ was written before those.  DRAINED-P is true only if the poller will report the 
   (:documentation "Reading or writing took longer than it may."))
 
 (define-condition descriptor-broken (client-left stream-error)
-  ((number :initarg :number :initform nil :reader broken-number))
+  ()
   (:report (lambda (condition stream)
-             (format stream "~A is ~:[closed~;broken: error number ~:*~D~]."
-                     (stream-error-stream condition) (broken-number condition))))
+             (format stream "~A is closed, or broken." (stream-error-stream condition))))
   (:documentation "Signalled by reading and writing when the connection was closed, was reset, or
 failed otherwise."))
 
-(defun fail-as-broken (io number)
-  "Signals that the descriptor of IO failed with the error NUMBER."
-  (error 'descriptor-broken :stream (io-stream io) :number number))
+(defun fail-as-broken (io)
+  "Signals that the descriptor of IO is closed, or has failed."
+  (error 'descriptor-broken :stream (io-stream io)))
 
 (declaim (inline io-unsent io-open-p io-base open-descriptor))
 (defun io-unsent (io)
@@ -134,7 +133,7 @@ of another's carries it."
 (defun open-descriptor (io)
   "The descriptor of IO, for a system call.  Signals DESCRIPTOR-BROKEN when it was closed."
   (or (io-descriptor io)
-      (fail-as-broken io +ebadf+)))
+      (fail-as-broken io)))
 
 (defun io-tls-handle (io)
   "The SSL object of OpenSSL by which the octets of IO are encrypted, a foreign pointer; NIL where
@@ -208,7 +207,7 @@ Signals DESCRIPTOR-BROKEN."
     (cond ((plusp count) (values :some count))
           ((zerop count) :end)
           ((would-block-p count) :none)
-          (t (fail-as-broken io (- count))))))
+          (t (fail-as-broken io)))))
 
 (defun fill-input (io &optional wanted)
   "Receives octets for IO unless it has some; in addition to them if WANTED is :MORE.  Returns :SOME
@@ -289,20 +288,18 @@ to find out."
   (when (and (io-output io) (zerop (io-fill io)))
     (return-buffer (shiftf (io-output io) nil))))
 
-(defconstant +least-kept+ 256
-  "The smallest vector, in octets, for input that waits: a client may send one octet at a time.")
-
 (defun keep-input (io more share)
   "Prepares IO to wait for its client without a worker: returns its empty buffers, and moves unread
 input to a vector of at most twice its size.  Reserves memory for that vector and for MORE octets,
 which the parsed request takes.  Returns NIL when more than SHARE of the budget, a rational, would
 be in use, or when the heap has no room for MORE."
   (lend-no-buffers io)
-  ;; A full vector is doubled.  So each octet is copied once or twice, however slowly they come.
+  ;; A full vector is doubled.  So each octet is copied once or twice, however slowly they come:
+  ;; a client may send one at a time.
   (let* ((input (io-input io))
          (size (- (io-end io) (io-start io)))
-         (least (max +least-kept+ size)))
-    (when (and input (> (length (the octets input)) (max +least-kept+ (* 2 size))))
+         (least (max 256 size)))
+    (when (and input (> (length (the octets input)) (max 256 (* 2 size))))
       (setf (io-input io) (replace (make-octets least) (the octets input)
                                    :start2 (io-start io) :end2 (io-end io))
             (io-start io) 0

@@ -21,12 +21,7 @@
   "The vector of an empty window.")
 
 (defstruct (content (:include opaque) (:copier nil)
-                    (:constructor make-content
-                        (head io limits decoder
-                         &aux (announced (if head
-                                             (let ((framing (head-framing head)))
-                                               (if (integerp framing) framing nil))
-                                             0)))))
+                    (:constructor make-content (head announced io limits decoder)))
   "The content of one request, which can be read at any position."
   (head nil :read-only t)
   (io nil :read-only t)
@@ -59,7 +54,7 @@
   (:documentation "Signalled to a reader of a request's content after the reply has ended."))
 
 (defvar *no-content*
-  (let ((content (make-content nil nil nil nil)))
+  (let ((content (make-content nil 0 nil nil nil)))
     (setf (content-as-stream content) (make-instance 'stream-of-content :content content))
     content)
   "The content of every request without content.  Nothing changes it.")
@@ -140,14 +135,11 @@ where there is no room."
 (defun reserve-memory (content octets)
   "Reserves memory for OCTETS more that a reader makes of CONTENT; refuses CONTENT when there is
 none."
-  (let ((budget (and (> octets *content-memory*) (client-memory-budget))))
-    (when budget
-      (when (> (+ octets (content-reserved content)) budget)
-        (refuse-content content :body-too-large))
-      (unless (and (change-reservation (content-reserved content)
+  (unless (or (<= octets *content-memory*)
+              (and (change-reservation (content-reserved content)
                                        (+ octets (content-reserved content)))
-                   (make-room-in-heap octets))
-        (refuse-content content :no-memory)))))
+                   (make-room-in-heap octets)))
+    (refuse-content content :no-memory)))
 
 (defun release-content (content &optional failure)
   "Releases the memory and the file of CONTENT, whose reply has ended; a reader gets FAILURE, or
@@ -273,10 +265,6 @@ is the index of the first.  The caller has the lock."
                  (incf start count))))
     start))
 
-(defun rewind (content)
-  "Has the next read of CONTENT begin at its start."
-  (setf (trivial-gray-streams:stream-file-position (content-as-stream content)) 0))
-
 (defun read-all-content (content limit refusal)
   "The octets of CONTENT, in a vector that the caller may keep.  If there are more than LIMIT, an
 integer or NIL, refuses CONTENT with REFUSAL, a keyword."
@@ -292,7 +280,7 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
             (t
              (reserve-memory content size)
              (setf octets (or (octets-if-room size) (refuse-content content :no-memory)))
-             (rewind content)
+             (setf (content-position content) 0)
              (read-octets-of-content content octets 0 size)))
       octets)))
 
@@ -344,7 +332,9 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
 HTTP.  Returns what READ-HEAD does."
   (let* ((limits (application-limits application))
          (io (http-io http))
-         (content (make-content head io limits (make-body-decoder (head-framing head) limits))))
+         (framing (head-framing head))
+         (content (make-content head (if (integerp framing) framing nil)
+                                io limits (make-body-decoder framing limits))))
     (setf (content-as-stream content) (make-instance 'stream-of-content :content content)
           (http-content http) content)
     (when (head-expect-100-continue-p head)

@@ -52,34 +52,13 @@
 read."
   (max 0 (- (microseconds) (exchange-began exchange))))
 
-(defparameter *counted-methods* #(:get :head :post :put :delete :options :patch :other)
-  "The methods by which replies are counted; the last is for all others.")
-
-(defparameter *status-classes* #(:none :1xx :2xx :3xx :4xx :5xx)
-  "The classes of statuses by which replies are counted (RFC 9110, section 15).  The first is for
-requests without a reply, as when the client has left.")
-
-(defun replies-by-kind (counts)
-  "COUNTS, a vector with a number for each kind of reply, see NOTE-SERVED, as a plist: for each
-method, a plist of the numbers by class."
-  (loop for method across *counted-methods*
-        for start from 0 by 6
-        collect method
-        collect (loop for class across *status-classes*
-                      for place from start
-                      collect class collect (aref counts place))))
-
 (defun note-served (exchange)
   "Counts the request of EXCHANGE, whose reply is over, as served; only at the first call, since a
 reply that fails, or whose thread is destroyed, may be ended a second time."
   (unless (shiftf (exchange-counted-p exchange) t)
-    (let ((head (exchange-head exchange)))
-      (count-request (exchange-connection exchange) (exchange-duration exchange)
-                     ;; Its place among replies, by method and by class.
-                     (+ (* 6 (or (and head (position (head-method head)
-                                                     (the simple-vector *counted-methods*)))
-                                 7))
-                        (min 5 (floor (or (exchange-status exchange) 0) 100)))))))
+    (count-request (exchange-connection exchange) (exchange-duration exchange)
+                   ;; The class of its status (RFC 9110, section 15); 0 without a reply.
+                   (min 5 (floor (or (exchange-status exchange) 0) 100)))))
 
 (defun last-of-connection-p (exchange)
   "True when the connection of EXCHANGE is to end with its reply, since it has served as many

@@ -51,7 +51,7 @@ of FUNCTION."
   "Notes that the reply of EXCHANGE begins now.  Signals DESCRIPTOR-BROKEN where the client was
 answered in place of the handler."
   (when (eq :late (change-state (exchange-claim exchange) :running :replying))
-    (fail-as-broken (http-io (exchange-http exchange)) +ebadf+)))
+    (fail-as-broken (http-io (exchange-http exchange)))))
 
 (defun lift-handler-limit (exchange)
   "Ends the limit of the handler of EXCHANGE, if there is one.  NIL when it has passed, and the
