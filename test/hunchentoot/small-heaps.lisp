@@ -62,18 +62,14 @@ which the value of OCTETS was sent, the last first.  Meanwhile *SERVER* answers 
             "The oldest one gave way.")))))
 
 (define-server-test (large-requests-whose-replies-come-later-fill-no-heap :needs :parking)
-  ;; The program keeps all of them for ever.
-  (with-small-server (256 (list "(defvar *kept* (list nil))"
-                                (page-form "/later"
+  (with-small-server (256 (list (page-form "/later"
                                            "(hunchentoot-recycling-taskmaster:defer-reply
                                                 (reply :timeout
-                                                       (unless (hunchentoot:cookies-in*) 1))
-                                              (push reply *kept*))")
+                                                       (unless (hunchentoot:cookies-in*) 1)))")
                                 (page-form "/stream"
                                            "(hunchentoot-recycling-taskmaster:defer-reply (reply)
-                                              (push (hunchentoot-recycling-taskmaster:start-stream
-                                                     reply)
-                                                    *kept*))")))
+                                              (hunchentoot-recycling-taskmaster:start-stream
+                                               reply))")))
     (giving-memory-back ()
       ;; The first ones have methods compiled, for which all others wait.
       (dolist (target '("/later" "/stream"))
