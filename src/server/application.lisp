@@ -89,11 +89,8 @@ counted.")
     (tell-seldom application reason :warning
                  "A connection was refused" "connections were refused"
                  (if (eq :address reason)
-                     (format nil "~A has ~A open, as many as one address may"
-                             (client-address connection)
-                             (limits-address-connections (application-limits application)))
-                     (format nil "all ~A threads serve"
-                             (engine-thread-limit (application-engine application)))))
+                     (format nil "too many come from ~A" (client-address connection))
+                     "all threads serve"))
     ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
     (unless (encrypted-p application)
       (send-busy (connection-usocket connection)))))

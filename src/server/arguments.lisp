@@ -24,19 +24,9 @@ the text after the name, as for FORMAT."
 (defconstant +thousand-years+ (* 1000 366 24 60 60)
   "The longest time until a deadline, in seconds.")
 
-(defun address-p (value)
-  "True when usocket accepts VALUE as an address: a string, octets of IPv4 or IPv6, or NIL."
-  (typecase value
-    (null t)
-    (string (plusp (length value)))
-    (vector (and (member (length value) '(4 16))
-                 (every (lambda (element) (typep element 'octet)) value)))))
-
 (defun proxies-p (value)
   "True when VALUE is a list of designators of trusted proxies."
-  (and (listp value)
-       (null (cdr (last value)))
-       (every #'network-named value)))
+  (and (listp value) (every #'network-named value)))
 
 (defun further-certificates-p (value)
   "True when VALUE is a list of lists of a certificate's file, its key's, and perhaps a password."
@@ -86,7 +76,8 @@ the text after the name, as for FORMAT."
 (defparameter *arguments*
   `(:common
     ((:port (integer 0 65535) "an integer from 0, for any free port, to 65535")
-     (:address (satisfies address-p) "an address or a host's name, a string, or NIL for all")
+     (:address (or null (and string (not (string 0))) (vector * 4) (vector * 16))
+      "an address or a host's name, a string, or NIL for all")
      (:read-timeout seconds)
      (:write-timeout seconds)
      (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
@@ -154,16 +145,14 @@ UNFIT-ARGUMENT."
         for value = (getf values name absent)
         unless (or (eq value absent)
                    (handler-case (typep value (or kind-type type t))
-                     (arithmetic-error () nil))) ; the float is not a number
+                     (error () nil)))   ; a float is not a number, or a list not proper
           do (unfit name " must be ~A~:[, not ~S~;~]"
                     (or kind-words (first more)) (member :secret more) value)))
 
 (defun check-accept-count (accept most)
   "Signals UNFIT-ARGUMENT unless the :MAX-ACCEPT-COUNT ACCEPT fits the :MAX-THREAD-COUNT MOST."
   (when (and (integerp accept) (not (and most (> accept most))))
-    (unfit :max-accept-count ", ~D, must be greater than MAX-THREAD-COUNT, ~A; or :UNLIMITED, to ~
-                              have all wait; or NIL, to answer 503 at once"
-           accept most)))
+    (unfit :max-accept-count ", ~D, must be greater than MAX-THREAD-COUNT, ~A" accept most)))
 
 (defun check-proxy-protocol (proxy-protocol-p trusted)
   "Signals UNFIT-ARGUMENT if PROXY-PROTOCOL-P, and there are no proxies in the list TRUSTED."

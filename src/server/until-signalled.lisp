@@ -142,9 +142,8 @@ limit, after DRAIN-DELAY seconds."
            (cond ((null stopping-since)
                   (notify errands "STOPPING=1")
                   (tell-operator server :info
-                                 (format nil "Stopping~@[ in ~D second~:P~]: what runs has ~
-                                              ~:[no limit of time~;~:*up to ~D second~:P~]"
-                                         (and (plusp drain-delay) drain-delay) drain-seconds))
+                                 (format nil "Stopping~@[ in ~D second~:P~]"
+                                         (and (plusp drain-delay) drain-delay)))
                   (setf stopping-since (milliseconds)
                         drainer (begin-aside "drain" #'drain)))
                  ;; Earlier, it is the same: a signal to the group of processes, as from a

@@ -2,8 +2,7 @@
 ;;;; of the last; values; and words that the error has beside the argument and the value.
 
 ((:acceptor :anew :run) :port ("4242" 70000 -1 nil 80.5) "from 0")
-((:acceptor :anew :run) :address (127 "" :localhost #(127 0 0) #(127 0 0 256) #(127 0 0 -1))
- "an address")
+((:acceptor :anew :run) :address (127 "" :localhost #(127 0 0)) "an address")
 ((:acceptor :anew) :listen-backlog ("x" -1 nil) "not negative")
 ((:run) :backlog ("x" -1 nil) "not negative")
 ((:acceptor :anew :run) :read-timeout ("x" -1 1d300 not-a-number) "a number of seconds")
@@ -46,7 +45,7 @@
 ((:taskmaster) :standby-thread-count (0 -1 "8") "above 0")
 ((:taskmaster :run) :max-thread-count (0 1.5 -1) "NIL for no limit")
 ((:taskmaster) :max-accept-count ("many" 0) ":UNLIMITED" "NIL")
-((:taskmaster) (:max-thread-count 10 :max-accept-count) (10) ":UNLIMITED" "NIL")
+((:taskmaster) (:max-thread-count 10 :max-accept-count) (10) "greater than" "10")
 ((:taskmaster) (:max-thread-count nil :max-accept-count) (10) "MAX-THREAD-COUNT" "NIL")
 ((:run) :max-accept-count (3 "many" 0) "MAX-THREAD-COUNT")
 ((:run) :worker-num (0) "above 0")

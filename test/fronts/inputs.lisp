@@ -110,9 +110,9 @@ NEXT."
                   (open-gate leave)
                   (is (equal "slow" (response-text (read-response first)))))
                 (is (zerop (figure :failed))))))))
-    (check "[WARNING]] A connection was refused: all 1 threads serve."
+    (check "[WARNING]] A connection was refused: all threads serve."
            :max-thread-count 1 :max-accept-count nil)
-    (check "A connection was refused: 127.0.0.1 has 1 open, as many as one address may."
+    (check "A connection was refused: too many come from 127.0.0.1."
            :max-address-connections 1 :defer-accept nil)))
 
 (define-server-test (limits-are-changed-and-counts-begin-anew :needs :our-engine)

@@ -91,11 +91,11 @@
                                  (signalled-acceptor "" ":drain-delay 3600"))
     (await-printed program (format nil "Listening on 127.0.0.1:~D." (port-of *server*)))
     (send-signals program "TERM")
-    (await-printed program "Stopping in 3600 seconds: ")
+    (await-printed program "Stopping in 3600 seconds.")
     (is (equal "hello" (ask-text "/hello"))))
   (with-serving-program (program (signalled-acceptor "" ":drain-delay 1"))
     (send-signals program "TERM")
-    (await-printed program "Stopping in 1 second: ")
+    (await-printed program "Stopping in 1 second.")
     (is (eql 0 (program-exit program)))))
 
 (define-server-test (a-server-whose-time-to-drain-is-over-tells-what-it-cuts-short :needs :parking)

@@ -106,7 +106,7 @@ time.  Logs an error of that."
   (let ((function (and (compare-and-set (deferred-response-left-p deferred-response) nil t)
                        (deferred-response-on-leaving deferred-response))))
     (when function
-      (call-noting (suspended-exchange-engine deferred-response) function "a client's leaving"))))
+      (call-noting (suspended-exchange-engine deferred-response) function))))
 
 (defun break-stream (deferred-response shared-queue)
   "Ends SHARED-QUEUE, of DEFERRED-RESPONSE, whose client does not get the rest.  Wakes threads that

@@ -14,12 +14,12 @@ system call.  The system sends larger ones from its cache.  See docs/decisions.m
 (defstruct (version (:include opaque))
   "The state in which a file was found."
   (pathname nil :type pathname :read-only t)
-  (name nil :type (or null string) :read-only t) ; as the system calls it
+  (name nil :type string :read-only t)  ; as the system calls it
   (size 0 :type index :read-only t)
   (seconds 0 :type integer :read-only t) ; the time of the change, a universal time
   (nanoseconds 0 :type integer :read-only t)
-  (date nil :type (or null string) :read-only t) ; the same, as HTTP writes it
-  (tag nil :type (or null string) :read-only t))
+  (date nil :type string :read-only t)  ; the same, as HTTP writes it
+  (tag nil :type string :read-only t))
 
 (defvar *versions* (make-array 1024 :initial-element nil)
   "The cache: the last settled VERSION of a file is at the hash of its pathname until another takes
@@ -55,7 +55,7 @@ where that is no readable regular file."
                         ;; Not later than that of the reply (RFC 9110, section 8.8.2.1).
                         :date (imf-fixdate (min now seconds))
                         :tag (entity-tag seconds nanoseconds size settled-p)))
-                 (when (and settled-p (<= (length name) 1024))
+                 (when settled-p
                    (set-published (svref *versions* place) version))))
              (funcall function part version)
              t))
@@ -88,9 +88,7 @@ Lisp does not send files."
               (let* ((size (version-size version))
                      (date (version-date version))
                      (tag (or tag (coded-tag (version-tag version) coding)))
-                     (facts `(:accept-ranges "bytes"
-                              ,@(and date (list :last-modified date))
-                              ,@(and tag (list :etag tag))))
+                     (facts (list :accept-ranges "bytes" :last-modified date :etag tag))
                      (coded `(,@(and coding (list :content-encoding (coding-name coding)))
                               ,@facts))
                      ;; They do not apply to the page of an error.
@@ -132,12 +130,9 @@ the request HEAD likes best; NIL where it accepts none that there is."
          (time (and codings (ignore-errors (file-write-date pathname)))))
     (when time
       (loop for coding in codings
-            for sibling = (make-pathname
-                           :name (format nil "~A~@[.~A~]" (pathname-name pathname)
-                                         (and (stringp (pathname-type pathname))
-                                              (pathname-type pathname)))
-                           :type (ecase coding (:br "br") (:gzip "gz"))
-                           :defaults pathname)
+            for sibling = (make-pathname :name (file-namestring pathname)
+                                         :type (ecase coding (:br "br") (:gzip "gz"))
+                                         :defaults pathname)
             for sibling-time = (ignore-errors (file-write-date sibling))
             when (and sibling-time (<= time sibling-time))
               return (values sibling coding)))))

@@ -49,20 +49,12 @@ a function, makes it with SLOTS besides."
   "The engine of the connection of SHARED-QUEUE."
   (suspended-exchange-engine (shared-queue-suspended-exchange shared-queue)))
 
-(defmacro with-shared-queue ((shared-queue) &body body)
-  "Evaluates BODY, which is short and does not wait, while no other thread uses SHARED-QUEUE."
-  `(with-send-queue ((shared-queue-queue ,shared-queue))
-     ,@body))
-
-(defun octets-waiting-in (shared-queue)
-  "How many octets of SHARED-QUEUE wait, an integer; with those of the head."
-  (if (shared-queue-begun-p shared-queue)
-      (send-queue-size (shared-queue-queue shared-queue))
-      (shared-queue-size shared-queue)))
-
 (defun full-p (shared-queue)
-  "True when more than MARK octets of SHARED-QUEUE wait."
-  (> (octets-waiting-in shared-queue) (shared-queue-mark shared-queue)))
+  "True when more than MARK octets of SHARED-QUEUE wait, with those of the head."
+  (> (if (shared-queue-begun-p shared-queue)
+         (send-queue-size (shared-queue-queue shared-queue))
+         (shared-queue-size shared-queue))
+     (shared-queue-mark shared-queue)))
 
 (defun shared-queue-shut-p (shared-queue)
   "True when SHARED-QUEUE accepts no octets any more, however much room there is."
@@ -80,7 +72,7 @@ may follow, or :FULL when the caller should wait for room before the next call. 
 not accepted them, and returns :REFUSED because it was full, unless HOWEVER-FULL-P; :OVER because it
 has ended; or :TOO-LONG because fewer octets were announced."
   (make-room-in-heap (length octets))   ; threads that write would fill it faster than it is freed
-  (prog1 (with-shared-queue (shared-queue)
+  (prog1 (with-send-queue ((shared-queue-queue shared-queue))
            (cond ((shared-queue-shut-p shared-queue) :over)
                  ((eq :none (shared-queue-framing shared-queue)) :room)
                  ((and (full-p shared-queue) (not however-full-p)) :refused)
@@ -107,14 +99,14 @@ has ended; or :TOO-LONG because fewer octets were announced."
 
 (defun close-shared-queue (shared-queue)
   "Makes SHARED-QUEUE accept no more octets; those in it are still sent.  True for the first call."
-  (with-shared-queue (shared-queue)
+  (with-send-queue ((shared-queue-queue shared-queue))
     (unless (shared-queue-shut-p shared-queue)
       (setf (shared-queue-phase shared-queue) :ending))))
 
 (defun end-shared-queue (shared-queue)
   "Ends SHARED-QUEUE, and calls the functions of programs that wait for its end, or for room."
   (let* ((queue (shared-queue-queue shared-queue))
-         (functions (with-shared-queue (shared-queue)
+         (functions (with-send-queue ((shared-queue-queue shared-queue))
                       (setf (shared-queue-phase shared-queue) :ended
                             (shared-queue-held shared-queue) '()
                             (shared-queue-size shared-queue) 0)
@@ -123,32 +115,32 @@ has ended; or :TOO-LONG because fewer octets were announced."
     (dolist (function functions)
       (call-noting (shared-queue-engine shared-queue) function))))
 
-(defun call-noting (engine function &optional (occasion "a stream's room or end"))
-  "Calls FUNCTION, which a program gave for OCCASION.  Logs an error in the log of ENGINE, but not
-CLIENT-LEFT, by which a writer ends."
+(defun call-noting (engine function)
+  "Calls FUNCTION, which a program gave for the room or end of a stream, or the leaving of its
+client.  Logs an error in the log of ENGINE, but not CLIENT-LEFT, by which a writer ends."
   (handler-case (funcall function)
     (client-left () nil)
     (error (condition)
-      (log-message engine :error "What was to be done for ~A failed: ~A" occasion condition))))
+      (log-message engine :error "A function that waited for a client failed: ~A" condition))))
 
 (defun call-when-over (shared-queue function)
   "Calls FUNCTION, which has no arguments and does not wait, once, in any thread, when SHARED-QUEUE
 has ended; at once if it has ended already."
-  (when (with-shared-queue (shared-queue)
+  (when (with-send-queue ((shared-queue-queue shared-queue))
           (cond ((eq :ended (shared-queue-phase shared-queue)) t)
                 (t (push function (shared-queue-on-end shared-queue)) nil)))
     (call-noting (shared-queue-engine shared-queue) function)))
 
 (defun forget-when-over (shared-queue function)
   "Removes FUNCTION, an argument of an earlier CALL-WHEN-OVER, from SHARED-QUEUE."
-  (with-shared-queue (shared-queue)
+  (with-send-queue ((shared-queue-queue shared-queue))
     (setf (shared-queue-on-end shared-queue)
           (remove function (shared-queue-on-end shared-queue) :test #'eq))))
 
 (defun call-when-room (shared-queue function)
   "Calls FUNCTION, which has no arguments, once, in any thread.  Calls it at once if SHARED-QUEUE is
 not full, or has ended; otherwise when at most half of its mark waits, or it has ended."
-  (unless (with-shared-queue (shared-queue)
+  (unless (with-send-queue ((shared-queue-queue shared-queue))
             (when (and (full-p shared-queue) (not (shared-queue-ended-p shared-queue)))
               (push (lambda () (call-noting (shared-queue-engine shared-queue) function))
                     (send-queue-on-room (shared-queue-queue shared-queue)))
@@ -167,7 +159,7 @@ no more will follow.  Signals DESCRIPTOR-BROKEN."
     (if (engine-sends-p io)
         (flush-io io)
         (send-output io))               ; a program has a stream beside it, or the whole connection
-    (with-shared-queue (shared-queue)
+    (with-send-queue ((shared-queue-queue shared-queue))
       (and (not (eq :open (shared-queue-phase shared-queue)))
            (null (send-queue-parts queue))))))
 
@@ -175,7 +167,7 @@ no more will follow.  Signals DESCRIPTOR-BROKEN."
   "Writes what was put into SHARED-QUEUE so far, and lets other threads write to IO from now on."
   (let ((queue (shared-queue-queue shared-queue)))
     (push-output io)                    ; the head
-    (with-shared-queue (shared-queue)
+    (with-send-queue ((shared-queue-queue shared-queue))
       (setf (send-queue-mark queue) (shared-queue-mark shared-queue)
             (shared-queue-begun-p shared-queue) t
             (shared-queue-size shared-queue) 0)
@@ -340,7 +332,7 @@ allowed (RFC 9112, section 6)."
              (whole-or-broken (io)
                (write-with-backpressure io sequence start (+ start count))
                (setf (reply-stream-framing stream) (- framing count)))
-             (when (< (+ start count) end)
+             (when (< count (- end start))
                (error 'content-too-long :stream (io-stream io)))))))
   sequence)
 

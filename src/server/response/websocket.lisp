@@ -24,7 +24,7 @@
 (defstruct (websocket (:include suspended-exchange)
                       (:constructor %make-websocket)
                       (:copier nil))
-  "A WebSocket.  The lock guards STATE; only the owner uses HEARD, PINGED and DECODER."
+  "A WebSocket.  The lock guards STATE, DUE and PINGED-P; only the owner uses DECODER."
   (request nil :read-only t)            ; its REQUEST-WORDS and client
   ;; The shared send queue of WEBSOCKET.
   (shared-queue nil)
@@ -37,9 +37,9 @@
   (reason "" :type string)
   (ping-milliseconds nil :type (or null fixnum) :read-only t)
   (idle-milliseconds nil :type (or null fixnum) :read-only t)
-  (heard (milliseconds) :type fixnum)   ; when octets came last
-  (pinged nil :type (or null fixnum))   ; the time of a ping since then
-  (closing-end nil :type (or null fixnum))) ; the deadline for the close frame of the client
+  ;; The moment of the next ping, or of the end if PINGED-P, or there are no pings; NIL for never.
+  (due nil :type (or null fixnum))
+  (pinged-p nil))                       ; a ping was sent since octets came last
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
@@ -59,11 +59,15 @@ counts as gone; NIL for never."
                          :engine (exchange-engine exchange)
                          :connection (exchange-connection exchange)
                          :on-message on-message :on-close on-close
-                         :ping-milliseconds (as-milliseconds ping-seconds)
+                         :ping-milliseconds (and ping-seconds
+                                                 (not (and idle-seconds
+                                                           (<= idle-seconds ping-seconds)))
+                                                 (as-milliseconds ping-seconds))
                          :idle-milliseconds (as-milliseconds idle-seconds)
                          :request
                          (format nil "~A from ~A" (exchange-words exchange)
                                  (http-address (exchange-http exchange))))))
+    (note-heard socket)
     (setf (websocket-shared-queue socket)
           (make-queue #'make-shared-queue socket high-water-mark :plain))
     (setf (websocket-decoder socket)
@@ -84,6 +88,14 @@ lock."
   (setf (websocket-state socket) (next-websocket-state (websocket-state socket) step))
   (when (over-p (websocket-state socket))
     (close-shared-queue (websocket-shared-queue socket))))
+
+(defun note-heard (socket)
+  "Notes that octets have come for SOCKET, unless it is closing."
+  (with-lock-briefly ((websocket-lock socket))
+    (when (sending-p (websocket-state socket))
+      (let ((most (or (websocket-ping-milliseconds socket) (websocket-idle-milliseconds socket))))
+        (setf (websocket-pinged-p socket) nil
+              (websocket-due socket) (and most (+ (milliseconds) most)))))))
 
 (defun websocket-open-p (socket)
   "True while messages can be sent to SOCKET, as far as is known."
@@ -111,7 +123,8 @@ holds the lock."
 *CLOSING-SECONDS* to end SOCKET.  The caller holds the lock."
   (setf (websocket-code socket) code
         (websocket-reason socket) reason
-        (websocket-closing-end socket) (end-after *closing-seconds*)))
+        (websocket-pinged-p socket) t
+        (websocket-due socket) (end-after *closing-seconds*)))
 
 (defun resume-websocket (socket)
   "Has the owner of SOCKET send what only that can send, and look at the state of SOCKET."
@@ -150,24 +163,28 @@ call, while SOCKET is open."
   (let* ((io (http-io http))
          (shared-queue (websocket-shared-queue socket))
          (now (milliseconds))  ; before reading: later octets are read before their deadline
-         (more-p (receive-messages socket io)))
-    (flet ((due-p (moment) (and moment (>= now moment))))
-      (cond ((due-p (end-moment socket))
+         (more-p (receive-messages socket io))
+         (idle (websocket-idle-milliseconds socket))
+         (ping (websocket-ping-milliseconds socket)))
+    ;; While octets are unsent, the write timeout applies instead.  So a ping may be late: then the
+    ;; client has as much time to answer it as others.
+    (when (and (websocket-due socket)
+               (>= now (websocket-due socket))
+               (progn (send-queued shared-queue io) ; if nobody else has
+                      (null (io-unsent io))))
+      (cond ((or (null ping)
+                 (websocket-pinged-p socket)
+                 (eq :over (put-in-websocket socket (encode-frame :ping (make-octets 0)))))
              (end-websocket socket))
-            ((and (due-p (ping-moment socket))
-                  (progn (send-queued shared-queue io) ; if nobody else has
-                         (null (io-unsent io)))
-                  (member (put-in-websocket socket (encode-frame :ping (make-octets 0)))
-                          '(:room :full)))
-             (setf (websocket-pinged socket) (milliseconds)))))
+            (t
+             (setf (websocket-pinged-p socket) t
+                   (websocket-due socket) (and idle (+ (milliseconds) (- idle ping)))))))
     (cond ((send-queued shared-queue io) :close)
           ((eq :gone (websocket-state socket)) :broken)
           ((and more-p (null (io-unsent io))) :again)
           (t
-           ;; While octets are unsent, the write timeout applies instead.
            (set-deadline-at (suspended-exchange-connection socket) :deferred
-                            (and (null (io-unsent io))
-                                 (earlier (end-moment socket) (ping-moment socket))))
+                            (and (null (io-unsent io)) (websocket-due socket)))
            :deferred))))
 
 (defconstant +input-turn+ 64
@@ -176,37 +193,34 @@ call, while SOCKET is open."
 (defun receive-messages (socket io)
   "Handles the messages of SOCKET that have come over IO.  True when its turn is over although more
 may have come."
-  (let ((turns +input-turn+))
-    (loop while (and (reads-on-p socket) (null (io-unsent io)))
-          do (when (minusp (decf turns))
-               (return t))
-             (let ((new-p (= (io-start io) (io-end io))))
-               (when new-p
-                 (resume-websocket socket))
-               (ecase (if (and new-p
-                               (io-drained-p io)
-                               ;; It may have come with the last octets, without its own event.
-                               (not (peer-left-p socket)))
-                          :none
-                          (fill-input io))
-                 (:some
-                  (when new-p
-                    (setf (websocket-heard socket) (milliseconds)
-                          (websocket-pinged socket) nil))
-                  (multiple-value-bind (kind end value more)
-                      (decode-message (websocket-decoder socket)
-                                      (io-input io) (io-start io) (io-end io))
-                    (setf (io-start io) end)
-                    (lend-no-buffers io) ; the program may take long
-                    (unwind-protect (when kind ; it is whole
-                                      (hand-over socket kind value more))
-                      (when (member kind '(:text :binary))
-                        (change-reservation (websocket-reserved socket) 0)))))
-                 (:none (return nil))
-                 (:end                  ; a hard stop may have made it
-                  (say-going-away socket)
-                  (end-websocket socket)
-                  (return nil)))))))
+  (dotimes (turn +input-turn+ t)
+    (unless (and (reads-on-p socket) (null (io-unsent io)))
+      (return nil))
+    (let ((new-p (= (io-start io) (io-end io))))
+      (when new-p
+        (resume-websocket socket))
+      (ecase (if (and new-p
+                      (io-drained-p io)
+                      ;; It may have come with the last octets, without its own event.
+                      (not (peer-left-p socket)))
+                 :none
+                 (fill-input io))
+        (:some
+         (when new-p
+           (note-heard socket))
+         (multiple-value-bind (kind end value more)
+             (decode-message (websocket-decoder socket) (io-input io) (io-start io) (io-end io))
+           (setf (io-start io) end)
+           (lend-no-buffers io)         ; the program may take long
+           (unwind-protect (when kind   ; it is whole
+                             (hand-over socket kind value more))
+             (when (member kind '(:text :binary))
+               (change-reservation (websocket-reserved socket) 0)))))
+        (:none (return nil))
+        (:end                           ; a hard stop may have made it
+         (say-going-away socket)
+         (end-websocket socket)
+         (return nil))))))
 
 (defun reads-on-p (suspended-exchange)
   "True when SUSPENDED-EXCHANGE takes input."
@@ -233,8 +247,7 @@ them.")
 owed has ANSWER."
   (with-lock-briefly ((websocket-lock socket))
     (when (eq :open (websocket-state socket))
-      (setf (websocket-code socket) code
-            (websocket-reason socket) reason))
+      (note-code socket code reason))
     (step-websocket socket step)
     (when (close-owed-p (websocket-state socket))
       (put-close socket (encode-close code answer)))))
@@ -257,34 +270,7 @@ string or NIL."
                backtrace
                condition)               ; not in the text; its type counts for the throttle
   (count-failure (suspended-exchange-engine socket))
-  (unless (close-websocket socket :code 1011 :reason "The server failed.")
-    (close-shared-queue (websocket-shared-queue socket))
-    (resume-websocket socket)))
-
-;;; Time
-;;;
-;;; A client whose ping is late, since too many octets waited or its worker was late, does not count
-;;; as gone.  The ping is sent first, and then the client has as much time as others.
-
-(defun ping-moment (socket)
-  "The time of the next ping to SOCKET, in MILLISECONDS; NIL for never."
-  (let ((ping (websocket-ping-milliseconds socket)))
-    (and ping
-         (null (websocket-pinged socket))
-         (sending-p (websocket-state socket))
-         (+ (websocket-heard socket) ping))))
-
-(defun end-moment (socket)
-  "The time at which SOCKET is to be closed, or its client counts as gone, in MILLISECONDS; NIL for
-never."
-  (let ((ping (websocket-ping-milliseconds socket))
-        (idle (websocket-idle-milliseconds socket))
-        (heard (websocket-heard socket))
-        (pinged (websocket-pinged socket)))
-    (earlier (websocket-closing-end socket)
-             (cond ((null idle) nil)
-                   ((or (null ping) (<= idle ping)) (+ heard idle))
-                   (pinged (+ pinged (- idle ping)))))))
+  (close-websocket socket :code 1011 :reason "The server failed."))
 
 ;;; The end
 
