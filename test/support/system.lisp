@@ -136,30 +136,6 @@ possible."
   #-sbcl
   (error "This Lisp cannot listen on ~A." path))
 
-(defun file-sizes-limited-p ()
-  "True when CALL-WITH-FILE-SIZE-LIMIT works here."
-  #+(and sbcl linux) t
-  #-(and sbcl linux) nil)
-
-(defun call-with-file-size-limit (octets function)
-  "Calls FUNCTION while no file of this process can grow beyond OCTETS: a write is cut there, and
-the next one fails."
-  #+(and sbcl linux)
-  (let ((rlimit-fsize 1) (sigxfsz 25) (old 0))
-    (cffi:with-foreign-object (limits :uint64 2)
-      (cffi:foreign-funcall "getrlimit" :int rlimit-fsize :pointer limits :int)
-      (setf old (cffi:mem-aref limits :uint64 0))
-      (sb-sys:enable-interrupt sigxfsz :ignore)
-      (unwind-protect
-           (progn (setf (cffi:mem-aref limits :uint64 0) octets)
-                  (cffi:foreign-funcall "setrlimit" :int rlimit-fsize :pointer limits :int)
-                  (funcall function))
-        (setf (cffi:mem-aref limits :uint64 0) old)
-        (cffi:foreign-funcall "setrlimit" :int rlimit-fsize :pointer limits :int)
-        (sb-sys:enable-interrupt sigxfsz :default))))
-  #-(and sbcl linux)
-  (error "Nobody knows how to keep files below ~D octets here, for ~A." octets function))
-
 (defmacro with-deadly-broken-pipes (() &body body)
   "Evaluates BODY, at whose begin SIGPIPE would end this process, where this Lisp can."
   #+sbcl `(unwind-protect

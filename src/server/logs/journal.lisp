@@ -16,7 +16,7 @@
 ;;;; goes to the new file.  Threads that write to one destination take its lock.
 ;;;;
 ;;;; GATHERED, LOST, TROUBLE-P and PHASE change under the lock of the journal, which is held for a
-;;;; few instructions, BROKEN-P under that of the destination.
+;;;; few instructions.
 
 (defparameter *log-patience* 5
   "How many seconds, a real, END-JOURNAL waits until the last lines were written.")
@@ -42,8 +42,7 @@
   (thread nil)
   (gathered (make-output) :type output) ; what is to be written
   (lost 0 :type integer)                ; lines that are lost
-  (trouble-p nil)                       ; writing fails or blocks, and that is to be told or was
-  (broken-p nil))                       ; the last line of the destination may lack its end
+  (trouble-p nil))                      ; writing fails or blocks, and that is to be told or was
 
 (defun lines-in (output)
   (count 10 (the octets (output-octets output)) :end (output-fill output)))
@@ -74,30 +73,27 @@ started again, or gets another line, and its destination takes them then."
        (if (eq :off (journal-phase journal)) (lines-in (journal-gathered journal)) 0))))
 
 (defun write-batch (journal)
-  "Writes what JOURNAL has gathered, after a line end where the last line may be incomplete.  If
-that cannot begin, the lines stay.  If some may have been written, all of them are lost, so that no
-line is written twice."
+  "Writes what JOURNAL has gathered.  If that cannot begin, the lines stay.  If some may have been
+written, all of them are lost, so that no line is written twice."
   (let* ((destination (journal-destination journal))
          (file-p (not (streamp destination)))
          (stream (if file-p
                      (open destination :direction :output :element-type 'octet
                                        :if-exists :append :if-does-not-exist :create)
                      destination))
-         (broken-p (shiftf (journal-broken-p journal) t))
          (batch (with-lock-briefly ((journal-lock journal))
-                  (shiftf (journal-gathered journal) (make-output)))))
+                  (shiftf (journal-gathered journal) (make-output))))
+         (written-p nil))
     (unwind-protect
          (progn
-           (when broken-p
-             (if file-p (write-byte 10 stream) (terpri stream)))
            (cond (file-p
                   (write-sequence (output-octets batch) stream :end (output-fill batch))
                   (close stream))
                  (t
                   (write-string (utf-8-text (output-octets batch) 0 (output-fill batch)) stream)
                   (finish-output stream)))
-           (setf (journal-broken-p journal) nil))
-      (when (journal-broken-p journal)
+           (setf written-p t))
+      (unless written-p
         (with-lock-briefly ((journal-lock journal))
           (incf (journal-lost journal) (lines-in batch)))
         (when file-p
