@@ -253,6 +253,20 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
         (is (equal '(:end) (hear talk))))
       (eventually ("the callback to be called") (plusp (recorded-count calls :called))))))
 
+(define-server-test an-application-may-answer-a-close-frame-when-its-client-sends-no-more
+  (let ((gate (make-gate)))
+    (with-speaker (io frame
+                      (when (eq :close (first (frame-told frame)))
+                        (in-background ("answering")
+                          (await gate)
+                          (write-close io 3001 (lambda () (close-clack-socket io))))))
+      (with-talk (talk)
+        (say-close talk 3001)
+        (end-sending (talk-connection talk))
+        (is (not (readable-p (talk-connection talk) 1/4)))
+        (open-gate gate)
+        (is (eql 3001 (hear-close talk)))))))
+
 (define-server-test an-application-that-closes-as-the-server-stops-is-told-before-its-callback
   (let ((calls (make-recorder)) (socket nil))
     (with-speaker (io frame (progn (setf socket io)

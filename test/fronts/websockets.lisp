@@ -276,6 +276,14 @@ recorder of the codes of the ends."
       (open-gate gate)
       (check-others))))
 
+(define-front-test memory-of-a-message-that-breaks-off-is-given-back
+  (with-echoes (ends)
+    (let ((before (figure :memory)))
+      (with-talk (talk)
+        (tell talk (subseq (frame :binary (test-octets 70000)) 0 40000))
+        (eventually ("its memory to be reserved") (< before (figure :memory))))
+      (eventually ("memory to be given back") (>= before (figure :memory))))))
+
 (define-front-test (idle-websockets-have-no-thread :modes (:plain :tls) :needs :parking)
   (with-echoes (ends :worker-num 2)
     (with-connections (connections 50)

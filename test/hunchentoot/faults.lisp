@@ -86,6 +86,19 @@ still serves."
             (is (equal "Hey!" (response-text (read-response connection))))))
         (await-printed program "Too many open files")))))
 
+(define-server-test (without-descriptors-connections-that-keep-threads-give-way :needs :parking)
+  (with-serving-program (program (page-form "/yo" "\"Hey!\"")
+                                 (signalled-acceptor
+                                  ":idle-timeout 600 :taskmaster
+                                   (make-instance
+                                    'hunchentoot-recycling-taskmaster:recycling-taskmaster
+                                    :parking nil)"))
+    (with-connections (others 25)
+      (dolist (connection others)
+        (is (equal "Hey!" (exchange-text connection "/yo"))))
+      (uiop:run-program (list "prlimit" "--nofile=20:4000" "--pid" (program-number program)))
+      (loop repeat 3 do (is (equal "Hey!" (ask-text "/yo")))))))
+
 (define-server-test (those-that-have-idled-longest-give-way-first :needs :parking)
   (with-serving-program (program (page-form "/yo" "\"Hey!\"")
                                  (page-form "/large" "(make-string 9000000 :initial-element #\\x)")

@@ -152,12 +152,15 @@ more; then closes it."
 
 (define-server-test (a-program-is-told-of-the-leaving-before-it-may-write-again
                      :needs (:our-engine :noticed-leaving))
-  (let ((steps (make-recorder)))
-    (serving-streams (streams :on-abandon (lambda () (record steps :left))) (:write-timeout 60)
+  (let ((steps (make-recorder)) (log (make-string-output-stream)))
+    (serving-streams (streams :on-abandon (lambda () (record steps :left)))
+        (:write-timeout 60 :message-log-destination log)
       (with-open-connection (connection (small-connection))
         (let ((stream (asked-stream connection streams)))
           (loop while (recycling:write-outgoing stream *large-answer*))
-          (recycling:call-when-writable stream (lambda () (record steps :room)))
+          (recycling:call-when-writable stream (lambda ()
+                                                 (record steps :room)
+                                                 (recycling:write-outgoing stream "in vain")))
           (reset connection)
           (eventually ("the program to be told, and called") (= 2 (recorded-count steps)))
           (is (equal '(:left :room) (recorded steps)))
@@ -166,7 +169,8 @@ more; then closes it."
           (recycling:call-when-writable stream (lambda () (record steps :at-once)))
           (is (= 3 (recorded-count steps)))
           (is (null (recycling:close-outgoing stream)))
-          (signals recycling:reply-already-sent (recycling:write-outgoing stream "x")))))))
+          (signals recycling:reply-already-sent (recycling:write-outgoing stream "x"))
+          (is (equal "" (get-output-stream-string log)) "Nothing went wrong."))))))
 
 (define-server-test (a-client-that-ends-its-half-still-gets-a-stream-whose-writer-was-told
                      :needs (:our-engine :noticed-leaving))
