@@ -103,12 +103,13 @@ Lisp does not send files."
                         ((null first)
                          (setf (part-end part) size)
                          (funcall send status part coded))
-                        ((<= first last (1- size))
+                        ((and (<= first last) (< first size))
                          (setf (part-position part) first
-                               (part-end part) (1+ last))
+                               (part-end part) (min (1+ last) size))
                          (funcall send 206 part
                                   (list* :content-range
-                                         (format nil "bytes ~D-~D/~D" first last size)
+                                         (format nil "bytes ~D-~D/~D" first
+                                                 (1- (part-end part)) size)
                                          coded)))
                         (t
                          (funcall send 416 nil
