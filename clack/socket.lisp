@@ -39,7 +39,7 @@ CANNOT-DEFER where the connection cannot be taken over, or not any more."
                                  :message-octets websocket-message-octets
                                  :ping-seconds websocket-ping-seconds
                                  :idle-seconds websocket-idle-seconds
-                                 :strings-p nil :constructor #'make-program-socket))))
+                                 :constructor #'make-program-socket))))
         (t
          (error 'cannot-defer
                 :reason (format nil "only the thread that calls the application for a WebSocket ~

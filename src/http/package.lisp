@@ -2,8 +2,7 @@
   (:documentation "Private.  HTTP/1.1 without I/O: octets in, request heads and body ranges out;
 replies in, octets out.  This layer uses no socket, stream, thread or clock.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
-  (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group
-                #:set-published #:address-string)
+  (:import-from #:hunchentoot-recycling-taskmaster.platform #:set-published #:address-string)
   (:export
    ;; refusals
    #:protocol-error #:protocol-error-refusal #:protocol-error-status
@@ -58,7 +57,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:list-elements #:token-p
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text
-   #:utf-8-text #:utf-8-end #:percent-decoded
+   #:utf-8-text #:percent-decoded
    ;; checks of arguments
    #:check-range))
 

@@ -228,98 +228,64 @@ before the first difference."
 ;;; UTF-8 and percent-encoded text.  Decoding refuses nothing: U+FFFD replaces what is not UTF-8,
 ;;; and a percent sign without two digits stays as it is.
 
-(defconstant +replacement+ #xFFFD)
-
-(defun utf-8-size-by-first (octet)
-  "The number of octets, an integer, of a UTF-8 sequence that begins with OCTET; 1 if no longer
-sequence begins with it (RFC 3629, section 3)."
-  (cond ((< octet #xC2) 1)
-        ((< octet #xE0) 2)
-        ((< octet #xF0) 3)
-        ((< octet #xF5) 4)
-        (t 1)))
-
+(declaim (inline utf-8-code))
 (defun utf-8-code (octets start end)
-  "The code point, an integer, that OCTETS have in UTF-8 at START, below END; the position after it;
-and NIL.  Where they have none, the code point is U+FFFD, and the third value is :MALFORMED, or
-:BROKEN-OFF if more octets could have made one (RFC 3629, section 4)."
+  "The code point that OCTETS have in UTF-8 at START, below END, NIL if they have none; and the
+position after it, or after what could have begun one (RFC 3629, sections 3 and 4)."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (let* ((first (aref octets start))
-         (size (utf-8-size-by-first first))
+         (size (cond ((< first #xC2) 1)
+                     ((< first #xE0) 2)
+                     ((< first #xF0) 3)
+                     ((< first #xF5) 4)
+                     (t 1)))
          (code (logand first (ash #x7F (- size))))
          ;; The least and the most second octet exclude overlong forms, surrogates, and code points
          ;; above U+10FFFF.
          (least (case first (#xE0 #xA0) (#xF0 #x90) (t #x80)))
          (most (case first (#xED #x9F) (#xF4 #x8F) (t #xBF))))
     (declare (type (unsigned-byte 32) code) (type octet least most))
-    (cond ((< first #x80) (values first (1+ start) nil))
-          ((= 1 size) (values +replacement+ (1+ start) :malformed))
+    (cond ((< first #x80) (values first (1+ start)))
+          ((= 1 size) (values nil (1+ start)))
           (t
            (loop for position of-type index from (1+ start) below (+ start size)
-                 do (cond ((= position end)
-                           (return (values +replacement+ position :broken-off)))
-                          ((not (<= least (aref octets position) most))
-                           (return (values +replacement+ position :malformed))))
+                 do (unless (and (< position end)
+                                 (<= least (aref octets position) most))
+                      (return (values nil position)))
                     (setf code (logior (ldb (byte 32 0) (ash code 6))
                                        (logand #x3F (aref octets position)))
                           least #x80
                           most #xBF)
-                 finally (return (values code (+ start size) nil)))))))
+                 finally (return (values code (+ start size))))))))
 
-(declaim (inline ascii-end))
-(defun ascii-end (octets start end)
-  "The position of the first group from START, in steps of a group, that is not all ASCII; or the
-position where less than a group is left before END."
-  (declare (type octets octets) (type index start end) #.*hot-policy*)
-  (loop while (and (<= (+ start +group-size+) end)
-                   (not (logtest (ldb (byte (* 8 +group-size+) 0) #x8080808080808080)
-                                 (octet-group octets start))))
-        do (setf start (the index (+ start +group-size+))))
-  start)
-
-(defun utf-8-end (octets start end)
-  "The end of the whole characters that OCTETS have in UTF-8 from START below END; NIL if what
-follows is no part of a character (RFC 3629, section 4)."
-  (declare (type octets octets) (type index start end) #.*plain-policy*)
-  (check-range octets start end)
-  (loop
-    (setf start (ascii-end octets start end))
-    (when (= start end)
-      (return start))
-    (multiple-value-bind (code next failure) (utf-8-code octets start end)
-      (declare (ignore code))
-      (case failure
-        (:malformed (return nil))
-        (:broken-off (return start)))
-      (setf start next))))
-
-(defun utf-8-text (octets &optional (start 0) (end (length octets)))
+(defun utf-8-text (octets &optional (start 0) (end (length octets)) strict-p)
   "A fresh string: OCTETS from START below END decoded as UTF-8.  U+FFFD replaces each invalid
-sequence."
+sequence; or if STRICT-P, the result is NIL when there is one."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
-  ;; A sequence never has more characters than octets.
-  (let ((text (make-string (- end start)))
-        (fill 0))
-    (declare (type index fill))
-    (flet ((put (code)
-             (setf (schar text fill) (code-char code))
-             (incf fill)))
-      (declare (inline put))
-      (loop while (< start end)
-            do (let ((stop (ascii-end octets start end)))
-                 (loop while (< start stop)
-                       do (put (aref octets start))
-                          (incf start)))
-               (when (< start end)
-                 (multiple-value-bind (code next) (utf-8-code octets start end)
-                   (declare (type (unsigned-byte 21) code))
-                   (cond ((< code char-code-limit) (put code))
-                         (t             ; the strings of this Lisp are UTF-16
-                          (put (+ #xD800 (ash (- code #x10000) -10)))
-                          (put (+ #xDC00 (logand #x3FF code)))))
-                   (setf start next)))))
-    (if (= fill (length text)) text (text-part text 0 fill))))
+  (if (loop for position of-type index from start below end
+            always (< (aref octets position) #x80))
+      (latin-1-text octets start end)
+      ;; A sequence never has more characters than octets.
+      (let ((text (make-string (- end start)))
+            (fill 0))
+        (declare (type index fill))
+        (flet ((put (code)
+                 (setf (schar text fill) (code-char code))
+                 (incf fill)))
+          (loop while (< start end)
+                do (multiple-value-bind (code next) (utf-8-code octets start end)
+                     (declare (type (or null (unsigned-byte 21)) code))
+                     (cond ((null code)
+                            (when strict-p
+                              (return-from utf-8-text nil))
+                            (put #xFFFD))
+                           ((< code char-code-limit) (put code))
+                           (t           ; the strings of this Lisp are UTF-16
+                            (put (+ #xD800 (ash (- code #x10000) -10)))
+                            (put (+ #xDC00 (logand #x3FF code)))))
+                     (setf start next))))
+        (text-part text 0 fill))))
 
 ;;; RFC 3986, section 2.1
 

@@ -37,8 +37,8 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:arm-timer-descriptor
    ;; streams of client libraries
    #:await-stream-input #:call-within
-   ;; octets by machine words, and as addresses
-   #:+group-size+ #:octet-group #:address-string
+   ;; addresses as octets
+   #:address-string
    ;; functions of other libraries, and the heap
    #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace
    #:heap-octets #:heap-used #:collection-seconds #:frames-of-thread

@@ -10,7 +10,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
                 #:make-message-decoder #:decode-message #:end-decoding
                 #:encode-frame #:encode-close
                 #:+abnormal-end+ #:+going-away+
-                #:close-frame-code #:frame-of #:close-frame
+                #:close-frame-code #:close-frame
                 #:failure-code-p
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:export

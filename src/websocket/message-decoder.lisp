@@ -5,7 +5,7 @@
 ;;;;
 ;;;;   while             it takes                           by
 ;;;;   -                 the head of a frame                TAKE-HEAD
-;;;;   PAYLOAD-P         REMAINING octets of the payload    TAKE-PAYLOAD
+;;;;   0 < REMAINING     REMAINING octets of the payload    TAKE-PAYLOAD
 ;;;;   OVER-P            all: a close frame or a failure has come
 ;;;;
 ;;;; Invariants:
@@ -19,11 +19,9 @@
   "The empty vector, for a decoder that holds nothing.")
 
 (defstruct (message-decoder (:include opaque) (:copier nil) (:predicate nil) (:conc-name decoder-)
-                            (:constructor %make-message-decoder
-                                (masked-p strings-p most-octets reserve)))
+                            (:constructor %make-message-decoder (masked-p most-octets reserve)))
   "Finds the messages in the octets of a connection; see DECODE-MESSAGE."
   (masked-p t :type boolean :read-only t) ; frames must be masked
-  (strings-p t :type boolean :read-only t) ; texts become strings
   (most-octets 0 :type index :read-only t) ; of a message
   (reserve nil :type (or null function) :read-only t)
   (over-p nil)
@@ -31,28 +29,24 @@
   (head (make-octets 14) :type octets :read-only t)
   (head-fill 0 :type (integer 0 14))
   (mask 0 :type mask)                   ; its lowest octet masks the next octet of the payload
-  (payload-p nil)
   (remaining 0 :type index)
   (control nil :type (or null octets))
   ;; The message
   (kind nil :type (member nil :text :binary))
   (held *no-octets* :type octets)
   (fill 0 :type index)
-  (reserved-p nil :type boolean)        ; memory was reserved for the message
-  (checked 0 :type index))              ; octets of a text that are known to be whole characters
+  (reserved-p nil :type boolean))       ; memory was reserved for the message
 
-(defun make-message-decoder (&key (role :server) (strings-p t) (message-octets (* 1024 1024))
-                               reserve)
+(defun make-message-decoder (&key (role :server) (message-octets (* 1024 1024)) reserve)
   "A decoder for our side of a connection.  If ROLE is :SERVER it decodes the frames of a client; if
-ROLE is :CLIENT, those of a server.  Texts become strings if STRINGS-P, else octets.  MESSAGE-OCTETS
-is the maximum size of a message, an integer (RFC 6455, section 10.4).  RESERVE is NIL or a
-function.  The decoder calls it before it allocates memory for an incomplete message, with the
-number of octets, and true if they are for the complete result.  If RESERVE returns NIL, the message
-becomes a failure."
+ROLE is :CLIENT, those of a server.  MESSAGE-OCTETS is the maximum size of a message, an integer
+(RFC 6455, section 10.4).  RESERVE is NIL or a function.  The decoder calls it before it allocates
+memory for an incomplete message, with the number of octets, and true if they are for the complete
+result.  If RESERVE returns NIL, the message becomes a failure."
   (check-type role (member :server :client))
   (check-type message-octets index)
   (check-type reserve (or null function))
-  (%make-message-decoder (eq :server role) (and strings-p t) message-octets reserve))
+  (%make-message-decoder (eq :server role) message-octets reserve))
 
 (defun drop-message (decoder)
   "Frees the message that DECODER holds, and makes DECODER ready for the next one."
@@ -60,7 +54,6 @@ becomes a failure."
         (decoder-held decoder) *no-octets*
         (decoder-reserved-p decoder) nil
         (decoder-kind decoder) nil
-        (decoder-checked decoder) 0
         (decoder-control decoder) nil))
 
 (defun end-decoding (decoder)
@@ -83,78 +76,59 @@ complete result.  NIL if there is no memory."
     (end-decoding decoder)
     (values position :failure code reason)))
 
-(defun judge-head (decoder head length-end mask-size)
-  "The failure of a frame whose HEAD has come up to LENGTH-END; NIL if it is acceptable, and then
-DECODER expects its payload."
-  (declare (type message-decoder decoder) (type octets head) #.*plain-policy*)
-  (let* ((first (aref head 0))
-         (opcode (logand 15 first))
-         (control-p (<= 8 opcode))
-         (size (loop with size of-type (unsigned-byte 64) = (logand 127 (aref head 1))
-                     for i from 2 below length-end
-                     do (setf size (logior (if (= 2 i) 0 (ldb (byte 64 0) (ash size 8)))
-                                           (aref head i)))
-                     finally (return size))))
-    (declare (type (unsigned-byte 64) size))
-    (cond ((logtest #x70 first) :reserved-bits)
-          ((not (or (<= opcode 2) (<= 8 opcode 10))) :unknown-opcode)
-          ((and control-p (not (logtest #x80 first))) :fragmented-control)
-          ((and (zerop opcode) (null (decoder-kind decoder))) :stray-continuation)
-          ((and (<= 1 opcode 2) (decoder-kind decoder)) :interrupted-message)
-          ((not (eq (decoder-masked-p decoder) (plusp mask-size)))
-           (if (decoder-masked-p decoder) :unmasked-frame :masked-frame))
-          ((and control-p (< +most-control-octets+ size)) :control-too-long)
-          ((and (= 8 opcode) (= 1 size)) :close-of-one-octet)
-          ((< size (ecase length-end (2 0) (4 126) (10 #x10000))) :length-not-minimal)
-          ((logbitp 63 size) :length-too-large)
-          (control-p
-           (setf (decoder-control decoder) (make-octets size)
-                 (decoder-remaining decoder) size)
-           nil)
-          ((< (decoder-most-octets decoder) (+ size (decoder-fill decoder))) :message-too-large)
-          (t
-           (setf (decoder-remaining decoder) size)
-           nil))))
-
 (defun take-head (decoder octets position end)
   "Takes octets of the head of a frame.  Returns the position after them; and, if they complete an
 event, its kind and its two values, as DECODE-MESSAGE describes them."
   (declare (type message-decoder decoder) (type octets octets) (type index position end)
            #.*plain-policy*)
-  ;; Section 5.2: FIN RSV1 RSV2 RSV3 opcode; MASK length; extended length; mask
   (let ((head (decoder-head decoder))
-        (fill (decoder-head-fill decoder))
-        (length-end 2)
-        (mask-size 0))
-    (declare (type (integer 0 14) fill length-end mask-size))
-    (loop
-      (when (<= 2 fill)
-        (setf length-end (case (logand 127 (aref head 1)) (126 4) (127 10) (t 2))
-              mask-size (if (logtest #x80 (aref head 1)) 4 0))
-        (when (= fill length-end)
-          (let ((failure (judge-head decoder head length-end mask-size)))
-            (when failure
-              (return-from take-head (fail decoder end failure)))))
-        (when (= fill (+ length-end mask-size))
-          (return)))
-      (when (= position end)
-        (setf (decoder-head-fill decoder) fill)
-        (return-from take-head position))
-      (setf (aref head fill) (aref octets position)
-            fill (1+ fill)
-            position (1+ position)))
-    (setf (decoder-head-fill decoder) 0
-          (decoder-mask decoder) 0)
-    (dotimes (i mask-size)
-      (setf (ldb (byte 8 (* 8 i)) (decoder-mask decoder)) (aref head (+ length-end i))))
-    (case (logand 15 (aref head 0))
-      (1 (setf (decoder-kind decoder) :text))
-      (2 (setf (decoder-kind decoder) :binary)))
-    (cond ((zerop (decoder-remaining decoder))
-           (end-frame decoder position))
-          (t
-           (setf (decoder-payload-p decoder) t)
-           position))))
+        (fill (decoder-head-fill decoder)))
+    (declare (type (integer 0 14) fill))
+    (flet ((take-up-to (size)
+             (loop while (< fill size)
+                   do (when (= position end)
+                        (setf (decoder-head-fill decoder) fill)
+                        (return-from take-head position))
+                      (setf (aref head fill) (aref octets position)
+                            fill (1+ fill)
+                            position (1+ position)))))
+      ;; Section 5.2: FIN RSV1 RSV2 RSV3 opcode; MASK length; extended length; mask
+      (take-up-to 2)
+      (take-up-to (nth-value 1 (payload-size head)))
+      (multiple-value-bind (size length-end) (payload-size head)
+        (let* ((first (aref head 0))
+               (opcode (logand 15 first))
+               (control-p (<= 8 opcode))
+               (mask-size (if (logtest #x80 (aref head 1)) 4 0))
+               (failure
+                 (cond ((logtest #x70 first) :reserved-bits)
+                       ((not (or (<= opcode 2) (<= 8 opcode 10))) :unknown-opcode)
+                       ((and control-p (not (logtest #x80 first))) :fragmented-control)
+                       ((and (zerop opcode) (null (decoder-kind decoder))) :stray-continuation)
+                       ((and (<= 1 opcode 2) (decoder-kind decoder)) :interrupted-message)
+                       ((not (eq (decoder-masked-p decoder) (plusp mask-size)))
+                        (if (decoder-masked-p decoder) :unmasked-frame :masked-frame))
+                       ((and control-p (< +most-control-octets+ size)) :control-too-long)
+                       ((and (= 8 opcode) (= 1 size)) :close-of-one-octet)
+                       ((< size (ecase length-end (2 0) (4 126) (10 #x10000)))
+                        :length-not-minimal)
+                       ((logbitp 63 size) :length-too-large)
+                       ((and (not control-p)
+                             (< (decoder-most-octets decoder) (+ size (decoder-fill decoder))))
+                        :message-too-large))))
+          (when failure
+            (return-from take-head (fail decoder end failure)))
+          (take-up-to (+ length-end mask-size))
+          (setf (decoder-head-fill decoder) 0
+                (decoder-remaining decoder) size
+                (decoder-mask decoder) 0)
+          (dotimes (i mask-size)
+            (setf (ldb (byte 8 (* 8 i)) (decoder-mask decoder)) (aref head (+ length-end i))))
+          (cond (control-p (setf (decoder-control decoder) (make-octets size)))
+                ((plusp opcode) (setf (decoder-kind decoder) (if (= 1 opcode) :text :binary))))
+          (if (zerop size)
+              (end-frame decoder position)
+              position))))))
 
 (defun take-payload (decoder octets position end)
   "Takes the octets of the payload that have arrived; returns the same as TAKE-HEAD."
@@ -165,14 +139,14 @@ event, its kind and its two values, as DECODE-MESSAGE describes them."
          (next (+ position count))
          (control (decoder-control decoder))
          (mask (decoder-mask decoder))
-         (turn (* 8 (mod count 4)))
          (fill (decoder-fill decoder))
          (after (+ fill count))
          (held (decoder-held decoder))
          (room (length held)))
     (declare (type index remaining count next fill after room))
     (cond (control
-           (unmask-octets octets position next control (- (length control) remaining) mask))
+           (setf mask (unmask-octets octets position next
+                                     control (- (length control) remaining) mask)))
           (t
            (when (< room after)
              (let* ((final-p (logtest #x80 (aref (decoder-head decoder) 0)))
@@ -184,25 +158,15 @@ event, its kind and its two values, as DECODE-MESSAGE describes them."
                (unless (or (and (zerop room) final-p (= after whole))
                            (reserve-for-message decoder (- size room) nil))
                  (return-from take-payload (fail decoder end :no-memory)))
-               (let ((grown (make-octets size)))
-                 ;; UNMASK-OCTETS copies groups of octets in every Lisp.
-                 (unmask-octets held 0 fill grown 0 0)
-                 (setf held grown
-                       (decoder-held decoder) held))))
-           (unmask-octets octets position next held fill mask)
-           (when (eq :text (decoder-kind decoder))
-             (let ((checked (utf-8-end held (decoder-checked decoder) after)))
-               (unless checked
-                 (return-from take-payload (fail decoder end :text-not-utf-8)))
-               (setf (decoder-checked decoder) checked)))
-           (setf (decoder-fill decoder) after)))
-    (setf (decoder-mask decoder) (logior (ash mask (- turn)) ; for the octets that follow
-                                         (ldb (byte 32 0) (ash mask (- 32 turn))))
+               (setf held (replace (make-octets size) held :end2 fill)
+                     (decoder-held decoder) held)))
+           (setf mask (unmask-octets octets position next held fill mask)
+                 (decoder-fill decoder) after)))
+    (setf (decoder-mask decoder) mask
           (decoder-remaining decoder) (- remaining count))
-    (cond ((= count remaining)
-           (setf (decoder-payload-p decoder) nil)
-           (end-frame decoder next))
-          (t next))))
+    (if (= count remaining)
+        (end-frame decoder next)
+        next)))
 
 (defun end-frame (decoder position)
   "Ends a step that has taken the last octet of a frame before POSITION; returns its values."
@@ -212,12 +176,7 @@ event, its kind and its two values, as DECODE-MESSAGE describes them."
          (opcode (logand 15 first))
          (kind (decoder-kind decoder))
          (held (decoder-held decoder))
-         (fill (decoder-fill decoder))
-         (string-p (and (eq :text kind) (decoder-strings-p decoder)))
-         ;; Octets of memory for the result; a character of a string has four.
-         (memory (cond (string-p (* 4 fill))
-                       ((= fill (length held)) 0)
-                       (t fill))))
+         (fill (decoder-fill decoder)))
     (cond ((= 9 opcode) (values position :ping control))
           ((= 10 opcode) (values position :pong control))
           ((= 8 opcode)
@@ -225,31 +184,34 @@ event, its kind and its two values, as DECODE-MESSAGE describes them."
            (let* ((end (length (the octets control)))
                   (code (if (zerop end)
                             +no-close-code+
-                            (+ (* 256 (aref control 0)) (aref control 1)))))
-             (cond ((zerop end) (values position :close code ""))
-                   ((not (close-code-p code)) (fail decoder position :invalid-close-code))
-                   ((not (eql end (utf-8-end control 2 end)))
-                    (fail decoder position :reason-not-utf-8))
-                   (t (values position :close code (utf-8-text control 2 end))))))
+                            (+ (* 256 (aref control 0)) (aref control 1))))
+                  (reason (utf-8-text control (min 2 end) end t)))
+             (cond ((not (or (zerop end) (close-code-p code)))
+                    (fail decoder position :invalid-close-code))
+                   ((null reason) (fail decoder position :reason-not-utf-8))
+                   (t (values position :close code reason)))))
           ((not (logtest #x80 first)) position)
-          ((and (eq :text kind) (/= fill (decoder-checked decoder)))
-           (fail decoder position :text-not-utf-8))
           ((not (or (not (decoder-reserved-p decoder))
-                    (zerop memory)
-                    (reserve-for-message decoder memory t)))
+                    (reserve-for-message decoder
+                                         (cond ((eq :text kind) (* 4 fill)) ; of its characters
+                                               ((= fill (length held)) 0)
+                                               (t fill))
+                                         t)))
            (fail decoder position :no-memory))
           (t
-           (drop-message decoder)
-           (values position kind
-                   (cond (string-p (utf-8-text held 0 fill))
-                         ((zerop memory) held)
-                         (t (subseq held 0 fill))))))))
+           (let ((message (cond ((eq :text kind) (utf-8-text held 0 fill t))
+                                ((= fill (length held)) held)
+                                (t (subseq held 0 fill)))))
+             (drop-message decoder)
+             (if message
+                 (values position kind message)
+                 (fail decoder position :text-not-utf-8)))))))
 
 (defun decode-message (decoder octets start end)
   "Continues to decode with DECODER, in OCTETS from START below END, up to the next event.  Returns
 four values: the kind of the event, a keyword; the position after it in OCTETS, from which the
 caller calls again; and two values that depend on the kind:
-  :TEXT     the message, a string; octets if DECODER makes no strings
+  :TEXT     the message, a string
   :BINARY   the message, a vector of octets
   :PING     the payload, at most 125 octets; reply with a :PONG unless a close frame was sent
   :PONG     the payload, at most 125 octets; a client may send it unasked
@@ -266,7 +228,7 @@ reference to it.  After :CLOSE and :FAILURE, DECODER drops all octets and finds 
       (return (values nil end nil nil)))
     (multiple-value-bind (position kind value more)
         (cond ((decoder-over-p decoder) end)
-              ((decoder-payload-p decoder) (take-payload decoder octets start end))
+              ((plusp (decoder-remaining decoder)) (take-payload decoder octets start end))
               (t (take-head decoder octets start end)))
       (declare (type index position))
       (when kind

@@ -3,11 +3,10 @@
 octets to messages; messages to octets; and the states of a connection.  This layer uses no socket,
 stream, thread or clock.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
-  (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group)
   (:import-from #:hunchentoot-recycling-taskmaster.http
                 #:check-range #:list-elements #:token-p
                 #:make-output #:output-fill #:encoded-length #:encode-string
-                #:utf-8-octets #:utf-8-end #:utf-8-text)
+                #:utf-8-octets #:utf-8-text)
   (:export
    ;; the opening handshake
    #:accept-handshake #:handshake-headers #:accept-key
@@ -18,7 +17,7 @@ stream, thread or clock.")
    ;; messages to octets
    #:encode-frame #:encode-close
    ;; frames of programs
-   #:close-frame-code #:frame-of #:close-frame #:failure-code-p
+   #:close-frame-code #:close-frame #:failure-code-p
    ;; codes of close frames
    #:+no-close-code+ #:+going-away+ #:+abnormal-end+
    ;; the states of a connection

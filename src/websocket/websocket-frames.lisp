@@ -9,8 +9,7 @@
 ;;;;   state               history                              we send      we read  we close TCP
 ;;;;   :OPEN               neither side has sent close          anything     yes      no
 ;;;;   :CLOSING            we sent close, the client did not    nothing      yes      on timeout
-;;;;   :CLOSED-BY-CLIENT   the client sent close                close, once  no       no
-;;;;   :FAILED             the client broke a rule              close, once  no       no
+;;;;   :CLOSED-BY-CLIENT   the client sent close, or broke a rule   close, once  no   no
 ;;;;   :CLOSED             we sent close, and expect no other   nothing      no       at once
 ;;;;   :GONE               the TCP connection has ended         nothing      no       -
 ;;;;
@@ -18,23 +17,15 @@
 ;;;; TIME_WAIT (section 7.1.1).  The server ignores all octets after the client's close frame or
 ;;;; failure.  After its own close frame, a side may discard messages or still accept them.
 
-(defparameter *websocket-steps*
-  '((:open             (:send-close :closing) (:receive-close :closed-by-client) (:fail :failed)
-                       (:end :gone))
-    (:closing          (:receive-close :closed) (:fail :closed) (:end :gone))
-    (:closed-by-client (:send-close :closed) (:end :gone))
-    (:failed           (:send-close :closed) (:end :gone))
-    (:closed           (:end :gone))
-    (:gone             (:end :gone)))
-  "A list of (STATE (STEP AFTER) ...).  In the steps :SEND-CLOSE and :RECEIVE-CLOSE, a close frame
-is sent or was received; in :FAIL, the client has broken a rule; in :END, either side has ended the
-TCP connection.  A step that is not in the entry of a state is illegal in it.")
-
 (defun next-websocket-state (state step)
-  "The state, a keyword, after STEP, a keyword, in STATE; see *WEBSOCKET-STEPS*.  Signals an error
-if STEP is illegal in STATE, a defect of the caller (RFC 6455, sections 5.5.1 and 7.1)."
-  (or (second (assoc step (rest (assoc state *websocket-steps*))))
-      (error "~S cannot happen to a WebSocket that is ~S." step state)))
+  "The state, a keyword, after STEP, a keyword, in STATE.  In the steps :SEND-CLOSE and
+:RECEIVE-CLOSE, a close frame is sent, or was received or owed by a client that has broken a rule;
+in :END, either side has ended the TCP connection.  Signals an error if STEP is illegal in STATE, a
+defect of the caller (RFC 6455, sections 5.5.1 and 7.1)."
+  (ecase step
+    (:send-close (ecase state (:open :closing) (:closed-by-client :closed)))
+    (:receive-close (ecase state (:open :closed-by-client) (:closing :closed)))
+    (:end :gone)))
 
 (defun sending-p (state)
   "True if messages, pings and pongs may be sent in STATE, a keyword (RFC 6455, section 5.5.1)."
@@ -47,7 +38,7 @@ if STEP is illegal in STATE, a defect of the caller (RFC 6455, sections 5.5.1 an
 (defun close-owed-p (state)
   "True if the server has to send a close frame next in STATE, a keyword, since the client has sent
 one or has broken a rule (RFC 6455, sections 5.5.1 and 7.1.7)."
-  (and (member state '(:closed-by-client :failed)) t))
+  (eq :closed-by-client state))
 
 (defun over-p (state)
   "True if the TCP connection has ended in STATE, a keyword, or the server has to close it at once
@@ -111,33 +102,35 @@ expects no close frame in return (RFC 6455, sections 7.1.7 and 7.4.1)."
   "A masking key, with its first octet in the lowest bits (RFC 6455, section 5.3)."
   '(unsigned-byte 32))
 
-(declaim (ftype (function (octets index index octets index mask) t) unmask-octets))
-
-(declaim (inline mask-group))
-(defun mask-group (mask)
-  "A group filled with repetitions of MASK."
-  (declare (type mask mask) #.*hot-policy*)
-  (loop with group of-type octet-group = mask
-        for shift from 32 below (* 8 +group-size+) by 32
-        do (setf group (logior group (ldb (byte (* 8 +group-size+) 0) (ash mask shift))))
-        finally (return group)))
-
+(declaim (ftype (function (octets index index octets index mask) mask) unmask-octets))
 (defun unmask-octets (source start end target position mask)
-  "Puts SOURCE from START below END into TARGET at POSITION.  Each octet is XORed with the next
-octet of MASK, from the lowest on.  SOURCE and START may be TARGET and POSITION."
+  "Puts SOURCE from START below END into TARGET at POSITION, each octet XORed with the next octet of
+MASK, from the lowest on.  SOURCE and START may be TARGET and POSITION.  Returns the mask for the
+octets that follow."
   (declare (type octets source target) (type index start end position) (type mask mask)
            #.*hot-policy*)
-  (let ((group (mask-group mask)))
-    (declare (type octet-group group))
-    (loop while (<= (+ start +group-size+) end)
-          do (setf (octet-group target position) (logxor group (octet-group source start)))
-             (setf start (the index (+ start +group-size+))
-                   position (the index (+ position +group-size+))))
-    (loop while (< start end)
-          do (setf (aref target position) (logxor (logand 255 group) (aref source start))
-                   group (ash group -8)
-                   start (the index (1+ start))
-                   position (the index (1+ position))))))
+  (loop for index of-type index from start below end
+        do (setf (aref target position) (logxor (logand 255 mask) (aref source index))
+                 position (the index (1+ position))
+                 mask (logior (ash mask -8) (ash (logand 255 mask) 24)))
+        finally (return mask)))
+
+;;; The head of a frame: RFC 6455, section 5.2
+
+(defconstant +most-control-octets+ 125
+  "The maximum number of octets in the payload of a control frame (RFC 6455, section 5.5).")
+
+(defun payload-size (head)
+  "The size of the payload that HEAD, at least two octets of a frame, announces, if all octets of
+the length have come; and the position after them (RFC 6455, section 5.2)."
+  (declare (type octets head) #.*plain-policy*)
+  (let ((size (logand 127 (aref head 1))))
+    (if (<= size +most-control-octets+)
+        (values size 2)
+        (let ((end (if (= 126 size) 4 10)))
+          (values (reduce (lambda (number octet) (+ (* 256 number) octet))
+                          head :start 2 :end (min end (length head)) :initial-value 0)
+                  end)))))
 
 ;;; Messages to octets: RFC 6455, section 5.2.  A frame and its head are one vector, so that a
 ;;; program encodes a message for many connections once.
@@ -145,21 +138,23 @@ octet of MASK, from the lowest on.  SOURCE and START may be TARGET and POSITION.
 ;;; A server does not mask its frames, and MASK is NIL.  Otherwise it is 32 bits, and its lowest
 ;;; octet is the first.
 
-(defconstant +most-control-octets+ 125
-  "The maximum number of octets in the payload of a control frame (RFC 6455, section 5.5).")
-
 (defparameter *opcodes* '(:text 1 :binary 2 :close 8 :ping 9 :pong 10)
   "The opcodes of the kinds of frames.")
 
-(defun frame-of (kind payload mask)
-  "A frame of KIND, of *OPCODES*, with PAYLOAD, a string or octets, and MASK."
-  (let* ((size (if (stringp payload) (encoded-length payload :utf-8) (length payload)))
+(defun encode-frame (kind payload &key mask)
+  "A whole frame, a fresh vector of octets: a message of KIND :TEXT or :BINARY, or a :PING, :PONG or
+:CLOSE.  PAYLOAD is a string, which is encoded in UTF-8, or a vector of octets.  It is masked with
+MASK, 32 bits, unless that is NIL.  Signals an error if the payload of a control frame has more than
+125 octets (RFC 6455, sections 5.5 and 5.6)."
+  (check-type payload (or string (vector octet)))
+  (check-type mask (or null mask))
+  (let* ((payload (if (stringp payload) payload (coerce payload 'octets)))
+         (size (if (stringp payload) (encoded-length payload :utf-8) (length payload)))
          (opcode (getf *opcodes* kind))
          (more (cond ((<= size +most-control-octets+) 0) ((< size #x10000) 2) (t 8)))
          (start (+ 2 more (if mask 4 0)))
          (octets (make-octets (+ start size))))
-    (declare (type index size start) (type (integer 0 8) more) (type (or null mask) mask)
-             #.*plain-policy*)
+    (declare (type index size start) (type (integer 0 8) more) #.*plain-policy*)
     (when (and (<= 8 opcode) (plusp more))
       (error "A control frame must have at most ~D octets of payload, not ~D."
              +most-control-octets+ size))
@@ -176,24 +171,9 @@ octet of MASK, from the lowest on.  SOURCE and START may be TARGET and POSITION.
              (encode-string output payload :utf-8 size))
            (when mask
              (unmask-octets octets start (length octets) octets start mask)))
-          (t
-           (unmask-octets payload 0 size octets start (or mask 0))))
+          (mask (unmask-octets payload 0 size octets start mask))
+          (t (replace octets payload :start1 start)))
     octets))
-
-(defun encode-frame (kind payload &key mask)
-  "A whole frame, a fresh vector of octets: a message of KIND :TEXT or :BINARY, or a :PING or :PONG.
-PAYLOAD is a string, which is encoded in UTF-8, or a vector of octets.  It is masked with MASK, 32
-bits, unless that is NIL.  Signals an error if the octets of a :TEXT are not UTF-8, or if a :PING or
-:PONG has more than 125 octets (RFC 6455, sections 5.5 and 5.6)."
-  (check-type kind (member :text :binary :ping :pong))
-  (check-type payload (or string (vector octet)))
-  (check-type mask (or null mask))
-  (let ((payload (if (stringp payload) payload (coerce payload 'octets))))
-    (unless (or (not (eq :text kind))
-                (stringp payload)
-                (eql (length payload) (utf-8-end payload 0 (length payload))))
-      (error "A text of ~D octets is not UTF-8." (length payload)))
-    (frame-of kind payload mask)))
 
 (defun close-frame (code reason mask)
   "A close frame with CODE, if that is not +NO-CLOSE-CODE+; and REASON, as far as it fits."
@@ -202,12 +182,12 @@ bits, unless that is NIL.  Signals an error if the octets of a :TEXT are not UTF
     (when (< end (length octets))       ; it is cut after a whole character
       (loop while (= #x80 (logand #xC0 (aref octets end)))
             do (decf end)))
-    (frame-of :close
-              (if (= +no-close-code+ code)
-                  (make-octets 0)
-                  (concatenate 'octets (list (ash code -8) (logand 255 code))
-                               (subseq octets 0 end)))
-              mask)))
+    (encode-frame :close
+                  (if (= +no-close-code+ code)
+                      (make-octets 0)
+                      (concatenate 'octets (list (ash code -8) (logand 255 code))
+                                   (subseq octets 0 end)))
+                  :mask mask)))
 
 (defun encode-close (code &optional (reason "") mask)
   "A close frame, a fresh vector of octets, with CODE, an integer that a close frame may have, and
@@ -221,23 +201,12 @@ reason.  Signals an error for any other CODE (RFC 6455, sections 5.5.1 and 7.4).
 
 ;;; For programs that read and write frames themselves
 
-(defun whole-frame-p (octets)
-  "The position of the payload if OCTETS, a vector, are exactly one frame of a server; else NIL (RFC
-6455, section 5.2)."
-  (when (< 1 (length octets))
-    (let* ((size (aref octets 1))
-           (start (case size (126 4) (127 10) (t 2))))
-      (when (<= start (length octets))
-        (when (< 2 start)
-          (setf size (reduce (lambda (number octet) (+ (* 256 number) octet))
-                             octets :start 2 :end start :initial-value 0)))
-        (and (= (+ start size) (length octets))
-             start)))))
-
 (defun close-frame-code (octets)
   "The code, an integer, in OCTETS, a vector, if they are one close frame of a server; +NO-CLOSE-
 CODE+ if that has none; else NIL (RFC 6455, section 5.5.1)."
-  (let ((start (whole-frame-p octets)))
-    (cond ((or (null start) (/= #x88 (aref octets 0))) nil)
-          ((< (length octets) (+ 2 start)) +no-close-code+)
-          (t (+ (* 256 (aref octets start)) (aref octets (1+ start)))))))
+  (and (< 1 (length octets))
+       (= #x88 (aref octets 0))
+       (= (length octets) (+ 2 (aref octets 1)))
+       (if (< (length octets) 4)
+           +no-close-code+
+           (+ (* 256 (aref octets 2)) (aref octets 3)))))

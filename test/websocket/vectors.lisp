@@ -68,7 +68,7 @@ compiled.")
   "Group 5: fragments, and control frames between them.")
 
 (test-frame-vectors texts-are-utf-8-in-whatever-frames "texts"
-  "Groups 6.1 to 6.4: texts in fragments, and the octet at which they fail.")
+  "Groups 6.1 to 6.4: texts in fragments.")
 
 (test-frame-vectors close-frames-are-judged-and-end-everything "closing"
   "Group 7: codes, reasons, and octets after a close frame.")

@@ -48,7 +48,7 @@ PUT-IN-SHARED-QUEUE."
              (when (eq :open state)
                (note-code socket code "")
                (when (failure-code-p code)
-                 (step-websocket socket :fail)))
+                 (step-websocket socket :receive-close)))
              (put-close socket octets)
              :room)
             ((or (not (sending-p state)) (shared-queue-shut-p shared-queue)) :over)
@@ -120,7 +120,7 @@ that."
      (tell-of-close socket))
     (t
      (when (sending-p (websocket-state socket))
-       (call-reader socket (frame-of kind value 0))))))
+       (call-reader socket (encode-frame kind value :mask 0))))))
 
 (defmethod abandon :after ((socket program-socket))
   (loop while (< (program-socket-told socket) (if (farewell-said-p socket) 2 1))

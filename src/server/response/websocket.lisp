@@ -46,7 +46,7 @@
 
 (defun make-websocket (exchange on-message on-close
                        &key (high-water-mark *high-water-mark*) message-octets
-                         ping-seconds idle-seconds (strings-p t)
+                         ping-seconds idle-seconds
                          (constructor #'%make-websocket))
   "A WebSocket over the connection of EXCHANGE, whose opening handshake is about to be answered.
 ON-MESSAGE is a function of the WebSocket, :TEXT or :BINARY, and a string or a vector of octets.
@@ -73,7 +73,6 @@ counts as gone; NIL for never."
     (setf (websocket-decoder socket)
           (make-message-decoder
            :message-octets (or message-octets (* 1024 1024))
-           :strings-p strings-p
            :reserve (lambda (octets whole-p)
                       (and (change-reservation (websocket-reserved socket)
                                                (+ octets (websocket-reserved socket))
@@ -239,16 +238,16 @@ them.")
       ((:text :binary)
        (when (sending-p (websocket-state socket))
          (call-for-websocket socket (websocket-on-message socket) socket kind value)))
-      (:close (end-messages socket :receive-close value more ""))
-      (:failure (end-messages socket :fail value more more)))))
+      (:close (end-messages socket value more ""))
+      (:failure (end-messages socket value more more)))))
 
-(defun end-messages (socket step code reason answer)
-  "Applies STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, to SOCKET; a close frame that is
-owed has ANSWER."
+(defun end-messages (socket code reason answer)
+  "Notes that nothing comes for SOCKET behind a close frame or failure with CODE and REASON; a close
+frame that is owed has ANSWER."
   (with-lock-briefly ((websocket-lock socket))
     (when (eq :open (websocket-state socket))
       (note-code socket code reason))
-    (step-websocket socket step)
+    (step-websocket socket :receive-close)
     (when (close-owed-p (websocket-state socket))
       (put-close socket (encode-close code answer)))))
 
