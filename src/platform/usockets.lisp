@@ -142,7 +142,7 @@ peer has left."
              (setf lisp-stream-milliseconds) lend-stream put-read-ahead process-number
              send-notification inherited-descriptor open-path-listener open-inherited-listener
              open-shared-port-listener native-name open-file file-facts read-file-octets
-             write-file-octets send-file make-poller close-poller watch rearm unwatch wake-all
+             write-file-octets send-file make-poller close-poller watch rearm unwatch
              wake-one await-ready make-timer-descriptor arm-timer-descriptor thread-identity
              thread-state thread-run-time processor-stall processor-idle-time
              #-sbcl online-processors schedule-as-batch let-timers-be-late nap)

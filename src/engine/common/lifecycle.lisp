@@ -184,9 +184,8 @@ in a worker of ENGINE."
 (defun stop-for-exit ()
   "Has the workers of all engines end.  An exit hook.  Those that have nothing to finish end by
 themselves: an interrupt of the Lisp's exit that comes just before a worker waits in the system does
-not cut that wait short, and a worker that was woken and does not end would not wait any more, but
-ask the system again and again.  The others are destroyed now, as the Lisp would do later: then it
-has the lock that a handler needs to make a thread, and that handler would never end."
+not cut that wait short.  The others are destroyed now, as the Lisp would do later: then it has the
+lock that a handler needs to make a thread, and that handler would never end."
   (dolist (engine *engines*)
     (handler-case (stop-engine engine :timeout 1 :destroy-p t)
       (error () (count-failure engine)))))

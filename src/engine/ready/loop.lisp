@@ -29,6 +29,7 @@ other events have their turn.")
     (bt:condition-notify (engine-changed engine)))
   (loop
     (unless (serving-p engine)
+      (wake-one (engine-poller engine)) ; one that waits ends, too
       (return))
     (let ((excess (engine-excess engine)))
       ;; Enough others wait, or too many run.
@@ -195,7 +196,7 @@ that it is time to look around."
                  (queue-events engine others))
                 ((and woken-p (not (eq :wakeup token)) (engine-event-queue engine))
                  (wake-one-if-somebody-waits engine)))
-          (unless (eq :wakeup token)
+          (unless (and (eq :wakeup token) (serving-p engine))
             (return token)))))))
 
 ;;; Serving

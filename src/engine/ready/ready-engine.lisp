@@ -109,8 +109,8 @@ use.")
     (wake-listener (engine-listener engine) 0)))
 
 (defmethod show-phase ((engine ready-engine))
-  (when (engine-poller engine)
-    (wake-all (engine-poller engine)))
+  (when (engine-poller engine)          ; a worker that ends wakes the next one
+    (wake-one (engine-poller engine)))
   (with-engine (engine)
     (notify-sentinel engine)
     (dolist (worker (engine-workers engine))

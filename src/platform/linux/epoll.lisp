@@ -21,15 +21,13 @@ for bit 31: the poller sets that bit if the peer will send no more."
   (logandc2 token (ash 1 +hangup-bit+)))
 
 (defstruct (poller (:include opaque) (:constructor %make-poller ()))
-  "A poller: an epoll instance; an eventfd that stays readable once WAKE-ALL was called; and another
-one, always readable, which gives one event whenever it is armed.  Below 0 before they are made."
+  "A poller: an epoll instance, and an eventfd, always readable, which gives one event whenever it
+is armed.  Below 0 before they are made."
   (descriptor -1 :type (signed-byte 32))
-  (broadcast -1 :type (signed-byte 32))
   (wakeup -1 :type (signed-byte 32)))
 
-;;; These tokens are larger than any token of a descriptor.
-(defconstant +broadcast-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+)))
-(defconstant +wakeup-token+ (1- +broadcast-token+))
+(defconstant +wakeup-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+))
+  "It is larger than any token of a descriptor.")
 
 (defconstant +epollin+ #x1)
 (defconstant +epollout+ #x4)
@@ -73,40 +71,25 @@ and from then on watch it like WATCH, with TOKEN and OUTPUT-P.  Returns 0 or min
 (defun make-poller ()
   "A new poller.  Signals an error if the system has no descriptor left."
   (let ((poller (%make-poller)))
-    (flet ((eventfd (count)             ; which is readable if COUNT is above 0
-             (check-call (system-call "eventfd" sb-alien:int (sb-alien:unsigned-int count)
-                                      (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+)))
-                         "eventfd")))
-      (unless-returned
-          (progn
-            (setf (poller-descriptor poller)
-                  (check-call (system-call "epoll_create1" sb-alien:int
-                                           (sb-alien:int +sock-cloexec+))
-                              "epoll_create1")
-                  (poller-broadcast poller) (eventfd 0)
-                  (poller-wakeup poller) (eventfd 1))
-            ;; The broadcast is level-triggered, so that every waiting thread sees it.
-            (check-call (epoll-control poller 1 (poller-broadcast poller) +epollin+
-                                       +broadcast-token+)
-                        "epoll_ctl")
-            (check-call (watch poller (poller-wakeup poller) +wakeup-token+) "epoll_ctl")
-            (await-ready poller 0)      ; takes the first event of WAKEUP
-            poller)
-        (close-poller poller)))))
+    (unless-returned
+        (progn
+          (setf (poller-descriptor poller)
+                (check-call (system-call "epoll_create1" sb-alien:int (sb-alien:int +sock-cloexec+))
+                            "epoll_create1")
+                (poller-wakeup poller)
+                (check-call (system-call "eventfd" sb-alien:int (sb-alien:unsigned-int 1)
+                                         (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+)))
+                            "eventfd"))
+          (check-call (watch poller (poller-wakeup poller) +wakeup-token+) "epoll_ctl")
+          (await-ready poller 0)        ; takes the first event of WAKEUP
+          poller)
+      (close-poller poller))))
 
 (defun close-poller (poller)
   "Closes the descriptors of POLLER.  No thread may wait on POLLER then."
-  (dolist (descriptor (list (poller-wakeup poller) (poller-broadcast poller)
-                            (poller-descriptor poller)))
+  (dolist (descriptor (list (poller-wakeup poller) (poller-descriptor poller)))
     (unless (minusp descriptor)
       (close-descriptor descriptor))))
-
-(defun wake-all (poller)
-  "Makes AWAIT-READY return :BROADCAST in every thread that waits on POLLER, now or later."
-  (sb-alien:with-alien ((one (sb-alien:unsigned 64) 1))
-    (system-call "write" sb-alien:long (sb-alien:int (poller-broadcast poller))
-                 ((* (sb-alien:unsigned 64)) (sb-alien:addr one))
-                 (sb-alien:unsigned-long 8))))
 
 (defun wake-one (poller)
   "Makes AWAIT-READY return :WAKEUP in one thread that waits on POLLER, now or later, after all
@@ -115,8 +98,8 @@ descriptors that are ready now.  Another call before that has no effect."
 
 (declaim (inline event-token))
 (defun event-token (events place)
-  "The value for the event whose words begin at PLACE of those at EVENTS, an address: a token,
-:BROADCAST or :WAKEUP."
+  "The value for the event whose words begin at PLACE of those at EVENTS, an address: a token
+or :WAKEUP."
   (declare (type sb-sys:system-area-pointer events) (type (mod 64) place) #.*hot-policy*)
   (flet ((word (index)
            (sb-sys:sap-ref-32 events (* 4 (+ place (the (mod 4) index))))))
@@ -124,18 +107,16 @@ descriptors that are ready now.  Another call before that has no effect."
     (let ((token (logior (word +data-offset+)
                          (ash (ldb (byte 30 0) (word (1+ +data-offset+))) 32))))
       (declare (type token token))
-      (cond ((>= token +wakeup-token+)
-             (if (= token +broadcast-token+) :broadcast :wakeup))
+      (cond ((= token +wakeup-token+) :wakeup)
             ((logtest +epoll-over+ (word 0))
              (logior token (ash 1 +hangup-bit+)))
             (t token)))))
 
 (defun await-ready (poller milliseconds &optional (most 1))
-  "Waits until a descriptor that POLLER watches is ready, and returns its token; :BROADCAST after a
-call of WAKE-ALL; :WAKEUP after WAKE-ONE; NIL after MILLISECONDS, an integer or -1 for no limit, or
-after an interrupt.  If more events are there, takes up to MOST, an integer from 1 to 16, and
-returns the others in order, a fresh list, as the second value.  Each event except :BROADCAST goes
-to one caller only."
+  "Waits until a descriptor that POLLER watches is ready, and returns its token; :WAKEUP after
+WAKE-ONE; NIL after MILLISECONDS, an integer or -1 for no limit, or after an interrupt.  If more
+events are there, takes up to MOST, an integer from 1 to 16, and returns the others in order, a
+fresh list, as the second value.  Each event goes to one caller only."
   (declare (type poller poller) (type (signed-byte 31) milliseconds) (type (integer 1 16) most)
            #.*hot-policy*)
   (sb-alien:with-alien ((events (array (sb-alien:unsigned 32) 64)))

@@ -28,9 +28,12 @@ pointers, and lists of another type and a form."
     (cffi:foreign-string-to-lisp text)))
 
 (defmethod tls-failure-words ((condition cl+ssl::ssl-error/handle))
-  (typecase condition
-    ((or cl+ssl::ssl-error-syscall cl+ssl::ssl-error-zero-return) :gone)
-    (t (substitute #\Space #\Newline (princ-to-string condition)))))
+  ;; In the format of ERR_print_errors(3), the fields of an error are "error", its number, the
+  ;; library, the function and the reason.
+  (or (nth 4 (member "error" (uiop:split-string (princ-to-string condition)
+                                                :separator '(#\: #\Newline))
+                     :test #'string=))
+      :gone))
 
 ;;; Facts about a TLS connection after its handshake, and about its client's certificate
 ;;;
