@@ -276,7 +276,8 @@ recorder of the codes of the ends."
       (open-gate gate)
       (check-others))))
 
-(define-front-test memory-of-a-message-that-breaks-off-is-given-back
+(define-front-test (memory-of-a-message-that-breaks-off-is-given-back :modes (:plain)
+                                                                      :needs :parking)
   (with-echoes (ends)
     (let ((before (figure :memory)))
       (with-talk (talk)
