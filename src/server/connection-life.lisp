@@ -154,8 +154,7 @@ APPLICATION: :HANDSHAKE, :FIRST-BYTE, :HEAD or :IDLE; NIL for no limit."
 request any more."
   (let* ((io (http-io http))
          (base (http-base http))
-         (engine (worker-engine *worker*))
-         (socket (connection-usocket connection)))
+         (engine (worker-engine *worker*)))
     (when io
       (finish-output (http-stream http)))
     (unless (connection-deadline connection)
@@ -165,7 +164,7 @@ request any more."
         (loop for until = (+ (milliseconds) 250)
               until (if (and base (io-awaits-output-p base))
                         (await-descriptor (open-descriptor base) :output :until until)
-                        (await-input socket :until until))
+                        (await-input (connection-handle connection) :until until))
               never (or (and (not (http-part-p http)) (winding-down-p engine))
                         ;; Nor for the rest of a head, when there was enough time for it.
                         (drain-over-p engine (milliseconds)))))))

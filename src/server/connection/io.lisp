@@ -252,14 +252,6 @@ waiting for it.  Reads at most WANTED octets where another reader may go on."
        (send-output io)
        (await-peer io :input)))))
 
-(defun io-event-p (io event)
-  "True when the descriptor of IO has EVENT.  :END: its peer has closed its sending side, or is
-gone, even if earlier octets were not read yet.  :FAILURE: the peer has reset the connection, or it
-has failed otherwise, so that the peer gets nothing any more.  Does not wait."
-  (let ((descriptor (io-descriptor io)))
-    (and descriptor
-         (await-descriptor descriptor event :until (milliseconds)))))
-
 (defun input-waiting-p (io)
   "True when IO has input, an end or a failure that the poller will not report.  May receive octets
 to find out."
@@ -310,10 +302,10 @@ be in use, or when the heap has no room for MORE."
        ;; collections.
        (or (zerop more) (make-room-in-heap more))))
 
-(defun release-input (io &optional (size 0))
-  "Reduces the reservation for the input of IO to SIZE octets."
-  (when (< size (io-reserved io))
-    (change-reservation (io-reserved io) size)))
+(defun release-input (io)
+  "Releases the memory that is reserved for the input of IO."
+  (when (plusp (io-reserved io))
+    (change-reservation (io-reserved io) 0)))
 
 (defun drop-descriptor (io)
   "Makes IO a closed one without closing its descriptor, which another party closes."

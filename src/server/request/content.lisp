@@ -208,12 +208,11 @@ where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-B
 (defun content-deadline (content idle)
   "The time, in MILLISECONDS, from which CONTENT is late; NIL for never.  IDLE is for how many
 milliseconds no octets may come, or NIL."
-  (let* ((rate (limits-content-rate (content-limits content)))
-         (slow (and rate
-                    (+ (content-began content) (* 1000 *content-grace*)
-                       (floor (* 1000 (content-size content)) rate))))
-         (late (and idle (+ (content-touched content) idle))))
-    (if (and slow late) (min slow late) (or slow late))))
+  (let ((rate (limits-content-rate (content-limits content))))
+    (earlier (and rate
+                  (+ (content-began content) (* 1000 *content-grace*)
+                     (floor (* 1000 (content-size content)) rate)))
+             (and idle (+ (content-touched content) idle)))))
 
 ;;; Reading
 
@@ -224,46 +223,38 @@ further read does."
     (release-content content refusal)
     (error refusal)))
 
-(defun octets-there (content)
-  "How many octets the window of CONTENT has from its position on; 0 at the end.  The second value
-is the index of the first.  The caller has the lock."
-  (when (content-failure content)
-    (error (content-failure content)))
-  (let ((position (content-position content)))
-    (cond ((< position (content-size content))
-           (unless (< -1 (- position (content-base content)) (content-count content))
-             ;; A part of the file becomes the window.
-             (let ((count (min *content-memory* (- (content-size content) position))))
-               (when (< (length (content-octets content)) count)
-                 (setf (content-octets content) (make-octets count)))
-               (setf (content-count content) 0) ; until all are there
-               (unless (and (content-file content)
-                            (read-file-octets (content-file content) position
-                                              (content-octets content) 0 count))
-                 (error "A temporary file cannot be read."))
-               (setf (content-base content) position
-                     (content-count content) count)))
-           (let ((index (- position (content-base content))))
-             (values (- (content-count content) index) index)))
-          (t (values 0 0)))))
-
 (defun read-octets-of-content (content sequence start end)
   "Reads octets of CONTENT into SEQUENCE from START up to END.  Returns the index after the last."
   (with-content (content)
-    (loop while (< start end)
-          do (multiple-value-bind (there index) (octets-there content)
-               (declare (type index there index))
-               (let ((count (min (- end start) there))
-                     (octets (content-octets content)))
-                 (declare (type octets octets))
-                 (when (zerop count)
-                   (return))
-                 (if (typep sequence 'octets)
-                     (replace sequence octets :start1 start :start2 index :end2 (+ index count))
-                     (replace sequence octets :start1 start :start2 index :end2 (+ index count)))
-                 (incf (content-position content) count)
-                 (incf start count))))
-    start))
+    (when (content-failure content)
+      (error (content-failure content)))
+    (loop
+      (let* ((position (content-position content))
+             (index (- position (content-base content)))
+             (left (- (content-size content) position)))
+        (declare (type fixnum index left))
+        (when (or (= start end) (zerop left))
+          (return start))
+        (unless (< -1 index (content-count content))
+          ;; A part of the file becomes the window.
+          (let ((count (min *content-memory* left)))
+            (when (< (length (content-octets content)) count)
+              (setf (content-octets content) (make-octets count)))
+            (setf (content-count content) 0) ; until all are there
+            (unless (read-file-octets (content-file content) position
+                                      (content-octets content) 0 count)
+              (error "A temporary file cannot be read."))
+            (setf (content-base content) position
+                  (content-count content) count
+                  index 0)))
+        (let ((count (min (- end start) (- (content-count content) index)))
+              (octets (content-octets content)))
+          (declare (type octets octets))
+          (if (typep sequence 'octets)
+              (replace sequence octets :start1 start :start2 index :end2 (+ index count))
+              (replace sequence octets :start1 start :start2 index :end2 (+ index count)))
+          (incf (content-position content) count)
+          (incf start count))))))
 
 (defun read-all-content (content limit refusal)
   "The octets of CONTENT, in a vector that the caller may keep.  If there are more than LIMIT, an
@@ -295,12 +286,10 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
   t)
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream stream-of-content))
-  (with-content (content (content-of stream))
-    (multiple-value-bind (there index) (octets-there content)
-      (cond ((zerop there) :eof)
-            (t
-             (incf (content-position content))
-             (aref (content-octets content) index))))))
+  (let ((octets (make-octets 1)))
+    (if (plusp (read-octets-of-content (content-of stream) octets 0 1))
+        (aref octets 0)
+        :eof)))
 
 (defmethod trivial-gray-streams:stream-listen ((stream stream-of-content))
   (with-content (content (content-of stream))

@@ -46,7 +46,10 @@ reported, or the system says where a worker keeps the connection."
   (let* ((connection (suspended-exchange-connection suspended-exchange))
          (base (http-base (connection-data connection))))
     (or (and (connection-parkable-p connection) (peer-ended-p connection))
-        (and base (suspended-exchange-keeper suspended-exchange) (io-event-p base :end)))))
+        (and base
+             (suspended-exchange-keeper suspended-exchange)
+             (io-descriptor base)
+             (await-descriptor (io-descriptor base) :end :until (milliseconds))))))
 
 (defun send-rest (io)
   "Sends the queue of IO; waits for the peer.  NIL when that is gone, or takes no octets in time."
@@ -66,7 +69,7 @@ have got an event of input, which the poller will not repeat: so the next reader
          (handler-case
              (let ((outcome (continue-over suspended-exchange http)))
                (cond ((not (member outcome '(:deferred :again)))
-                      (release-input io (length (io-input io))) ; it has ended
+                      (release-input io) ; it has ended
                       outcome)
                      ((keep-waiting-input (suspended-exchange-engine suspended-exchange) http)
                       outcome)
