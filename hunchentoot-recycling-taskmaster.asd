@@ -128,9 +128,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "content")))  ; of requests, in memory or a file
      (:module "response"                ; whole, streamed, of a file, later, or another protocol
       :serial t
-      :components ((:file "replies")
+      :components ((:file "replies")    ; and 503 in place of handlers that take too long
                    (:file "sent-files") ; and what is known of them
-                   (:file "handler-limit") ; 503 in place of a handler that takes too long
                    (:file "suspended-exchange") ; what goes on without a worker
                    (:file "streamed-content") ; which any thread writes, or the handler
                    (:file "later")      ; replies that come later

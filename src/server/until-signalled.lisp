@@ -79,51 +79,32 @@ current one does that, and NIL is returned."
       (funcall function)
       nil)))
 
-(defun call-telling (server control function)
-  "Calls FUNCTION and returns its value.  Tells the operator of SERVER about an error, with CONTROL,
-for FORMAT, and returns NIL then."
-  (handler-case (funcall function)
-    (error (condition)
-      (tell-operator server :error
-                     (string-right-trim "." (message-text control (list condition))))
-      nil)))
-
-(defun note-cut (exchange)
-  "Notes the request of EXCHANGE, which gets no further, as answered by 503, if its server stops and
-its reply has not begun."
-  (unless (or (exchange-status exchange) (running-p (exchange-engine exchange)))
-    (setf (exchange-status exchange) 503)
-    (note-rejected (exchange-application exchange) (exchange-http exchange)
-                   (make-refusal :handler-timeout) (exchange-head exchange))))
-
-(defun end-and-tell (server soft-p seconds &optional (delay 0))
-  "Stops SERVER like END-SERVING, whose value it returns, and tells the operator about an error.
-Notes the requests whose handlers still run, and get no further."
-  (call-telling server "The server could not stop in order: ~A"
-                (lambda ()
-                  (prog1 (end-serving server soft-p seconds delay)
-                    (dolist (worker (workers-of server))
-                      (when (being-served-p worker)
-                        (ignore-errors  ; its thread may go on meanwhile
-                          (note-cut (getf worker :task)))))))))
-
 (defun do-errands (server errands drain-seconds drain-delay)
   "Does ERRANDS, and returns when SERVER was stopped, which may take DRAIN-SECONDS, or NIL for no
 limit, after DRAIN-DELAY seconds."
   (let ((drainer nil) (stopping-since nil))
-    (flet ((renew ()
-             (call-telling server "SIGHUP: the logs or certificates could not be renewed: ~A"
-                           (lambda ()
-                             (renew-files server)
-                             (tell-operator server :info
-                                            "SIGHUP: the logs and any certificates were renewed"))))
-           (drain ()
-             (let ((unfinished (end-and-tell server t drain-seconds drain-delay)))
-               (leave-errand errands :leave)
-               (when unfinished
-                 (tell-operator server :warning
-                                (format nil "~D request~:P or connection~:P did not finish in time"
-                                        (length unfinished)))))))
+    (labels ((telling (control function)
+               (handler-case (funcall function)
+                 (error (condition)
+                   (tell-operator server :error
+                                  (string-right-trim "." (message-text control (list condition))))
+                   nil)))
+             (stop (soft-p seconds delay)
+               (telling "The server could not stop in order: ~A"
+                        (lambda () (end-serving server soft-p seconds delay))))
+             (renew ()
+               (telling "SIGHUP: the logs or certificates could not be renewed: ~A"
+                        (lambda ()
+                          (renew-files server)
+                          (tell-operator server :info
+                                         "SIGHUP: the logs and any certificates were renewed"))))
+             (drain ()
+               (let ((unfinished (stop t drain-seconds drain-delay)))
+                 (leave-errand errands :leave)
+                 (when unfinished
+                   (tell-operator server :warning
+                                  (format nil "~D request~:P or connection~:P did not finish in time"
+                                          (length unfinished)))))))
       (loop
         (ecase (wait-until (lambda () (pop (errands-waiting errands)))
                            (errands-changed errands) (errands-lock errands)
@@ -149,7 +130,7 @@ limit, after DRAIN-DELAY seconds."
                  ;; Earlier, it is the same: a signal to the group of processes, as from a
                  ;; terminal, may reach the server once more through its parent, such as make.
                  ((< 500 (- (milliseconds) stopping-since))
-                  (end-and-tell server nil 0)
+                  (stop nil 0 0)
                   (return)))))))
     (when drainer
       (join-thread drainer 1))))        ; until it has written the last message

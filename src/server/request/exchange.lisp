@@ -30,7 +30,7 @@
   ;; The use that the application has for the connection of EXCHANGE after a reply with status 101;
   ;; NIL for none.
   (upgrade nil)
-  ;; Who has the reply, see handler-limit.lisp; NIL where the handler has no limit of time.
+  ;; Who has the reply, see replies.lisp; NIL where the handler has no limit of time.
   (claim nil)
   (limit nil :type (or null fixnum))    ; that time, in MILLISECONDS; NIL for never
   (counted-p nil))                      ; NOTE-SERVED was called for its request
