@@ -20,8 +20,8 @@ subclasses SERVICE and is called through its generic functions.")
    ;; output that the socket did not take yet
    #:connection-queue #:connection-output #:send-queue #:make-send-queue #:with-send-queue
    #:send-queue-lock #:send-queue-descriptor #:send-queue-parts #:send-queue-size
-   #:send-queue-sender #:*reply-grace* #:send-queue-arm #:send-queue-mark #:send-queue-on-room
-   #:send-queue-dead-p #:*giving-room-p* #:write-to-queue #:write-parts #:write-under-lock
+   #:send-queue-sender #:*reply-grace* #:send-queue-arm
+   #:send-queue-dead-p #:write-to-queue #:write-parts #:write-under-lock
    #:flush-queue #:end-queue #:make-room-for-output #:limit-taking #:taker-given-up-p #:earlier
    #:drop-parts #:part #:part-p #:part-position #:part-end #:part-octets #:part-file
    #:part-queued-p #:make-octets-part #:make-file-part #:arm-for-output

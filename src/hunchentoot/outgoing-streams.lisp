@@ -73,11 +73,10 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
 (defun write-outgoing (stream data &key (start 0) end wait)
   "Writes DATA, a string or a vector of octets, from START to END, to STREAM, an OUTGOING-STREAM.
 The octets leave at once, as far as the client takes them.  True when more may be written.  NIL when
-more octets than the high-water mark are unsent: CALL-WHEN-WRITABLE tells when to go on.
+more octets than the high-water mark are unsent.
 
 WAIT is NIL, a number of seconds, a real, or T for no limit: the call waits that long for room.  It
-never waits in the handler itself, nor in a function that CALL-WHEN-WRITABLE calls, since nothing
-leaves before these have returned.
+never waits in the handler itself, since nothing leaves before that has returned.
 
 Signals STREAM-FULL when an earlier call has returned NIL and the client has taken nothing since.
 Signals CONTENT-TOO-LONG, and writes nothing, when DATA exceeds the announced length.  Signals
@@ -92,14 +91,6 @@ has stopped, or the reply has no content, as the reply to HEAD."
                                (subseq data start end))
                            'octets)
                    wait)))
-
-(defun call-when-writable (stream function)
-  "Calls FUNCTION, without arguments, once, when STREAM, an OUTGOING-STREAM, has room: at once if it
-has room now, else when a send has left at most half of the high-water mark, or a slow client has
-taken everything.  Also calls it when STREAM is over; then a write signals why.  Any thread may make
-the call, so FUNCTION must not wait.  An error in FUNCTION is logged, except CLIENT-LEFT, by which a
-writer ends."
-  (call-when-room stream function))
 
 (defun close-outgoing (stream)
   "Ends STREAM, an OUTGOING-STREAM.  Octets that were written are still sent, and then the reply is

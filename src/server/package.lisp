@@ -65,7 +65,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:shared-queue-announced #:shared-queue #:shared-queue-p #:make-queue
    #:write-waiting #:write-content #:close-content #:have-sent
    #:put-in-shared-queue #:owner-wanted-p #:shared-queue-shut-p
-   #:shared-queue-queue #:end-shared-queue #:call-when-room #:begin-shared-queue
+   #:shared-queue-queue #:end-shared-queue #:begin-shared-queue
    ;; requests
    #:stream-of-content #:content-of #:content-as-stream #:read-octets-of-content
    #:content-size #:content-left #:refuse-content

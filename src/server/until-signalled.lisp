@@ -102,9 +102,10 @@ limit, after DRAIN-DELAY seconds."
                (let ((unfinished (stop t drain-seconds drain-delay)))
                  (leave-errand errands :leave)
                  (when unfinished
-                   (tell-operator server :warning
-                                  (format nil "~D request~:P or connection~:P did not finish in time"
-                                          (length unfinished)))))))
+                   (tell-operator
+                    server :warning
+                    (format nil "~D request~:P or connection~:P did not finish in time"
+                            (length unfinished)))))))
       (loop
         (ecase (wait-until (lambda () (pop (errands-waiting errands)))
                            (errands-changed errands) (errands-lock errands)

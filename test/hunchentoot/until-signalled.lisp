@@ -64,7 +64,7 @@
       (await-entered 1)
       (let ((began (platform:milliseconds)))
         (send-signals program "INT" "TERM")
-        (await-printed program "no limit of time")
+        (await-printed program "Stopping")
         (send-signals program "TERM")
         ;; One that comes soon after the first is the same.
         (when (< (platform:milliseconds) (+ began 250))

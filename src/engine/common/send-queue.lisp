@@ -65,9 +65,7 @@
   (taken 0 :type fixnum)                ; how many octets it had taken at the last look
   (sent 0 :type (unsigned-byte 62))     ; how many octets the socket has taken
   (counted 0 :type (unsigned-byte 62))  ; how many of them COUNT-REQUEST has counted
-  (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
-  (mark 0 :type index)                  ; when at most half of it waits, these functions, without
-  (on-room '() :type list))             ; arguments, are called once
+  (reserved 0 :type index))             ; octets of the budget of all clients, for its parts
 
 (defmacro with-send-queue ((queue) &body body)
   "Evaluates BODY, which is short and does not wait, while no other thread uses QUEUE."
@@ -188,9 +186,6 @@ does not take now waits in QUEUE.  Returns NIL, or an error number when QUEUE is
       (and (send-queue-sender-lock queue)
            (flush-queue queue))))
 
-(defvar *giving-room-p* nil
-  "True while a function that waited for room is called, which must not wait for room itself.")
-
 (defun flush-queue (queue)
   "Sends as much of QUEUE as the socket takes now; all of it, after other threads that do so, if its
 sender waits: a non-local exit makes QUEUE dead then.  A worker calls this when the poller says so;
@@ -209,21 +204,12 @@ it need not own the connection.  Returns an error number, or NIL."
                              ((or (plusp count) (zerop left)) (note-sent queue count))
                              (t (end-under-lock queue count)))))))
       (end-queue queue)))
-  (let* ((takers '())
-         (failure (with-send-queue (queue)
-                    (cond ((send-queue-dead-p queue) +ebadf+)
-                          ((send-parts queue)) ; a program is told of the end first, by the owner
-                          ((<= (send-queue-size queue) (ash (send-queue-mark queue) -1))
-                           (setf takers (reverse (shiftf (send-queue-on-room queue) '())))
-                           nil)))))
-    (when takers
-      (let ((*giving-room-p* t))
-        (interruptibly (mapc #'funcall takers))))
-    failure))
+  (with-send-queue (queue)
+    (if (send-queue-dead-p queue) +ebadf+ (send-parts queue))))
 
 (defun end-queue (queue &optional shut-p)
   "Makes QUEUE dead, and drops what waits.  If SHUT-P, also shuts the descriptor down, which makes
-an event: the owner of the connection closes it, and calls the functions that wait for room."
+an event: the owner of the connection closes it."
   (with-send-queue (queue)
     (unless (send-queue-dead-p queue)
       (end-under-lock queue)

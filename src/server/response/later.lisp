@@ -106,12 +106,14 @@ time.  Logs an error of that."
   (let ((function (and (compare-and-set (deferred-response-left-p deferred-response) nil t)
                        (deferred-response-on-leaving deferred-response))))
     (when function
-      (call-noting (suspended-exchange-engine deferred-response) function))))
+      (handler-case (funcall function)
+        (error (condition)
+          (log-message (suspended-exchange-engine deferred-response) :error
+                       "What was to be done for a client's leaving failed: ~A" condition))))))
 
 (defun break-stream (deferred-response shared-queue)
   "Ends SHARED-QUEUE, of DEFERRED-RESPONSE, whose client does not get the rest.  Wakes threads that
-wait for room first: one of them may hold a lock that the ON-LEAVING function needs.  Calls that
-function next, and then the functions that wait for room."
+wait for room first: one of them may hold a lock that the ON-LEAVING function needs."
   (end-queue (shared-queue-queue shared-queue))
   (note-leaving deferred-response)
   (end-shared-queue shared-queue))

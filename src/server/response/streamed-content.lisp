@@ -15,8 +15,7 @@
 ;;;   :ENDED    it is over                accepts none
 ;;;
 ;;; It is full when more than MARK octets wait.  Vectors that were put in never change, so that many
-;;; queues may share them.  No lock is held during a call of a program's function; an error in that
-;;; affects no other.
+;;; queues may share them.
 
 (defstruct (shared-queue (:include opaque) (:copier nil))
   "Octets that any thread sends by QUEUE, a SEND-QUEUE.  It is full when more than MARK wait."
@@ -104,24 +103,12 @@ has ended; or :TOO-LONG because fewer octets were announced."
       (setf (shared-queue-phase shared-queue) :ending))))
 
 (defun end-shared-queue (shared-queue)
-  "Ends SHARED-QUEUE, and calls the functions of programs that wait for its end, or for room."
-  (let* ((queue (shared-queue-queue shared-queue))
-         (functions (with-send-queue ((shared-queue-queue shared-queue))
-                      (setf (shared-queue-phase shared-queue) :ended
-                            (shared-queue-held shared-queue) '()
-                            (shared-queue-size shared-queue) 0)
-                      (append (reverse (shiftf (shared-queue-on-end shared-queue) '()))
-                              (reverse (shiftf (send-queue-on-room queue) '()))))))
-    (dolist (function functions)
-      (call-noting (shared-queue-engine shared-queue) function))))
-
-(defun call-noting (engine function)
-  "Calls FUNCTION, which a program gave for the room or end of a stream, or the leaving of its
-client.  Logs an error in the log of ENGINE, but not CLIENT-LEFT, by which a writer ends."
-  (handler-case (funcall function)
-    (client-left () nil)
-    (error (condition)
-      (log-message engine :error "A function that waited for a client failed: ~A" condition))))
+  "Ends SHARED-QUEUE, and calls the functions that wait for its end."
+  (mapc #'funcall (with-send-queue ((shared-queue-queue shared-queue))
+                    (setf (shared-queue-phase shared-queue) :ended
+                          (shared-queue-held shared-queue) '()
+                          (shared-queue-size shared-queue) 0)
+                    (shiftf (shared-queue-on-end shared-queue) '()))))
 
 (defun call-when-over (shared-queue function)
   "Calls FUNCTION, which has no arguments and does not wait, once, in any thread, when SHARED-QUEUE
@@ -129,24 +116,13 @@ has ended; at once if it has ended already."
   (when (with-send-queue ((shared-queue-queue shared-queue))
           (cond ((eq :ended (shared-queue-phase shared-queue)) t)
                 (t (push function (shared-queue-on-end shared-queue)) nil)))
-    (call-noting (shared-queue-engine shared-queue) function)))
+    (funcall function)))
 
 (defun forget-when-over (shared-queue function)
   "Removes FUNCTION, an argument of an earlier CALL-WHEN-OVER, from SHARED-QUEUE."
   (with-send-queue ((shared-queue-queue shared-queue))
     (setf (shared-queue-on-end shared-queue)
           (remove function (shared-queue-on-end shared-queue) :test #'eq))))
-
-(defun call-when-room (shared-queue function)
-  "Calls FUNCTION, which has no arguments, once, in any thread.  Calls it at once if SHARED-QUEUE is
-not full, or has ended; otherwise when at most half of its mark waits, or it has ended."
-  (unless (with-send-queue ((shared-queue-queue shared-queue))
-            (when (and (full-p shared-queue) (not (shared-queue-ended-p shared-queue)))
-              (push (lambda () (call-noting (shared-queue-engine shared-queue) function))
-                    (send-queue-on-room (shared-queue-queue shared-queue)))
-              t))
-    (let ((*giving-room-p* t))
-      (call-noting (shared-queue-engine shared-queue) function))))
 
 ;;; The owner of the connection
 
@@ -168,8 +144,7 @@ no more will follow.  Signals DESCRIPTOR-BROKEN."
   (let ((queue (shared-queue-queue shared-queue)))
     (push-output io)                    ; the head
     (with-send-queue ((shared-queue-queue shared-queue))
-      (setf (send-queue-mark queue) (shared-queue-mark shared-queue)
-            (shared-queue-begun-p shared-queue) t
+      (setf (shared-queue-begun-p shared-queue) t
             (shared-queue-size shared-queue) 0)
       (dolist (octets (reverse (shiftf (shared-queue-held shared-queue) '())))
         (write-under-lock queue (list (make-octets-part octets)))))
@@ -195,10 +170,9 @@ the owner of the connection do so otherwise, and look at its suspended exchange.
 (defun put-waiting (shared-queue wait put)
   "Calls PUT, which returns what PUT-IN-SHARED-QUEUE does for SHARED-QUEUE, until that has taken its
 octets, and has them sent.  Waits for room: up to WAIT seconds, a real; while the client takes
-octets, for T; not for NIL, nor in the owner before the head was sent, nor in a function that waited
-for room itself.  Returns :ROOM when more may follow at once, else what PUT has returned last, or
-:OVER.  Where there is a descriptor, a thread that waits also sends: it may be the owner, and all
-workers may wait."
+octets, for T; not for NIL, nor in the owner before the head was sent.  Returns :ROOM when more may
+follow at once, else what PUT has returned last, or :OVER.  Where there is a descriptor, a thread
+that waits also sends: it may be the owner, and all workers may wait."
   (let* ((suspended-exchange (shared-queue-suspended-exchange shared-queue))
          (owner-p (eq (bt:current-thread) (suspended-exchange-owner suspended-exchange)))
          (queue (shared-queue-queue shared-queue))
@@ -225,7 +199,6 @@ workers may wait."
           (unless (member result '(:full :refused))
             (return result))
           (unless (or (null wait)
-                      *giving-room-p*
                       (and owner-p (not (shared-queue-begun-p shared-queue)))
                       ;; Workers may wait for too many clients.
                       (wait-for-client (suspended-exchange-connection suspended-exchange)
