@@ -298,7 +298,7 @@ recorder of the codes of the ends."
 ;;; Handlers that fail
 
 (define-front-test a-handler-that-fails-ends-its-websocket-only
-  (dolist (condition '(program-error storage-condition))
+  (dolist (condition '(program-error storage-condition serious-condition))
     (with-websockets ((:on-text (lambda (socket text)
                                   (if (string= "fail" text)
                                       (error (make-condition condition))
