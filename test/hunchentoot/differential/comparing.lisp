@@ -9,6 +9,8 @@
     (" \\[[A-Z]+ \\S+ HTTP/1.1 from \\S+, request [0-9a-f]+\\]" "")
     ("(?s)Backtrace for: .*?</pre>" "BACKTRACE</pre>")
     ("#<[^>]*>" "#<SOMETHING>")                      ; in messages
+    ;; Hunchentoot has usocket wrap a condition once more.
+    ("The condition (The condition .* occurred with errno: 0\\.) occurred with errno: 0\\." "\\1")
     ("\\[20\\d\\d-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d" "[TIME"))
   "Regular expressions for what differs between two requests to the same server, and what is
 put in their place.")
