@@ -134,9 +134,8 @@ The response may come later."
 (defmethod send-deferred-response ((server clack-server) deferred-response answer)
   (let ((exchange (deferred-response-exchange deferred-response)))
     (handler-case (send-answer deferred-response answer)
-      ((or descriptor-broken stream-timeout) (condition)
-        (error condition))              ; the end of the connection drops ANSWER
-      (error (condition)
+      ;; For others, the end of the connection drops ANSWER.
+      ((and error (not descriptor-broken) (not stream-timeout)) (condition)
         (when (written-response-p answer)
           (setf (deferred-response-shared-queue deferred-response) nil)
           (end-shared-queue answer))

@@ -51,9 +51,6 @@ string."
          (length (if (stringp value) (parse-integer value :junk-allowed t) value)))
     (and (typep length 'content-size) length)))
 
-(defparameter *server-line*
-  (map 'octets #'char-code (format nil "Server: recycling~C~C" #\Return #\Newline)))
-
 (defun encode-response-head (reply exchange status headers framing &optional type)
   "Appends the head of the response to EXCHANGE, with STATUS and HEADERS, to REPLY, an empty OUTPUT.
 FRAMING is the number of octets of content, :CHUNKED, or NIL if the content ends with the
@@ -81,7 +78,7 @@ content follows.  Signals INVALID-HEADER."
     (when (and type allowed-p)
       (encode-header reply :content-type type))
     (unless server-p
-      (encode-octets reply *server-line*))
+      (encode-header reply :server "recycling"))
     (cond ((not (and allowed-p framing)))
           ((eq :chunked framing) (encode-header reply :transfer-encoding "chunked"))
           (t (encode-header reply :content-length framing)))
@@ -101,10 +98,6 @@ content follows.  Signals INVALID-HEADER."
       (and allowed-p (not (eq :head (head-method (exchange-head exchange))))))))
 
 ;;; Whole responses
-
-(defparameter *text-type* "text/html; charset=utf-8"
-  "The Content-Type of strings where an application sets none.  Applications rely on it, since
-Clack's handler for Hunchentoot has it.")
 
 (defun send-whole (exchange status headers length body &optional type)
   "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content:
@@ -141,7 +134,8 @@ BODY, octets, a part of a file, or a list of elements.  TYPE is as in ENCODE-RES
                                    ((vector octet) (length element)))
                                of-type index))
                    body
-                   (and (some #'stringp body) *text-type*)))
+                   ;; Applications rely on it, as Clack's handler for Hunchentoot has it.
+                   (and (some #'stringp body) "text/html; charset=utf-8")))
       (pathname (send-file-response exchange status headers body))
       ((vector octet)
        (send-whole exchange status headers (length body) (coerce body 'octets))))))

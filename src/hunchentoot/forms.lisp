@@ -105,8 +105,8 @@ of ARGUMENTS, where that is none of ours."
     (call-next-method)))
 
 (defconstant +octets-for-decoding+ 16
-  "How many octets of memory an octet of a form takes at most: in a piece, and as a character of the
-whole, of an element, and of a name or value.")
+  "How many octets of memory an octet of a form takes at most: as a character of the whole, of an
+element, and of a name or value.")
 
 (defun read-form (request &optional force external-format)
   "Gives REQUEST, if it has CONTENT of ours, the parameters in the form that it has, in
@@ -204,13 +204,10 @@ of a file is a list of its temporary pathname, name and type."
                      (return))
                    (funcall function from to))))
              (field ()
-               (let ((pieces '()))
+               (flexi-streams:with-output-to-sequence (whole)
                  (take-part (lambda (from to)
                               (keep (- to from))
-                              (push (subseq octets from to) pieces)))
-                 (flexi-streams:with-output-to-sequence (whole)
-                   (dolist (piece (nreverse pieces))
-                     (write-sequence piece whole)))))
+                              (write-sequence octets whole :start from :end to)))))
              (parameter (from to)       ; a list of the one that the part with this head adds
                (check-count content (incf fields) (limits-field-count limits) :too-many-fields)
                (keep (- to from))

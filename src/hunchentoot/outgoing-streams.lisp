@@ -62,9 +62,8 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
               (push-output (http-io (exchange-http *exchange*)))
               (when (eq :none framing)
                 (end-with-head))))
-        ((or descriptor-broken stream-timeout) (condition)
-          (error condition))            ; the end of the connection drops STREAM
-        (error (condition)
+        ;; For others, the end of the connection drops STREAM.
+        ((and error (not descriptor-broken) (not stream-timeout)) (condition)
           (end-with-head)
           (report-error hunchentoot:*acceptor* hunchentoot:*request* condition nil))))))
 

@@ -159,17 +159,6 @@ all other work for a short request."
                    (hunchentoot:*reply*
                      (make-instance (hunchentoot:acceptor-reply-class acceptor)))
                    (hunchentoot:*session* nil))
-               (when hunchentoot:*header-stream*
-                 (format hunchentoot:*header-stream* "~A ~A ~A~%~:{~:(~A~): ~A~%~}~%~@[~A~%~]"
-                         (head-method head) (head-uri head) (head-protocol head)
-                         (loop for (name . value) in (head-headers head)
-                               collect (list name value))
-                         (and (head-expect-100-continue-p head) "HTTP/1.1 100 Continue")))
-               (when (and (eq :chunked (head-framing head))
-                          (not (hunchentoot:acceptor-input-chunking-p acceptor)))
-                 (hunchentoot:parameter-error
-                  "The client sends a chunked body, but INPUT-CHUNKING-P is false for ~A."
-                  acceptor))
                (unless-returned
                    (let ((request
                            (make-instance (hunchentoot:acceptor-request-class acceptor)
@@ -218,42 +207,44 @@ the head."
       (call-next-method)
       (let ((acceptor hunchentoot:*acceptor*)
             (exchange *exchange*))
-        (flet ((answer ()
-                 (multiple-value-bind (content condition backtrace left-p)
-                     ;; Or making the request has found it bad.
-                     (and (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
-                          (call-handler acceptor request exchange))
-                   (let ((deferred-response (exchange-deferred-response exchange)))
-                     (when (and (exchange-upgrade exchange)
-                                (or condition
-                                    (not (eql hunchentoot:+http-switching-protocols+
-                                              (hunchentoot:return-code*)))))
-                       ;; The reply is an ordinary one after all.
-                       (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept
-                                             :sec-websocket-protocol))
-                       (drop-upgrade exchange))
-                     (cond ((handler-timed-out-p exchange)
-                            ;; The request was answered in place of its handler.
-                            (when (and condition (not (departure-p condition)))
-                              (log-handler-error condition backtrace))
-                            (when deferred-response
-                              (withdraw-deferred-response deferred-response))
-                            (drop-upgrade exchange)
-                            ;; Methods around this one would switch protocols by its status.
-                            (setf (hunchentoot:return-code*)
-                                  hunchentoot:+http-service-unavailable+)
-                            (note-event exchange :reply-cut))
-                           (t
-                            (cond ((exchange-upgrade exchange)
-                                   (setf content "")) ; a head without content
-                                  (deferred-response
-                                   (setf (values content condition backtrace)
-                                         (deferred-result deferred-response
-                                                          left-p condition backtrace))))
-                            (unless (eq :later content)
-                              (send-result acceptor request content condition backtrace))))))))
-          (declare (dynamic-extent #'answer))
-          (call-as-request request #'answer #'delete-files))
+        (labels ((answer-mapped ()
+                   (with-mapped-conditions () (answer)))
+                 (answer ()
+                   (multiple-value-bind (content condition backtrace left-p)
+                       ;; Or making the request has found it bad.
+                       (and (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
+                            (call-handler acceptor request exchange))
+                     (let ((deferred-response (exchange-deferred-response exchange)))
+                       (when (and (exchange-upgrade exchange)
+                                  (or condition
+                                      (not (eql hunchentoot:+http-switching-protocols+
+                                                (hunchentoot:return-code*)))))
+                         ;; The reply is an ordinary one after all.
+                         (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept
+                                               :sec-websocket-protocol))
+                         (drop-upgrade exchange))
+                       (cond ((handler-timed-out-p exchange)
+                              ;; The request was answered in place of its handler.
+                              (when (and condition (not (departure-p condition)))
+                                (log-handler-error condition backtrace))
+                              (when deferred-response
+                                (withdraw-deferred-response deferred-response))
+                              (drop-upgrade exchange)
+                              ;; Methods around this one would switch protocols by its status.
+                              (setf (hunchentoot:return-code*)
+                                    hunchentoot:+http-service-unavailable+)
+                              (note-event exchange :reply-cut))
+                             (t
+                              (cond ((exchange-upgrade exchange)
+                                     (setf content "")) ; a head without content
+                                    (deferred-response
+                                     (setf (values content condition backtrace)
+                                           (deferred-result deferred-response
+                                                            left-p condition backtrace))))
+                              (unless (eq :later content)
+                                (send-result acceptor request content condition backtrace))))))))
+          (declare (dynamic-extent #'answer #'answer-mapped))
+          (call-as-request request #'answer-mapped #'delete-files))
         ;; After this method, methods of WebSocket libraries go on with the stream.
         (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
                    (null (exchange-upgrade exchange)))
