@@ -108,8 +108,8 @@
      (is (search ,words (princ-to-string condition)) "~A" condition)))
 
 (define-server-test (what-makes-no-sense-is-refused-with-what-to-do :needs :our-engine)
-  (tells-of-timers "SERVER must be passed" (recycling:run-after 1 'list))
-  (tells-of-timers "START" (recycling:run-after 1 'list :server (make-test-acceptor)))
+  (tells-of-timers "outside of requests" (recycling:run-after 1 'list))
+  (tells-of-timers "a started" (recycling:run-after 1 'list :server (make-test-acceptor)))
   (tells-of-timers "SERVER" (recycling:run-after 1 'list :server 42))
   (with-acceptor (acceptor)
     (tells-of-timers "SECONDS" (recycling:run-after -1 'list :server acceptor))
