@@ -81,11 +81,6 @@ end waits on ABCL."
                                "java.lang.System")
                  1000)))
 
-(defun universal-milliseconds ()
-  "The universal time in milliseconds, an integer."
-  (+ (* 1000 2208988800)                ; until 1970
-     (java:jstatic "currentTimeMillis" "java.lang.System")))
-
 (defun processor-count ()
   "The number of processors that the virtual machine may use, an integer of at least 1."
   (java:jcall "availableProcessors" (java:jstatic "getRuntime" "java.lang.Runtime")))
