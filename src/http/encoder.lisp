@@ -82,12 +82,10 @@ returns their end, which becomes the fill."
                       count t of-type (integer 0 60)
                       while (>= rest 10)))))
     (declare (type index end))
-    (loop with i of-type index = end
+    (loop for place of-type fixnum downfrom (1- end) to position
           do (multiple-value-bind (rest digit) (floor number 10)
-               (decf i)
-               (setf (aref target i) (+ 48 digit)
-                     number rest))
-          until (zerop number))
+               (setf (aref target place) (+ 48 digit)
+                     number rest)))
     end))
 
 (defun encode-by (output count function)

@@ -47,7 +47,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:invalid-header #:invalid-header-name
    #:encode-head #:encode-status-line #:encode-header
    #:encode-date #:*line-end*
-   #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
+   #:encode-octets #:encode-by #:encode-body
    #:encoded-length #:encode-string #:encode-decimal
    #:utf-8-octets #:encode-event #:encode-comment #:malformed-event
    #:*last-chunk*
@@ -56,7 +56,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; lists and words in header fields
    #:list-elements #:token-p
    ;; texts and octets
-   #:text-position #:text-part #:latin-1-text
+   #:text-part #:latin-1-text
    #:utf-8-text #:percent-decoded
    ;; checks of arguments
    #:check-range))

@@ -180,34 +180,6 @@ server is alive (RFC 9110, section 9.3.7)."
 
 ;;; What all fields together say
 
-(defun settle-framing (head coding length limits)
-  "Sets the framing of HEAD by RFC 9112, section 6.3, within LIMITS.  CODING and LENGTH are the
-values of Transfer-Encoding and Content-Length, strings, or NIL for one of them."
-  (declare (type head head) (type limits limits) #.*plain-policy*)
-  (if coding
-      (let ((codings (list-elements coding)))
-        ;; RFC 9112, section 6.1: in HTTP/1.0, a Transfer-Encoding makes the framing faulty.
-        ;; Section 6.3, item 4: unless chunked comes last, the length is unknown.  Section 7.1:
-        ;; parameters of chunked are an error.  RFC 9110, section 5.6.1.2, allows empty elements;
-        ;; they are refused, since a proxy that reads them differently would see another end of the
-        ;; request.
-        (unless (and (null length)
-                     (eq :http/1.1 (head-protocol head))
-                     (every #'token-p codings)
-                     (eql (1- (length codings))
-                          (position "chunked" codings :test #'string-equal)))
-          (refuse :malformed-transfer-encoding))
-        (when (rest codings)
-          (refuse :unknown-transfer-coding))
-        (setf (head-framing head) :chunked))
-      ;; RFC 9110, section 8.6: Content-Length = 1*DIGIT; anticipate large numerals.
-      (let ((size (decimal-number length 0 (length (the text length)))))
-        (unless size
-          (refuse :malformed-content-length))
-        (when (> size (or (limits-body-octets limits) +most-content+))
-          (refuse :body-too-large))
-        (setf (head-framing head) (if (zerop size) :none size)))))
-
 (defun settle-head (head headers limits)
   "Sets the fields of HEAD to HEADERS, an alist in which the values of a repeated field are a list,
 the last first; and what they say of the request.  Refuses the head if they contradict each other,
@@ -256,8 +228,33 @@ or LIMITS."
       (setf (head-keep-alive-p head)
             (and (not (option-p "close"))
                  (or later-p (head-keep-alive-requested-p head)))))
-    (when (or coding length)
-      (settle-framing head coding length limits))
+    ;; RFC 9112, section 6.3
+    (setf (head-framing head)
+          (cond (coding
+                 (let ((codings (list-elements coding)))
+                   ;; Section 6.1: in HTTP/1.0, a Transfer-Encoding makes the framing faulty.
+                   ;; Section 6.3, item 4: unless chunked comes last, the length is unknown.
+                   ;; Section 7.1: parameters of chunked are an error.  RFC 9110, section 5.6.1.2,
+                   ;; allows empty elements; they are refused, since a proxy that reads them
+                   ;; differently would see another end of the request.
+                   (unless (and (null length)
+                                later-p
+                                (every #'token-p codings)
+                                (eql (1- (length codings))
+                                     (position "chunked" codings :test #'string-equal)))
+                     (refuse :malformed-transfer-encoding))
+                   (when (rest codings)
+                     (refuse :unknown-transfer-coding))
+                   :chunked))
+                (length
+                 ;; RFC 9110, section 8.6: Content-Length = 1*DIGIT; anticipate large numerals.
+                 (let ((size (decimal-number length 0 (length (the text length)))))
+                   (unless size
+                     (refuse :malformed-content-length))
+                   (when (> size (or (limits-body-octets limits) +most-content+))
+                     (refuse :body-too-large))
+                   (if (zerop size) :none size)))
+                (t :none)))
     ;; RFC 9110, section 10.1.1: a server MUST ignore Expect in HTTP/1.0, and may reply 417 to an
     ;; expectation that it cannot meet.
     (when later-p

@@ -11,22 +11,17 @@
 ;;;; connect (section 10.2).
 
 (define-condition handshake-refused (recycling-error)
-  ((status :initarg :status :reader handshake-refused-status)
-   (reason :initarg :reason :reader handshake-refused-reason)
-   (headers :initarg :headers :initform '() :reader handshake-refused-headers))
+  ((status :initarg :status :reader handshake-refused-status
+           :documentation "The status code of the reply: 400, 405 or 426.")
+   (reason :initarg :reason :reader handshake-refused-reason
+           :documentation "A sentence for the client.")
+   (headers :initarg :headers :initform '() :reader handshake-refused-headers
+            :documentation "The fields that the reply needs, an alist from keywords to strings."))
   (:report (lambda (condition stream)
              (format stream "~D: ~A" (handshake-refused-status condition)
                      (handshake-refused-reason condition))))
   (:documentation "A request cannot open a WebSocket.  The server replies with the status, the
 headers and the reason of this condition."))
-
-(setf (documentation 'handshake-refused-status 'function)
-      "The status code of the reply to the HANDSHAKE-REFUSED: 400, 405 or 426."
-      (documentation 'handshake-refused-reason 'function)
-      "The reason of the HANDSHAKE-REFUSED, a sentence for the client."
-      (documentation 'handshake-refused-headers 'function)
-      "The fields that the reply to the HANDSHAKE-REFUSED needs: an alist from keywords to
-strings.")
 
 ;;; SHA-1 (FIPS 180-4, section 6.1), for Sec-WebSocket-Accept only.  There, it shows that a server
 ;;; speaks WebSocket; it protects no secret.
@@ -35,17 +30,16 @@ strings.")
   "WORD, of 32 bits, rotated to the left by COUNT bits."
   (logior (ldb (byte 32 0) (ash word count)) (ash word (- count 32))))
 
-(defun digest-after (digest octets start)
-  "The five words of DIGEST, a list, after the block at START in OCTETS (section 6.1.2)."
-  (let ((words (make-array 80 :initial-element 0)))
-    (dotimes (i 64)
-      (setf (aref words (floor i 4))
-            (logior (ash (aref words (floor i 4)) 8) (aref octets (+ start i)))))
-    (loop for i from 16 below 80
-          do (setf (aref words i)
-                   (rotated (logxor (aref words (- i 3)) (aref words (- i 8))
-                                    (aref words (- i 14)) (aref words (- i 16)))
-                            1)))
+(defun digest-after (digest block)
+  "The five words of DIGEST, a list, after BLOCK, an integer of 512 bits (section 6.1.2)."
+  (let ((words (make-array 80)))
+    (dotimes (i 80)
+      (setf (aref words i)
+            (if (< i 16)
+                (ldb (byte 32 (* 32 (- 15 i))) block)
+                (rotated (logxor (aref words (- i 3)) (aref words (- i 8))
+                                 (aref words (- i 14)) (aref words (- i 16)))
+                         1))))
     (destructuring-bind (a b c d e) digest
       (loop for word across words
             for round from 0
@@ -64,19 +58,18 @@ strings.")
 
 (defun sha-1 (octets)
   "The digest of OCTETS, a vector of 20 octets."
-  (let* ((size (length octets))
+  (let* ((size (* 8 (length octets)))
+         (blocks (ceiling (+ size 65) 512))
+         (bits (reduce (lambda (bits octet) (+ (ash bits 8) octet)) octets))
          ;; OCTETS, a one bit, zeros, and the number of bits in 64 bits (section 5.1.1).
-         (padded (make-array (* 64 (ceiling (+ size 9) 64)) :initial-element 0))
-         (digest '(#x67452301 #xEFCDAB89 #x98BADCFE #x10325476 #xC3D2E1F0))
-         (result (make-octets 20)))
-    (replace padded octets)
-    (setf (aref padded size) #x80)
-    (dotimes (k 8)
-      (setf (aref padded (- (length padded) k 1)) (ldb (byte 8 (* 8 k)) (* 8 size))))
-    (loop for start from 0 below (length padded) by 64
-          do (setf digest (digest-after digest padded start)))
-    (dotimes (i 20 result)
-      (setf (aref result i) (ldb (byte 8 (- 24 (* 8 (mod i 4)))) (nth (floor i 4) digest))))))
+         (padded (+ (ash (1+ (* 2 bits)) (- (* 512 blocks) size 1)) size))
+         (digest '(#x67452301 #xEFCDAB89 #x98BADCFE #x10325476 #xC3D2E1F0)))
+    (loop for position downfrom (* 512 (1- blocks)) to 0 by 512
+          do (setf digest (digest-after digest (ldb (byte 512 position) padded))))
+    (coerce (loop for word in digest
+                  append (loop for position from 24 downto 0 by 8
+                               collect (ldb (byte 8 position) word)))
+            'octets)))
 
 ;;; The handshake
 
@@ -92,10 +85,7 @@ strings.")
   (and key
        (= 24 (length key))
        (string= "==" key :start2 22)
-       (every (lambda (char)
-                (or (char<= #\A char #\Z) (char<= #\a char #\z) (char<= #\0 char #\9)
-                    (find char "+/")))
-              (subseq key 0 22))))
+       (every (lambda (char) (or (digit-char-p char 36) (find char "+/"))) (subseq key 0 22))))
 
 (defun accept-handshake (method protocol header &optional (subprotocols '()))
   "Checks a request to open a WebSocket.  Returns the value, a string, of Sec-WebSocket-Accept; and

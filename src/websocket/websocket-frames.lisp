@@ -138,9 +138,6 @@ the length have come; and the position after them (RFC 6455, section 5.2)."
 ;;; A server does not mask its frames, and MASK is NIL.  Otherwise it is 32 bits, and its lowest
 ;;; octet is the first.
 
-(defparameter *opcodes* '(:text 1 :binary 2 :close 8 :ping 9 :pong 10)
-  "The opcodes of the kinds of frames.")
-
 (defun encode-frame (kind payload &key mask)
   "A whole frame, a fresh vector of octets: a message of KIND :TEXT or :BINARY, or a :PING, :PONG or
 :CLOSE.  PAYLOAD is a string, which is encoded in UTF-8, or a vector of octets.  It is masked with
@@ -150,7 +147,7 @@ MASK, 32 bits, unless that is NIL.  Signals an error if the payload of a control
   (check-type mask (or null mask))
   (let* ((payload (if (stringp payload) payload (coerce payload 'octets)))
          (size (if (stringp payload) (encoded-length payload :utf-8) (length payload)))
-         (opcode (getf *opcodes* kind))
+         (opcode (ecase kind (:text 1) (:binary 2) (:close 8) (:ping 9) (:pong 10)))
          (more (cond ((<= size +most-control-octets+) 0) ((< size #x10000) 2) (t 8)))
          (start (+ 2 more (if mask 4 0)))
          (octets (make-octets (+ start size))))

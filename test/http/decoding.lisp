@@ -48,10 +48,6 @@
   (is (equal (format nil "/~C'" (code-char #xFFFD)) (percent "/%BF%27")))
   (is (equal "b" (percent "abc" 1 2))))
 
-(test text-without-percent-signs-is-not-copied
-  (let ((text (coerce "/plain" '(simple-array character (*)))))
-    (is (eq text (http:percent-decoded text 0 (length text))))))
-
 (test names-of-fields-are-in-lower-case
   (is (equal "content-type" (http:field-spelling :content-type)))
   (is (eq (http:field-spelling :host) (http:field-spelling :host)))
