@@ -31,7 +31,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    ;; streams of the Lisp on descriptors
    #:descriptor-usocket #:lend-stream #:lisp-stream-descriptor
    #:lisp-stream-milliseconds #:put-read-ahead #:set-blocking #:first-octet
-   #:set-no-delay #:defer-accepts #:await-descriptor #:unsent-octets
+   #:defer-accepts #:await-descriptor #:unsent-octets
    #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch
    #:wake-one #:await-ready #:token-hangup-p #:plain-token #:make-timer-descriptor
    #:arm-timer-descriptor

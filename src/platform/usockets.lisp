@@ -137,7 +137,7 @@ peer has left."
              take-variable take-number defer-accepts admit-held
              error-text socket-descriptor descriptor-peer-name token-hangup-p
              plain-token receive-octets first-octet drop-octets send-octets accept-descriptor
-             close-descriptor shut-descriptor await-descriptor set-no-delay set-blocking
+             close-descriptor shut-descriptor await-descriptor set-blocking
              unsent-octets lisp-stream-descriptor lisp-stream-milliseconds
              (setf lisp-stream-milliseconds) lend-stream put-read-ahead process-number
              send-notification inherited-descriptor open-path-listener open-inherited-listener

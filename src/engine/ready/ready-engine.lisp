@@ -87,8 +87,7 @@ use.")
              (when (minusp result)
                (error "The poller cannot wait for connections and timers: ~A."
                       (error-text (- result))))))
-      (check (set-blocking listener nil))
-      (set-no-delay listener)           ; accepted sockets inherit it; none of a Unix-domain socket
+      (prepare-listener (engine-listener engine))
       (check (watch poller listener listener))
       (let ((clock (setf (engine-timer-descriptor engine) (make-timer-descriptor))))
         (check clock)

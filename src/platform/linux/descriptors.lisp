@@ -20,9 +20,8 @@ value.  Returns its result, or minus the error number if its result is negative.
   '(unsigned-byte 31))
 
 (defconstant +eintr+ 4)
-(defconstant +eagain+ 11)
 
-(defconstant +would-block+ (- +eagain+)
+(defconstant +would-block+ -11          ; EAGAIN
   "The value, an integer, of RECEIVE-OCTETS and SEND-OCTETS if no octet can be read or written
 now.")
 
@@ -30,7 +29,7 @@ now.")
 (defun would-block-p (result)
   "True if RESULT, an integer that a function of this layer returned, means that no octet can be
 read or written now."
-  (= result (- +eagain+)))
+  (= result +would-block+))
 
 (defun error-text (number)
   "A text, a string, for the error NUMBER of a system call, an integer."
@@ -159,10 +158,6 @@ number."
                                ((* sb-alien:int) (sb-alien:addr value))
                                ((* sb-alien:int) (sb-alien:addr size)))))
       (if (minusp result) result value))))
-
-(defun set-no-delay (descriptor)
-  "Makes the system send small packets of DESCRIPTOR at once.  Returns 0 or minus an error number."
-  (set-socket-option descriptor 1 1 +ipproto-tcp+)) ; TCP_NODELAY
 
 (defun unsent-octets (descriptor)
   "The number of octets written to the socket DESCRIPTOR that its peer has not acknowledged; or

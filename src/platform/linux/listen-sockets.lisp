@@ -24,8 +24,10 @@ closes a duplicate of its descriptor."))
 ;;; What a worker that waits in ACCEPT needs
 
 (defun prepare-listener (listener)
-  "Makes LISTENER non-blocking, for ACCEPT-CONNECTION."
-  (set-blocking (socket-descriptor listener) nil))
+  "Makes LISTENER non-blocking, and has the system send small packets of its connections at once."
+  (let ((descriptor (socket-descriptor listener)))
+    (set-socket-option descriptor 1 1 +ipproto-tcp+) ; TCP_NODELAY, which they inherit
+    (set-blocking descriptor nil)))
 
 (defun accept-connection (listener)
   "Waits for the next connection on LISTENER, and returns its non-blocking descriptor; or NIL if
@@ -36,12 +38,9 @@ connection is lost on its way to the caller.  Signals ACCEPT-FAILED."
     (when (interruptibly
             (await-descriptor descriptor :input :until (+ (milliseconds) 250)))
       (let ((result (accept-descriptor descriptor)))
-        (cond ((minusp result)
-               (unless (member (accept-error-kind (- result)) '(:none :gone))
-                 (error 'accept-failed :cause (error-text (- result)))))
-              (t
-               (set-no-delay result)
-               result))))))
+        (cond ((>= result 0) result)
+              ((not (member (accept-error-kind (- result)) '(:none :gone)))
+               (error 'accept-failed :cause (error-text (- result)))))))))
 
 (defun pending-connection-p (listener)
   "True if a connection waits on LISTENER to be accepted, or if the platform cannot tell.  Does not

@@ -115,7 +115,4 @@ error if it cannot be made."
                         (= #o040000 (logand #o170077 mode))) ; a folder, of nobody else
                (return (sb-ext:parse-native-namestring name nil *default-pathname-defaults*
                                                        :as-directory t))))
-        finally (error 'sb-int:simple-file-error
-                       :pathname beginning
-                       :format-control "No private folder like ~A can be made."
-                       :format-arguments (list beginning))))
+        finally (error "No private folder like ~A can be made." beginning)))

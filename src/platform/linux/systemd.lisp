@@ -18,7 +18,7 @@ not inherit it.  Returns its value, a string; NIL if it was not set, or empty."
 (defun take-number (name)
   "Removes the environment variable NAME, and returns its value, an integer; NIL if it has none."
   (let ((text (take-variable name)))
-    (and (every #'digit-char-p text) (plusp (length text)) (parse-integer text))))
+    (and text (parse-integer text :junk-allowed t))))
 
 ;;; Sockets
 
