@@ -132,7 +132,7 @@ NEXT."
 ;;; Octets that are no request yet
 
 (define-front-test (empty-lines-do-not-prolong-an-idle-connection :needs :our-http)
-  (with-front (request :read-timeout 1 :write-timeout 1) (reply 200 '() "text")
+  (with-front (request :read-timeout 1/2 :write-timeout 1/2) (reply 200 '() "text")
     (with-connection (connection)
       (let ((sender (in-background ("empty lines")
                       (handler-case (loop repeat (* 20 *patience*)

@@ -159,7 +159,7 @@ two requests that name no host, behind HEADER in pieces of SIZE octets."
       (is (= 400 (response-status (read-response connection)))))))
 
 (define-front-test half-a-proxy-header-is-ended-by-the-time-limit
-  (telling-proxied-ends (:read-timeout 1)
+  (telling-proxied-ends (:read-timeout 1/2)
     (dolist (octets (list (octets "PROXY TCP4 192.") (as-octets *signature*)))
       (with-connection (connection)
         (send connection octets)

@@ -70,7 +70,7 @@
 
 (define-front-test (a-client-that-takes-a-reply-too-slowly-is-given-up :modes (:plain :tls)
                     :needs :parking)
-  (with-globals ((engine:*reply-grace* 1))
+  (with-globals ((engine:*reply-grace* 1/2))
     (dolist (arguments '((:write-timeout 1/4) (:write-timeout 60 :min-reply-rate 1000000000)))
       (dolist (path '("/whole" "/streamed"))
         (with-front* (request arguments)
