@@ -135,12 +135,12 @@ the outcome for the connection, as RESPOND does; with WAIT-P only once none can 
 
 (defun seconds-for (application kind)
   "How many seconds, a real, the server waits for what KIND, a kind of deadline, says of a client of
-APPLICATION: :HANDSHAKE, :FIRST-BYTE, :HEAD or :IDLE; NIL for no limit."
+APPLICATION: :HANDSHAKE, :HEAD or :IDLE; NIL for no limit."
   (let* ((limits (application-limits application))
          (seconds (ecase kind
                     (:handshake (limits-handshake-seconds limits))
                     (:head (limits-head-seconds limits))
-                    ((:first-byte :idle) (limits-idle-seconds limits)))))
+                    (:idle (limits-idle-seconds limits)))))
     (if (eq :read-timeout seconds)
         (read-seconds application)
         seconds)))
@@ -236,9 +236,7 @@ that is not acceptable, or late, is answered."
            ;; What was parsed is not input that waits: only the poller reports more.  Over TLS,
            ;; octets may come that make no octet of a request yet.
            (settle-head-deadline application connection http
-                                 (cond ((head-begun-p io) :head)
-                                       ((zerop (connection-served connection)) :first-byte)
-                                       (t :idle)))
+                                 (if (head-begun-p io) :head :idle))
            (setf (http-part-p http) (and (plusp looked) looked))
            (cond ((keep-waiting-input (worker-engine *worker*) http)
                   :none)
@@ -257,12 +255,10 @@ that is not acceptable, or late, is answered."
 has one deadline, and so have all empty lines and parts of TLS records before it.  Otherwise a
 client could send an octet a second for ever."
   (unless (and (http-head-deadline http)
-               (eq kind (http-awaited http)))
+               (eq kind (connection-deadline-kind connection)))
     (set-deadline connection kind (seconds-for application kind) (milliseconds))
-    (setf (http-head-deadline http) (connection-deadline connection)
-          (http-awaited http) kind))
-  (setf (connection-deadline-kind connection) kind
-        (connection-deadline connection) (http-head-deadline http)))
+    (setf (http-head-deadline http) (connection-deadline connection)))
+  (setf (connection-deadline connection) (http-head-deadline http)))
 
 (defun head-late-p (http)
   "True when the deadline of the head over HTTP has passed."

@@ -50,10 +50,10 @@ Connections:
   :REFUSED-BY          the same by reason, a plist: :THREADS, all of which served; :ADDRESS, which
                        had as many connections as it may
   :EXPIRED             those that were ended because they took too long or held up others
-  :EXPIRED-BY          the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new one,
-                       rest of a :HEAD, :IDLE between requests, :WRITE, of a reply that the client
-                       did not take, :LINGER, of the client's close after the last reply, :EVICTED,
-                       idle while others waited, and further kinds
+  :EXPIRED-BY          the same by kind, a plist: :HANDSHAKE of TLS, rest of a :HEAD, :IDLE
+                       before a request, :WRITE, of a reply that the client did not take, :LINGER,
+                       of the client's close after the last reply, :EVICTED, idle while others
+                       waited, and further kinds
 
   :TIMERS              timers of RUN-AFTER, a plist: how many are :PENDING, and how many were :RUN,
                        and have :FAILED by an error or the end of their thread

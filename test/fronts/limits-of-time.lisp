@@ -62,7 +62,7 @@
     (let ((*make-connection* '%make-connection))
       (with-connection (connection)
         (is-true (closed-by-server-p connection))
-        (await-ended-by :first-byte)))))
+        (await-ended-by :idle)))))
 
 (define-front-test (a-client-that-sends-nothing-more-has-the-read-timeout :needs :our-http)
   (with-growing-limit (seconds)

@@ -80,13 +80,11 @@ socket away; else NIL."
 ;;; Deadlines
 
 (defparameter *deadline-kinds*
-  '(:handshake :first-byte :head :body :idle :handler :deferred :write :linger
-    :evicted)
+  '(:handshake :head :body :idle :handler :deferred :write :linger :evicted)
   "The reasons for which the sentinel ends connections.  One of these took too long: a TLS
-handshake, the first octet of a new connection, the rest of a request's head or of its content,
-the next request, a handler, a reply that was to come later, the peer's taking of output, or its
-end after the last reply.  Or others needed the descriptor or the memory of the connection.  The
-layer above may use other kinds.")
+handshake, the rest of a request's head or of its content, the next request, a handler, a reply that
+was to come later, the peer's taking of output, or its end after the last reply.  Or others needed
+the descriptor or the memory of the connection.  The layer above may use other kinds.")
 
 (defparameter *refusal-reasons* '(:threads :address)
   "The reasons for which an engine refuses a connection that it has just accepted: all threads
@@ -117,7 +115,7 @@ NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."
 (defun direction-to-end (connection)
   "The direction in which CONNECTION is shut down when its last deadline has passed: only :INPUT
 where its peer owes the beginning of a request, since an answer may still be on its way."
-  (if (awaits-p connection :first-byte :head :idle) :input :io))
+  (if (awaits-p connection :head :idle) :input :io))
 
 (defun overdue-p (connection now)
   (let ((deadline (connection-deadline connection)))

@@ -287,8 +287,7 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
                        (t
                         (unless (connection-deadline connection)
                           (set-deadline-at
-                           connection
-                           (if (zerop (connection-served connection)) :first-byte :idle)
+                           connection :idle
                            (and (engine-idle engine) (+ (milliseconds) (engine-idle engine)))))
                         (park engine connection)))))
               ((:close :detached) outcome)))))))))

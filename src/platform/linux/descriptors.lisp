@@ -104,16 +104,15 @@ system holds back a segment that is not full yet."
 
 (defun await-descriptor (descriptor direction &key until)
   "Waits until DESCRIPTOR can be read (DIRECTION is :INPUT) or written (:OUTPUT), or its peer has
-ended its output (:END), or, for every DIRECTION, it has failed; returns true then.  With :FAILURE,
-only a failure ends the wait.  Returns NIL after UNTIL, a moment of MILLISECONDS, or NIL for no
-limit.  If UNTIL has passed, only checks.  Signals do not prolong the wait."
+ended its output (:END), or it has failed; returns true then.  Returns NIL after UNTIL, a moment of
+MILLISECONDS, or NIL for no limit.  If UNTIL has passed, only checks.  Signals do not prolong the
+wait."
   ;; A signal ends poll(2), and each garbage collection sends one to every thread.
   (loop for left = (milliseconds-left until)
         for count = (sb-alien:with-alien ((poll (array sb-alien:int 2))) ; struct pollfd
                       (setf (sb-alien:deref poll 0) descriptor
                             (sb-alien:deref poll 1) (ecase direction
-                                                      (:input #x1) (:output #x4)
-                                                      (:end #x2000) (:failure 0)))
+                                                      (:input #x1) (:output #x4) (:end #x2000)))
                       (system-call "poll" sb-alien:int
                                    ((* (array sb-alien:int 2)) (sb-alien:addr poll))
                                    (sb-alien:unsigned-long 1)

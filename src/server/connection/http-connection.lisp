@@ -25,7 +25,6 @@
   ;; came in part; or NIL.
   (part-p nil :type (or null fixnum))
   (head-deadline nil)                   ; the deadline for the whole of that
-  (awaited :idle :type keyword)         ; the kind of that deadline, see SETTLE-HEAD-DEADLINE
   ;; The content of the next or current request over HTTP, a stream; NIL where there is none, or
   ;; the request was answered.
   (content nil)
@@ -153,8 +152,7 @@ gets.  Returns :NEXT when it has come whole, :NONE to wait, or :END to close."
                           (setf (http-remote http) (proxy-header-source header)
                                 (http-local http) (proxy-header-destination header))
                           (settle-trust application http))
-                        (setf (http-proxy-header http) nil
-                              (http-phase http) :new
+                        (setf (http-phase http) :new
                               (http-head-deadline http) nil
                               (connection-deadline connection) nil)
                         (let ((engine (current-engine))) ; a worker reads the header
@@ -162,7 +160,7 @@ gets.  Returns :NEXT when it has come whole, :NONE to wait, or :END to close."
                                         (t (refuse-with-notice engine connection :address)
                                            :end))))))
                      ((and (minusp count) (would-block-p count))
-                      (return (if (head-late-p http) :end :none)))
+                      (return :none)) ; only a trusted proxy could send it slowly
                      (t (return :end))))
     (protocol-error (refusal)
       (note-rejected application http refusal)

@@ -187,13 +187,9 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
                              :peer (connection-peer connection))))))
 
 (defmethod limit-waits ((stream descriptor-stream) seconds)
-  (let* ((io (stream-io stream))
-         (milliseconds (or (as-milliseconds seconds) -1)))
-    (setf (io-milliseconds io) milliseconds)
-    (unless (and (io-connection io) (eq :engine (io-owner io))) ; see BEGIN-HTTP-CONNECTION
-      (limit-taking (io-queue io) seconds))
-    (when (io-lent io)
-      (setf (lisp-stream-milliseconds (io-lent io)) milliseconds))))
+  (let ((io (stream-io stream)))
+    (setf (io-milliseconds io) (or (as-milliseconds seconds) -1))
+    (limit-taking (io-queue io) seconds)))
 
 (defmethod stream-element-type ((stream descriptor-stream))
   '(unsigned-byte 8))
