@@ -18,7 +18,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
                 ;; the context of a request
                 #:*hunchentoot-stream* #:*close-hunchentoot-stream* #:*finish-processing-socket*
                 #:*headers-sent* #:*tmp-files* #:request-processed #:handler-done
-                #:with-mapped-conditions #:with-debugger #:handler-case*
+                #:with-debugger #:handler-case*
                 ;; requests and replies
                 #:content-stream #:start-output #:stringify-cookie
                 #:form-url-encoded-list-to-alist #:cookies-to-alist

@@ -8,53 +8,45 @@
 ;;;; what is none is not found.
 
 (defun serve-file (hunchentoots pathname &rest arguments)
-  "Replies with the file PATHNAME.  Calls HUNCHENTOOTS, Hunchentoot's function, with ARGUMENTS where
-our own code cannot send it."
-  (cond ((or (null (current-head)) *headers-sent* (not (readiness-supported-p)))
-         (apply hunchentoots pathname arguments))
-        ((apply #'send-static-file pathname arguments))
-        (t
-         (setf (hunchentoot:return-code*) hunchentoot:+http-not-found+)
-         (hunchentoot:abort-request-handler))))
-
-(defun send-static-file (pathname &optional content-type callback)
-  "Replies with the file PATHNAME, or leaves the handler with Hunchentoot's page of another status;
-NIL where it is no readable regular file.  CALLBACK, a function, is called before the file is sent,
-as Hunchentoot does since 1.3."
-  (let* ((tag (hunchentoot:header-out :etag))
-         (siblings-p (and (precompressed-files-p hunchentoot:*acceptor*)
-                          (null tag)    ; the program's, for the file itself
-                          (null (hunchentoot:header-out :content-encoding))))
-         (content-type (or content-type
-                           (hunchentoot:mime-type pathname) ; as programs expect
-                           (media-type-of-file pathname))))
-    (flet ((send (status part headers)
-             (setf (hunchentoot:content-type*)
-                   (if content-type
-                       (content-kind-header
-                        (content-kind content-type (hunchentoot:reply-external-format*)))
-                       "application/octet-stream")
-                   (hunchentoot:return-code*) status)
-             (loop for (name value) on headers by #'cddr
-                   do (setf (hunchentoot:header-out name) value))
-             (when siblings-p
-               (push '(:vary . "Accept-Encoding")
-                     (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)))
-             (when (= hunchentoot:+http-requested-range-not-satisfiable+ status)
-               ;; As Hunchentoot tells it, and its own tests want it.
-               (let ((size (parse-integer (getf headers :content-range)
-                                          :start (length "bytes */"))))
-                 (setf (hunchentoot:header-out :content-range)
-                       (format nil "bytes 0-~D/~D" (1- size) size))))
-             (unless part
-               (hunchentoot:abort-request-handler))
-             (when callback
-               (funcall callback pathname content-type))
-             (begin-limited-reply *exchange*) ; the handler may go on
-             (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* status nil
-                              (- (part-end part) (part-position part))
-                              (lambda (reply)
-                                (append-file reply part)))
-             (when (eq (hunchentoot:request-method*) :head)
-               (throw 'request-processed nil))))
-      (answer-with-file pathname (current-head) (hunchentoot:return-code*) siblings-p tag #'send))))
+  "Replies with the file PATHNAME, or leaves the handler with Hunchentoot's page of another status.
+ARGUMENTS are a type of content, or NIL for that of the name, and, since Hunchentoot 1.3, a function
+that is called before the file is sent.  Calls HUNCHENTOOTS, Hunchentoot's function, where our own
+code cannot send the file."
+  (when (or (null (current-head)) *headers-sent* (not (readiness-supported-p)))
+    (return-from serve-file (apply hunchentoots pathname arguments)))
+  (destructuring-bind (&optional type callback) arguments
+    (let* ((tag (hunchentoot:header-out :etag))
+           (siblings-p (and (precompressed-files-p hunchentoot:*acceptor*)
+                            (null tag)  ; the program's, for the file itself
+                            (null (hunchentoot:header-out :content-encoding))))
+           (type (or type
+                     (hunchentoot:mime-type pathname) ; as programs expect
+                     (media-type-of-file pathname))))
+      (flet ((send (status part headers)
+               (setf (hunchentoot:content-type*)
+                     (if type
+                         (content-kind-header
+                          (content-kind type (hunchentoot:reply-external-format*)))
+                         "application/octet-stream")
+                     (hunchentoot:return-code*) status)
+               (loop for (name value) on headers by #'cddr
+                     do (setf (hunchentoot:header-out name) value))
+               (when siblings-p
+                 (push '(:vary . "Accept-Encoding")
+                       (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)))
+               (unless part
+                 (hunchentoot:abort-request-handler))
+               (when callback
+                 (funcall callback pathname type))
+               (begin-limited-reply *exchange*) ; the handler may go on
+               (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* status nil
+                                (- (part-end part) (part-position part))
+                                (lambda (reply)
+                                  (append-file reply part)))
+               (when (eq (hunchentoot:request-method*) :head)
+                 (throw 'request-processed nil))
+               t))
+        (unless (answer-with-file pathname (current-head) (hunchentoot:return-code*) siblings-p
+                                  tag #'send)
+          (setf (hunchentoot:return-code*) hunchentoot:+http-not-found+)
+          (hunchentoot:abort-request-handler))))))

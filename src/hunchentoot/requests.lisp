@@ -92,10 +92,6 @@ during the call, calls KEEP, a function, with a list of their pathnames."
 
 ;;; Hunchentoot's objects
 
-(defconstant +most-session-characters+ 512
-  "The longest session identifier that is looked up: Hunchentoot would read a number in it.  Its own
-are far shorter.")
-
 (defmethod initialize-instance :after ((request hunchentoot:request) &rest initargs)
   "Fills the slots that Hunchentoot computes from head and target, and finds the session.  Takes the
 place of Hunchentoot's method, which parses by regular expressions and streams: that costs more than
@@ -133,9 +129,9 @@ all other work for a short request."
           (setf (slot-value request 'hunchentoot:cookies-in)
                 (cookies-to-alist (text-elements cookies))))
         (let ((name (hunchentoot:session-cookie-name hunchentoot:*acceptor*)))
-          (unless (< +most-session-characters+
-                     (length (or (hunchentoot:cookie-in name request)
-                                 (hunchentoot:get-parameter name request))))
+          ;; Hunchentoot would read a number in a longer one.  Its own are far shorter.
+          (unless (< 512 (length (or (hunchentoot:cookie-in name request)
+                                     (hunchentoot:get-parameter name request))))
             (setf hunchentoot:*session* (hunchentoot:session-verify request)
                   (slot-value request 'hunchentoot:session) hunchentoot:*session*))))
     (error (condition)
@@ -207,44 +203,42 @@ the head."
       (call-next-method)
       (let ((acceptor hunchentoot:*acceptor*)
             (exchange *exchange*))
-        (labels ((answer-mapped ()
-                   (with-mapped-conditions () (answer)))
-                 (answer ()
-                   (multiple-value-bind (content condition backtrace left-p)
-                       ;; Or making the request has found it bad.
-                       (and (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
-                            (call-handler acceptor request exchange))
-                     (let ((deferred-response (exchange-deferred-response exchange)))
-                       (when (and (exchange-upgrade exchange)
-                                  (or condition
-                                      (not (eql hunchentoot:+http-switching-protocols+
-                                                (hunchentoot:return-code*)))))
-                         ;; The reply is an ordinary one after all.
-                         (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept
-                                               :sec-websocket-protocol))
-                         (drop-upgrade exchange))
-                       (cond ((handler-timed-out-p exchange)
-                              ;; The request was answered in place of its handler.
-                              (when (and condition (not (departure-p condition)))
-                                (log-handler-error condition backtrace))
-                              (when deferred-response
-                                (withdraw-deferred-response deferred-response))
-                              (drop-upgrade exchange)
-                              ;; Methods around this one would switch protocols by its status.
-                              (setf (hunchentoot:return-code*)
-                                    hunchentoot:+http-service-unavailable+)
-                              (note-event exchange :reply-cut))
-                             (t
-                              (cond ((exchange-upgrade exchange)
-                                     (setf content "")) ; a head without content
-                                    (deferred-response
-                                     (setf (values content condition backtrace)
-                                           (deferred-result deferred-response
-                                                            left-p condition backtrace))))
-                              (unless (eq :later content)
-                                (send-result acceptor request content condition backtrace))))))))
-          (declare (dynamic-extent #'answer #'answer-mapped))
-          (call-as-request request #'answer-mapped #'delete-files))
+        (flet ((answer ()
+                 (multiple-value-bind (content condition backtrace left-p)
+                     ;; Or making the request has found it bad.
+                     (and (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
+                          (call-handler acceptor request exchange))
+                   (let ((deferred-response (exchange-deferred-response exchange)))
+                     (when (and (exchange-upgrade exchange)
+                                (or condition
+                                    (not (eql hunchentoot:+http-switching-protocols+
+                                              (hunchentoot:return-code*)))))
+                       ;; The reply is an ordinary one after all.
+                       (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept
+                                             :sec-websocket-protocol))
+                       (drop-upgrade exchange))
+                     (cond ((handler-timed-out-p exchange)
+                            ;; The request was answered in place of its handler.
+                            (when (and condition (not (departure-p condition)))
+                              (log-handler-error condition backtrace))
+                            (when deferred-response
+                              (withdraw-deferred-response deferred-response))
+                            (drop-upgrade exchange)
+                            ;; Methods around this one would switch protocols by its status.
+                            (setf (hunchentoot:return-code*)
+                                  hunchentoot:+http-service-unavailable+)
+                            (note-event exchange :reply-cut))
+                           (t
+                            (cond ((exchange-upgrade exchange)
+                                   (setf content "")) ; a head without content
+                                  (deferred-response
+                                   (setf (values content condition backtrace)
+                                         (deferred-result deferred-response
+                                                          left-p condition backtrace))))
+                            (unless (eq :later content)
+                              (send-result acceptor request content condition backtrace))))))))
+          (declare (dynamic-extent #'answer))
+          (call-as-request request #'answer #'delete-files))
         ;; After this method, methods of WebSocket libraries go on with the stream.
         (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
                    (null (exchange-upgrade exchange)))
@@ -257,8 +251,6 @@ a throw, returns what was thrown or NIL, the condition, a backtrace, which is NI
 exhausted, and true.  A backtrace ends at this function."
   ;; Hunchentoot catches errors.  An exhausted stack has to be unwound first.
   (flet ((handle ()
-           (when (exchange-claim exchange) ; kept for any thread that has REQUEST
-             (setf (hunchentoot:aux-request-value 'exchange request) exchange))
            (hunchentoot:handle-request acceptor request)))
     (declare (dynamic-extent #'handle))
     (handler-case
