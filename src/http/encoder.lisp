@@ -264,17 +264,13 @@ have SIZE octets."
   "The reason phrase of the status code STATUS, a string; NIL for an unknown one."
   (cdr (assoc status *reason-phrases*)))
 
-(defun status-line (status reason)
-  "The octets of the status line for STATUS with the string REASON."
-  ;; RFC 9112, section 4: status-line = HTTP-version SP status-code SP [ reason-phrase ]
-  (ascii-octets (format nil "HTTP/1.1 ~D ~A~C~C" status reason #\Return #\Linefeed)))
-
 (defparameter *status-lines*
-  (let ((lines (make-array 1000 :initial-element nil)))
-    (loop for (status . reason) in *reason-phrases*
-          do (setf (svref lines status) (status-line status reason)))
-    lines)
-  "Status lines, ready to send, by status code; NIL for unknown codes.")
+  ;; RFC 9112, section 4: status-line = HTTP-version SP status-code SP [ reason-phrase ]
+  (map 'vector (lambda (status)
+                 (ascii-octets (format nil "HTTP/1.1 ~D ~@[~A~]~C~C" status (reason-phrase status)
+                                       #\Return #\Linefeed)))
+       (loop for status below 1000 collect status))
+  "Status lines, ready to send, by status code.")
 
 (defun body-allowed-p (status)
   "True if a reply with STATUS, an integer, may have content; NIL for 1xx, 204 and 304 (RFC 9110,
@@ -300,7 +296,7 @@ rest of it would be read as another line, or another reply (RFC 9110, section 5.
 or none (RFC 9112, section 4)."
   (declare (type output output) #.*plain-policy*)
   (check-type status (integer 100 999)) ; three digits
-  (encode-octets output (or (svref *status-lines* status) (status-line status ""))))
+  (encode-octets output (svref *status-lines* status)))
 
 ;;; A reply spells the name of a known field as STRING-CAPITALIZE and Hunchentoot do:
 ;;; Www-Authenticate, Etag.
@@ -379,13 +375,13 @@ one result per second.  VARIABLE, a global variable with the initial value (NIL)
 (defvar *date-line* '(nil)
   "The pair of a second and the octets of its Date line; see RENDERED-SECOND.")
 
-(defun render-date-line (second)
-  (concatenate 'octets (ascii-octets "Date: ") (ascii-octets (imf-fixdate second)) '(13 10)))
-
 (defun encode-date (output second)
   "Appends the Date field for SECOND, a universal time, to OUTPUT.  All threads share one rendering
 per second (RFC 9110, section 6.6.1)."
-  (encode-octets output (rendered-second *date-line* second 'render-date-line)))
+  (encode-octets output (rendered-second *date-line* second
+                          (lambda (second)
+                            (ascii-octets (format nil "Date: ~A~C~C" (imf-fixdate second)
+                                                  #\Return #\Linefeed))))))
 
 (defun encode-head (output status headers &key cookies second)
   "Appends the head of a reply to OUTPUT: the status line for STATUS; a field for each entry with a

@@ -73,8 +73,7 @@ closes the connection."))
 
 (defun make-refusal (refusal)
   "The PROTOCOL-ERROR named REFUSAL, a keyword such as :REQUEST-TIMEOUT, not signalled."
-  (destructuring-bind (status reason) (or (rest (assoc refusal *refusals*))
-                                          (error "There is no refusal named ~S." refusal))
+  (destructuring-bind (status reason) (rest (assoc refusal *refusals*))
     (make-condition 'protocol-error :refusal refusal :status status :reason reason)))
 
 (declaim (ftype (function (symbol) nil) refuse))

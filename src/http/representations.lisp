@@ -91,8 +91,7 @@ further change is sure to give the content another time; else the tag is weak (R
   (format nil "~:[W/~;~]\"~(~36R-~36R-~36R~)\"" strong-p seconds nanoseconds size))
 
 (defun tag-weak-p (tag)
-  (declare (type string tag))
-  (and (>= (length tag) 2) (string= "W/" tag :end2 2)))
+  (uiop:string-prefix-p "W/" tag))
 
 (defun tag-listed-p (tag list strong-p)
   "True if TAG is in LIST, the text of If-Match or If-None-Match.  The comparison is strong if
