@@ -99,6 +99,7 @@ DELIVERIES, until OVER-P returns true.  Returns how many."
       (let ((broker (first brokers)))
         (with-deliveries (deliveries brokers)
           (is-true (publish-numbers broker 0 10))
+          (deliveries broker 10)
           (is-true (recycling:close-broker broker))
           (is (null (publish-numbers broker 10 11)))
           (recycling:open-broker broker :timeout *patience*)
