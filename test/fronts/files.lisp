@@ -276,6 +276,14 @@
     (eventually ("the connection to be closed") (zerop (figure :open)))
     (is (zerop (figure :expired)))))
 
+(define-front-test (a-file-that-has-less-than-the-system-says-is-not-taken-for-whole
+                    :modes (:plain) :needs :parking)
+  (let ((file #p"/sys/kernel/uevent_seqnum")) ; a number, and 4096 octets, it says
+    (with-front (request) (reply 200 '() file)
+      (with-connection (connection)
+        (is (= (if (probe-file file) 500 404) (response-status (exchange connection "/"))))
+        (is (equal "word" (exchange-text connection "/word")))))))
+
 ;; The test for leaks looks for the descriptor of the file.
 (define-front-test (the-file-of-a-client-that-goes-is-closed :modes (:plain) :needs :parking)
   (with-slow-client (slow file)
