@@ -73,17 +73,13 @@ end waits on ABCL."
         (bt:acquire-lock lock))))
   (eval nil))                           ; see DESTROY-THREAD
 
-;;; Clocks and processors
+;;; The clock
 
 (defun microseconds ()
   "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
   (values (floor (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
                                "java.lang.System")
                  1000)))
-
-(defun processor-count ()
-  "The number of processors that the virtual machine may use, an integer of at least 1."
-  (java:jcall "availableProcessors" (java:jstatic "getRuntime" "java.lang.Runtime")))
 
 ;;; Signals
 

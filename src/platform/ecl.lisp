@@ -55,15 +55,11 @@ condition in a loop.  Interrupts that the caller allows run while LOCK is free."
                        :one-liner t))
     (mp:get-lock lock)))
 
-;;; Clocks and processors
+;;; The clock
 
 (defun microseconds ()
   "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
   (ffi:c-inline () () :long-long "hrt_microseconds()" :one-liner t))
-
-(defun processor-count ()
-  "The number of processors that are online, an integer of at least 1."
-  (max 1 (ffi:c-inline () () :long "sysconf(_SC_NPROCESSORS_ONLN)" :one-liner t)))
 
 ;;; Signals
 

@@ -84,7 +84,7 @@ be more than MOST, an integer, returns NIL and does not change COUNTER, not even
             ((= old (sb-ext:compare-and-swap (counter-value counter) old new))
              (return t))))))
 
-;;; Clocks and processors
+;;; The clock
 
 (defconstant +clock-monotonic+ #+linux 1 #+darwin 6 #-(or linux darwin) 4
   "The CLOCK_MONOTONIC of the system's <time.h>.")
@@ -94,18 +94,6 @@ be more than MOST, an integer, returns NIL and does not change COUNTER, not even
   (multiple-value-bind (seconds nanoseconds) (sb-unix::clock-gettime +clock-monotonic+)
     (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
     (+ (* 1000000 seconds) (floor nanoseconds 1000))))
-
-(defun online-processors ()
-  "The number of processors of the whole system, an integer of at least 1."
-  (let ((sc-nprocessors-onln #+linux 84 #-linux 58))
-    (max 1 (sb-alien:alien-funcall
-            (sb-alien:extern-alien "sysconf" (function sb-alien:long sb-alien:int))
-            sc-nprocessors-onln))))
-
-#-linux
-(defun processor-count ()
-  "The number of processors that are online, an integer of at least 1."
-  (online-processors))
 
 ;;; Threads
 

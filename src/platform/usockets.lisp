@@ -145,6 +145,6 @@ peer has left."
              write-file-octets send-file make-poller close-poller watch rearm unwatch
              wake-one await-ready make-timer-descriptor arm-timer-descriptor thread-identity
              thread-state thread-run-time processor-stall processor-idle-time
-             #-sbcl online-processors schedule-as-batch let-timers-be-late nap)
+             online-processors processor-count schedule-as-batch let-timers-be-late nap)
 
 (defclass descriptor-usocket (watched-usocket) ())

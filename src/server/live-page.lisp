@@ -95,7 +95,6 @@ process, as JSON (RFC 8259), which has no line ends."
                   (list :at (milliseconds)
                         :process (list :lisp (format nil "~A ~A" (lisp-implementation-type)
                                                      (lisp-implementation-version))
-                                       :processors (processor-count)
                                        :computed (/ (get-internal-run-time)
                                                     internal-time-units-per-second)
                                        :heap (heap-used)

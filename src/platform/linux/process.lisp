@@ -129,6 +129,10 @@ makes inherit this.  Returns 0 or minus an error number."
             (file (format nil "~A/~A/cpu.max" *cgroup-root* (subseq line 4))))
        (apply #'/ (mapcar #'parse-integer (uiop:split-string (first (lines file)))))))))
 
+(defun online-processors ()
+  "The number of processors of the whole system, an integer of at least 1."
+  (max 1 (system-call "sysconf" sb-alien:long (sb-alien:int 84)))) ; _SC_NPROCESSORS_ONLN
+
 (defun processor-count ()
   "The number of processors that this process may use, an integer of at least 1.  It is the number
 in the affinity of the current thread or, if less, the limit of its control group, rounded up."
