@@ -105,8 +105,8 @@ address has bits beyond that number: it would be a mistake."
          (or (>= (network-size network) 96)
              (not (ipv4-p address))))))
 
-;;;; The client of a request, as proxies tell it: X-Forwarded-For, X-Forwarded-Proto and
-;;;; X-Forwarded-Host.
+;;;; The client of a request, as proxies tell it: X-Forwarded-For, X-Forwarded-Proto,
+;;;; X-Forwarded-Host and X-Forwarded-Port.
 ;;;;
 ;;;; Each proxy adds an element at the right end of a list: where its own client is.  A client may
 ;;;; send any list, so a list is read from its right end, and only as far as trusted proxies wrote
@@ -148,7 +148,8 @@ NIL if it names no address."
   "The ORIGIN of the request HEAD, which a trusted proxy has sent; NIL if HEAD has none of the
 fields of proxies.  TRUSTED-P is a function that returns true for the IP-ADDRESS of a trusted
 proxy."
-  (let* ((fields (loop for name in '(:x-forwarded-for :x-forwarded-proto :x-forwarded-host)
+  (let* ((fields (loop for name in '(:x-forwarded-for :x-forwarded-proto :x-forwarded-host
+                                     :x-forwarded-port)
                        for value = (head-header head name)
                        collect (and value (reverse (list-elements value)))))
          (addresses (first fields))
@@ -168,15 +169,22 @@ proxy."
     (flet ((element (parts)
              (if (rest parts) (nth (max 0 (1- depth)) parts) (first parts))))
       (let* ((scheme (element (second fields)))
-             (host (element (third fields))))
+             (told (element (third fields)))
+             (host (and told
+                        (multiple-value-bind (valid-p end) (authority-p told 0 (length told))
+                          (and valid-p (plusp end) told))))
+             (port-text (element (fourth fields)))
+             (port (and port-text (port-in port-text 0 (length port-text)))))
         ;; Some proxies name the schemes of WebSockets.
         (setf (origin-scheme origin)
               (cond ((member scheme '("https" "wss") :test #'equalp) :https)
                     ((member scheme '("http" "ws") :test #'equalp) :http))
-              (origin-host origin)
-              (and host
-                   (multiple-value-bind (valid-p end) (authority-p host 0 (length host))
-                     (and valid-p (plusp end) host))))))
+              (origin-host origin) host)
+        ;; The port goes into the host, except where that has one, or its scheme implies this one.
+        (when (and port (/= port (default-port (eq :https (origin-scheme origin)))))
+          (multiple-value-bind (name own-port) (host-and-port (or host (head-host head) "") nil)
+            (unless (or own-port (string= "" name))
+              (setf (origin-host origin) (coerce (format nil "~A:~D" name port) 'text)))))))
     (and (some #'identity fields)
          origin)))
 

@@ -23,6 +23,7 @@
 (defconstant +line-feed+ 10)
 (defconstant +carriage-return+ 13)
 (defconstant +space+ 32)
+(defconstant +hyphen+ 45)
 (defconstant +colon+ 58)
 
 ;;; Classes of octets are bits of one table, so that a scan needs one lookup for each octet.
@@ -115,8 +116,8 @@ length and three octets, with the factors that cause the fewest collisions."
     "Transfer-Encoding" "Upgrade" "User-Agent" "Vary" "Via" "WWW-Authenticate"
     ;; cookies, transport security, proxies, priorities
     "Cookie" "Set-Cookie" "Strict-Transport-Security" "Alt-Svc" "Forwarded" "Priority"
-    "X-Forwarded-For" "X-Forwarded-Host" "X-Forwarded-Port" "X-Forwarded-Proto" "X-Real-IP"
-    "X-Request-ID" "Traceparent" "Tracestate"
+    "Proxy-Connection" "X-Forwarded-For" "X-Forwarded-Host" "X-Forwarded-Port" "X-Forwarded-Proto"
+    "X-Real-IP" "X-Request-ID" "Traceparent" "Tracestate"
     ;; WebSockets
     "Sec-WebSocket-Accept" "Sec-WebSocket-Extensions" "Sec-WebSocket-Key"
     "Sec-WebSocket-Protocol" "Sec-WebSocket-Version"

@@ -74,10 +74,11 @@ Behind proxies:
   :TRUSTED-PROXIES  a list of strings, addresses or networks in CIDR notation such as
                     \"10.0.0.0/8\" and \"fd00::/8\", and :UNIX for the peers of Unix-domain sockets.
                     Only these are believed when they tell of their clients by X-Forwarded-For,
-                    X-Forwarded-Proto and X-Forwarded-Host.  Then the functions of a request's
-                    address, scheme and host, the access log, and the check of a WebSocket's origin
-                    know the client.  If the list is not empty, HUNCHENTOOT:REAL-REMOTE-ADDR (on
-                    SBCL) returns HUNCHENTOOT:REMOTE-ADDR.  Default (): nobody is believed
+                    X-Forwarded-Proto, X-Forwarded-Host and X-Forwarded-Port.  Then the functions of
+                    a request's address, scheme and host, the access log, and the check of a
+                    WebSocket's origin know the client.  If the list is not empty,
+                    HUNCHENTOOT:REAL-REMOTE-ADDR (on SBCL) returns HUNCHENTOOT:REMOTE-ADDR.  Default
+                    (): nobody is believed
   :PROXY-PROTOCOL   true: each connection comes from one of them, and begins with a header of the
                     PROXY protocol, version 1 or 2, before TLS.  The server closes others, and
                     counts them as rejected with status 400.  Default NIL

@@ -187,7 +187,10 @@ CONTENT-TYPE is the header, or NIL to leave that as it is.  Signals INVALID-HEAD
         (setf (slot-value reply 'hunchentoot:headers-out) headers))))
   (encode-head output status (hunchentoot:headers-out*)
                :cookies (and (hunchentoot:cookies-out*) (cookie-texts (hunchentoot:cookies-out*)))
-               :second (get-universal-time)))
+               :second (get-universal-time))
+  (when hunchentoot:*header-stream*
+    (write-string (latin-1-text (output-octets output) 0 (output-fill output))
+                  hunchentoot:*header-stream*)))
 
 (defun begin-reply (acceptor status)
   "Records that the head of the reply with STATUS is about to be sent."

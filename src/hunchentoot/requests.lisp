@@ -155,6 +155,17 @@ all other work for a short request."
                    (hunchentoot:*reply*
                      (make-instance (hunchentoot:acceptor-reply-class acceptor)))
                    (hunchentoot:*session* nil))
+               (when hunchentoot:*header-stream*
+                 (format hunchentoot:*header-stream* "~A ~A ~A~%~:{~:(~A~): ~A~%~}~%~@[~A~%~]"
+                         (head-method head) (head-uri head) (head-protocol head)
+                         (loop for (name . value) in (head-headers head)
+                               collect (list name value))
+                         (and (head-expect-100-continue-p head) "HTTP/1.1 100 Continue")))
+               (when (and (eq :chunked (head-framing head))
+                          (not (hunchentoot:acceptor-input-chunking-p acceptor)))
+                 (hunchentoot:parameter-error
+                  "The client sends a chunked body, but INPUT-CHUNKING-P is false for ~A."
+                  acceptor))
                (unless-returned
                    (let ((request
                            (make-instance (hunchentoot:acceptor-request-class acceptor)

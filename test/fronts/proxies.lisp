@@ -75,8 +75,13 @@ port, and of the server's, which is the host that was asked.")
                     "X-Forwarded-Proto: https" "X-Forwarded-Host: example.org")
                    ("192.0.2.1 0 example.org 80 http" "X-Forwarded-For: 192.0.2.1"
                     "X-Forwarded-Host: example.org")
+                   ("192.0.2.1 0 example.org 8443 https" "X-Forwarded-For: 192.0.2.1"
+                    "X-Forwarded-Proto: https" "X-Forwarded-Host: example.org"
+                    "X-Forwarded-Port: 443, 8443")
                    ("192.0.2.1 0 example.org 81 http" "X-Forwarded-For: 192.0.2.1"
-                    "X-Forwarded-Host: example.org:81")
+                    "X-Forwarded-Host: example.org:81" "X-Forwarded-Port: 8443")
+                   ("192.0.2.1 0 inner 1 http" "X-Forwarded-For: 192.0.2.1"
+                    "X-Forwarded-Port: 8443")
                    ("192.0.2.1 80 [::1] 8443 https" "X-Forwarded-For: 192.0.2.1:80"
                     "X-Forwarded-Proto: https" "X-Forwarded-Host: [::1]:8443"))
             do (is (equal told (apply #'ends-for connection fields)) "~S" fields)

@@ -139,5 +139,6 @@ host."
   (dotimes (count 1000)
     (let ((told (told-by-proxies (list (format nil "X-Forwarded-For: ~A" (random-field-value))
                                        (format nil "X-Forwarded-Proto: ~A" (random-field-value))
+                                       (format nil "X-Forwarded-Port: ~A" (random-field-value))
                                        (format nil "X-Forwarded-Host: ~A" (random-field-value))))))
       (is (= 4 (length told))))))

@@ -52,6 +52,17 @@ change is in no release yet, so we look for a function that is as new."
   `(with-globals ((*error-output* (make-broadcast-stream)))
      ,@body))
 
+(defun header-stream-works-p ()
+  "False where Hunchentoot's own code writes, and broadcast streams of this Lisp reach no Gray
+streams: then no client gets the head of a reply while there is a *HEADER-STREAM*."
+  (let ((octets (ignore-errors
+                 (flexi-streams:with-output-to-sequence (stream)
+                   (let ((both (make-broadcast-stream (make-string-output-stream)
+                                                      (flexi-streams:make-flexi-stream stream))))
+                     (format both "head")
+                     (finish-output both))))))
+    (equalp #(104 101 97 100) octets)))
+
 (defun chunga-warns-p ()
   "False where Chunga can't warn of an extension of a chunk: it gives its warning arguments that
 this Lisp refuses, since the class of the warning has none."

@@ -265,7 +265,7 @@ versions close the connection, and warn."
  :cases ("status 101 at /status" "status 204*" "status 304*" "interim status*"
          "kept for GET /status?x=204" "kept for GET /status?x=304" "chunks at /status?x=204"
          "text at /status?x=204" "unobserved, GET /status?x=204" "unobserved, GET /status?x=304"
-         "overridden, GET /status?x=204")
+         "overridden, GET /status?x=204" "traced, GET /status?x=204")
  :differs ((:header "Content-Length" :any ()) (:rest :any "") (:log) (:answers)))
 (:name "1xx, 204 and 304"
  :unless bodies-of-bodyless-statuses-dropped-p
@@ -359,6 +359,12 @@ and values beyond ISO 8859-1."
  :differs ((:header "Content-Type" () :any) (:header "X-Value" :any (""))
            (:header "X-One" :any ("")) (:header "Server" :any ("")) (:header "Connection" :any (""))
            (:answers 0 1) (:connection :closed :kept)))
+(:name "the header stream"
+ :ours "It gets the fields of a head, repeated ones joined, names capitalised."
+ :stock "In Hunchentoot it gets the lines as they come."
+ :why "it is for debugging."
+ :cases ("traced, GET*" "traced, HEAD*" "traced, POST*")
+ :differs ((:trace (:containing "accept: b") (:containing "Accept: a,b"))))
 
 ;;; Files
 

@@ -188,7 +188,7 @@ the server has stopped."
 ;;; One server, many cases
 
 (defvar *trace* (make-broadcast-stream)
-  "Where the message log goes in a world that has one: a string stream.")
+  "Where *HEADER-STREAM* writes in a world that has one: a string stream.")
 
 (defun forget-logged (port)
   "Makes room for another client at PORT: the system gives ports out again soon."

@@ -55,9 +55,15 @@ not always what it does.  Ours has to be right at once."
             for our-ones in observed
             do (check-contestant usages contestant world cases stock-ones our-ones)))))
 
+(defun possible-worlds ()
+  "Those worlds in which Hunchentoot's own acceptor answers on this Lisp."
+  (if (header-stream-works-p)
+      *worlds*
+      (remove :headers-traced *worlds* :key #'world-name)))
+
 (defun check-all-worlds (usages)
   (let ((cases (all-cases)))
-    (dolist (world *worlds*)
+    (dolist (world (possible-worlds))
       (let ((here (remove-if-not (lambda (case) (member (world-name world) (case-worlds case)))
                                  cases)))
         (check-world usages world (sample-on-slow-lisps here))))))

@@ -54,6 +54,11 @@ of INITARGS, and so many CLIENTS at a time."
   :document-root *documents*
   :error-template-directory (merge-pathnames "errors/" *documents*))
 
+(define-world (:headers-traced :clients 1) "With a header stream, which all share."
+    ((*trace* (make-string-output-stream))
+     (hunchentoot:*header-stream* *trace*))
+  :mixin 'observed)
+
 (define-world (:sessions-in-cookies-only) "Without rewriting of URLs."
     ((hunchentoot:*rewrite-for-session-urls* nil))
   :mixin 'observed)
@@ -85,6 +90,9 @@ of INITARGS, and so many CLIENTS at a time."
 
 (define-world (:no-chunks-out) "Without chunked output." ()
   :mixin 'observed :output-chunking-p nil)
+
+(define-world (:no-chunks-in) "Without chunked input." ()
+  :mixin 'observed :input-chunking-p nil)
 
 (define-world (:impatient :clients 32) "With time limits that a test can wait out." ()
   :mixin 'observed :read-timeout 1 :write-timeout 1)

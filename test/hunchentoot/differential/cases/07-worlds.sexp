@@ -9,6 +9,19 @@
  :for ((r "GET /failed" "GET /failed-typed" "GET /failed-after-headers-set"
           "GET /status-nil?x=500"))
  :request "{r}")
+(:name "traced, {r}" :worlds (:headers-traced)
+ :for ((r "GET /string" "GET /letters" "GET /nil" "GET /octets" "HEAD /string" "GET /own"
+          "GET /missing" "GET /failed" "GET /cookies" "GET /folder/small.txt" "POST /string"
+          "GET /status?x=204" "GET /headers"))
+ :request "{r}" :headers ("Accept: a" "X-Forwarded-For: 1" "accept: b"))
+(:name "traced, a body" :worlds (:headers-traced)
+ :request "POST /raw" :headers ("Content-Type: text/plain") :body "body")
+(:name "traced, expecting 100" :worlds (:headers-traced)
+ :request "POST /raw" :headers ("Content-Type: text/plain" "Expect: 100-continue") :body "body")
+(:name "traced, chunks" :worlds (:headers-traced)
+ :request "POST /raw" :headers ("Content-Type: text/plain") :chunks ("a" "b"))
+(:name "traced, two requests" :worlds (:headers-traced)
+ :steps ((:request "GET /string") (:request "GET /own")))
 (:name "overridden, {r}" :worlds (:subclasses :streams-wrapped)
  :for ((r "GET /string" "GET /letters" "GET /long-lines" "GET /octets" "GET /nil" "HEAD /string"
           "GET /own" "GET /own-with-length" "GET /echo?a=b" "GET /missing" "GET /failed"
@@ -48,6 +61,10 @@
  :for ((r "GET /string" "GET /own" "GET /own-with-length" "GET /nil" "HEAD /own" "GET /own-long"
           "GET /own-failed"))
  :request "{r}")
+(:name "no chunks in, {r}" :worlds (:no-chunks-in) :for ((r "/string" "/raw"))
+ :request "POST {r}" :headers ("Content-Type: text/plain") :chunks ("a" "b"))
+(:name "no chunks in, a length" :worlds (:no-chunks-in)
+ :request "POST /raw" :headers ("Content-Type: text/plain") :body "body")
 (:name "no timeouts, {v}, {c}" :worlds (:no-timeouts)
  :for ((v "HTTP/1.1" "HTTP/1.0") (c "keep-alive" "close" ""))
  :request "GET /string" :version "{v}" :headers ("Connection: {c}"))
