@@ -4,7 +4,7 @@
 ;;;;
 ;;;;   request                  response
 ;;;;   GET, HEAD  /live         the page, live.html
-;;;;   GET        /live/events  a stream of snapshots: one at once, then one each second
+;;;;   GET        /live/events  a stream of snapshots: those of two minutes, then one each second
 ;;;;   POST       /live/worker  where the worker is that the query names
 
 (defparameter *live-html*
@@ -32,18 +32,30 @@ asks no other server."
 
 (defun make-live-page (path servers allow)
   "A function of an exchange.  It returns what the request gets of the live page of SERVERS
-at PATH, of which ALLOW is the argument: NIL; a function that makes a page; or a list of servers, of
-which it gets SEND-SNAPSHOTS.  Signals UNFIT-ARGUMENT."
+at PATH, of which ALLOW is the argument: NIL; a function that makes a page; or a FEED, of which it
+gets SEND-SNAPSHOTS.  From the first request on the servers are watched, so that a page that
+somebody opens when something is wrong shows how it came to that.  Signals UNFIT-ARGUMENT."
   (flet ((test-below (name method)
            (make-page-test (format nil "~A/~A" (string-right-trim "/" path) name) allow
                            :methods (list method))))
     (let ((page-p (make-page-test path allow))
           (events-p (test-below "events" :get))
-          (worker-p (test-below "worker" :post)))
+          (worker-p (test-below "worker" :post))
+          (feeds '())                   ; one for each engine
+          (lock (bt:make-lock "live page")))
       (lambda (exchange)
-        (let ((servers (or servers (list (exchange-application exchange)))))
+        (let* ((servers (or servers (list (exchange-application exchange))))
+               (engine (exchange-engine exchange))
+               (feed (or (find engine feeds :key #'feed-engine)
+                         (with-lock-briefly (lock)
+                           (or (find engine feeds :key #'feed-engine)
+                               (let ((feed (make-feed engine servers)))
+                                 (keep-snapshots feed)
+                                 (setf feeds (cons feed (remove-if #'engine-stopped-p feeds
+                                                                   :key #'feed-engine)))
+                                 feed))))))
           (cond ((funcall page-p exchange) #'live-page)
-                ((funcall events-p exchange) servers)
+                ((funcall events-p exchange) feed)
                 ((funcall worker-p exchange)
                  (lambda () (answer-about-worker servers (exchange-head exchange))))))))))
 
@@ -68,8 +80,8 @@ which it gets SEND-SNAPSHOTS.  Signals UNFIT-ARGUMENT."
              :seconds (getf request :seconds seconds)
              request))))
 
-(defun server-snapshot (server)
-  "A plist about SERVER, with its workers, those at work for longest first."
+(defun server-snapshot (server workers-p)
+  "A plist about SERVER, with its workers, those at work for longest first, if WORKERS-P."
   (let ((workers (sort (loop for worker in (workers-of server)
                              ;; One that is only busy with the snapshot would wait without the page.
                              collect (if (and (getf worker :current-p) (null (getf worker :task)))
@@ -82,15 +94,15 @@ which it gets SEND-SNAPSHOTS.  Signals UNFIT-ARGUMENT."
                          collect state
                          collect (count state workers
                                         :key (lambda (worker) (getf worker :activity))))
-           :workers (map 'vector #'worker-row (subseq workers 0 (min 100 (length workers))))
+           :workers (map 'vector #'worker-row
+                         (subseq workers 0 (if workers-p (min 100 (length workers)) 0)))
            (stats server))))
 
-(defun snapshot-event (servers)
-  "An event (HTML Living Standard, section 9.2) with a snapshot of SERVERS, a list, and of this
-process, as JSON (RFC 8259), which has no line ends."
+(defun snapshot (servers workers-p)
+  "A snapshot of SERVERS, a list, with their workers if WORKERS-P, and of this process: the octets
+of JSON (RFC 8259), without line ends."
   (encoded
    (lambda (output)
-     (encode-string output (format nil "retry: 1000~%event: snapshot~%data: ") :utf-8)
      (encode-json output
                   (list :at (milliseconds)
                         :process (list :lisp (format nil "~A ~A" (lisp-implementation-type)
@@ -100,18 +112,43 @@ process, as JSON (RFC 8259), which has no line ends."
                                        :heap (heap-used)
                                        :heap-limit (heap-octets)
                                        :collected (collection-seconds))
-                        :servers (map 'vector #'server-snapshot servers)))
-     (encode-string output (format nil "~2%") :utf-8))))
+                        :servers (map 'vector (lambda (server) (server-snapshot server workers-p))
+                                      servers))))))
 
-(defun send-snapshots (servers shared-queue)
-  "Sends a snapshot of SERVERS, a list, to SHARED-QUEUE now and each second, until its client leaves
-or the server stops.  A slow client misses some."
+(defstruct (feed (:include opaque) (:constructor make-feed (engine servers)))
+  "What the pages that were opened through ENGINE show: SERVERS, with snapshots of the last two
+minutes, the last first."
+  (engine nil :read-only t)
+  (servers '() :read-only t)
+  (snapshots '()))
+
+(defun keep-snapshots (feed)
+  "Has a timer keep a snapshot for FEED each second."
+  (schedule (feed-engine feed) 1
+            (lambda ()
+              (keep-snapshots feed)     ; first, so that a failure here does not end the feed
+              (let ((kept (cons (snapshot (feed-servers feed) nil) (feed-snapshots feed))))
+                (setf (feed-snapshots feed) (subseq kept 0 (min 119 (length kept))))))))
+
+(defun send-snapshots (feed shared-queue &optional (kept (feed-snapshots feed)))
+  "Sends events (HTML Living Standard, section 9.2) to SHARED-QUEUE, each an array of snapshots:
+those that FEED has KEPT and one of now, and one each second, until the client leaves or the server
+stops.  A slow client misses some."
   (unless (shared-queue-shut-p shared-queue)
-    ;; First, so that a failure here does not end the page.
     (schedule (shared-queue-engine shared-queue) 1
-              (lambda () (send-snapshots servers shared-queue)))
-    (let ((octets (framed (snapshot-event servers) (shared-queue-framing shared-queue))))
-      (put-waiting shared-queue nil (lambda () (put-in-shared-queue shared-queue octets))))))
+              (lambda () (send-snapshots feed shared-queue '())))
+    (let ((event (encoded
+                  (lambda (output)
+                    (encode-string output (format nil "retry: 1000~%event: snapshots~%data: [")
+                                   :utf-8)
+                    (dolist (octets (reverse kept))
+                      (encode-octets output octets)
+                      (encode-string output "," :utf-8))
+                    (encode-octets output (snapshot (feed-servers feed) t))
+                    (encode-string output (format nil "]~2%") :utf-8)))))
+      (put-waiting shared-queue nil
+                   (let ((octets (framed event (shared-queue-framing shared-queue))))
+                     (lambda () (put-in-shared-queue shared-queue octets)))))))
 
 ;;; Where a worker is
 

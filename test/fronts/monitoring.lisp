@@ -244,13 +244,18 @@ of ARGUMENTS with PAGES answers by one of these."
   (send-request connection "/live/events")
   (read-head connection))
 
-(defun next-snapshot (connection)
-  "The next snapshot that CONNECTION gets, an alist; NIL at the end."
+(defun next-snapshots (connection)
+  "The next snapshots that CONNECTION gets, a vector of alists; NIL at the end."
   (let ((chunk (ignore-errors (read-chunk connection))))
     (when chunk
       (let ((text (decode chunk)))
-        (is (eql 0 (search (format nil "retry: 1000~%event: snapshot~%data: {") text)))
-        (parse-json (string-right-trim (list #\Newline) (subseq text (position #\{ text))))))))
+        (is (eql 0 (search (format nil "retry: 1000~%event: snapshots~%data: [{") text)))
+        (parse-json (string-right-trim (list #\Newline) (subseq text (position #\[ text))))))))
+
+(defun next-snapshot (connection)
+  "The last of the next snapshots that CONNECTION gets, an alist; NIL at the end."
+  (let ((snapshots (next-snapshots connection)))
+    (and snapshots (aref snapshots (1- (length snapshots))))))
 
 (defun next-snapshot-until (connection predicate)
   "What PREDICATE returns for the server in the first snapshot that CONNECTION gets for which that
@@ -329,6 +334,20 @@ is true."
       (loop with deadline = (deadline-after *patience*)
             while (and (next-snapshot page) (plusp (seconds-until deadline))))
       (is (null (next-snapshot page)) "A stop ends them."))))
+
+(define-front-test (a-live-page-shows-what-was-before-it-was-opened :modes (:plain))
+  (watching (request) ((:live-page "/live")) (reply 200 '() "the app")
+    (ask "/yo")
+    (eventually ("two snapshots that nobody sees") (< 2 (getf (figure :timers) :run)))
+    (let ((snapshots (with-connection (page)
+                       (open-live-page page)
+                       (next-snapshots page))))
+      (is (< 2 (length snapshots)))
+      (flet ((workers (snapshot)
+               (length (member-of (aref (member-of snapshot "servers") 0) "workers"))))
+        (is (zerop (workers (aref snapshots 0))))
+        (is (plusp (workers (aref snapshots (1- (length snapshots)))))))
+      (is (apply #'<= (map 'list (lambda (snapshot) (member-of snapshot "at")) snapshots))))))
 
 ;;; Where workers are
 
