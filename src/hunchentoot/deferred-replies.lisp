@@ -235,4 +235,5 @@ a condition and a backtrace."
   (loop for files = (deferred-reply-files reply)
         until (eq :deleted files)
         when (compare-and-set (deferred-reply-files reply) files :deleted)
-          do (delete-files files)))
+          do (delete-files files))
+  (note-cut (deferred-response-exchange reply)))

@@ -25,7 +25,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:http-service #:read-seconds #:write-seconds #:application-engine #:respond
    #:reads-first-p #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:trusted-proxies #:proxy-protocol-p
-   #:note-rejected #:count-as #:turn-away #:stats
+   #:note-rejected #:count-as #:note-cut #:turn-away #:stats
    #:list-connections #:run-after #:cancel-timer #:server-engine
    #:*engine-of-context*
    ;; pages for those that watch, and the main function of a program

@@ -79,6 +79,14 @@ current one does that, and NIL is returned."
       (funcall function)
       nil)))
 
+(defun note-cut (exchange)
+  "Notes the request of EXCHANGE, which gets no further, as answered by 503, if its server stops and
+its reply has not begun."
+  (unless (or (exchange-status exchange) (running-p (exchange-engine exchange)))
+    (setf (exchange-status exchange) 503)
+    (note-rejected (exchange-application exchange) (exchange-http exchange)
+                   (make-refusal :handler-timeout) (exchange-head exchange))))
+
 (defun do-errands (server errands drain-seconds drain-delay)
   "Does ERRANDS, and returns when SERVER was stopped, which may take DRAIN-SECONDS, or NIL for no
 limit, after DRAIN-DELAY seconds."
@@ -91,7 +99,12 @@ limit, after DRAIN-DELAY seconds."
                    nil)))
              (stop (soft-p seconds delay)
                (telling "The server could not stop in order: ~A"
-                        (lambda () (end-serving server soft-p seconds delay))))
+                        (lambda ()
+                          (prog1 (end-serving server soft-p seconds delay)
+                            (dolist (worker (workers-of server))
+                              (when (being-served-p worker)
+                                (ignore-errors ; its thread may go on meanwhile
+                                  (note-cut (getf worker :task)))))))))
              (renew ()
                (telling "SIGHUP: the logs or certificates could not be renewed: ~A"
                         (lambda ()

@@ -120,6 +120,12 @@
       (eventually ("a reply within one second")
         (let ((response (ask "/file")))
           (equal (response-header response "date") (response-header response "last-modified"))))
+      ;; A time that builders give to all files says nothing.
+      (set-file-time (merge-pathnames "file" directory) "@1")
+      (is (null (tag-of "/file")))
+      (is (null (response-header (ask "/file") "last-modified")))
+      (is (= 200 (response-status (ask-with "/file" "If-Modified-Since"
+                                            "Thu, 01 Jan 1970 00:00:01 GMT"))))
       (is (= 412 (response-status (ask-with "/file" "If-Match" "\"other\"")))))))
 
 (define-front-test (what-a-program-says-of-a-file-is-kept :modes (:plain) :needs :our-http)

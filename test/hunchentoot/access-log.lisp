@@ -79,6 +79,15 @@
       (is (null (lines-of file))))
     (eventually ("the line to be written") (= 1 (length (lines-of file))))))
 
+(define-server-test (a-later-reply-that-a-stop-cuts-off-is-logged :needs :our-engine)
+  (with-log-file (file)
+    (serving (:access-log-destination file) (("/later" (recycling:defer-reply (reply) reply)))
+      (with-connection (connection)
+        (send-request connection "/later")
+        (await-pending 1)
+        (stop-front :soft t :timeout 1)))
+    (eventually ("the line to be written") (search "503" (format nil "~{~A~}" (lines-of file))))))
+
 (define-server-test (reopened-logs-are-new-files :needs :our-engine)
   (with-log-file (file)
     (let ((old (merge-pathnames "old.log" file)))

@@ -99,12 +99,16 @@
     (is (eql 0 (program-exit program)))))
 
 (define-server-test (a-server-whose-time-to-drain-is-over-tells-what-it-cuts-short :needs :parking)
-  (with-serving-program (program (slow-page-forms) (signalled-acceptor "" ":drain-timeout 1/10"))
+  (with-serving-program (program "(defvar *log* (here \"access\"))"
+                                 (slow-page-forms)
+                                 (signalled-acceptor ":access-log-destination *log*"
+                                                     ":drain-timeout 1/10"))
     (with-connection (client)
-      (send-request client "/slow")
+      (send-request client "/slow?cut")
       (await-entered 1)
       (send-signals program "TERM")
-      (expect-cut-short program client))))
+      (expect-cut-short program client))
+    (is (search "\"GET /slow?cut HTTP/1.1\" 503 " (program-text program "access")))))
 
 (define-server-test (a-signal-reopens-logs :needs :parking)
   (with-serving-program (program "(defvar *log* (here \"access\"))"

@@ -11,6 +11,9 @@
   "Files of at most so many octets are read into the reply, behind its head, and sent with it by one
 system call.  The system sends larger ones from its cache.  See docs/decisions.md.")
 
+(defparameter *constant-time* (encode-universal-time 1 0 0 1 1 1970 0)
+  "A file of this time or before has that of a builder who gives it to all versions, as Nix does.")
+
 (defstruct (version (:include opaque))
   "The state in which a file was found."
   (pathname nil :type pathname :read-only t)
@@ -18,8 +21,8 @@ system call.  The system sends larger ones from its cache.  See docs/decisions.m
   (size 0 :type index :read-only t)
   (seconds 0 :type integer :read-only t) ; the time of the change, a universal time
   (nanoseconds 0 :type integer :read-only t)
-  (date nil :type string :read-only t)  ; the same, as HTTP writes it
-  (tag nil :type string :read-only t))
+  (date nil :type (or null string) :read-only t) ; the same, as HTTP writes it
+  (tag nil :type (or null string) :read-only t))
 
 (defvar *versions* (make-array 1024 :initial-element nil)
   "The cache: the last settled VERSION of a file is at the hash of its pathname until another takes
@@ -47,14 +50,15 @@ where that is no readable regular file."
                           (= nanoseconds (version-nanoseconds version)))
                (let* ((now (get-universal-time))
                       ;; The clock of the file system stands still for milliseconds at a time.
-                      (settled-p (>= (- now seconds) 2)))
+                      (settled-p (>= (- now seconds) 2))
+                      (telling-p (> seconds *constant-time*)))
                  (setf version
                        (make-version
                         :pathname pathname :name name
                         :size size :seconds seconds :nanoseconds nanoseconds
                         ;; Not later than that of the reply (RFC 9110, section 8.8.2.1).
-                        :date (imf-fixdate (min now seconds))
-                        :tag (entity-tag seconds nanoseconds size settled-p)))
+                        :date (and telling-p (imf-fixdate (min now seconds)))
+                        :tag (and telling-p (entity-tag seconds nanoseconds size settled-p))))
                  (when settled-p
                    (set-published (svref *versions* place) version))))
              (funcall function part version)
@@ -88,7 +92,9 @@ Lisp does not send files."
               (let* ((size (version-size version))
                      (date (version-date version))
                      (tag (or tag (coded-tag (version-tag version) coding)))
-                     (facts (list :accept-ranges "bytes" :last-modified date :etag tag))
+                     (facts `(:accept-ranges "bytes"
+                              ,@(and date (list :last-modified date))
+                              ,@(and tag (list :etag tag))))
                      (coded `(,@(and coding (list :content-encoding (coding-name coding)))
                               ,@facts))
                      ;; They do not apply to the page of an error.
