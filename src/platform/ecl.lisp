@@ -3,27 +3,23 @@
 ;;;; What the Lisps do differently, for ECL on Unix.
 
 (ffi:clines "#include <time.h>" "#include <unistd.h>" "#include <errno.h>" "#include <poll.h>"
-            "#include <sys/ioctl.h>" "#include <sys/socket.h>" "#include <sys/time.h>"
+            "#include <sys/ioctl.h>" "#include <sys/socket.h>"
             "#ifndef MSG_NOSIGNAL
              #define MSG_NOSIGNAL 0
              #endif"
             "static long long hrt_microseconds(void) {
                struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
                return 1000000LL * t.tv_sec + t.tv_nsec / 1000; }"
-            "static int hrt_poll(int descriptor, int output, int milliseconds) {
-               struct pollfd p = { descriptor, output ? POLLOUT : POLLIN, 0 };
+            "static int hrt_poll(int descriptor, int milliseconds) {
+               struct pollfd p = { descriptor, POLLIN, 0 };
                int count = poll(&p, 1, milliseconds);
                return count < 0 ? -errno : count; }"
             "static int hrt_available(int descriptor) {
                int count;
                return ioctl(descriptor, FIONREAD, &count) < 0 ? 0 : count; }"
             "static long hrt_send(int descriptor, unsigned char *octets, long count) {
-               long sent = send(descriptor, octets, count, MSG_DONTWAIT | MSG_NOSIGNAL);
-               return sent < 0 ? -(long)errno : sent; }"
-            "static long hrt_send_limit(int descriptor) {
-               struct timeval t; socklen_t size = sizeof t;
-               return getsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &t, &size) < 0
-                      ? -(long)errno : 1000L * t.tv_sec + t.tv_usec / 1000; }")
+               long sent = send(descriptor, octets, count, MSG_NOSIGNAL);
+               return sent < 0 ? -(long)errno : sent; }")
 
 ;;; Interrupts and locks
 
@@ -86,27 +82,19 @@ it in the main thread."
 ;;; Sockets, see usockets.lisp
 
 (defconstant +eintr+ 4)
-(defconstant +eagain+ #+linux 11 #-linux 35)
 
 (defun usocket-descriptor (usocket)
   (sb-bsd-sockets:socket-file-descriptor (usocket:socket usocket)))
 
-(defun poll-descriptor (descriptor direction until)
-  "Waits until DESCRIPTOR is ready for DIRECTION, :INPUT or :OUTPUT, or has failed; returns true
-then.  Returns NIL after UNTIL, a moment of MILLISECONDS, or NIL for no limit."
+(defun await-usocket (usocket until)
   ;; Each call of poll(2) waits a second at most, in case an interrupt came just before it.
   (loop for left = (milliseconds-left until)
-        for count = (ffi:c-inline (descriptor (ecase direction (:input 0) (:output 1))
-                                              (min (or left 1000) 1000))
-                                  (:int :int :int) :int
-                                  "hrt_poll(#0, #1, #2)" :one-liner t)
+        for count = (ffi:c-inline ((usocket-descriptor usocket) (min (or left 1000) 1000))
+                                  (:int :int) :int "hrt_poll(#0, #1)" :one-liner t)
         do (cond ((plusp count) (return t))
                  ((eql left 0) (return nil))
                  ((and (minusp count) (/= count (- +eintr+)))
                   (error "poll failed: error number ~D." (- count))))))
-
-(defun await-usocket (usocket until)
-  (poll-descriptor (usocket-descriptor usocket) :input until))
 
 (defun limit-usocket (usocket seconds)
   (let ((socket (usocket:socket usocket)))
@@ -166,19 +154,12 @@ and if the socket has failed."
 ;;; A program that reads or writes such a stream itself still meets this defect of ECL, as it does
 ;;; with Hunchentoot alone.
 
-(defun send-limit (descriptor)
-  "The time limit of writes to DESCRIPTOR, a socket, in milliseconds, 0 for none; or minus an error
-number."
-  (ffi:c-inline (descriptor) (:int) :long "hrt_send_limit(#0)" :one-liner t))
-
 (defun stream-descriptor (stream octets)
   "The descriptor of STREAM, one half of a socket's stream, if it is a stream of the Lisp and C can
 read OCTETS; else NIL."
   (and (typep stream 'file-stream)
        (typep octets 'octets)
-       (let ((descriptor (ext:file-stream-fd stream)))
-         (and (>= (send-limit descriptor) 0) ; else it is not a socket
-              descriptor))))
+       (ext:file-stream-fd stream)))
 
 (defparameter *most-read-singly* 4096
   "The maximum number of octets that are read one by one before the next look at the socket: the
@@ -224,10 +205,5 @@ longer than the socket allows."
                                         "hrt_send(#0, (#1)->vector.self.b8 + #2, #3)"
                                         :one-liner t)))
                (cond ((>= count 0) (incf start count))
-                     ((= count (- +eagain+))
-                      (let ((limit (send-limit descriptor)))
-                        (unless (poll-descriptor descriptor :output
-                                                 (and (plusp limit) (+ (milliseconds) limit)))
-                          (error "The peer has received nothing for ~D ms." limit))))
-                     ((/= count (- +eintr+))
+                     ((/= count (- +eintr+)) ; EAGAIN if the socket's limit of time is over
                       (error "send failed: error number ~D." (- count))))))))

@@ -5,21 +5,19 @@
 ;;;; The calls that the ready engine makes for each request.  The callers have checked types and
 ;;;; bounds: descriptors are open, and ranges lie within their octets.
 
-(eval-when (:compile-toplevel :load-toplevel :execute)
-  (defmacro system-call (name result &rest arguments)
-    "Calls the C function NAME, which returns a RESULT, a type, with ARGUMENTS, lists of type and
+(defmacro system-call (name result &rest arguments)
+  "Calls the C function NAME, which returns a RESULT, a type, with ARGUMENTS, lists of type and
 value.  Returns its result, or minus the error number if its result is negative."
-    `(let ((result (sb-alien:alien-funcall
-                    (sb-alien:extern-alien ,name (function ,result ,@(mapcar #'first arguments)))
-                    ,@(mapcar #'second arguments))))
-       (declare (type fixnum result))
-       (if (minusp result) (- (sb-alien:get-errno)) result))))
+  `(let ((result (sb-alien:alien-funcall
+                  (sb-alien:extern-alien ,name (function ,result ,@(mapcar #'first arguments)))
+                  ,@(mapcar #'second arguments))))
+     (declare (type fixnum result))
+     (if (minusp result) (- (sb-alien:get-errno)) result)))
 
 (deftype descriptor ()
   "An open file descriptor."
   '(unsigned-byte 31))
 
-(defconstant +eintr+ 4)
 
 (defconstant +would-block+ -11          ; EAGAIN
   "The value, an integer, of RECEIVE-OCTETS and SEND-OCTETS if no octet can be read or written
@@ -43,16 +41,15 @@ read or written now."
 
 ;;; Octets in and out
 
-(eval-when (:compile-toplevel :load-toplevel :execute)
-  (defmacro transfer-octets (name flags)
-    "Calls the C function NAME, recv or send, with FLAGS, for the variables DESCRIPTOR, OCTETS,
-START and END in scope.  The flags have it not wait, so no signal interrupts it."
-    `(sb-sys:with-pinned-objects (octets)
-       (system-call ,name sb-alien:long
-                    (sb-alien:int descriptor)
-                    (sb-sys:system-area-pointer (sb-sys:sap+ (sb-sys:vector-sap octets) start))
-                    (sb-alien:unsigned-long (- end start))
-                    (sb-alien:int ,flags)))))
+(defmacro transfer-octets (name flags)
+  "Calls the C function NAME, recv or send, with FLAGS, for the variables DESCRIPTOR, OCTETS, START
+and END in scope.  The flags have it not wait, so no signal interrupts it."
+  `(sb-sys:with-pinned-objects (octets)
+     (system-call ,name sb-alien:long
+                  (sb-alien:int descriptor)
+                  (sb-sys:system-area-pointer (sb-sys:sap+ (sb-sys:vector-sap octets) start))
+                  (sb-alien:unsigned-long (- end start))
+                  (sb-alien:int ,flags))))
 
 ;; The engine's descriptors are non-blocking, but a program may have changed one that it was given.
 (defconstant +msg-dontwait+ #x40)
@@ -119,7 +116,7 @@ wait."
                                    (sb-alien:int (if left (min left (1- (ash 1 31))) -1))))
         do (cond ((plusp count) (return t))
                  ((eql left 0) (return nil))
-                 ((/= count (- +eintr+)) (check-call count "poll")))))
+                 ((/= count -4) (check-call count "poll"))))) ; EINTR
 
 ;;; Changing descriptors
 
