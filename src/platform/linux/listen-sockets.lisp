@@ -113,25 +113,19 @@ connections still begin."
 ;;; the same time, one of them may lose it.
 
 (defun inode (path)
-  "The number of the file PATH in its file system, an integer, and its mode; NIL if there is no such
-file."
-  (multiple-value-bind (found device inode mode) (sb-unix:unix-lstat path)
-    (declare (ignore device))
-    (and found (values inode mode))))
-
-(defun unlink (path)
-  (system-call "unlink" sb-alien:int (sb-alien:c-string path)))
+  "The number of the file PATH in its file system, an integer; NIL if there is no such file."
+  (nth-value 2 (sb-unix:unix-lstat path)))
 
 (defun remove-path (listener)
   "Removes the file of LISTENER, unless another server has replaced it."
   ;; While the socket is open, no other file can have the same number.
   (let ((path (listener-path listener)))
     (when (eql (listener-inode listener) (inode path))
-      (unlink path))))
+      (sb-unix:unix-unlink path))))
 
 (defun abandoned-p (path)
   "True if PATH is a socket on which no server answers."
-  (let ((mode (nth-value 1 (inode path))))
+  (let ((mode (nth-value 3 (sb-unix:unix-lstat path))))
     (when (and mode (= (logand mode #o170000) #o140000)) ; S_IFMT, S_IFSOCK
       (let ((socket (make-instance 'sb-bsd-sockets:local-socket :type :stream)))
         (setf (sb-bsd-sockets:non-blocking-mode socket) t)
@@ -154,7 +148,7 @@ may wait.  Replaces a socket on which no server answers.  Signals LISTEN-FAILED.
               (unless (and (< 0 (length octets) 108) (not (find 0 octets)))
                 (fail-to-listen path "a path has 1 to 107 octets, and no NUL"))
               (when (abandoned-p path)
-                (unlink path))
+                (sb-unix:unix-unlink path))
               (sb-bsd-sockets:socket-bind socket path)
               ;; In this order, no client can connect before MODE allows it.
               (when mode
