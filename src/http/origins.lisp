@@ -40,34 +40,33 @@ would read as octal; NIL if it is none, or above MOST."
     (and (= 4 (length words))
          (joined-bits (mapcar (lambda (word) (plain-number word 255)) words) 8))))
 
-(defun ipv6-bits (text)
-  "The bits of the IPv6 address that TEXT is; NIL if it is none (RFC 4291, section 2.2)."
-  (let* ((last (1+ (position #\: text :from-end t)))
-         (ipv4 (ipv4-bits (subseq text last)))
-         (text (if ipv4
-                   (format nil "~A~X:~X" (subseq text 0 last) (ash ipv4 -16) (ldb (byte 16 0) ipv4))
-                   text))
-         (gap (search "::" text)))
+(defun parse-ip-address (text)
+  "The IP-ADDRESS that TEXT, a string, is in the usual notation, without brackets and zone; NIL if
+it is none (RFC 4291, section 2.2)."
+  (let* ((colon (position #\: text :from-end t))
+         (last (if colon (1+ colon) 0))
+         (ipv4 (and (<= (length text) 45) ; IPv6 with its last 32 bits as IPv4
+                    (ipv4-bits (subseq text last)))))
     (flet ((groups (text)               ; of 16 bits, between colons
              (and (string/= "" text)
                   (loop for word in (uiop:split-string text :separator ":")
                         collect (and (<= 1 (length word) 4)
                                      (every (lambda (char) (digit-char-p char 16)) word)
                                      (parse-integer word :radix 16))))))
-      (let* ((high (groups (subseq text 0 gap)))
-             (low (and gap (groups (subseq text (+ gap 2)))))
-             (missing (- 8 (length high) (length low))))
-        (and (if gap (plusp missing) (zerop missing))
-             (joined-bits (append high (make-list missing :initial-element 0) low) 16))))))
-
-(defun parse-ip-address (text)
-  "The IP-ADDRESS that TEXT, a string, is in the usual notation, without brackets and zone; NIL if
-it is none."
-  (cond ((< 45 (length text)) nil)      ; IPv6 with its last 32 bits as IPv4
-        ((find #\: text) (ipv6-bits text))
-        (t
-         (let ((bits (ipv4-bits text)))
-           (and bits (+ +ipv4-prefix+ bits))))))
+      (cond ((< 45 (length text)) nil)
+            ((null colon) (and ipv4 (+ +ipv4-prefix+ ipv4)))
+            (t
+             (let* ((text (if ipv4
+                              (format nil "~A~X:~X" (subseq text 0 last)
+                                      (ash ipv4 -16) (ldb (byte 16 0) ipv4))
+                              text))
+                    (gap (search "::" text))
+                    (high (groups (subseq text 0 gap)))
+                    (low (and gap (groups (subseq text (+ gap 2)))))
+                    (missing (- 8 (length high) (length low))))
+               (and (if gap (plusp missing) (zerop missing))
+                    (joined-bits (append high (make-list missing :initial-element 0) low)
+                                 16))))))))
 
 (defun ip-address-text (address)
   "ADDRESS, an IP-ADDRESS, in its usual notation: a fresh string."
@@ -285,15 +284,13 @@ proxy."
             (t (binary-due))))))
 
 (defun decode-proxy-header (header octets start end)
-  "Decodes OCTETS from START to END as the next ones of HEADER, a PROXY-HEADER.  Returns true when
-the header has come whole, else NIL; and the position after the last octet that belongs to it.
-Signals PROTOCOL-ERROR if it is malformed (proxy-protocol.txt, section 2)."
+  "Takes as many OCTETS from START to END as are due for HEADER, a PROXY-HEADER.  Returns true when
+the header has come whole, else NIL; and the position after those that were taken.  Signals
+PROTOCOL-ERROR if it is malformed (proxy-protocol.txt, section 2)."
   (check-range octets start end)
-  (loop for size = (min (- end start) (proxy-header-due header))
-        until (zerop size)
-        do (replace (proxy-header-octets header) octets
-                    :start1 (proxy-header-fill header) :start2 start :end2 (+ start size))
-           (incf start size)
-           (incf (proxy-header-fill header) size)
-           (setf (proxy-header-due header) (judge-proxy-header header))
-        finally (return (values (zerop (proxy-header-due header)) start))))
+  (let ((size (min (- end start) (proxy-header-due header))))
+    (replace (proxy-header-octets header) octets
+             :start1 (proxy-header-fill header) :start2 start :end2 (+ start size))
+    (incf (proxy-header-fill header) size)
+    (setf (proxy-header-due header) (judge-proxy-header header))
+    (values (zerop (proxy-header-due header)) (+ start size))))

@@ -80,13 +80,6 @@ headers and the reason of this condition."))
    (sha-1 (map 'octets #'char-code
                (concatenate 'string key "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")))))
 
-(defun key-p (key)
-  "True if KEY, a string or NIL, is 16 octets in Base64: 22 digits and the padding."
-  (and key
-       (= 24 (length key))
-       (string= "==" key :start2 22)
-       (every (lambda (char) (or (digit-char-p char 36) (find char "+/"))) (subseq key 0 22))))
-
 (defun accept-handshake (method protocol header &optional (subprotocols '()))
   "Checks a request to open a WebSocket.  Returns the value, a string, of Sec-WebSocket-Accept; and
 the first of SUBPROTOCOLS, a list of strings in order of preference, that the client offers, or NIL.
@@ -114,8 +107,13 @@ cannot open a WebSocket, or has content (RFC 6455, section 4.2)."
       (refuse-upgrade "This resource is a WebSocket: Connection and Upgrade must ask for it."))
     (unless (equal "13" (field :sec-websocket-version)) ; section 4.4
       (refuse-upgrade "This server speaks version 13 of the WebSocket protocol."))
-    (unless (key-p (field :sec-websocket-key))
-      (refuse 400 "Sec-WebSocket-Key is not 16 octets in Base64."))
+    (let ((key (field :sec-websocket-key))) ; 22 digits and the padding
+      (unless (and key
+                   (= 24 (length key))
+                   (string= "==" key :start2 22)
+                   (every (lambda (char) (or (digit-char-p char 36) (find char "+/")))
+                          (subseq key 0 22)))
+        (refuse 400 "Sec-WebSocket-Key is not 16 octets in Base64.")))
     ;; With content the server might disagree with a proxy, or with a client that waits for 100
     ;; (Continue), about the start of the first frame.
     (when (or (field :transfer-encoding)
