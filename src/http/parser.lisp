@@ -32,31 +32,29 @@ the position after it, or NIL where more has to come."
                (return-from read-request-line nil))
              (unless (and (= octet (aref octets stop)) (< start stop))
                (refuse :malformed-request-line))
-             stop))
-         (digit-p (position)
-           (octet-in-class-p (aref octets position) +digit+)))
+             stop)))
     (let ((stop (word-end +token+ +space+)))
       (setf (head-method head) (word-in *methods* octets start stop 0)
             start (1+ stop)))
     (let ((stop (word-end +visible+ +space+)))
       (setf (head-uri head) (latin-1-text octets start stop)
             start (1+ stop)))
-    (let ((stop (word-end +visible+ +carriage-return+)))
-      ;; RFC 9112, section 2.3: HTTP-version = HTTP-name "/" DIGIT "." DIGIT, case-sensitive.
-      (unless (and (= 8 (- stop start))
-                   (loop for char across "HTTP/"
-                         for position from start
-                         always (= (char-code char) (aref octets position)))
-                   (digit-p (+ start 5))
-                   (= (char-code #\.) (aref octets (+ start 6)))
-                   (digit-p (+ start 7)))
-        (refuse :malformed-request-line))
-      (unless (= (char-code #\1) (aref octets (+ start 5)))
-        (refuse :unsupported-version))
-      ;; RFC 9110, section 2.5: a later minor version counts as the latest known one.
-      (setf (head-protocol head) (if (= (char-code #\0) (aref octets (+ start 7)))
-                                     :http/1.0
-                                     :http/1.1)
+    (let* ((stop (word-end +visible+ +carriage-return+))
+           (version (word-in *versions* octets start stop 0)))
+      (unless (member version '(:http/1.0 :http/1.1))
+        ;; RFC 9112, section 2.3: HTTP-version = HTTP-name "/" DIGIT "." DIGIT, case-sensitive.
+        (let ((text (string version)))
+          (unless (and (= 8 (length text))
+                       (string= "HTTP/" text :end2 5)
+                       (digit-char-p (char text 5))
+                       (char= #\. (char text 6))
+                       (digit-char-p (char text 7)))
+            (refuse :malformed-request-line))
+          (unless (char= #\1 (char text 5))
+            (refuse :unsupported-version)))
+        ;; RFC 9110, section 2.5: a later minor version counts as the latest known one.
+        (setf version :http/1.1))
+      (setf (head-protocol head) version
             start stop)))
   (let ((next (line-end-after octets start end :malformed-request-line))
         (uri (head-uri head)))

@@ -37,7 +37,6 @@ RFC excludes.")
 (defconstant +whitespace+ 8 "OWS (RFC 9110, section 5.6.3).")
 (defconstant +reg-name+ 16 "reg-name without pct-encoded (RFC 3986, section 3.2.2).")
 (defconstant +ip-literal+ 32 "IPv6address or IPvFuture (RFC 3986, section 3.2.2).")
-(defconstant +digit+ 64 "DIGIT (RFC 5234, appendix B.1).")
 
 (declaim (type (octets 256) *octet-classes*))
 (defparameter *octet-classes*
@@ -54,8 +53,7 @@ RFC excludes.")
                       (bit-if +value+ (or (= octet 9) (<= 32 octet 126) (<= 128 octet)))
                       (bit-if +whitespace+ (or (= octet 9) (= octet 32)))
                       (bit-if +reg-name+ (among-p "-._~!$&'()*+,;="))
-                      (bit-if +ip-literal+ (among-p "-._~!$&'()*+,;=:"))
-                      (bit-if +digit+ (<= 48 octet 57)))))))
+                      (bit-if +ip-literal+ (among-p "-._~!$&'()*+,;=:")))))))
   "Maps each octet to the bits of its classes.")
 
 (declaim (inline octet-in-class-p))
@@ -95,7 +93,11 @@ length and three octets, with the factors that cause the fewest collisions."
               do (setf place (mod (1+ place) +place-count+)))
         (setf (svref table place) (cons octets (intern (string-upcase name) '#:keyword)))))))
 
-(declaim (type simple-vector *methods* *headers*))
+(declaim (type simple-vector *versions* *methods* *headers*))
+(defparameter *versions* (make-word-table '("HTTP/1.0" "HTTP/1.1") 0)
+  "The versions of HTTP that this server speaks.")
+
+
 (defparameter *methods*
   ;; RFC 9110, section 9.1: the method token is case-sensitive.  RFC 5789 (PATCH),
   ;; RFC 4918 (WebDAV), RFC 3253 (REPORT), RFC 5323 (SEARCH).

@@ -15,9 +15,6 @@
 ;;;; - CONTROL is the payload of the current control frame, else NIL; its last REMAINING octets have
 ;;;;   not arrived.
 
-(defparameter *no-octets* (make-octets 0)
-  "The empty vector, for a decoder that holds nothing.")
-
 (defstruct (message-decoder (:include opaque) (:copier nil) (:predicate nil) (:conc-name decoder-)
                             (:constructor %make-message-decoder (masked-p most-octets reserve)))
   "Finds the messages in the octets of a connection; see DECODE-MESSAGE."
@@ -33,7 +30,7 @@
   (control nil :type (or null octets))
   ;; The message
   (kind nil :type (member nil :text :binary))
-  (held *no-octets* :type octets)
+  (held (make-octets 0) :type octets)
   (fill 0 :type index)
   (reserved-p nil :type boolean))       ; memory was reserved for the message
 
@@ -43,15 +40,13 @@ ROLE is :CLIENT, those of a server.  MESSAGE-OCTETS is the maximum size of a mes
 (RFC 6455, section 10.4).  RESERVE is NIL or a function.  The decoder calls it before it allocates
 memory for an incomplete message, with the number of octets, and true if they are for the complete
 result.  If RESERVE returns NIL, the message becomes a failure."
-  (check-type role (member :server :client))
   (check-type message-octets index)
-  (check-type reserve (or null function))
   (%make-message-decoder (eq :server role) message-octets reserve))
 
 (defun drop-message (decoder)
   "Frees the message that DECODER holds, and makes DECODER ready for the next one."
   (setf (decoder-fill decoder) 0
-        (decoder-held decoder) *no-octets*
+        (decoder-held decoder) (make-octets 0)
         (decoder-reserved-p decoder) nil
         (decoder-kind decoder) nil
         (decoder-control decoder) nil))

@@ -192,8 +192,6 @@ REASON, a string, which is cut to 123 octets.  The frame is masked with MASK, 32
 is NIL.  If CODE is +NO-CLOSE-CODE+, as DECODE-MESSAGE returns it, the frame has neither code nor
 reason.  Signals an error for any other CODE (RFC 6455, sections 5.5.1 and 7.4)."
   (check-type code (or (eql 1005) (satisfies close-code-p)))
-  (check-type reason string)
-  (check-type mask (or null mask))
   (close-frame code reason mask))
 
 ;;; For programs that read and write frames themselves
