@@ -3,13 +3,6 @@
 (def-suite* requests :in all
   :description "What Hunchentoot's objects for requests and replies have.")
 
-(defmacro with-request-class ((name &rest slots) &body body)
-  "Evaluates BODY while NAME names a class of requests with SLOTS, which is gone afterwards."
-  `(unwind-protect
-        (progn (eval '(defclass ,name (hunchentoot:request) ,slots))
-               ,@body)
-     (setf (find-class ',name) nil)))
-
 (define-server-test (options-for-the-server-or-its-root-are-answered :needs :our-reader)
   (flet ((status (target &rest keys)
            (response-status (apply #'ask target :method :options keys))))
@@ -53,32 +46,6 @@
       (loop for ours in (answers *acceptor-class*)
             for expected in (answers 'hunchentoot:easy-acceptor)
             do (is (equal expected ours))))))
-
-(define-server-test requests-are-the-same-however-they-are-made
-  (flet ((seen (class)
-           (with-globals ((hunchentoot:*dispatch-table*
-                           (list (constantly
-                                  (lambda ()
-                                    (shown (hunchentoot:script-name*) (hunchentoot:query-string*)
-                                           (hunchentoot:get-parameters*)
-                                           (hunchentoot:cookies-in*)))))))
-            (with-acceptor (acceptor :request-class class)
-             (loop for (target . headers)
-                     in '(("/a%20b%20c?d=e&f=%C3%A9&&g" ("Cookie" . "a= b   c; d=\"e\"; f"))
-                          ("/a?x=%41%20+" ("Content-Type" . "text/plain; charset=iso-8859-1"))
-                          ("/a" ("Content-Type" . "text/plain; charset=\"utf-8\"")
-                           ("Cookie" . "  ;a=1 , b=2;,"))
-                          ("/a?b" ("Content-Type" . "application/json; charset=unknown"))
-                          ("http://h/a?c=d") ("HTTP://h/a") ("hTTps://h:1/") ("http://h?a=b"))
-                   collect (quietly (response-text (ask target :headers headers))))))))
-    (with-request-class (initialised-request)
-      (let ((method (eval '(defmethod initialize-instance :after ((request initialised-request)
-                                                                  &key)))))
-        (unwind-protect
-             (let ((ours (seen 'hunchentoot:request)))
-               (is (equal ours (seen 'initialised-request)))
-               (is (search "(\"a\" . \" b   c\")" (first ours))))
-          (remove-method #'initialize-instance method))))))
 
 (define-server-test the-charset-of-content-rules-the-query-too
   (serving ()
