@@ -157,6 +157,8 @@ returns it.  It parks them if PARKING-P, where the platform can.  LIMITS are tho
   (let ((name (multiple-value-list (local-name listener))))
     (setf (slot-value application 'sole-name)
           (and (not (member (first name) '("0.0.0.0" "::") :test #'string=)) name)
+          (application-counts application) (make-counts)
+          *request-ids* (make-random-state t)
           (application-engine application)
           (apply (if (and parking-p (readiness-supported-p))
                      #'make-ready-engine

@@ -101,11 +101,10 @@ the outcome for the connection, as RESPOND does; with WAIT-P only once none can 
                                  (or program-p (encrypted-p application))
                                  (not (octets-waiting-p connection)))
                             :none)
-                           ((and program-p
+                           ((and program-p ; unless TLS begins (RFC 8446, section 5.1)
                                  (not (and (handshake-context application)
-                                           (eql +tls-handshake-record+
-                                                (first-octet
-                                                 (connection-descriptor connection))))))
+                                           (eql 22 (first-octet
+                                                    (connection-descriptor connection))))))
                             :program)
                            ((and (handshake-context application) (http-base http))
                             (begin-tls (http-base http) (handshake-context application))

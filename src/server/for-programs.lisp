@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What programs meet and call, with Hunchentoot as with Clack: conditions, timers, statistics.
+;;;; What programs meet and call, with Hunchentoot as with Clack: conditions, identifiers, timers.
 
 ;;; Conditions of replies
 ;;;
@@ -41,6 +41,42 @@ client has taken nothing since."))
   (:report "More was written than the Content-Length of the reply has announced.")
   (:documentation "Signalled when a program writes more than it has announced.  The stream of a
 handler sends the announced octets first; others send nothing of that write."))
+
+;;; Identifiers, by which the lines about one request are found in the logs of all programs that it
+;;; has passed.  A trusted proxy may tell one in X-Request-Id.  The others are made when something
+;;; asks for them: random numbers.
+
+(defvar *request-ids-lock* (bt:make-lock "request identifiers")
+  "Guards *REQUEST-IDS*, and identifiers that threads may give to one request at the same time.")
+
+(defvar *request-ids* nil
+  "The random state from which identifiers come, made at each start of a server: the Lisp may be an
+image that was saved, and so several processes would make the same.")
+
+(defun new-request-id ()
+  "A new identifier, a string of 26 hexadecimal digits.  The caller has the lock."
+  (format nil "~(~26,'0X~)" (random (ash 1 104) *request-ids*)))
+
+(defmacro keep-request-id (place)
+  "The identifier in PLACE, which is NIL before the first call, or else a new one that is stored
+there.  All threads get the same."
+  `(or ,place
+       (with-lock-briefly (*request-ids-lock*)
+         (or ,place (setf ,place (new-request-id))))))
+
+(defgeneric identifier-of (request)
+  (:documentation "The value of REQUEST-ID for REQUEST; NIL stands for the current request.")
+  (:method ((request null))
+    nil))
+
+(defun request-id (&optional request)
+  "The identifier of REQUEST, a string of visible ASCII characters, by which logs in JSON name it.
+REQUEST is a HUNCHENTOOT:REQUEST, by default the current one; or an environment of Clack, a plist
+with :CLACK.IO.  NIL where there is no current request.  The identifier is that in the header field
+X-Request-Id if one of :TRUSTED-PROXIES has sent the request, and the field has at most 200
+characters, all of them visible and of ASCII.  Otherwise the first call makes one that no other
+request has, of 26 hexadecimal digits.  May be called in any thread."
+  (identifier-of request))
 
 ;;; Timers
 

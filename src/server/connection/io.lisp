@@ -147,9 +147,6 @@ there is none, or it is closed."
 ;;; another protocol after the request, goes on reading from it; and a read of more octets than come
 ;;; would wait in vain.  The length of a head is unknown, so it is read line by line.
 
-(defconstant +tls-handshake-record+ 22
-  "The first octet of a TLS connection (RFC 8446, section 5.1).")
-
 (defmacro or-broken ((stream) &body body)
   "The value of BODY, which reads or writes STREAM and returns a number; a negative error number
 where that fails.  Signals STREAM-TIMEOUT where a wait was too long."

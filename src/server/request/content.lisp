@@ -394,16 +394,3 @@ that a trusted proxy tells, if any, and if it has at most 200 characters, all vi
                (every (lambda (char) (<= 33 (char-code char) 126)) told-id)
                told-id))
     (or (http-content http) *no-content*)))
-
-;;; The memory that a request needs
-
-(defun request-memory (head)
-  "About how many octets of memory a request with HEAD keeps: its strings, and those that
-applications make of its target and its cookies, whose parts take some 160 octets each.  0 where
-that is little, as mostly."
-  (flet ((size (string)
-           (declare (type string string))
-           (+ 64 (* 4 (length string)) (* 160 (+ (count #\& string) (count #\; string))))))
-    (let ((size (+ (* 2 (size (head-uri head)))
-                   (loop for (nil . value) in (head-headers head) sum (size value)))))
-      (if (> size (* 6 1024)) size 0))))

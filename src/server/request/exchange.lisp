@@ -86,44 +86,15 @@ functions of Hunchentoot, and methods of programs, stand between our functions."
   "The head of the current request; NIL where the server has not read it."
   (and *exchange* (exchange-head *exchange*)))
 
-;;; Identifiers, by which the lines about one request are found in the logs of all programs that it
-;;; has passed.  A trusted proxy may tell one in X-Request-Id.  The others are made when something
-;;; asks for them: random numbers.
+;;; The memory that a request needs
 
-(defvar *request-ids-lock* (bt:make-lock "request identifiers")
-  "Guards *REQUEST-IDS*, and identifiers that threads may give to one request at the same time.")
-
-(defvar *request-ids* nil
-  "The random state from which identifiers come; NIL until one is made, and when a server starts:
-the Lisp may be an image that was saved, and so several processes would make the same.")
-
-(defun new-request-id ()
-  "A new identifier, a string of 26 hexadecimal digits.  The caller has the lock."
-  (format nil "~(~26,'0X~)"
-          (random (ash 1 104) (or *request-ids* (setf *request-ids* (make-random-state t))))))
-
-(defmacro keep-request-id (place)
-  "The identifier in PLACE, which is NIL before the first call, or else a new one that is stored
-there.  All threads get the same."
-  `(or ,place
-       (with-lock-briefly (*request-ids-lock*)
-         (or ,place (setf ,place (new-request-id))))))
-
-(defgeneric identifier-of (request)
-  (:documentation "The value of REQUEST-ID for REQUEST; NIL stands for the current request.")
-  (:method ((request null))
-    nil))
-
-(defun request-id (&optional request)
-  "The identifier of REQUEST, a string of visible ASCII characters, by which logs in JSON name it.
-REQUEST is a HUNCHENTOOT:REQUEST, by default the current one; or an environment of Clack, a plist
-with :CLACK.IO.  NIL where there is no current request.  The identifier is that in the header field
-X-Request-Id if one of :TRUSTED-PROXIES has sent the request, and the field has at most 200
-characters, all of them visible and of ASCII.  Otherwise the first call makes one that no other
-request has, of 26 hexadecimal digits.  May be called in any thread."
-  (identifier-of request))
-
-(defmethod (setf application-engine) :after (engine (application http-service))
-  (declare (ignore engine))
-  (setf (application-counts application) (make-counts)
-        *request-ids* nil))
+(defun request-memory (head)
+  "About how many octets of memory a request with HEAD keeps: its strings, and those that
+applications make of its target and its cookies, whose parts take some 160 octets each.  0 where
+that is little, as mostly."
+  (flet ((size (string)
+           (declare (type string string))
+           (+ 64 (* 4 (length string)) (* 160 (+ (count #\& string) (count #\; string))))))
+    (let ((size (+ (* 2 (size (head-uri head)))
+                   (loop for (nil . value) in (head-headers head) sum (size value)))))
+      (if (> size (* 6 1024)) size 0))))
