@@ -108,7 +108,7 @@ EXCHANGE with 500.  Cuts a response that has begun."
                  (let ((response (call-with-handler-limit exchange #'call-application)))
                    (unless (or (exchange-deferred-response exchange)
                                (taken-over-p exchange)
-                               (handler-timed-out-p exchange))
+                               (eq :late (exchange-claim exchange)))
                      (check-response response)
                      (send-response exchange
                                     ;; Load balancers ask so whether the server is alive.
@@ -119,7 +119,7 @@ EXCHANGE with 500.  Cuts a response that has begun."
       (declare (dynamic-extent #'blameless-p #'debug #'call-application #'answer))
       (multiple-value-bind (failure backtrace) (call-catching #'answer #'blameless-p)
         (let ((gone-p (and failure (client-gone-p failure exchange)))
-              (late-p (handler-timed-out-p exchange))
+              (late-p (eq :late (exchange-claim exchange)))
               (taken-over-p (taken-over-p exchange)))
           (handler-case
               (cond ((null failure))

@@ -57,12 +57,10 @@ error of that function counts as a failed start.  Call it in the main thread.
                    closes each connection after the next reply, so that balancers in front of it
                    ask other servers
   SIGHUP           REOPEN-LOGS and, with TLS, RELOAD-CERTIFICATES
-  SIGQUIT          write STATS to the message log; on other Lisps than SBCL, SIGUSR1 does
 
 On SBCL under Linux, if the environment variable NOTIFY_SOCKET is set, the service manager is told
-by the protocol of sd_notify(3): READY=1 when ON-START has returned, RELOADING=1 and READY=1 around
-what SIGHUP does, STOPPING=1, STATUS with figures, and WATCHDOG=1 while the pool serves, if
-WATCHDOG_USEC is set.  The variables are removed from the environment.
+by the protocol of sd_notify(3): READY=1 when ON-START has returned, STOPPING=1, and WATCHDOG=1
+while the pool serves, if WATCHDOG_USEC is set.  The variables are removed from the environment.
 
 ON-START, a function or NIL, is called with the acceptor once that accepts connections.  If the
 start or ON-START signals an error, the process prints it as one sentence to *ERROR-OUTPUT*, and

@@ -228,7 +228,7 @@ the head."
                        (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept
                                              :sec-websocket-protocol))
                        (drop-upgrade exchange))
-                     (cond ((handler-timed-out-p exchange)
+                     (cond ((eq :late (exchange-claim exchange))
                             ;; The request was answered in place of its handler.
                             (when (and condition (not (departure-p condition)))
                               (log-handler-error condition backtrace))

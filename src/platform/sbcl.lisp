@@ -189,10 +189,6 @@ another library, which returns a backtrace with all of them, is not called here.
 
 ;;; Signals
 ;;;
-;;; SBCL does not defer SIGUSR1, as it does the others: Lisp code would run in the middle of a
-;;; collection of garbage, and end the process.  So SIGQUIT asks for the report, as it asks a Java
-;;; virtual machine.
-;;;
 ;;; Until its handler is replaced, SIGTERM calls SB-EXT:EXIT, in any thread.  In the finalizer's,
 ;;; which the system chooses when the main thread blocks signals, that ends this thread alone, and
 ;;; every later exit waits for the lock that it keeps.

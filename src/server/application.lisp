@@ -93,7 +93,12 @@ counted.")
                      "all threads serve"))
     ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
     (unless (encrypted-p application)
-      (send-busy (connection-usocket connection)))))
+      (let ((socket (connection-usocket connection))
+            (reply (make-output)))
+        (encode-refusal reply (make-refusal :busy) nil)
+        (limit-waits socket 1)
+        (write-stream-octets (socket-octet-stream socket)
+                             (output-octets reply) 0 (output-fill reply))))))
 
 ;;; Messages to the log of an application
 

@@ -30,12 +30,9 @@ Signals an error where it cannot, and goes on with the old ones then."))
 ;;; What a program tells the service manager that has started it, systemd, say: see sd_notify(3).
 ;;;
 ;;;   message                         when
-;;;   READY=1                         the server accepts connections, and a reload is over
-;;;   RELOADING=1 MONOTONIC_USEC=...  a reload begins
+;;;   READY=1                         the server accepts connections
 ;;;   STOPPING=1                      a stop begins
 ;;;   WATCHDOG=1                      in each period, by the pool, while that serves
-;;;
-;;; The main thread sends the others than WATCHDOG=1, so they come in order.
 
 (defstruct (errands (:include opaque))
   "What signals ask the main thread to do, and the service manager that it tells."
@@ -55,11 +52,10 @@ Signals an error where it cannot, and goes on with the old ones then."))
 at LEVEL, a keyword, however many messages came before."
   (tell (engine-service (server-engine server)) level *rare-control* text nil))
 
-(defun notify (errands control &rest arguments)
-  "Sends the manager, if there is one, the text of CONTROL and ARGUMENTS."
+(defun notify (errands text)
+  "Sends the manager, if there is one, TEXT.  Waits two seconds for room."
   (when (errands-manager errands)
-    (send-notification (errands-manager errands) (apply #'format nil control arguments)
-                       2)))             ; how many seconds it waits for room
+    (send-notification (errands-manager errands) text 2)))
 
 (defun feed-watchdog (errands engine seconds)
   "Has the pool of ENGINE feed the watchdog of the manager, which waits for SECONDS, until ENGINE
@@ -127,11 +123,7 @@ limit, after DRAIN-DELAY seconds."
                            1)
           (:renew
            (unless stopping-since
-             (notify errands "RELOADING=1~%MONOTONIC_USEC=~D" (microseconds))
-             (let ((thread (begin-aside "renew" #'renew)))
-               (when thread
-                 (join-thread thread 5))) ; a log whose reader has stopped takes no lines
-             (notify errands "READY=1")))
+             (begin-aside "renew" #'renew)))
           (:leave (return))
           (:stop
            (cond ((null stopping-since)

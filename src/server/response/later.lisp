@@ -111,13 +111,6 @@ time.  Logs an error of that."
           (log-message (suspended-exchange-engine deferred-response) :error
                        "What was to be done for a client's leaving failed: ~A" condition))))))
 
-(defun break-stream (deferred-response shared-queue)
-  "Ends SHARED-QUEUE, of DEFERRED-RESPONSE, whose client does not get the rest.  Wakes threads that
-wait for room first: one of them may hold a lock that the ON-LEAVING function needs."
-  (end-queue (shared-queue-queue shared-queue))
-  (note-leaving deferred-response)
-  (end-shared-queue shared-queue))
-
 (defmethod abandon ((deferred-response deferred-response))
   (let* ((state (loop for state = (deferred-response-state deferred-response)
                       until (or (eq :done state)
@@ -127,7 +120,12 @@ wait for room first: one of them may hold a lock that the ON-LEAVING function ne
          (shared-queue (or (deferred-response-shared-queue deferred-response)
                            (and (shared-queue-p state) state))))
     (unwind-protect                     ; a program may end the thread halfway
-         (cond (shared-queue (break-stream deferred-response shared-queue))
+         (cond (shared-queue
+                ;; Threads that wait for room wake first: one of them may hold a lock that the
+                ;; ON-LEAVING function needs.
+                (end-queue (shared-queue-queue shared-queue))
+                (note-leaving deferred-response)
+                (end-shared-queue shared-queue))
                ((not (eq :done state)) (note-leaving deferred-response)))
       (drop-deferred (suspended-exchange-application deferred-response) deferred-response))))
 
@@ -177,7 +175,7 @@ true if the client has left."
     ;; A client that has only closed its sending side gets the rest; for others sending fails.
     (cond ((or (not left-p) (shared-queue-shut-p shared-queue)))
           ((deferred-response-on-leaving deferred-response) (note-leaving deferred-response))
-          (t (break-stream deferred-response shared-queue))) ; no other code would end it
+          (t (end-queue (shared-queue-queue shared-queue)))) ; no other code would end it
     (when (and (deferred-response-endless-p deferred-response)
                (not (running-p (suspended-exchange-engine deferred-response)))) ; even softly
       (close-shared-queue shared-queue))

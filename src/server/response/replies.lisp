@@ -105,16 +105,6 @@ its connection, :PARK if that may be used again, else :CLOSE."
     (note-served exchange)
     (if (and done-p (exchange-kept-p exchange)) :park :close)))
 
-;;; Overload
-
-(defun send-busy (socket)
-  "Answers SOCKET, a connection for which there is no room, that the server is busy (RFC 9110,
-section 15.6.4).  Waits for at most a second."
-  (let ((reply (make-output)))
-    (encode-refusal reply (make-refusal :busy) nil)
-    (limit-waits socket 1)
-    (write-stream-octets (socket-octet-stream socket) (output-octets reply) 0 (output-fill reply))))
-
 ;;; The time limit of a handler: when it has passed, the sentinel answers 503 on the handler's
 ;;; behalf.  The handler runs on, and so does its worker, which owns the connection.  Whoever
 ;;; changes the claim of the EXCHANGE first, by compare-and-set, has the reply:
@@ -139,10 +129,6 @@ Returns the state before."
          for next = (getf ',states state)
          when (or (null next) (compare-and-set ,place state next))
            return state))
-
-(defun handler-timed-out-p (exchange)
-  "True when the sentinel has acted in place of the handler of EXCHANGE."
-  (eq :late (exchange-claim exchange)))
 
 (defun call-with-handler-limit (exchange function)
   "Calls FUNCTION, the handler of EXCHANGE, under the limit of its application.  Returns the values
@@ -197,4 +183,4 @@ handler's reply is not to be sent: the sentinel has answered by then."
   "True when the handler that the current thread runs, or the application of Clack, has run for
 longer than :HANDLER-TIMEOUT.  Then its client was answered 503, or its reply was cut if that had
 begun, and what the handler returns is dropped.  NIL without a request."
-  (and *exchange* (handler-timed-out-p *exchange*)))
+  (and *exchange* (eq :late (exchange-claim *exchange*))))
