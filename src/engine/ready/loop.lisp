@@ -312,7 +312,7 @@ cases the caller still owns it."
           ((logtest +arrived+ (change-ownership connection :park)) :again)
           (t
            ;; The last act of a stop has ended the connections that were parked then.
-           (when (engine-stopped-p engine)
+           (when (eq :stopped (engine-phase engine))
              (as-owner (claim-parked connection)
                (finish-connection engine connection)))
            :parked))))
