@@ -81,6 +81,11 @@ end waits on ABCL."
                                "java.lang.System")
                  1000)))
 
+(defun universal-milliseconds ()
+  "The universal time in milliseconds, an integer."
+  (+ (* 1000 2208988800)                ; until 1970
+     (java:jstatic "currentTimeMillis" "java.lang.System")))
+
 ;;; Signals
 
 (defun call-on-signal (name function)

@@ -57,6 +57,13 @@ condition in a loop.  Interrupts that the caller allows run while LOCK is free."
   "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
   (ffi:c-inline () () :long-long "hrt_microseconds()" :one-liner t))
 
+(defun universal-milliseconds ()
+  "The universal time in milliseconds, an integer."
+  (+ (* 1000 2208988800)                ; until 1970
+     (ffi:c-inline () () :long-long "{
+        struct timespec t; clock_gettime(CLOCK_REALTIME, &t);
+        @(return) = 1000LL * t.tv_sec + t.tv_nsec / 1000000; }")))
+
 ;;; Signals
 
 (defun call-on-signal (name function)

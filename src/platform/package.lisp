@@ -6,7 +6,7 @@ usockets.lisp the same by usocket, as far as it goes.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:export
    ;; clock, machine, threads
-   #:milliseconds #:as-milliseconds #:microseconds #:processor-count
+   #:milliseconds #:as-milliseconds #:universal-milliseconds #:microseconds #:processor-count
    #:uninterruptibly #:interruptibly #:end-after #:milliseconds-left #:wait-until #:wait-on
    #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:call-making-thread
    #:process-exits-p #:call-at-exit #:call-on-signal #:exit-process

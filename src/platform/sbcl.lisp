@@ -95,6 +95,12 @@ be more than MOST, an integer, returns NIL and does not change COUNTER, not even
     (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
     (+ (* 1000000 seconds) (floor nanoseconds 1000))))
 
+(defun universal-milliseconds ()
+  "The universal time in milliseconds, an integer."
+  (multiple-value-bind (seconds microseconds) (sb-ext:get-time-of-day)
+    (+ (* 1000 (+ seconds 2208988800))  ; until 1970
+       (floor microseconds 1000))))
+
 ;;; Threads
 
 (defun clear-stack ()

@@ -58,7 +58,7 @@
         (is (equal '("time" "level" "message" "request" "request_id" "remote_address" "thread"
                      "backtrace")
                    (mapcar #'car object)))
-        (is (cl-ppcre:scan "^[-0-9]{10}T[:0-9]{8}Z$" (fact "time" object)))
+        (is (cl-ppcre:scan "^[-0-9]{10}T[:0-9]{8}\\.[0-9]{3}Z$" (fact "time" object)))
         (loop for (name value) in `(("level" "error") ("message" "The reason.")
                                     ("request" "GET /broken HTTP/1.1") ("request_id" ,id)
                                     ("remote_address" "127.0.0.1"))

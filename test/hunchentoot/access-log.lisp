@@ -167,7 +167,7 @@
     (is (equal '("time" "remote_address" "forwarded_for" "user" "method" "uri" "protocol" "status"
                  "bytes" "duration_us" "referer" "user_agent" "request_id")
                (mapcar #'car object)))
-    (is (cl-ppcre:scan "^[-0-9]{10}T[:0-9]{8}Z$" (fact "time" object)))
+    (is (cl-ppcre:scan "^[-0-9]{10}T[:0-9]{8}\\.[0-9]{3}Z$" (fact "time" object)))
     (loop for (name value) in '(("remote_address" "127.0.0.1") ("forwarded_for" "10.0.0.1")
                                 ("user" "nanook") ("method" "GET") ("uri" "/page?a=%22b%22")
                                 ("protocol" "HTTP/1.0") ("status" 200) ("bytes" 7)

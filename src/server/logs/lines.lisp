@@ -136,10 +136,13 @@ vector that is no string as an array; and anything else as the string that PRINC
 (defvar *utc-time* '(nil) "For RENDERED-SECOND.")
 
 (defun utc-now ()
-  "The current second, a string, a date-time of RFC 3339, section 5.6, in UTC."
-  (rendered-second *utc-time* (get-universal-time)
-                   (lambda (second)
-                     (time-text second 0 "~4,'0D-~2,'0D-~2,'0DT~2,'0D:~2,'0D:~2,'0DZ"))))
+  "The current time in milliseconds, a string, a date-time of RFC 3339, section 5.6, in UTC."
+  (multiple-value-bind (second milliseconds) (floor (universal-milliseconds) 1000)
+    (format nil "~A.~3,'0DZ"
+            (rendered-second *utc-time* second
+                             (lambda (second)
+                               (time-text second 0 "~4,'0D-~2,'0D-~2,'0DT~2,'0D:~2,'0D:~2,'0D")))
+            milliseconds)))
 
 (defvar *local-time* '(nil) "For RENDERED-SECOND.")
 
