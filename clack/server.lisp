@@ -247,7 +247,6 @@ HUNCHENTOOT-RECYCLING-TASKMASTER:SERVE-UNTIL-SIGNALLED:
                    DRAIN-DELAY seconds before that, a real, serve, but be not ready, and close each
                    connection after the next response; a second such signal stops at once
   SIGHUP           read the files of TLS anew
-  SIGQUIT          write STATS to *ERROR-OUTPUT*
 
 The service manager is told as there.
 

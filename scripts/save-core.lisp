@@ -8,8 +8,5 @@
 (load-own "clack.handler.recycling")
 (load-own "hunchentoot-recycling-taskmaster")
 
-;; No process must have it.
-(uiop:symbol-call '#:hunchentoot-recycling-taskmaster.server '#:new-request-id)
-
 #+sbcl
 (sb-ext:save-lisp-and-die (setting "CORE"))
