@@ -70,7 +70,7 @@ which the value of OCTETS was sent, the last first.  Meanwhile *SERVER* answers 
                                            "(hunchentoot-recycling-taskmaster:defer-reply (reply)
                                               (hunchentoot-recycling-taskmaster:start-stream
                                                reply))")))
-    (giving-memory-back ()
+    (giving-memory-back (16)            ; it is 5 to 9, in which old buffers count
       ;; The first ones have methods compiled, for which all others wait.
       (dolist (target '("/later" "/stream"))
         (with-connection (connection)
