@@ -285,12 +285,11 @@ connections that would end first give way, so that new clients get in."
 (defun reject (application http refusal head)
   "Counts the request over HTTP as rejected because of REFUSAL, and answers it.  HEAD is its head,
 or NIL where that has not come whole."
-  (let ((io (http-io http)))
+  (let* ((io (http-io http))
+         (head (or head (known-request-line (or (io-input io) *no-octets*) (io-start io) (io-end io)
+                                            (application-limits application)))))
     ;; Before the answer, so that a client that has it finds the request counted.
-    (note-rejected application http refusal
-                   (or head (known-request-line (or (io-input io) *no-octets*)
-                                                (io-start io) (io-end io)
-                                                (application-limits application))))
+    (note-rejected application http refusal head)
     (handler-case (send-refusal io refusal (and head (eq :head (head-method head))))
       (client-left () nil))))
 

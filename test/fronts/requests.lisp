@@ -132,3 +132,9 @@
     (is (equalp #("a[0]" nil "a[2]") (array-of "a[0]" "a[2]" "b[7]" "a[x]" "a" "a[]")))
     (is (= 10000 (length (array-of "a[9999]"))))
     (is (equalp #("a[0]") (array-of "a[0]" "a[10000]" "a[99999999999999999999]")))))
+
+(define-front-test (a-refused-request-by-head-gets-no-content :modes (:plain) :needs :our-http)
+  (with-front (request) (reply 200 '() "content")
+    (dolist (line '("HEAD / HTTP/1.1" "HEAD / HTTP/7.1"))
+      (is (cl-ppcre:scan "^HTTP/1.1 [45].*\\n(?:\\S.*\\r\\n)+\\r\\n\\z"
+                         (decode (ask-raw line :crlf :crlf)))))))

@@ -37,7 +37,7 @@
       (send-request client "/slow")
       (await-entered 1)
       (send-signals program "TERM")
-      (await-printed program "up to 30 seconds")
+      (await-printed program "Stopping")
       (release program)
       (is (equal "slow" (response-text (read-response client))))
       (is (eql 0 (program-exit program)))
