@@ -19,6 +19,13 @@
     (is (typep (getf environment :remote-port) '(integer 1 65535)))
     (is (input-stream-p (getf environment :raw-body)))))
 
+(define-server-test a-string-gets-the-text-of-a-body
+  (let ((string (make-string 8)))
+    (with-clack (environment (progn (read-sequence string (getf environment :raw-body))
+                                    (text-response "read")))
+      (is (= 200 (response-status (ask "/" :method :post :content "name=Bob")))))
+    (is (equal "name=Bob" string))))
+
 (define-server-test headers-are-in-an-equal-hash-table-by-names-in-lower-case
   (let ((headers (getf (environment-of (request-octets "/" :headers '(("X-Foo" . "bar")
                                                                       ("COOKIE" . "a=1")

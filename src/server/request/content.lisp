@@ -312,7 +312,14 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
 
 (defmethod trivial-gray-streams:stream-read-sequence
     ((stream stream-of-content) sequence start end &key)
-  (read-octets-of-content (content-of stream) sequence (or start 0) (or end (length sequence))))
+  (let ((start (or start 0)) (end (or end (length sequence))))
+    (if (stringp sequence)              ; by which CLOG, for one, reads a form: as many octets
+        (let* ((octets (make-octets (- end start)))
+               (count (read-octets-of-content (content-of stream) octets 0 (length octets)))
+               (text (utf-8-text octets 0 count)))
+          (replace sequence text :start1 start)
+          (+ start (length text)))
+        (read-octets-of-content (content-of stream) sequence start end))))
 
 ;;; The content of the next request
 

@@ -109,13 +109,12 @@ Lisp does not send files."
                         ((null first)
                          (setf (part-end part) size)
                          (funcall send status part coded))
-                        ((and (<= first last) (< first size))
+                        ((<= first last (1- size))
                          (setf (part-position part) first
-                               (part-end part) (min (1+ last) size))
+                               (part-end part) (1+ last))
                          (funcall send 206 part
                                   (list* :content-range
-                                         (format nil "bytes ~D-~D/~D" first
-                                                 (1- (part-end part)) size)
+                                         (format nil "bytes ~D-~D/~D" first last size)
                                          coded)))
                         (t
                          (funcall send 416 nil
