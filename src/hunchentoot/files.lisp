@@ -34,6 +34,12 @@ code cannot send the file."
                (when siblings-p
                  (push '(:vary . "Accept-Encoding")
                        (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)))
+               (when (= hunchentoot:+http-requested-range-not-satisfiable+ status)
+                 ;; As Hunchentoot tells it, and its own tests want it.
+                 (let ((size (parse-integer (getf headers :content-range)
+                                            :start (length "bytes */"))))
+                   (setf (hunchentoot:header-out :content-range)
+                         (format nil "bytes 0-~D/~D" (1- size) size))))
                (unless part
                  (hunchentoot:abort-request-handler))
                (when callback

@@ -95,7 +95,7 @@
                           (200 nil)
                           (206 (let ((start (parse-integer text :end 1)))
                                  (format nil "bytes ~D-~D/10" start (+ start (length text) -1))))
-                          (416 "bytes */10"))
+                          (416 (if (eq :clack *front*) "bytes */10" "bytes 0-9/10")))
                         (response-header response "content-range"))))
     (let ((response (ask "/file" :method :post :content "x" :headers '(("Range" . "bytes=1-2")))))
       (is (= 200 (response-status response)) "Only a GET has ranges."))
