@@ -8,18 +8,16 @@
 
 (define-server-test (what-a-server-opens-is-not-inherited-by-programs-that-are-started
                      :needs :parking)
-  (with-directory (directory)
-    (let ((before (open-descriptors)))
-      (serving (:access-log-destination (merge-pathnames "access.log" directory)) (("/" "body"))
-        (with-connection (connection)
-          (is (string= "body" (exchange-text connection "/")))
-          (let ((opened (set-difference (open-descriptors) before :test #'equal)))
-            (is (< 3 (length opened)))
-            (loop for (number . target) in opened
-                  do (unless (member number (list (listening-descriptor *server*)
-                                                  (socket-descriptor
-                                                   (connection-socket connection))))
-                       (is (closed-on-exec-p number) "~A" target)))))))))
+  (let ((before (open-descriptors)))
+    (serving () (("/" "body"))
+      (with-connection (connection)
+        (is (string= "body" (exchange-text connection "/")))
+        (let ((opened (set-difference (open-descriptors) before :test #'equal)))
+          (is (< 3 (length opened)))
+          (loop for (number . target) in opened
+                do (unless (member number (list (listening-descriptor *server*)
+                                                (socket-descriptor (connection-socket connection))))
+                     (is (closed-on-exec-p number) "~A" target))))))))
 
 ;; To collect garbage, a Lisp stops its threads by signals, which cut waits in the system short.
 (define-server-test (collecting-garbage-neither-loses-nor-repeats-octets :needs :our-content)
