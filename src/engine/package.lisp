@@ -8,7 +8,7 @@ subclasses SERVICE and is called through its generic functions.")
   (:export
    ;; implemented by the layer above
    #:service #:serve #:release #:time-out-handler #:give-notice #:*refusal-reasons*
-   #:address-limit #:keep-unread-input #:input-kept-p #:make-engine-thread #:thread-made-p
+   #:address-limit #:keep-unread-input #:input-kept-p #:make-engine-thread
    #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
@@ -27,12 +27,12 @@ subclasses SERVICE and is called through its generic functions.")
    #:part-queued-p #:make-octets-part #:make-file-part #:arm-for-output
    ;; engines
    #:engine #:make-blocking-engine #:make-ready-engine #:engine-service #:engine-listener
-   #:engine-thread-limit #:engine-accept-limit #:wait-for-client #:resize-pool #:engine-statistics
+   #:engine-accept-limit #:wait-for-client #:resize-pool #:engine-statistics
    #:list-engine-connections #:list-workers #:note-task #:start-engine #:stop-engine
    #:winding-down-p #:keeps-connections-p #:welcoming-p #:running-p #:serving-p #:drain-over-p
    #:engine-stopped-p #:stop-from-worker #:log-message #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take
-   #:*waiting-share* #:*request-share* #:client-memory-budget
+   #:*waiting-share* #:*request-share*
    #:change-reservation #:fits-in-heap-p
    #:make-room-in-heap
    ;; timers

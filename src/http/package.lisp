@@ -6,7 +6,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
   (:export
    ;; refusals
    #:protocol-error #:protocol-error-refusal #:protocol-error-status
-   #:protocol-error-reason #:refuse #:make-refusal
+   #:protocol-error-reason #:refuse #:make-refusal #:*refusals*
    ;; limits
    #:limits #:content-size #:make-limits
    #:limits-request-line-octets #:limits-header-octets #:limits-header-count
@@ -25,7 +25,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:head-expect-100-continue-p
    #:options-of-server-p #:uri-path #:host-and-port #:default-port #:field-spelling
    ;; proxies
-   #:ip-address #:parse-ip-address #:ipv4-p #:ip-address-text #:parse-network #:in-network-p
+   #:parse-ip-address #:ipv4-p #:ip-address-text #:parse-network #:in-network-p
    #:origin #:origin-address #:origin-port #:origin-scheme #:origin-host #:origin-asked-host
    #:origin-of-head
    #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-header-due
@@ -33,7 +33,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; request bodies
    #:make-body-decoder #:decode-body #:body-done-p #:body-octets-due
    ;; multipart bodies
-   #:make-multipart-parser #:parse-multipart 
+   #:make-multipart-parser #:parse-multipart
    #:multipart-done-p #:boundary-p #:malformed-multipart #:+part-head-octets+ #:+boundary-octets+
    #:part-facts
    ;; media types
@@ -44,7 +44,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:entity-tag #:precondition #:range-current-p #:parse-range
    ;; replies
    #:output #:make-output #:output-octets #:output-fill #:reset-output
-   #:invalid-header #:invalid-header-name
+   #:invalid-header
    #:encode-head #:encode-status-line #:encode-header
    #:encode-date #:*line-end*
    #:encode-octets #:encode-by #:encode-body

@@ -23,7 +23,6 @@
 (defconstant +line-feed+ 10)
 (defconstant +carriage-return+ 13)
 (defconstant +space+ 32)
-(defconstant +hyphen+ 45)
 (defconstant +colon+ 58)
 
 ;;; Classes of octets are bits of one table, so that a scan needs one lookup for each octet.

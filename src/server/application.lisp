@@ -124,7 +124,8 @@ string or NIL."
 
 (defun make-counts ()
   "An alist of fresh counters: of rejected requests by status, and of failed handshakes by kind."
-  (loop for key in '(400 408 413 414 417 431 501 503 505 :plain-http :certificate :gone :other)
+  (loop for key in (append (sort (remove-duplicates (mapcar #'second *refusals*)) #'<)
+                           '(:plain-http :certificate :gone :other))
         collect (cons key (make-counter))))
 
 (defun count-as (key application)

@@ -311,7 +311,6 @@ be in use, or when the heap has no room for MORE."
         (io-source io) nil
         (io-start io) (io-end io)
         (io-fill io) 0)
-  (release-input io)
   (lend-no-buffers io))
 
 ;;; Waits for the peer

@@ -250,9 +250,7 @@ further read does."
         (let ((count (min (- end start) (- (content-count content) index)))
               (octets (content-octets content)))
           (declare (type octets octets))
-          (if (typep sequence 'octets)
-              (replace sequence octets :start1 start :start2 index :end2 (+ index count))
-              (replace sequence octets :start1 start :start2 index :end2 (+ index count)))
+          (replace sequence octets :start1 start :start2 index :end2 (+ index count))
           (incf (content-position content) count)
           (incf start count))))))
 
