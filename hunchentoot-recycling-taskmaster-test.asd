@@ -145,6 +145,7 @@
    (:module "fronts"                    ; what Hunchentoot's and Clack's do alike
     :serial t
     :components ((:file "later")
+                 (:file "early-hints")
                  (:file "races")
                  (:file "streams")
                  (:file "slow-clients")

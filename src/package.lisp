@@ -32,6 +32,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    ;; replies that come later
    #:defer-reply #:deferred-reply #:deferred-reply-p #:complete-reply #:fail-reply
    #:request-timed-out-p #:reply-abandoned-p #:call-with-reply-context #:with-reply-context
+   #:send-early-hints
    #:start-stream #:outgoing-stream #:outgoing-stream-p #:write-outgoing
    #:close-outgoing
    #:outgoing-open-p

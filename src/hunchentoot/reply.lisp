@@ -215,6 +215,12 @@ STATUS and CONTENT, a list of one or no element, where our own code has not read
              (unless *headers-sent*
                (start-streaming hunchentoot:*acceptor* hunchentoot:*request* status)))))
 
+(defmethod reply-begun-p ((taskmaster recycling-taskmaster) exchange)
+  "True outside of handlers, too, and when Hunchentoot's own code has begun the reply."
+  (or *headers-sent*
+      (null (current-request))
+      (call-next-method)))
+
 (defun framing-for (request status length)
   "The values of FRAMING-OF-STREAM for a reply to REQUEST with STATUS and LENGTH.  Signals
 INVALID-HEADER for an impossible length."

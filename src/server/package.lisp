@@ -45,7 +45,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine
    #:exchange-head #:exchange-words #:exchange-duration #:note-served
    #:last-of-connection-p #:exchange-claim #:call-with-handler-limit #:lift-handler-limit
-   #:begin-limited-reply #:request-timed-out-p
+   #:begin-limited-reply #:request-timed-out-p #:reply-begun-p #:send-early-hints
    #:exchange-output
    #:exchange-kept-p #:note-event
    #:exchange-deferred-response #:exchange-request-id #:keep-request-id #:request-id

@@ -111,9 +111,11 @@ its connection, :PARK if that may be used again, else :CLOSE."
 ;;;
 ;;;   claim       event                                  becomes      action
 ;;;   :RUNNING    the handler's reply begins             :REPLYING
+;;;               early hints are sent                   :HINTING     then :RUNNING again
 ;;;               the handler is left                    :OVER
 ;;;               the limit has passed                   :LATE        the sentinel sends 503, and
 ;;;                                                                   shuts the connection down
+;;;   :HINTING    the limit has passed                   -            the sentinel looks again
 ;;;   :REPLYING   the handler is left                    :OVER
 ;;;               the limit has passed                   :LATE        the sentinel shuts it down
 ;;;   :LATE       the handler's reply begins             -            DESCRIPTOR-BROKEN
@@ -184,3 +186,38 @@ handler's reply is not to be sent: the sentinel has answered by then."
 longer than :HANDLER-TIMEOUT.  Then its client was answered 503, or its reply was cut if that had
 begun, and what the handler returns is dropped.  NIL without a request."
   (and *exchange* (eq :late (exchange-claim *exchange*))))
+
+;;; Early hints
+
+(defgeneric reply-begun-p (application exchange)
+  (:documentation "True unless APPLICATION may still send something before the reply of EXCHANGE,
+which the current thread serves.")
+  (:method ((application http-service) exchange)
+    (exchange-output exchange)))
+
+(defun send-early-hints (links)
+  "Tells the client of the current request at once what the page that it will get needs: sends an
+interim reply with status 103 (Early Hints, RFC 8297) and a header field Link for each of LINKS, a
+list of strings such as \"</style.css>; rel=preload; as=style\" (RFC 8288, section 3).  The handler,
+or Clack's application, calls this before its reply begins, as often as it likes, in the thread that
+has called it.
+
+Returns true when the hints were sent.  Returns NIL, and sends nothing, if LINKS is empty; to a
+client of HTTP/1.0, or one that has left; when the reply has begun, or was sent in place of a late
+handler; and where the current thread serves no request whose head the server has read.  Waits for a
+client that does not take what it was sent before, as a reply does.  Signals INVALID-HEADER, and
+sends nothing, if one of LINKS cannot be sent."
+  (let ((exchange *exchange*)
+        (head (current-head)))
+    (when (and links
+               head
+               (eq :http/1.1 (head-protocol head)) ; RFC 9110, section 15.2
+               (not (reply-begun-p (exchange-application exchange) exchange)))
+      (with-reply (reply)
+        (encode-head reply 103 (mapcar (lambda (link) (cons :link link)) links))
+        (unless (eq :late (change-state (exchange-claim exchange) :running :hinting))
+          (unwind-protect
+               (handler-case (progn (send-reply (http-io (exchange-http exchange)) reply)
+                                    t)
+                 (client-left () nil))  ; the reply finds it, too
+            (change-state (exchange-claim exchange) :hinting :running)))))))

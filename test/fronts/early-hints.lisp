@@ -1,0 +1,142 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* fronts/early-hints :in fronts
+  :description "Early hints: when they are sent, and what comes of the reply behind them.")
+
+(defparameter *links*
+  '("</style.css>; rel=preload; as=style" "<https://example.org>; rel=preconnect")
+  "Values of the field Link.")
+
+(defun next-hints (connection)
+  "The values of Link in the interim response that CONNECTION has next.  Checks that it is one, and
+has no other field."
+  (let ((head (read-head connection)))
+    (is (= 103 (response-status head)))
+    (is (equal "Early Hints" (response-reason head)))
+    (is (every (lambda (field) (equal "link" (car field))) (response-headers head)))
+    (mapcar #'cdr (response-headers head))))
+
+(defun check-response (connection status text &key head)
+  "Checks that the next response of CONNECTION has STATUS and TEXT, and that it is used again."
+  (let ((response (read-response connection :head head)))
+    (is (= status (response-status response)))
+    (is (equal text (response-text response)))
+    (is (null (response-header response "link"))))
+  (is (equal "word" (exchange-text connection "/word"))))
+
+(define-front-test (early-hints-leave-before-the-reply-is-there :modes (:plain :unparked :tls))
+  (let ((gates (list (make-gate) (make-gate))))
+    (with-front (request) (reply 200 '() (shown (recycling:send-early-hints *links*)
+                                                (progn (await (first gates))
+                                                       (recycling:send-early-hints '("<a>")))
+                                                (await (second gates))))
+      (with-connection (connection)
+        (send-request connection "/")
+        (is (equal *links* (next-hints connection)))
+        (open-gate (first gates))
+        (is (equal '("<a>") (next-hints connection)))
+        (open-gate (second gates))
+        (check-response connection 200 (shown t t t))))))
+
+(define-front-test early-hints-are-for-every-request-but-those-of-http-1.0
+  (with-front (request) (reply 200 '() (shown (recycling:send-early-hints *links*)
+                                              (recycling:send-early-hints '())))
+    (with-connection (connection)
+      (send-request connection "/" :method :head)
+      (is (equal *links* (next-hints connection)))
+      (check-response connection 200 "" :head t)
+      (send connection (post-head "/" (octets "Expect: 100-continue" :crlf "Content-Length: 4")))
+      (is (= 100 (response-status (read-head connection))))
+      (send connection "late")
+      (is (equal *links* (next-hints connection)))
+      (check-response connection 200 (shown t nil))
+      (send connection (loop repeat 3 collect (request-octets "/"))) ; pipelined
+      (loop repeat 3
+            do (is (equal *links* (next-hints connection)))
+               (is (equal (shown t nil) (response-text (read-response connection)))))
+      (send-request connection "/" :version "HTTP/1.0" :headers '(("Connection" . "keep-alive")))
+      (check-response connection 200 (shown nil nil)))
+    (stop-front :soft t)
+    (is (= 9 (getf (figure :replies) :2xx) (figure :served)) "Only final statuses count.")))
+
+(define-front-test a-hint-that-cannot-be-sent-is-an-error-and-no-hint
+  (flet ((try (link)
+           (handler-case (recycling:send-early-hints (list "<a>" link))
+             (recycling:invalid-header () :invalid))))
+    (with-front (request) (reply 200 '() (shown (try (format nil "<b>~C~CX: 1" #\Return #\Linefeed))
+                                                (try (format nil "<~C>" (code-char 8364)))
+                                                (try "<b>")))
+      (with-connection (connection)
+        (send-request connection "/")
+        (is (equal '("<a>" "<b>") (next-hints connection)))
+        (check-response connection 200 (shown :invalid :invalid t))))))
+
+;;; Where it is too late
+
+(define-front-test early-hints-do-not-come-into-a-reply
+  (is (null (recycling:send-early-hints *links*)) "There is no request.")
+  (let ((tried (make-recorder)))
+    (flet ((write-trying (write)
+             (loop for part in '("abc" "def")
+                   do (record tried (recycling:send-early-hints *links*))
+                      (funcall write part))))
+      (with-front (request)
+          (if (equal "/streamed" (path request))
+              (streamed (write 200 '(:content-length 6))
+                (write-trying write))
+              (later (answer)
+                (recycling:send-early-hints '("<a>"))
+                (in-background ("answering")
+                  (let ((writer (funcall answer 200 '())))
+                    (write-trying writer)
+                    (funcall writer nil :close t)))))
+        (with-connection (connection)
+          (send-request connection "/streamed")
+          (check-response connection 200 "abcdef")
+          (send-request connection "/later")
+          (is (equal '("<a>") (next-hints connection)))
+          (check-response connection 200 "abcdef"))))
+    (is (equal '(nil nil nil nil) (recorded tried)))))
+
+(define-front-test early-hints-do-not-come-into-a-websocket
+  (with-front (request)
+      (websocket request :on-open (lambda (socket)
+                                    (websocket-say socket
+                                                   (shown (recycling:send-early-hints *links*)))))
+    (with-talk (talk)
+      (is (equal (shown nil) (hear-text talk)))
+      (is (end-talk talk)))))
+
+;;; Handlers with a limit of time
+
+(define-front-test (a-handler-is-late-in-spite-of-its-early-hints :modes (:plain :unparked :tls)
+                    :needs :our-http)
+  (let ((gate (make-gate)) (tried (make-recorder)))
+    (with-front (request :handler-timeout 1/2)
+        (progn (record tried (recycling:send-early-hints *links*))
+               (await gate)
+               (record tried (recycling:send-early-hints *links*))
+               (reply 200 '() "too late"))
+      (with-connection (connection)
+        (send-request connection "/")
+        (is (equal *links* (next-hints connection)))
+        (is (= 503 (response-status (read-response connection))))
+        (open-gate gate)
+        (is-true (closed-by-server-p connection)))
+      (eventually ("the handler to end") (zerop (figure :busy)))
+      (is (equal '(t nil) (recorded tried)))
+      (is (zerop (figure :failed))))))
+
+(define-front-test (a-client-that-takes-no-early-hints-is-given-up :needs :our-http)
+  (let ((tried (make-recorder))
+        (links (list (make-string 100000 :initial-element #\a))))
+    (with-front (request :write-timeout 1/2)
+        (progn (loop while (recycling:send-early-hints links))
+               (record tried t)
+               (reply 200 '() "too late"))
+      (with-connection (connection)
+        (send-request connection "/")
+        (eventually ("the handler to end") (recorded tried))
+        (eventually ("the client to be given up") (zerop (figure :open))))
+      (is (zerop (figure :failed)))
+      (is (equal "word" (ask-text "/word"))))))
