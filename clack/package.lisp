@@ -9,7 +9,7 @@
         #:hunchentoot-recycling-taskmaster.server)
   (:export #:run #:stop #:run-until-signalled
            #:clack-server #:server-address #:server-port #:stats #:list-connections
-           #:request-id #:send-early-hints
+           #:request-id #:request-trace #:send-early-hints
            #:run-after #:cancel-timer
            #:request-timed-out-p
            ;; conditions

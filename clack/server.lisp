@@ -272,6 +272,8 @@ with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
                       (and exchange
                            (list :request (exchange-words exchange)
                                  :request-id (keep-request-id (exchange-request-id exchange))
+                                 :trace-id (parse-traceparent
+                                            (head-header (exchange-head exchange) :traceparent))
                                  :remote-address (and (exchange-http exchange) ; unless closed
                                                       (http-address (exchange-http exchange))))))))
     (when line

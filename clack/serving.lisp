@@ -58,6 +58,9 @@
 (defmethod identifier-of ((environment cons))
   (keep-request-id (exchange-request-id (getf environment :clack.io))))
 
+(defmethod traceparent-of ((environment cons))
+  (head-header (exchange-head (getf environment :clack.io)) :traceparent))
+
 ;;; Failures
 
 (defun client-gone-p (condition exchange)

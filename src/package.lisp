@@ -43,7 +43,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:upgrade-to-websocket #:websocket #:websocket-p #:websocket-open-p #:send-text #:send-binary
    #:close-websocket
    #:serve-until-signalled
-   #:request-id
+   #:request-id #:request-trace
    #:stats #:list-connections #:reopen-logs #:reload-certificates
    #:make-metrics-dispatcher
    #:make-readiness-dispatcher #:make-liveness-dispatcher

@@ -6,10 +6,10 @@
 (in-suite architecture)
 
 (defparameter *ceilings*
-  '((("src" "clack" "postgresql") 11569 46929)
-    ("src/platform" 1621) ("src/http" 1547) ("src/websocket" 390)
-    ("src/engine" 1886) ("src/server" 3324) ("src/hunchentoot" 1725)
-    ("clack" 638) ("postgresql" 353) ("test" 15581))
+  '((("src" "clack" "postgresql") 11606 47101)
+    ("src/platform" 1621) ("src/http" 1565) ("src/websocket" 390)
+    ("src/engine" 1886) ("src/server" 3330) ("src/hunchentoot" 1733)
+    ("clack" 642) ("postgresql" 353) ("test" 15626))
   "Folders, how many lines of code they may have, and how many atoms.")
 
 (defparameter *blanks* (coerce '(#\Space #\Tab #\Newline #\Return #\Page) 'string))

@@ -68,7 +68,7 @@
     (serving (:access-log-destination (make-broadcast-stream)
               :access-log-format (lambda (plist) (setf facts plist) nil))
         (("/" "body"))
-      (ask "/")
+      (ask-traced "/")
       (eventually ("the request to be logged") facts))
     (check-same-names (loop for (key) on facts by #'cddr
                             collect (substitute #\_ #\- (string-downcase key)))
@@ -76,7 +76,7 @@
                       "docs/guide/logging.md")))
 
 (test the-guide-explains-every-member-of-a-message-in-json
-  (let ((line (server:message-line nil :json :info "Told." '() nil)))
+  (let ((line (server:message-line nil :json :info "Told." '() nil :trace-id "0a")))
     (check-same-names (mapcar #'car (parse-json (string-right-trim
                                                  '(#\Newline)
                                                  (http:utf-8-text (http:output-octets line) 0

@@ -187,6 +187,36 @@ proxy."
     (and (some #'identity fields)
          origin)))
 
+;;;; The trace of a request, as its sender tells it: the header field traceparent (W3C, Trace
+;;;; Context, section 3.2).  Anybody may send one.
+
+(defparameter *traceparent-form* "00-00000000000000000000000000000000-0000000000000000-00"
+  "The form of the first four parts of a traceparent: version, trace, parent and flags.  A zero
+stands for any hexadecimal digit in lower case.")
+
+(defun parse-traceparent (value)
+  "The identifiers of the trace and of the parent that VALUE, of a field traceparent, has, strings
+of 32 and 16 hexadecimal digits; and true if the parent says that it was sampled.  NIL if VALUE is
+NIL, or not valid: of a version above 0, the first four parts count.  Values of several fields,
+which are joined by commas, are not valid."
+  (let ((size (length value)))
+    (flet ((identifier (start end)
+             (and (find #\0 value :start start :end end :test #'char/=)
+                  (subseq value start end))))
+      (when (and (<= 55 size)
+                 (every (lambda (form char)
+                          (find char (if (char= #\- form) "-" "0123456789abcdef")))
+                        *traceparent-form* value)
+                 (string/= "ff" value :end2 2)
+                 (or (= 55 size)
+                     (and (string/= "00" value :end2 2)
+                          (char= #\- (char value 55))
+                          (not (find #\, value)))))
+        (let ((trace-id (identifier 3 35)) (parent-id (identifier 36 52)))
+          (and trace-id
+               parent-id
+               (values trace-id parent-id (logbitp 0 (digit-char-p (char value 54) 16)))))))))
+
 ;;;; The header of the PROXY protocol, versions 1 and 2, with which a proxy begins a connection: it
 ;;;; tells between which addresses the client's connection is.  The specification is HAProxy's,
 ;;;; doc/proxy-protocol.txt of 2020-03-05.

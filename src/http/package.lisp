@@ -24,10 +24,10 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    #:head-keep-alive-requested-p #:head-upgrade
    #:head-expect-100-continue-p
    #:options-of-server-p #:uri-path #:host-and-port #:default-port #:field-spelling
-   ;; proxies
+   ;; proxies, and traces
    #:parse-ip-address #:ipv4-p #:ip-address-text #:parse-network #:in-network-p
    #:origin #:origin-address #:origin-port #:origin-scheme #:origin-host #:origin-asked-host
-   #:origin-of-head
+   #:origin-of-head #:parse-traceparent
    #:proxy-header #:make-proxy-header #:decode-proxy-header #:proxy-header-due
    #:proxy-header-source #:proxy-header-destination
    ;; request bodies

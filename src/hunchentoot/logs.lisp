@@ -33,11 +33,11 @@ this call too, after about half a second.  Waits for the disk."
 
 ;;; A line of the access log: in Hunchentoot's format, as JSON, or made by a function of the program
 
-(defun write-access-line (acceptor request length &rest facts)
+(defun write-access-line (acceptor request length trace-id &rest facts)
   "Writes a line to the access log of ACCEPTOR, in its format.  FACTS are those for the program, but
-time and identifier; LENGTH is what Hunchentoot writes for the length of the reply to REQUEST.
-Without a REQUEST object, the request was rejected.  An error is logged, and does not harm the
-request."
+time and identifiers; LENGTH is what Hunchentoot writes for the length of the reply to REQUEST;
+TRACE-ID is that of its trace, a string or NIL.  Without a REQUEST object, the request was rejected.
+An error is logged, and does not harm the request."
   (let ((journal (journal-for (acceptor-taskmaster acceptor)
                               (hunchentoot:acceptor-access-log-destination acceptor)))
         (format (access-log-format acceptor)))
@@ -45,7 +45,8 @@ request."
                (getf facts name))
              (all-facts ()
                (append (list :time (utc-now)) facts
-                       (list :request-id (and request (request-id request)))))
+                       (list :request-id (and request (request-id request)))
+                       (and trace-id (list :trace-id trace-id))))
              (put (line text value &optional (where :quoted))
                (encode-string line text :utf-8)
                (encode-printed line (or value "-") where))
@@ -92,7 +93,7 @@ request."
            (method (hunchentoot:request-method request))
            (length (hunchentoot:content-length*))) ; NIL where it is not known
       (write-access-line
-       acceptor request length
+       acceptor request length (request-trace request)
        :remote-address (hunchentoot:remote-addr request)
        ;; Unless the address tells what was believed.
        :forwarded-for (and (not (behind-proxies-p acceptor))
@@ -117,6 +118,7 @@ STATUS.  HEAD is its head as far as it is known, or NIL."
              (let ((value (and head (funcall reader head))))
                (and value (string/= "" value) (string value)))))
       (write-access-line acceptor nil nil
+                         (parse-traceparent (and head (head-header head :traceparent)))
                          :remote-address address :forwarded-for nil :user nil
                          :method (known #'head-method) :uri (known #'head-uri)
                          :protocol (known #'head-protocol)
@@ -156,6 +158,13 @@ more of its reply.  That is no error of the program."
   (let ((current (current-request)))
     (and current (identifier-of current))))
 
+(defmethod traceparent-of ((request hunchentoot:request))
+  (hunchentoot:header-in :traceparent request))
+
+(defmethod traceparent-of ((request (eql nil)))
+  (let ((current (current-request)))
+    (and current (traceparent-of current))))
+
 (defmethod hunchentoot:acceptor-log-message ((acceptor parallel-acceptor) level control
                                              &rest arguments)
   "Has a log thread write the line that Hunchentoot would write.  That of an error in a handler has
@@ -185,6 +194,7 @@ tells how many were left out.  Never signals an error."
                                                      (hunchentoot:request-uri request)
                                                      (hunchentoot:server-protocol request)))
                         :request-id (and request (request-id request))
+                        :trace-id (and request (request-trace request))
                         :remote-address (cond (request (hunchentoot:remote-addr request))
                                               ((and *exchange* (exchange-http *exchange*))
                                                (http-address (exchange-http *exchange*)))))))

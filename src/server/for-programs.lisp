@@ -78,6 +78,22 @@ characters, all of them visible and of ASCII.  Otherwise the first call makes on
 request has, of 26 hexadecimal digits.  May be called in any thread."
   (identifier-of request))
 
+;;; Traces, by which services that call each other tell of one request of a user
+
+(defgeneric traceparent-of (request)
+  (:documentation "The value of the header field traceparent of REQUEST, a string, or NIL where it
+has none; NIL stands for the current request.")
+  (:method ((request null))
+    nil))
+
+(defun request-trace (&optional request)
+  "The trace to which REQUEST, as for REQUEST-ID, says that it belongs, by its header field
+traceparent (W3C, Trace Context, section 3.2): the identifier of the trace, a string of 32
+hexadecimal digits, by which logs in JSON name it; that of the part of it that has sent REQUEST, a
+string of 16; and true if its sender has recorded that.  NIL where there is no such field, or none
+that is valid.  Any client may send one.  May be called in any thread."
+  (parse-traceparent (traceparent-of request)))
+
 ;;; Timers
 
 (defgeneric server-engine (server)

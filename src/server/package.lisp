@@ -48,8 +48,8 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:begin-limited-reply #:request-timed-out-p #:reply-begun-p #:send-early-hints
    #:exchange-output
    #:exchange-kept-p #:note-event
-   #:exchange-deferred-response #:exchange-request-id #:keep-request-id #:request-id
-   #:identifier-of
+   #:exchange-deferred-response #:exchange-request-id #:keep-request-id #:request-id #:request-trace
+   #:identifier-of #:traceparent-of
    ;; what goes on without a worker
    #:http-suspended-exchange #:suspended-exchange-application #:suspended-exchange-engine #:abandon
    #:resume #:deferred-response #:make-deferred-response #:deferred-response-exchange

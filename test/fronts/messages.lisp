@@ -114,6 +114,30 @@
              (dolist (id *bad-ids*)
                (is (new-id-p (id-told-for id)) "~S" id)))))
 
+;;; Traces that clients tell
+
+(define-front-test a-request-has-the-trace-that-its-client-tells
+  (flet ((told (request)
+           (multiple-value-list (recycling:request-trace request))))
+    (with-front (request) (let ((here (told (and (listp request) request))))
+                            (later (answer)
+                              (in-background ("answering")
+                                (funcall answer 200 '() (shown here (told request))))))
+      (loop with ids = '("0af7651916cd43dd8448eb211c80319c" "b7ad6b7169203331" t)
+            for (told . values) in `((,ids ,*traceparent*) ((nil) ,*traceparent* ,*traceparent*)
+                                     ((nil) "00"))
+            do (is (equal (shown told told) (response-text (apply #'ask-traced "/" values)))))
+      (is (equal (shown '(nil) '(nil)) (ask-text "/"))))))
+
+(define-front-test a-message-in-json-names-the-trace
+  (with-front (request :message-log-format :json) (error "The reason.")
+    (ask-traced "/" (concatenate 'string *traceparent* "-more"))
+    (ask-traced "/")
+    (is (equal '(nil "0af7651916cd43dd8448eb211c80319c")
+               (mapcar (lambda (object) (fact "trace_id" object))
+                       (told-objects (await-log (lambda (told)
+                                                  (= 2 (count #\Newline told))))))))))
+
 ;;; Errors that cannot be told as they are
 
 (define-condition without-report (error)

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite forwarded :in http
-  :description "Addresses, networks, and what proxies tell of the client.")
+  :description "Addresses, networks, and what proxies tell of the client, and senders of traces.")
 
 (in-suite forwarded)
 
@@ -142,3 +142,30 @@ host."
                                        (format nil "X-Forwarded-Port: ~A" (random-field-value))
                                        (format nil "X-Forwarded-Host: ~A" (random-field-value))))))
       (is (= 4 (length told))))))
+
+;;; Traces
+
+(defparameter *traceparents*
+  '(("00-~A-~A-01" t) ("00-~A-~A-00") ("00-~A-~A-03" t) ("00-~A-~A-fe") ("00-~A-~A-ff" t)
+    ("01-~A-~A-01" t) ("fe-~A-~A-00") ("cc-~A-~A-01-what-comes" t) ("cc-~A-~A-00-"))
+  "Valid fields traceparent, with ~A for two identifiers, and whether they say sampled.")
+
+(defparameter *no-traceparents*
+  '("" "00-~A-~A" "00-~A-~A-1" "0-~A-~A-01" "00-~A-01" "00-~A-~A-001" "00-~A-~A-01-more"
+    "cc-~A-~A-01.more" "cc-~A-~A-011" "00-0~A-~A-01" "00-~A-0~A-01" "00_~A-~A-01" "00-~A_~A-01"
+    "00-~A-~A_01" "ff-~A-~A-01" "ff-~A-~A-01-more" "CC-~A-~A-01" "0g-~A-~A-01" "00-~A-~A-0A"
+    "00-~:@(~A~)-~A-01" "00-~A-~:@(~A~)-01" "00-~A-~A- 1" "\"00-~A-~A-01\""
+    "00-~*00000000000000000000000000000000-~A-01" "00-~A-~*0000000000000000-01"
+    "00-~A-~A-01,00-~2:*~A-~A-01" "cc-~A-~A-01-a,cc-~2:*~A-~A-01-a")
+  "Values of the field traceparent that are not valid.")
+
+(test a-trace-is-read-from-a-field-that-is-valid-in-every-part
+  (let ((ids '("0af7651916cd43dd8448eb211c80319c" "b7ad6b7169203331")))
+    (flet ((trace-in (control)
+             (multiple-value-list
+              (http:parse-traceparent (apply #'format nil control ids)))))
+      (loop for (control sampled-p) in *traceparents*
+            do (is (equal (append ids (list sampled-p)) (trace-in control)) "~A" control))
+      (dolist (control *no-traceparents*)
+        (is (equal '(nil) (trace-in control)) "~A" control))
+      (is (null (http:parse-traceparent nil))))))

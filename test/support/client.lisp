@@ -25,6 +25,15 @@ its own."
   "The text of the response to ASK."
   (response-text (apply #'ask target keys)))
 
+(defparameter *traceparent* "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+  "A field traceparent.")
+
+(defun ask-traced (target &rest values)
+  "The response to a request for TARGET with a field traceparent for each of VALUES; with a valid
+one without them."
+  (ask target :headers (loop for value in (or values (list *traceparent*))
+                             collect (cons "Traceparent" value))))
+
 (defun ask-raw (&rest parts)
   "All that *SERVER* sends, until it hangs up, in answer to the octets of PARTS."
   (with-connection (connection)

@@ -81,14 +81,15 @@ may have secrets."
   "The control string of messages about errors of programs, with their backtraces: Hunchentoot's.")
 
 (defun message-line (application format level control arguments seldom-p
-                     &key (backtrace-p t) request request-id remote-address)
+                     &key (backtrace-p t) request request-id trace-id remote-address)
   "An OUTPUT with the message of CONTROL and ARGUMENTS, as for FORMAT, at LEVEL, most often a
 keyword, or NIL, of the current thread.  SELDOM-P is true where clients can cause the message: then
 texts in it are cut, it has the number of messages with this control string and a condition of this
 type since the last one, and is NIL where the throttle of APPLICATION suppresses it.  FORMAT is
 :TEXT, for the beginning that Hunchentoot's messages have, or :JSON, for an object in a line (RFC
 8259).  If BACKTRACE-P, an error has its backtrace.  REQUEST, the REQUEST-WORDS of the request that
-the thread serves, its REQUEST-ID and the REMOTE-ADDRESS are strings, or NIL where there are none."
+the thread serves, its REQUEST-ID, its TRACE-ID and the REMOTE-ADDRESS are strings, or NIL where
+there are none."
   (let* ((error-p (equal control *error-control*))
          (condition (find-if (lambda (argument) (typep argument 'condition)) arguments))
          (count (if seldom-p
@@ -111,14 +112,15 @@ the thread serves, its REQUEST-ID and the REMOTE-ADDRESS are strings, or NIL whe
                               (trimmed (shortened (second arguments) *report-limit*))))
               (line (make-output)))
           (if (eq :json format)
-              (encode-json line (list :time (utc-now)
-                                      :level (and level (string-downcase (printed level)))
-                                      :message text
-                                      :request request
-                                      :request-id request-id
-                                      :remote-address remote-address
-                                      :thread (bt:thread-name (bt:current-thread))
-                                      :backtrace backtrace))
+              (encode-json line `(:time ,(utc-now)
+                                  :level ,(and level (string-downcase (printed level)))
+                                  :message ,text
+                                  :request ,request
+                                  :request-id ,request-id
+                                  ,@(and trace-id (list :trace-id trace-id))
+                                  :remote-address ,remote-address
+                                  :thread ,(bt:thread-name (bt:current-thread))
+                                  :backtrace ,backtrace))
               (loop with text = (format nil "[~A~@[ [~A]~]] ~A~
                                              ~:[~*~*~*~; [~A from ~A, request ~A]~]~@[~%~A~]"
                                         (local-now) level text request request remote-address
