@@ -7,7 +7,7 @@
 ;;;;   NIL                      a head
 ;;;;   a list                   its elements, strings in UTF-8 and octets, one after the other
 ;;;;   octets                   these octets
-;;;;   a pathname               the file, a part of it, or nothing where the client has this version
+;;;;   a pathname               the file, ranges of it, or nothing where the client has this version
 ;;;;   not in the list          a head, and the pieces that the application gives to the writer; see
 ;;;;                            later-responses.lisp
 
@@ -101,18 +101,18 @@ content follows.  Signals INVALID-HEADER."
 
 (defun send-whole (exchange status headers length body &optional type)
   "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content:
-BODY, octets, a part of a file, or a list of elements.  TYPE is as in ENCODE-RESPONSE-HEAD."
+BODY, octets, a list of elements, or one of parts (see PART).  TYPE is as in ENCODE-RESPONSE-HEAD."
   (with-reply (reply)
     (let ((rest (and (encode-response-head reply exchange status headers length type)
                      (etypecase body
+                       ((cons part) (append-parts reply body))
                        (list
                         (dolist (element body)
                           (etypecase element
                             (string (encode-string reply element :utf-8))
                             (null)
                             ((vector octet) (encode-octets reply (coerce element 'octets))))))
-                       (octets (if (encode-body reply body) nil body))
-                       (part (append-file reply body))))))
+                       (octets (if (encode-body reply body) nil body))))))
       (note-event exchange :reply)
       (send-reply (http-io (exchange-http exchange)) reply rest)
       (note-event exchange :reply-end))))
@@ -149,7 +149,7 @@ BODY, octets, a part of a file, or a list of elements.  TYPE is as in ENCODE-RES
 ;;; Files
 
 (defun send-file-response (exchange status headers pathname)
-  "Sends the file PATHNAME, or a compressed sibling of it, or the part for which the client has
+  "Sends the file PATHNAME, or a compressed sibling of it, or the ranges for which the client has
 asked, with STATUS and HEADERS.  Without a Content-Type in HEADERS, the name of the file gives one,
 as with Clack's other handlers.  Sends 404 where there is no readable file."
   (let* ((tag (header :etag headers))
@@ -157,7 +157,7 @@ as with Clack's other handlers.  Sends 404 where there is no readable file."
                           (null tag)    ; the application's, for the file itself
                           (null (header :content-encoding headers))))
          (type (or (media-type-of-file pathname t) "application/octet-stream")))
-    (flet ((send (status part facts)
+    (flet ((send (status parts facts)
              (let ((all (append (and siblings-p '(:vary "Accept-Encoding"))
                                 facts
                                 (loop for (name value) on headers by #'cddr
@@ -168,9 +168,9 @@ as with Clack's other handlers.  Sends 404 where there is no readable file."
                   (send-text exchange status "The file, or a part of it, is not as asked for."
                              facts))
                  (t
-                  (send-whole exchange status all
-                              (if part (- (part-end part) (part-position part)) 0) part type))))))
-      (cond ((answer-with-file pathname (exchange-head exchange) status siblings-p tag #'send))
+                  (send-whole exchange status all (parts-size parts) parts type))))))
+      (cond ((answer-with-file pathname (exchange-head exchange) status siblings-p tag
+                               (or (header :content-type headers) type) #'send))
             ((and (not (readiness-supported-p))
                   (pathname-name pathname) ; or it is a folder
                   (with-open-file (stream pathname :element-type 'octet :if-does-not-exist nil)

@@ -23,7 +23,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:send-queue-sender #:*reply-grace* #:send-queue-arm
    #:send-queue-dead-p #:write-to-queue #:write-parts #:write-under-lock
    #:flush-queue #:end-queue #:make-room-for-output #:limit-taking #:taker-given-up-p #:earlier
-   #:drop-parts #:part #:part-p #:part-position #:part-end #:part-octets #:part-file
+   #:drop-parts #:parts-size #:part #:part-position #:part-end #:part-octets #:part-file
    #:part-queued-p #:make-octets-part #:make-file-part #:arm-for-output
    ;; engines
    #:engine #:make-blocking-engine #:make-ready-engine #:engine-service #:engine-listener

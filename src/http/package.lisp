@@ -41,7 +41,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; content codings
    #:accepted-codings #:coding-name #:coded-tag
    ;; conditional and range requests
-   #:entity-tag #:precondition #:range-current-p #:parse-range
+   #:entity-tag #:precondition #:range-current-p #:parse-ranges
    ;; replies
    #:output #:make-output #:output-octets #:output-fill #:reset-output
    #:invalid-header

@@ -130,16 +130,37 @@ second, or with another coding, may have the same one (RFC 9110, sections 8.8.2.
     (or (null validator)
         (and tag (not (tag-weak-p tag)) (string= tag validator)))))
 
-(defun parse-range (value size)
-  "The positions of the first and the last octet that VALUE, the text of Range, asks for, in content
-of SIZE octets.  NIL unless VALUE is a single range; the server ignores others.  The caller checks
-the positions against SIZE (RFC 9110, section 14.1.2)."
-  (let ((dash (and (> (length value) 6)
-                   (string-equal "bytes=" value :end2 6)
-                   (position #\- value :start 6))))
-    (when (and dash (every #'digit-char-p (remove #\- (subseq value 6) :count 1)))
-      (let ((first (decimal-number value 6 dash))
-            (last (decimal-number value (1+ dash) (length value))))
-        (cond ((and first last) (values first last))
-              (first (values first (1- size)))
-              (last (values (max 0 (- size last)) (1- size)))))))) ; so many at the end
+(defparameter *most-ranges* 8
+  "The maximum number of ranges that a client gets of one file; of more, it gets all.")
+
+(defun parse-range (spec size)
+  "The positions of the first and the last octet, in a pair, that SPEC, an element of Range, asks
+for, in content of SIZE octets; NIL if SPEC is malformed (RFC 9110, section 14.1.2)."
+  (let ((dash (position #\- spec)))
+    (when (and dash (every #'digit-char-p (remove #\- spec :count 1)))
+      (let ((first (decimal-number spec 0 dash))
+            (last (decimal-number spec (1+ dash) (length spec))))
+        (cond ((and first last) (cons first last))
+              (first (cons first (1- size)))
+              (last (cons (max 0 (- size last)) (1- size)))))))) ; so many at the end
+
+(defun parse-ranges (value size)
+  "The ranges, pairs of the positions of their first and last octets, that VALUE, the text of Range,
+asks for, in its order, and that content of SIZE octets has.  One that ends behind the content is
+cut only if it is one of several: Hunchentoot refuses a single one.  :ALL where all is to be sent:
+VALUE is malformed, or asks for too many ranges, or for more octets than there are (RFC 9110,
+section 14.2)."
+  (let* ((specs (and (>= (length value) 6)
+                     (string-equal "bytes=" value :end2 6)
+                     (remove "" (list-elements (subseq value 6)) :test #'string=)))
+         (parsed (loop for spec in specs collect (parse-range spec size)))
+         (ranges (loop for (first . end) in (remove nil parsed)
+                       for last = (if (rest specs) (min end (1- size)) end)
+                       when (<= first last (1- size))
+                         collect (cons first last))))
+    (if (or (null specs)
+            (member nil parsed)
+            (> (length ranges) *most-ranges*)
+            (> (loop for (first . last) in ranges sum (- last first -1)) size))
+        :all
+        ranges)))

@@ -21,13 +21,13 @@ code cannot send the file."
                             (null (hunchentoot:header-out :content-encoding))))
            (type (or type
                      (hunchentoot:mime-type pathname) ; as programs expect
-                     (media-type-of-file pathname))))
-      (flet ((send (status part headers)
-               (setf (hunchentoot:content-type*)
-                     (if type
-                         (content-kind-header
-                          (content-kind type (hunchentoot:reply-external-format*)))
-                         "application/octet-stream")
+                     (media-type-of-file pathname)))
+           (type-header (if type
+                            (content-kind-header
+                             (content-kind type (hunchentoot:reply-external-format*)))
+                            "application/octet-stream")))
+      (flet ((send (status parts headers)
+               (setf (hunchentoot:content-type*) type-header
                      (hunchentoot:return-code*) status)
                (loop for (name value) on headers by #'cddr
                      do (setf (hunchentoot:header-out name) value))
@@ -40,19 +40,19 @@ code cannot send the file."
                                             :start (length "bytes */"))))
                    (setf (hunchentoot:header-out :content-range)
                          (format nil "bytes 0-~D/~D" (1- size) size))))
-               (unless part
+               (unless parts
                  (hunchentoot:abort-request-handler))
                (when callback
                  (funcall callback pathname type))
                (begin-limited-reply *exchange*) ; the handler may go on
                (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* status nil
-                                (- (part-end part) (part-position part))
+                                (parts-size parts)
                                 (lambda (reply)
-                                  (append-file reply part)))
+                                  (append-parts reply parts)))
                (when (eq (hunchentoot:request-method*) :head)
                  (throw 'request-processed nil))
                t))
         (unless (answer-with-file pathname (current-head) (hunchentoot:return-code*) siblings-p
-                                  tag #'send)
+                                  tag type-header #'send)
           (setf (hunchentoot:return-code*) hunchentoot:+http-not-found+)
           (hunchentoot:abort-request-handler))))))

@@ -73,7 +73,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:with-content #:content-position #:abandon-content #:*no-content*
    ;; replies, files, and what handlers stream
    #:with-reply #:send-reply #:end-exchange #:settle-reply-connection #:content-wanted-p
-   #:*retry-seconds* #:answer-with-file #:append-file #:reply-stream
+   #:*retry-seconds* #:answer-with-file #:append-parts #:reply-stream
    #:framing-of-stream #:reply-stream-inner
    #:push-output #:end-reply #:whole-or-broken
    ;; logs: what is told seldom, and lines

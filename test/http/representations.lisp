@@ -12,15 +12,12 @@
                        (format nil "~{~A,~}gzip" (make-list 5000 :initial-element "a;q=0.1"))))))
 
 (test positions-of-ranges-are-not-read-digit-by-digit-beyond-any-content
-  (flet ((range (first last)
-           (multiple-value-list (http:parse-range (format nil "bytes=~A-~A" first last) 100))))
-    (is (equal '(5 9) (range "5" "9")))
-    (is (equal '(0 9) (range "00" "000000000000000000000000009")))
-    (is (equal (list 999999999999999999 (expt 2 60))
-               (range (make-string 18 :initial-element #\9) (make-string 19 :initial-element #\9))))
+  (flet ((ranges (format first last)
+           (http:parse-ranges (format nil format first last) 100)))
     ;; If the parser made bignums, this would take minutes.
     (let ((digits (make-string 1000000 :initial-element #\7)))
-      (is (equal (list (expt 2 60) (expt 2 60)) (range digits digits))))))
+      (is (null (ranges "bytes=~A-~A" digits digits)))
+      (is (equal '((0 . 99)) (ranges "bytes=-~A,~A-" digits digits))))))
 
 (test no-end-of-a-name-has-two-media-types
   (let ((ends (loop for (nil . ends) in http::*file-types* append ends)))

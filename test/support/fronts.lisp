@@ -67,7 +67,7 @@
                 (:content-length (setf (hunchentoot:content-length*) value))
                 (t (setf (hunchentoot:header-out name) value))))
      (typecase content
-       (pathname (hunchentoot:handle-static-file content))
+       (pathname (hunchentoot:handle-static-file content (getf headers :content-type)))
        (null "")
        (t content)))))
 

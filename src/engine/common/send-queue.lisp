@@ -16,25 +16,32 @@
 ;;;; - The descriptor is used only before the queue is dead, and closed only after that.  So no
 ;;;;   thread uses a number that is another connection's by then.
 ;;;; - RESERVED counts the vectors of the parts in the memory budget of all clients.
-;;;; - Nobody changes the octets of a part.  The open file of a part is that part's alone.
+;;;; - Nobody changes the octets of a part.  Of the parts that have one open file, which are written
+;;;;   together, the last closes it: parts leave in order, or are dropped together.
 
 (defstruct (part (:include opaque)
                  (:constructor make-octets-part
                      (octets &optional (position 0) (end (length octets))))
-                 (:constructor make-file-part (file)))
-  "A range of OCTETS that is to be sent, or of FILE, a descriptor, from which nobody else reads."
+                 (:constructor make-file-part (file &optional shared-p)))
+  "A range of OCTETS that is to be sent, or of FILE, a descriptor."
   (octets nil :type (or null octets) :read-only t)
   (file nil :type (or null fixnum))     ; NIL when it was closed, too
+  (shared-p nil :read-only t)           ; a later part has FILE, too, and closes it
   ;; The position of the first unsent octet of PART.
   (position 0 :type index)
   ;; The position behind the last octet of PART.
   (end 0 :type index)
   (queued-p nil))                       ; a queue has taken PART over, and closes its file
 
+(defun parts-size (parts)
+  "How many octets of PARTS, a list, are to be sent."
+  (loop for part in parts
+        sum (- (part-end part) (part-position part)) of-type index))
+
 (defun drop-parts (parts)
   "Lets go of PARTS, a list, which are not to be sent."
   (dolist (part parts)
-    (when (part-file part)
+    (when (and (part-file part) (not (part-shared-p part)))
       (close-descriptor (shiftf (part-file part) nil)))))
 
 (defstruct (send-queue (:include opaque)
@@ -82,13 +89,10 @@ MAKE-ROOM-FOR-OUTPUT."
 
 (defun put-parts (queue parts)
   "Queues PARTS, a list."
-  (let ((size 0))
-    (declare (type index size))
-    (dolist (part parts)
-      (setf (part-queued-p part) t)
-      (hold-memory queue (length (part-octets part)))
-      (incf size (- (part-end part) (part-position part))))
-    (incf (send-queue-size queue) size))
+  (dolist (part parts)
+    (setf (part-queued-p part) t)
+    (hold-memory queue (length (part-octets part))))
+  (incf (send-queue-size queue) (parts-size parts))
   (if (send-queue-parts queue)
       (setf (cdr (send-queue-last queue)) parts)
       (setf (send-queue-parts queue) parts))

@@ -10,16 +10,18 @@
      ,@body))
 
 (defun send-reply (io reply &optional body)
-  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to IO.  What the descriptor does
-not accept is queued: BODY must not change any more."
+  "Sends REPLY, an OUTPUT, and then BODY, octets or a list of parts (see PART), to IO.  What the
+descriptor does not accept is queued: BODY must not change any more."
   (when (or (io-unsent io) (io-lent io) (plusp (io-fill io)))
     (send-output io))                   ; octets that were written before
   (let ((queue (io-queue io))
         (octets (output-octets reply))
         (fill (output-fill reply)))
     (check-sent io (if body
-                       (write-parts queue (list (make-octets-part (subseq octets 0 fill))
-                                                (if (part-p body) body (make-octets-part body))))
+                       (write-parts queue (cons (make-octets-part (subseq octets 0 fill))
+                                                (if (listp body)
+                                                    body
+                                                    (list (make-octets-part body)))))
                        (write-to-queue queue octets 0 fill)))))
 
 (defparameter *retry-seconds* 1

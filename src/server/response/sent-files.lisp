@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
 ;;;; Files in replies: a cache of facts about those that are sent, and what a client gets of one:
-;;;; all of it, a part, a compressed sibling, or nothing.
+;;;; all of it, ranges, a compressed sibling, or nothing.
 ;;;;
 ;;;; A sibling of the file app.js is app.js.br or app.js.gz beside it.  One that is older than the
 ;;;; file is ignored: it was made of an earlier version.  No sibling stands for a file that is not
@@ -66,25 +66,63 @@ where that is no readable regular file."
       (unless (or (null part) (part-queued-p part))
         (drop-parts (list part))))))
 
-(defun append-file (reply part)
-  "Appends the octets of PART, of a file, to REPLY where they are few; otherwise returns PART, to be
-sent by itself.  Signals an error when the file has become shorter."
-  (let* ((position (part-position part))
-         (size (- (part-end part) position)))
-    (cond ((> size *file-copy-limit*) part)
-          ((encode-by reply size
-                      (lambda (octets start end)
-                        (read-file-octets (part-file part) position octets start end)))
-           nil)
-          (t
-           (error "A file became shorter while it was read.")))))
+(defun append-parts (reply parts)
+  "Appends the octets of PARTS, a list (see PART), to REPLY where they are few; otherwise returns
+PARTS, to be sent by themselves.  Signals an error when a file has become shorter."
+  (if (> (parts-size parts) *file-copy-limit*)
+      parts
+      (dolist (part parts)
+        (let* ((position (part-position part))
+               (size (- (part-end part) position)))
+          (cond ((part-octets part)
+                 (encode-octets reply (part-octets part) position (part-end part)))
+                ((encode-by reply size
+                            (lambda (octets start end)
+                              (read-file-octets (part-file part) position octets start end))))
+                (t
+                 (error "A file became shorter while it was read.")))))))
 
-(defun answer-with-file (pathname head status siblings-p tag send)
+(defun section (part first last)
+  "PART, of a file, for its octets from FIRST to LAST."
+  (setf (part-position part) first
+        (part-end part) (1+ last))
+  part)
+
+(defun content-range (first last size)
+  "The value of Content-Range for the octets from FIRST to LAST of SIZE (RFC 9110, section 14.4)."
+  (format nil "bytes ~D-~D/~D" first last size))
+
+(defun multipart-of (part ranges size type)
+  "The parts (see PART) of content that has RANGES, a list of at least two, of PART, a file of SIZE
+octets and of TYPE; and the type of that content (RFC 9110, section 14.6)."
+  ;; No file has 128 random bits by chance.
+  (let ((boundary (format nil "~36R" (random (expt 2 128) (make-random-state t)))))
+    (flet ((delimiter (mark &rest headers)
+             (let ((output (make-output (make-octets 256))))
+               (encode-octets output *line-end*)
+               (encode-string output (format nil "--~A~A" boundary mark) :latin-1)
+               (encode-octets output *line-end*)
+               (loop for (name value) on headers by #'cddr
+                     do (encode-header output name value))
+               (when headers
+                 (encode-octets output *line-end*))
+               (make-octets-part (output-octets output) 0 (output-fill output)))))
+      (values (loop for ((first . last) . more) on ranges
+                    collect (delimiter "" :content-type type
+                                          :content-range (content-range first last size))
+                      into parts
+                    collect (section (if more (make-file-part (part-file part) t) part) first last)
+                      into parts
+                    finally (return (nconc parts (list (delimiter "--")))))
+              (format nil "multipart/byteranges; boundary=~A" boundary)))))
+
+(defun answer-with-file (pathname head status siblings-p tag type send)
   "Calls SEND for the request HEAD, which a program answers with STATUS and the file PATHNAME, or,
-with SIBLINGS-P, with a compressed sibling of it.  TAG is the program's own entity tag, or NIL.
-SEND takes the status; a FILE-PART, or NIL where no content is to be sent; and a plist of headers
-with values (RFC 9110, sections 13 and 14).  NIL where there is no readable regular file, or this
-Lisp does not send files."
+with SIBLINGS-P, with a compressed sibling of it.  TAG is the program's own entity tag, or NIL; TYPE
+is that of the file.  SEND takes the status; a list of parts (see PART), NIL where no content is to
+be sent; and a plist of headers with values, among them Content-Type where it is not TYPE (RFC 9110,
+sections 13 and 14).  NIL where there is no readable regular file, or this Lisp does not send
+files."
   (flet ((answer (pathname coding)
            (call-with-file
             pathname
@@ -99,27 +137,26 @@ Lisp does not send files."
                               ,@facts))
                      ;; They do not apply to the page of an error.
                      (conditions-p (eql 200 status))
-                     (range (and conditions-p (eq :get (head-method head)) (plusp size)
-                                 (range-current-p head tag)
-                                 (head-header head :range)))
+                     (ranges (if (and conditions-p (eq :get (head-method head)) (plusp size)
+                                      (range-current-p head tag))
+                                 (parse-ranges (head-header head :range) size)
+                                 :all))
                      (outcome (if conditions-p (precondition head tag date) :proceed)))
-                (multiple-value-bind (first last) (and range (parse-range range size))
-                  (cond ((eq :not-modified outcome) (funcall send 304 nil facts))
-                        ((eq :failed outcome) (funcall send 412 nil facts))
-                        ((null first)
-                         (setf (part-end part) size)
-                         (funcall send status part coded))
-                        ((<= first last (1- size))
-                         (setf (part-position part) first
-                               (part-end part) (1+ last))
-                         (funcall send 206 part
-                                  (list* :content-range
-                                         (format nil "bytes ~D-~D/~D" first last size)
-                                         coded)))
-                        (t
-                         (funcall send 416 nil
-                                  (list* :content-range (format nil "bytes */~D" size)
-                                         facts))))))))))
+                (cond ((eq :not-modified outcome) (funcall send 304 '() facts))
+                      ((eq :failed outcome) (funcall send 412 '() facts))
+                      ((eq :all ranges)
+                       (funcall send status (list (section part 0 (1- size))) coded))
+                      ((null ranges)
+                       (funcall send 416 '() (list* :content-range (format nil "bytes */~D" size)
+                                                    facts)))
+                      ((rest ranges)
+                       (multiple-value-bind (parts type) (multipart-of part ranges size type)
+                         (funcall send 206 parts (list* :content-type type coded))))
+                      (t
+                       (destructuring-bind ((first . last)) ranges
+                         (funcall send 206 (list (section part first last))
+                                  (list* :content-range (content-range first last size)
+                                         coded))))))))))
     (when (readiness-supported-p)
       (multiple-value-bind (sibling coding) (and siblings-p (coded-sibling pathname head))
         (or (and sibling (answer sibling coding))

@@ -376,14 +376,15 @@ and values beyond ISO 8859-1."
  :differs ((:header "Etag" () :any) (:order (:containing "Accept-Ranges"))))
 (:name "ranges of files"
  :ours "On SBCL under Linux, 416 for a range beyond the end or the wrong way round; the whole of an
-empty file; Range of HEAD is ignored; `bytes` in any case; 206 for the last octets. Elsewhere a
-range the wrong way round closes the connection."
- :stock "Hunchentoot sends 206 of nothing or of a negative length, 206 to HEAD, and 416 for an
-empty file."
+empty file; Range of HEAD is ignored; `bytes` in any case; 206 for the last octets, and for several
+ranges. Elsewhere a range the wrong way round closes the connection."
+ :stock "Hunchentoot sends 206 of nothing or of a negative length, 206 to HEAD, 416 for an empty
+file, and all to a client that asks for several ranges or for the last octets."
  :why "RFC 9110, section 14."
  :cases ("range by HEAD" "range bytes=0-0 of an empty file" "range bytes=0- of an empty file"
          "range bytes=300001- of a large file" "range Bytes=0-1 of /folder/small.txt"
-         "range bytes=-3 of /folder/small.txt"
+         "range bytes=-3 of /folder/small.txt" "range bytes=0-1,3-4 of /folder/small.txt"
+         "range bytes= 0-1 of /folder/small.txt"
          "range bytes=3-1 of /folder/small.txt" "range bytes=12- of /folder/small.txt")
  :differs ((:status 206 200) (:status 416 200) (:status 206 416) (:status 200 206) (:answers 0 1)))
 (:name "ranges of files"
