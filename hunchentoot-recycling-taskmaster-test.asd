@@ -157,6 +157,7 @@
                  (:file "messages")
                  (:file "verdicts")
                  (:file "files")
+                 (:file "compression" :if-feature (:not :hunchentoot-no-ssl)) ; which brings CFFI
                  (:file "proxies")
                  (:file "lifecycle")
                  (:file "crowds")

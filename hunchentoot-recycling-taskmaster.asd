@@ -42,6 +42,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "ecl" :if-feature :ecl)
                  (:file "abcl" :if-feature :abcl)
                  (:file "portable")     ; what they do alike
+                 (:file "compressors" :if-feature (:not :hunchentoot-no-ssl)) ; which brings CFFI
                  ;; What the ready engine stands on.  Its tokens need 62 bits in one word, and it
                  ;; reads the system's structures as these processors lay them out.
                  (:module "linux"
@@ -129,6 +130,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:module "response"                ; whole, streamed, of a file, later, or another protocol
       :serial t
       :components ((:file "replies")    ; and 503 in place of handlers that take too long
+                   (:file "compression")
                    (:file "sent-files") ; and what is known of them
                    (:file "suspended-exchange") ; what goes on without a worker
                    (:file "streamed-content") ; which any thread writes, or the handler

@@ -25,7 +25,8 @@
   "A response with STATUS and HEADERS.  SAID is the second value of FRAMING-OF-STREAM."
   (status nil :read-only t)
   (headers nil :read-only t)
-  (said nil :read-only t))
+  (said nil :read-only t)
+  (varied-p nil :read-only t))          ; the second value of CODING-OF-REPLY
 
 ;;; Sending, in the thread that owns the connection
 
@@ -42,7 +43,8 @@ WRITTEN-RESPONSE."
           (t
            (with-reply (reply)
              (encode-response-head reply exchange (written-status answer) (written-headers answer)
-                                   (written-said answer))
+                                   (written-said answer) nil
+                                   (written-coding answer) (written-varied-p answer))
              (note-event exchange :reply)
              (send-reply io reply))
            (cond ((eq :none (written-framing answer))
@@ -84,24 +86,27 @@ Signals REPLY-ALREADY-SENT."
     (destructuring-bind (status &optional headers (body nil whole-p)) response
       (declare (ignore body))
       (unless whole-p
-        (multiple-value-bind (framing said)
-            (framing-of-stream (head-method head) status (announced-length headers)
-                               (eq :http/1.1 (head-protocol head)))
-          (setf written (make-queue #'make-written-response
-                                    deferred-response *high-water-mark* framing
-                                    :status status :headers headers :said said)))))
-    (flet ((drop ()
-             (when written
-               (end-shared-queue written))))
-      (cond ((not (answer-deferred-response deferred-response (or written response)))
-             (drop))
-            (within-p
-             (take-answer deferred-response)
-             (handler-case (send-answer deferred-response (or written response))
-               ;; The client is gone.  The writer signals it.
-               ((or descriptor-broken stream-timeout) ()
-                 (note-event exchange :reply-cut)
-                 (drop))))))
+        (let ((length (announced-length headers)))
+          (multiple-value-bind (framing said)
+              (framing-of-stream (head-method head) status length
+                                 (eq :http/1.1 (head-protocol head)))
+            (multiple-value-bind (coding varied-p)
+                (and (null length)
+                     (coding-of-response exchange status headers))
+              (setf written (make-queue #'make-written-response
+                                        deferred-response *high-water-mark* framing
+                                        coding
+                                        :status status :headers headers :said said
+                                        :varied-p varied-p)))))))
+    (when (and (answer-deferred-response deferred-response (or written response))
+               within-p)
+      (take-answer deferred-response)
+      (handler-case (send-answer deferred-response (or written response))
+        ;; The client is gone.  The writer signals it.
+        ((or descriptor-broken stream-timeout) ()
+          (note-event exchange :reply-cut)
+          (when written
+            (end-shared-queue written)))))
     (and written (make-writer written))))
 
 (defun respond-later (exchange function)

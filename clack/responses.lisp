@@ -51,12 +51,19 @@ string."
          (length (if (stringp value) (parse-integer value :junk-allowed t) value)))
     (and (typep length 'content-size) length)))
 
-(defun encode-response-head (reply exchange status headers framing &optional type)
+(defun coding-of-response (exchange status headers &optional length type file-p)
+  "The values of CODING-OF-REPLY for the response to EXCHANGE with STATUS, HEADERS, LENGTH and
+FILE-P.  TYPE is the Content-Type where HEADERS have none."
+  (coding-of-reply exchange status length (or (header :content-type headers) type)
+                   (header :content-encoding headers) (header :cache-control headers) file-p))
+
+(defun encode-response-head (reply exchange status headers framing &optional type coding varied-p)
   "Appends the head of the response to EXCHANGE, with STATUS and HEADERS, to REPLY, an empty OUTPUT.
 FRAMING is the number of octets of content, :CHUNKED, or NIL if the content ends with the
-connection.  TYPE is the Content-Type where HEADERS have none, or NIL.  True if
-content follows.  Signals INVALID-HEADER."
-  (let ((allowed-p (body-allowed-p status)) (said nil) (server-p nil))
+connection.  TYPE is the Content-Type where HEADERS have none, or NIL.  CODING and VARIED-P are the
+values of CODING-OF-REPLY.  True if content follows.  Signals INVALID-HEADER."
+  (let ((allowed-p (body-allowed-p status)) (said nil) (server-p nil)
+        (wanted-p (content-wanted-p (head-method (exchange-head exchange)) status)))
     (encode-status-line reply status)
     (loop for (name value) on headers by #'cddr
           when value
@@ -71,12 +78,18 @@ content follows.  Signals INVALID-HEADER."
                     (setf type nil)
                     (when allowed-p
                       (encode-header reply name value)))
+                   (:etag
+                    (encode-header reply name (tag-to-send exchange status value coding)))
                    (t
                     (when (eq name :server)
                       (setf server-p t))
                     (encode-header reply name value)))))
     (when (and type allowed-p)
       (encode-header reply :content-type type))
+    (when (and varied-p (not (equal "Accept-Encoding" (header :vary headers))))
+      (encode-header reply :vary "Accept-Encoding"))
+    (when coding
+      (encode-header reply :content-encoding (coding-name coding)))
     (unless server-p
       (encode-header reply :server "recycling"))
     (cond ((not (and allowed-p framing)))
@@ -84,7 +97,7 @@ content follows.  Signals INVALID-HEADER."
           (t (encode-header reply :content-length framing)))
     (multiple-value-bind (connection keep-alive)
         (settle-reply-connection exchange status
-                                 (and (or framing (not allowed-p))
+                                 (and (or framing (not wanted-p))
                                       (not (last-of-connection-p exchange)))
                                  said)
       (when (eql 101 status)
@@ -95,27 +108,37 @@ content follows.  Signals INVALID-HEADER."
         (encode-header reply :keep-alive keep-alive))
       (encode-date reply (get-universal-time))
       (encode-octets reply *line-end*)
-      (and allowed-p (not (eq :head (head-method (exchange-head exchange))))))))
+      wanted-p)))
 
 ;;; Whole responses
 
 (defun send-whole (exchange status headers length body &optional type)
   "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content:
 BODY, octets, a list of elements, or one of parts (see PART).  TYPE is as in ENCODE-RESPONSE-HEAD."
-  (with-reply (reply)
-    (let ((rest (and (encode-response-head reply exchange status headers length type)
-                     (etypecase body
-                       ((cons part) (append-parts reply body))
-                       (list
-                        (dolist (element body)
-                          (etypecase element
-                            (string (encode-string reply element :utf-8))
-                            (null)
-                            ((vector octet) (encode-octets reply (coerce element 'octets))))))
-                       (octets (if (encode-body reply body) nil body))))))
-      (note-event exchange :reply)
-      (send-reply (http-io (exchange-http exchange)) reply rest)
-      (note-event exchange :reply-end))))
+  (flet ((append-it (reply)
+           (etypecase body
+             ((cons part) (append-parts reply body))
+             (list
+              (dolist (element body)
+                (etypecase element
+                  (string (encode-string reply element :utf-8))
+                  (null)
+                  ((vector octet) (encode-octets reply (coerce element 'octets))))))
+             (octets (if (encode-body reply body) nil body)))))
+    (declare (dynamic-extent #'append-it))
+    (multiple-value-bind (coding varied-p)
+        (coding-of-response exchange status headers length type (typep body '(cons part)))
+      (multiple-value-bind (length append)
+          (code-content coding
+                        (content-wanted-p (head-method (exchange-head exchange)) status)
+                        length #'append-it)
+        (with-reply (reply)
+          (let ((rest (and (encode-response-head reply exchange status headers length type
+                                                 coding varied-p)
+                           (funcall append reply))))
+            (note-event exchange :reply)
+            (send-reply (http-io (exchange-http exchange)) reply rest)
+            (note-event exchange :reply-end)))))))
 
 (defun send-response (exchange response)
   "Sends RESPONSE, which CHECK-RESPONSE has let pass, to the request of EXCHANGE."
@@ -169,7 +192,7 @@ as with Clack's other handlers.  Sends 404 where there is no readable file."
                              facts))
                  (t
                   (send-whole exchange status all (parts-size parts) parts type))))))
-      (cond ((answer-with-file pathname (exchange-head exchange) status siblings-p tag
+      (cond ((answer-with-file pathname exchange status siblings-p tag
                                (or (header :content-type headers) type) #'send))
             ((and (not (readiness-supported-p))
                   (pathname-name pathname) ; or it is a folder

@@ -23,6 +23,7 @@ listens.  For a Unix-domain socket, it is 0."))
    (proxy-protocol-p :initarg :proxy-protocol :initform nil :reader proxy-protocol-p)
    (precompressed-files-p :initarg :precompressed-files :initform nil
                           :reader server-precompressed-files-p)
+   (compression :initarg :compression-in-use :reader application-compression)
    (message-log-format :initarg :message-log-format :initform :text
                        :reader server-message-log-format)
    (tls-context :initarg :tls-context :initform nil
@@ -85,6 +86,8 @@ without it, as with Woo, by a file."
   (check-arguments arguments (arguments-of :common :threads :run))
   (destructuring-bind (&key listen fd reuse-port proxy-protocol trusted-proxies
                          (persistent-connections-p t)
+                         compression (compression-least-octets 1024)
+                         (compression-types *compressible-types*)
                        &allow-other-keys)
       arguments
     (when (and (or listen fd reuse-port) (not (readiness-supported-p)))
@@ -102,6 +105,8 @@ without it, as with Woo, by a file."
                                        (list* :max-connection-requests 1 arguments)))
            :trusted-proxies (mapcar #'network-named trusted-proxies)
            :tls-context (tls-context-for arguments)
+           :compression-in-use (compression-of compression compression-least-octets
+                                               compression-types)
            :threads (apply #'thread-limits arguments)
            arguments)))
 
@@ -197,10 +202,12 @@ the log.
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR; then the
                       environment has the address, the scheme and the host of clients behind proxies
   :PRECOMPRESSED-FILES
-                      true: in place of a file, the server sends its sibling whose name has .br or
-                      .gz at its end, if the client accepts that coding, and the sibling is no older
-                      than the file.  A response with Content-Encoding or ETag has the file itself.
-                      Default NIL
+                      true: in place of a file, the server sends its sibling whose name has .br,
+                      .zst or .gz at its end, if the client accepts that coding, and the sibling is
+                      no older than the file.  A response with Content-Encoding or ETag has the file
+                      itself.  Default NIL
+  :COMPRESSION, :COMPRESSION-LEAST-OCTETS, :COMPRESSION-TYPES
+                      as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR
   :MESSAGE-LOG-FORMAT the format of messages on *ERROR-OUTPUT*: :TEXT, the default, or :JSON, an
                       object in a line, with the REQUEST-ID of the request, if any
   :ON-START           a function, called with the server when it accepts connections

@@ -29,7 +29,7 @@
                     (multiple-value-list
                      (host-and-port (head-host head) (default-port encrypted-p)))))
          (headers (make-hash-table :test 'equal :size (length (head-headers head)))))
-    (loop for (name . value) in (head-headers head)
+    (loop for (name . value) in (headers-for-program exchange)
           do (setf (gethash (field-spelling name) headers) value))
     (multiple-value-bind (path-start path-end) (uri-path uri)
       (list :request-method (head-method head)

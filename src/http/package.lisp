@@ -39,7 +39,8 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; media types
    #:media-type-p #:media-type-parameter
    ;; content codings
-   #:accepted-codings #:coding-name #:coded-tag
+   #:accepted-codings #:coding-name #:coded-tag #:unmarked-tags #:tag-weak-p
+   #:media-type-among-p #:*compressible-types*
    ;; conditional and range requests
    #:entity-tag #:precondition #:range-current-p #:parse-ranges
    ;; replies

@@ -51,27 +51,61 @@ CHARSET-P, text has UTF-8 as its charset."
 
 ;;; The content codings that a client accepts (RFC 9110, section 12.5.3)
 
-(defparameter *codings* '((:br "br") (:gzip "gzip" "x-gzip"))
+(defparameter *codings* '((:br "br") (:zstd "zstd") (:gzip "gzip" "x-gzip"))
   "The content codings of files, the one that compresses best first, and their names (RFC 9110,
-section 8.4.1; RFC 7932).")
+section 8.4.1; RFC 7932; RFC 8878).")
 
 (defun coding-name (coding)
-  "The name of CODING, :BR or :GZIP, a string, for Content-Encoding (RFC 9110, section 8.4)."
+  "The name of CODING, :BR, :ZSTD or :GZIP, a string, for Content-Encoding (RFC 9110, section 8.4)."
   (second (assoc coding *codings*)))
 
-(defun accepted-codings (value)
-  "The codings of files, :BR and :GZIP, in a list, that VALUE, the text of Accept-Encoding or NIL,
-names with a weight above 0.  The one that compresses best is first."
-  (let ((named (loop for element in (list-elements (or value ""))
-                     for end = (or (position #\; element) (length element))
-                     for weight = (search "q=" element :start2 end :test #'char-equal)
-                     unless (and weight
-                                 (every (lambda (char) (find char "0."))
-                                        (subseq element (+ 2 weight))))
-                       collect (string-right-trim '(#\Space #\Tab) (subseq element 0 end)))))
-    (loop for (coding . names) in *codings*
-          when (intersection names named :test #'string-equal)
-            collect coding)))
+(defun element-weight (element)
+  "The weight of ELEMENT, of a list, in thousandths: 1000 where it has none, 0 where that is
+malformed (RFC 9110, section 12.4.2)."
+  (let* ((end (position #\; element))
+         (start (and end (search "q=" element :start2 end :test #'char-equal)))
+         (digits (if start (string-trim '(#\Space #\Tab) (subseq element (+ 2 start))) "1"))
+         (weight (and (<= 1 (length digits) 5)
+                      (or (= 1 (length digits)) (char= #\. (char digits 1)))
+                      (decimal-number (concatenate 'string (remove #\. digits) "000") 0 4))))
+    (if (and weight (<= weight 1000)) weight 0)))
+
+(defun accepted-codings (value &optional (codings (mapcar #'first *codings*)))
+  "Those of CODINGS that VALUE, the text of Accept-Encoding or NIL, accepts, and likes no worse than
+none: a list.  The one with the greatest weight is first; among equals, the first of CODINGS."
+  (let ((weights (loop for element in (list-elements (or value ""))
+                       collect (cons (string-right-trim '(#\Space #\Tab)
+                                                        (subseq element 0 (position #\; element)))
+                                     (element-weight element)))))
+    (flet ((weight (&rest names)
+             (cdr (assoc-if (lambda (name) (member name names :test #'string-equal)) weights))))
+      (loop with least = (max 1 (or (weight "identity") 0))
+            for coding in codings
+            for weight = (or (apply #'weight (rest (assoc coding *codings*))) (weight "*") 0)
+            when (>= weight least)
+              collect (cons coding weight) into accepted
+            finally (return (mapcar #'car (stable-sort accepted #'> :key #'cdr)))))))
+
+(defparameter *compressible-types*
+  '("text/*" "*+json" "*+xml" "application/json" "application/xml" "application/javascript"
+    "application/wasm")
+  "The media types of content that compression makes shorter.")
+
+(defun media-type-among-p (value types)
+  "True if VALUE, the text of Content-Type, has one of the media TYPES: strings, which * may begin
+or end.  None with that means events, each of which would have to be compressed by itself."
+  (let ((type (string-right-trim '(#\Space #\Tab) (subseq value 0 (position #\; value)))))
+    (flet ((fits-p (pattern)
+             (let ((rest (- (length pattern) 1)))
+               (cond ((string-equal pattern type))
+                     ((string-equal type "text/event-stream") nil)
+                     ((char= #\* (char pattern 0))
+                      (and (>= (length type) rest)
+                           (string-equal pattern type :start1 1 :start2 (- (length type) rest))))
+                     ((char= #\* (char pattern rest))
+                      (and (>= (length type) rest)
+                           (string-equal pattern type :end1 rest :end2 rest)))))))
+      (some #'fits-p types))))
 
 (defun coded-tag (tag coding)
   "TAG, the entity tag of a file that has CODING, a string, so that it differs from that of a file
@@ -80,6 +114,16 @@ which has another (RFC 9110, section 8.8.3.3).  TAG itself if TAG or CODING is N
       (let ((end (1- (length tag))))
         (format nil "~A-~A~A" (subseq tag 0 end) (coding-name coding) (subseq tag end)))
       tag))
+
+(defun unmarked-tags (list coding)
+  "LIST, the text of If-Match or If-None-Match, without the marks by which CODED-TAG tells CODING."
+  (let ((mark (format nil "-~A\"" (coding-name coding))))
+    (with-output-to-string (stream)
+      (loop for start = 0 then (+ place (length mark))
+            for place = (search mark list :start2 start)
+            do (write-string list stream :start start :end place)
+            while place
+            do (write-char #\" stream)))))
 
 ;;; Conditional requests and range requests for content with a known size and time of change
 
@@ -107,12 +151,12 @@ STRONG-P, else weak (RFC 9110, section 8.8.3.2).  If TAG is NIL, it is only in \
                                           :start2 (if (tag-weak-p other) 2 0))))
                  (list-elements list)))))
 
-(defun precondition (head tag date)
-  "Evaluates the preconditions of the request HEAD for content with the entity TAG that last changed
-at DATE, both strings or NIL.  Returns :PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (RFC 9110,
-section 13.2.2)."
-  (let ((if-match (head-header head :if-match))
-        (if-none-match (head-header head :if-none-match))
+(defun precondition (head headers tag date)
+  "Evaluates the preconditions in HEADERS, an alist, of the request HEAD for content with the entity
+TAG that last changed at DATE, both strings or NIL.  Returns :PROCEED, :NOT-MODIFIED (304) or
+:FAILED (412) (RFC 9110, section 13.2.2)."
+  (let ((if-match (cdr (assoc :if-match headers)))
+        (if-none-match (cdr (assoc :if-none-match headers)))
         (retrieval-p (member (head-method head) '(:get :head))))
     (cond ((and if-match (not (tag-listed-p tag if-match t)))
            :failed)

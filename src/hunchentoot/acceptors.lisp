@@ -15,6 +15,10 @@
    (access-log-format :initarg :access-log-format :reader access-log-format)
    (message-log-format :initarg :message-log-format :reader message-log-format)
    (precompressed-files-p :initarg :precompressed-files :reader precompressed-files-p)
+   (compression :initarg :compression)
+   (compression-least-octets :initarg :compression-least-octets)
+   (compression-types :initarg :compression-types)
+   (compression-in-use :initform nil :documentation "The COMPRESSION for these; NIL for none.")
    (session-cookie-attributes :initarg :session-cookie-attributes
                               :reader session-cookie-attributes)
    (limits :initform (make-limits) :documentation "The limits on one request.")
@@ -38,6 +42,9 @@ taskmaster may be replaced, or serve another acceptor later."))
    :access-log-format :combined
    :message-log-format :text
    :precompressed-files nil
+   :compression nil
+   :compression-least-octets 1024
+   :compression-types *compressible-types*
    :session-cookie-attributes nil
    :taskmaster (make-instance 'recycling-taskmaster))
   (:documentation "HUNCHENTOOT:ACCEPTOR on recycled threads, with the same initargs and handlers.
@@ -102,10 +109,23 @@ Sessions:
 Files, of HUNCHENTOOT:HANDLE-STATIC-FILE, folder dispatchers and :DOCUMENT-ROOT, on SBCL under
 Linux:
 
-  :PRECOMPRESSED-FILES  true: in place of a file, the server sends its sibling whose name has .br or
-                        .gz at its end, if the client accepts that coding, and the sibling is no
-                        older than the file.  A reply whose handler has set Content-Encoding or ETag
-                        has the file itself.  Default NIL
+  :PRECOMPRESSED-FILES  true: in place of a file, the server sends its sibling whose name has .br,
+                        .zst or .gz at its end, if the client accepts that coding, and the sibling
+                        is no older than the file.  A reply whose handler has set Content-Encoding
+                        or ETag has the file itself.  Default NIL
+
+The compression of replies (RFC 9110, section 8.4.1):
+
+  :COMPRESSION               a list of :ZSTD and :GZIP, the best first; T for both; or NIL, the
+                             default.  The client's preference comes first.  Needs libzstd and libz
+  :COMPRESSION-LEAST-OCTETS  shorter replies are sent as they are; default 1024
+  :COMPRESSION-TYPES         the media types that are compressed, a list of strings, which * may
+                             begin or end; by default text, JSON, XML, JavaScript and WebAssembly.
+                             Events are compressed only where \"text/event-stream\" itself is one
+
+Replies with Content-Encoding, with no-transform in Cache-Control, or with a Content-Length that the
+handler has set before it writes them, are sent as they are, and so are files of more than 1 MiB.  A
+strong entity tag gets a mark, which the program does not see in later requests.
 
 Limits on one request, in octets except for counts; the server answers a request beyond a limit with
 the status in parentheses, and closes the connection:
@@ -191,8 +211,12 @@ RECYCLING-TASKMASTER."))
     ((acceptor parallel-acceptor) slot-names &rest initargs
      &key (trusted-proxies nil trusted-p))
   (declare (ignore slot-names))
-  (with-slots (limits) acceptor
-    (setf limits (with-parameter-errors (changed-limits limits initargs))))
+  (with-slots (limits compression compression-least-octets compression-types compression-in-use)
+      acceptor
+    (with-parameter-errors
+      (setf limits (changed-limits limits initargs)
+            compression-in-use (compression-of compression compression-least-octets
+                                               compression-types))))
   (when trusted-p
     (setf (acceptor-trusted-proxies acceptor) (mapcar #'network-named trusted-proxies))))
 

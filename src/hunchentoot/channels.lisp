@@ -135,9 +135,11 @@ PUT-IN-SHARED-QUEUE."
   (if (websocket-p subscriber)          ; it takes nothing behind a close frame
       (put-in-websocket subscriber (funcall encoder :websocket))
       (put-in-shared-queue subscriber
-                           (funcall encoder (if (eq :chunked (outgoing-stream-framing subscriber))
-                                                :event-chunk
-                                                :event)))))
+                           (funcall encoder
+                                    (if (and (eq :chunked (outgoing-stream-framing subscriber))
+                                             (null (outgoing-stream-coding subscriber)))
+                                        :event-chunk
+                                        :event)))))
 
 ;;; Subscribers
 

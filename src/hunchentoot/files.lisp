@@ -48,11 +48,12 @@ code cannot send the file."
                (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* status nil
                                 (parts-size parts)
                                 (lambda (reply)
-                                  (append-parts reply parts)))
+                                  (append-parts reply parts))
+                                t)
                (when (eq (hunchentoot:request-method*) :head)
                  (throw 'request-processed nil))
                t))
-        (unless (answer-with-file pathname (current-head) (hunchentoot:return-code*) siblings-p
+        (unless (answer-with-file pathname *exchange* (hunchentoot:return-code*) siblings-p
                                   tag type-header #'send)
           (setf (hunchentoot:return-code*) hunchentoot:+http-not-found+)
           (hunchentoot:abort-request-handler))))))

@@ -31,12 +31,21 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
             (when request               ; the reply is not over
               (let* ((length (or (cdr (assoc :content-length headers :test #'string-equal))
                                  (hunchentoot:content-length answer)))
-                     (framing (framing-for request (or status (hunchentoot:return-code answer))
-                                           length)))
-                (make-queue
-                 #'make-outgoing-stream reply high-water-mark framing
-                 :format (hunchentoot:reply-external-format answer)
-                 :settle (lambda () (settle-reply status headers content-type))))))))
+                     (status (or status (hunchentoot:return-code answer)))
+                     (framing (framing-for request status length)))
+                (multiple-value-bind (coding varied-p)
+                    (and (null length)
+                         (coding-of-reply-here status nil
+                                               (or content-type (hunchentoot:content-type answer))
+                                               :reply answer
+                                               :exchange (deferred-response-exchange reply)))
+                  (make-queue
+                   #'make-outgoing-stream reply high-water-mark framing
+                   coding
+                   :format (hunchentoot:reply-external-format answer)
+                   :settle (lambda (stream)
+                             (settle-reply status headers content-type)
+                             (tell-coding status (outgoing-stream-coding stream) varied-p)))))))))
     (and (answer-deferred-response reply stream)
          stream)))
 
@@ -49,7 +58,7 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
              (end-shared-queue stream)))
       (handler-case
           (progn
-            (funcall (outgoing-stream-settle stream))
+            (funcall (outgoing-stream-settle stream) stream)
             (unless (eql framing
                          (framing-for hunchentoot:*request* (hunchentoot:return-code*)
                                       (hunchentoot:content-length*)))
@@ -58,7 +67,7 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
             (unwind-protect             ; HEAD requests are left by a throw
                  (let ((*hunchentoot-stream* *hunchentoot-stream*)) ; nothing is written to it
                    (start-streaming hunchentoot:*acceptor* hunchentoot:*request*
-                                    (hunchentoot:return-code*)))
+                                    (hunchentoot:return-code*) nil))
               (push-output (http-io (exchange-http *exchange*)))
               (when (eq :none framing)
                 (end-with-head))))

@@ -105,19 +105,44 @@ and others must not fill the memory.")
       (send-reply-with acceptor request status (and kind (content-kind-header kind))
                        (or length (and body (length body))) #'append-it))))
 
-(defun send-reply-with (acceptor request status content-type length append)
+(defun send-reply-with (acceptor request status content-type length append &optional file-p)
   "Sends the reply with STATUS and LENGTH octets of content, or, with NIL, without content: then the
 connection ends, unless none is expected.  CONTENT-TYPE is as in ENCODE-REPLY-HEAD.  APPEND is a
 function of an OUTPUT: it appends the content to that, or returns the content, which is sent after
-it."
+it.  FILE-P is true for that of a file."
   (let* ((wanted-p (content-wanted-p (hunchentoot:request-method request) status))
          (framed-p (or length (not wanted-p) (eql 0 (hunchentoot:content-length*)))))
-    (with-reply (reply)
-      (encode-reply-head reply acceptor status framed-p length content-type)
-      (let ((body (and wanted-p (funcall append reply))))
-        (begin-reply acceptor status)
-        (send-reply (http-io (exchange-http *exchange*)) reply body)
-        (note-event *exchange* :reply-end)))))
+    (multiple-value-bind (coding varied-p)
+        (coding-of-reply-here status length (or content-type (hunchentoot:content-type*))
+                              :file-p file-p)
+      (multiple-value-bind (length append) (code-content coding wanted-p length append)
+        (with-reply (reply)
+          (tell-coding status coding varied-p)
+          (encode-reply-head reply acceptor status framed-p length content-type)
+          (let ((body (and wanted-p (funcall append reply))))
+            (begin-reply acceptor status)
+            (send-reply (http-io (exchange-http *exchange*)) reply body)
+            (note-event *exchange* :reply-end)))))))
+
+(defun coding-of-reply-here (status length content-type
+                             &key file-p (reply hunchentoot:*reply*) (exchange *exchange*))
+  "The values of CODING-OF-REPLY for REPLY, to EXCHANGE."
+  (coding-of-reply exchange status length content-type
+                   (hunchentoot:header-out :content-encoding reply)
+                   (hunchentoot:header-out :cache-control reply)
+                   file-p))
+
+(defun tell-coding (status coding varied-p)
+  "Sets the headers of the reply with STATUS for the values of CODING-OF-REPLY."
+  (when varied-p
+    (let ((tag (hunchentoot:header-out :etag)))
+      (when tag
+        (setf (hunchentoot:header-out :etag) (tag-to-send *exchange* status tag coding))))
+    (pushnew '(:vary . "Accept-Encoding") (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)
+             :test #'equal))
+  (when coding
+    (drop-header :content-length)
+    (setf (hunchentoot:header-out :content-encoding) (coding-name coding))))
 
 ;;; The head
 
@@ -213,7 +238,11 @@ STATUS and CONTENT, a list of one or no element, where our own code has not read
       (apply hunchentoots status content)
       (progn (begin-limited-reply *exchange*)
              (unless *headers-sent*
-               (start-streaming hunchentoot:*acceptor* hunchentoot:*request* status)))))
+               (multiple-value-bind (coding varied-p)
+                   (and (null (hunchentoot:content-length*))
+                        (coding-of-reply-here status nil (hunchentoot:content-type*)))
+                 (tell-coding status coding varied-p)
+                 (start-streaming hunchentoot:*acceptor* hunchentoot:*request* status coding))))))
 
 (defmethod reply-begun-p ((taskmaster recycling-taskmaster) exchange)
   "True outside of handlers, too, and when Hunchentoot's own code has begun the reply."
@@ -231,9 +260,9 @@ INVALID-HEADER for an impossible length."
                            (hunchentoot:request-acceptor request))
                           (eq :http/1.1 (hunchentoot:server-protocol request)))))
 
-(defun start-streaming (acceptor request status)
-  "Sends the head of the reply with STATUS to REQUEST and returns the stream for the
-content.  Leaves the handler by a throw if the method is HEAD."
+(defun start-streaming (acceptor request status coding)
+  "Sends the head of the reply with STATUS to REQUEST and returns the stream for the content, which
+puts it in CODING, unless that is NIL.  Leaves the handler by a throw if the method is HEAD."
   (multiple-value-bind (framing said)
       (framing-for request status (hunchentoot:content-length*))
     (let ((io (http-io (exchange-http *exchange*))))
@@ -244,8 +273,11 @@ content.  Leaves the handler by a throw if the method is HEAD."
           (write-with-backpressure io (output-octets reply) 0 (output-fill reply))))
       (if (eql status hunchentoot:+http-switching-protocols+)
           (let-program-talk-on request)
-          (setf *hunchentoot-stream* (make-instance 'reply-stream :io io :framing framing
-                                                                  :inner *hunchentoot-stream*)))
+          (setf *hunchentoot-stream*
+                (make-instance 'reply-stream :io io :framing framing :inner *hunchentoot-stream*
+                                             :compressor (and coding
+                                                              (not (eq :none framing))
+                                                              (compressor-of-worker coding)))))
       (cond ((eq :head (hunchentoot:request-method request))
              (throw 'request-processed nil))
             ;; At once, as Hunchentoot does, since the handler may take long.

@@ -177,7 +177,7 @@ all other work for a short request."
                                           :acceptor acceptor
                                           :remote-addr (first remote) :remote-port (second remote)
                                           :local-addr (first local) :local-port (second local)
-                                          :headers-in (head-headers head)
+                                          :headers-in (headers-for-program exchange)
                                           :method (head-method head) :uri (head-uri head)
                                           :server-protocol (head-protocol head)
                                           :content-stream (content-as-stream content)))

@@ -167,6 +167,9 @@ ACCEPTOR."
 (defmethod application-limits ((taskmaster recycling-taskmaster))
   (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'limits))
 
+(defmethod application-compression ((taskmaster recycling-taskmaster))
+  (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'compression-in-use))
+
 (defmethod read-seconds ((taskmaster recycling-taskmaster))
   (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
 

@@ -50,6 +50,8 @@ usockets.lisp the same by usocket, as far as it goes.")
    ;; octets through TLS
    #:make-tls-session #:tls-session-pointer #:shake-hands #:end-tls-session
    #:receive-tls #:send-tls #:tls-awaits #:tls-session-drained-p
+   ;; compressors
+   #:coding-library-p #:make-compressor #:reset-compressor #:run-compressor #:end-compressor
    ;; files as descriptors
    #:prepare-process #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets
    #:send-file #:open-temporary-file #:private-folder

@@ -37,6 +37,9 @@ then RESPOND gets an EXCHANGE without head.")
 (defgeneric application-limits (application)
   (:documentation "The LIMITS for requests to APPLICATION."))
 
+(defgeneric application-compression (application)
+  (:documentation "The COMPRESSION of what APPLICATION replies; NIL for none."))
+
 (defgeneric read-seconds (application)
   (:documentation "How many seconds, a real, a worker or the server waits at a time for content from
 a client of APPLICATION, and by default for its handshake, its next request or the head of one; NIL

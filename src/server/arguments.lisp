@@ -37,6 +37,14 @@ the text after the name, as for FORMAT."
                                   (or null (cons (or null string) null))))))
               value)))
 
+(defun codings-p (value)
+  "True when VALUE is a list of codings in which replies can be compressed."
+  (and (listp value) (every (lambda (coding) (member coding '(:zstd :gzip))) value)))
+
+(defun media-types-p (value)
+  "True when VALUE is a list of media types, or patterns of such."
+  (and (listp value) (every (lambda (type) (typep type '(and string (not (string 0))))) value)))
+
 (defparameter *argument-kinds*
   `((seconds (or null (real 0 ,+thousand-years+)) "a number of seconds, or NIL for no limit")
     (own-seconds (or (eql :read-timeout) null (real 0 ,+thousand-years+))
@@ -84,7 +92,10 @@ the text after the name, as for FORMAT."
      (:trusted-proxies (satisfies proxies-p)
       "a list of addresses, of networks like \"10.0.0.0/8\", no bits beyond the slash, and :UNIX")
      (:listen-mode (or null (integer 0 #o777)) "an integer from 0 to #o777, such as #o660, or NIL")
-     (:message-log-format (member :text :json) ":TEXT or :JSON"))
+     (:message-log-format (member :text :json) ":TEXT or :JSON")
+     (:compression (or boolean (satisfies codings-p)) "T, or a list of :ZSTD and :GZIP, or NIL")
+     (:compression-least-octets size)
+     (:compression-types (satisfies media-types-p) "a list of strings such as \"text/*\""))
     :acceptor
     ((:listen-backlog backlog)
      (:listen-path (or null pathname (and string (not (string 0)))) "a string or a pathname")

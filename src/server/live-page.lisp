@@ -147,7 +147,7 @@ stops.  A slow client misses some."
                     (encode-octets output (snapshot (feed-servers feed) t))
                     (encode-string output (format nil "]~2%") :utf-8)))))
       (put-waiting shared-queue nil
-                   (let ((octets (framed event (shared-queue-framing shared-queue))))
+                   (let ((octets (framed event shared-queue)))
                      (lambda () (put-in-shared-queue shared-queue octets)))))))
 
 ;;; Where a worker is

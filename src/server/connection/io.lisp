@@ -16,6 +16,8 @@
   "The buffers of a worker."
   (free nil)                            ; a buffer that no connection uses, or NIL
   (reply (make-output) :read-only t)    ; replies are composed here
+  (plain (make-output) :read-only t)    ; and content that is compressed
+  (compressors '() :type list)          ; by coding, a plist
   (line (make-output) :read-only t))    ; lines of a journal are composed here
 
 (defvar *worker-buffers* nil
@@ -24,7 +26,9 @@
 (defun call-with-worker-buffers (thunk)
   "Calls THUNK, the main function of a worker, with worker buffers."
   (let ((*worker-buffers* (make-worker-buffers)))
-    (funcall thunk)))
+    (unwind-protect (funcall thunk)
+      (loop for (nil compressor) on (worker-buffers-compressors *worker-buffers*) by #'cddr
+            do (funcall 'end-compressor compressor)))))
 
 (defstruct (free-list (:include opaque) (:constructor make-free-list (most)) (:copier nil))
   "At most MOST objects that no thread uses, for any thread to take."

@@ -91,8 +91,11 @@ for it.  Signals REPLY-ALREADY-SENT if there was an answer before."
          (unless (eq (bt:current-thread) (deferred-response-owner deferred-response))
            (resume deferred-response))
          t)
-        ((not (deferred-response-over-p deferred-response))
-         (error 'reply-already-sent))))
+        (t
+         (when (shared-queue-p answer)  ; nobody sends it
+           (end-shared-queue answer))
+         (unless (deferred-response-over-p deferred-response)
+           (error 'reply-already-sent)))))
 
 (defun withdraw-deferred-response (deferred-response)
   "Makes DEFERRED-RESPONSE drop any later answer, unless it has one.  True when it had none."
@@ -188,10 +191,10 @@ true if the client has left."
              (setf (connection-deadline (suspended-exchange-connection deferred-response)) nil)
              :deferred)
             (t
-             (when (eq :chunked (shared-queue-framing shared-queue))
-               (check-sent (http-io http)
-                           (write-parts (shared-queue-queue shared-queue)
-                                        (list (make-octets-part *last-chunk*)))))
+             (let ((parts (last-parts shared-queue)))
+               (when parts
+                 (check-sent (http-io http)
+                             (write-parts (shared-queue-queue shared-queue) parts))))
              (note-event (deferred-response-exchange deferred-response)
                          (if (member (shared-queue-announced shared-queue) '(nil 0))
                              :reply-end

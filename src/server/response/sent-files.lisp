@@ -3,9 +3,9 @@
 ;;;; Files in replies: a cache of facts about those that are sent, and what a client gets of one:
 ;;;; all of it, ranges, a compressed sibling, or nothing.
 ;;;;
-;;;; A sibling of the file app.js is app.js.br or app.js.gz beside it.  One that is older than the
-;;;; file is ignored: it was made of an earlier version.  No sibling stands for a file that is not
-;;;; there.
+;;;; A sibling of the file app.js is app.js.br, app.js.zst or app.js.gz beside it.  One that is
+;;;; older than the file is ignored: it was made of an earlier version.  No sibling stands for a
+;;;; file that is not there.
 
 (defparameter *file-copy-limit* (* 32 1024)
   "Files of at most so many octets are read into the reply, behind its head, and sent with it by one
@@ -116,14 +116,14 @@ octets and of TYPE; and the type of that content (RFC 9110, section 14.6)."
                     finally (return (nconc parts (list (delimiter "--")))))
               (format nil "multipart/byteranges; boundary=~A" boundary)))))
 
-(defun answer-with-file (pathname head status siblings-p tag type send)
-  "Calls SEND for the request HEAD, which a program answers with STATUS and the file PATHNAME, or,
-with SIBLINGS-P, with a compressed sibling of it.  TAG is the program's own entity tag, or NIL; TYPE
-is that of the file.  SEND takes the status; a list of parts (see PART), NIL where no content is to
-be sent; and a plist of headers with values, among them Content-Type where it is not TYPE (RFC 9110,
-sections 13 and 14).  NIL where there is no readable regular file, or this Lisp does not send
-files."
-  (flet ((answer (pathname coding)
+(defun answer-with-file (pathname exchange status siblings-p tag type send)
+  "Calls SEND for the request of EXCHANGE, which a program answers with STATUS and the file
+PATHNAME, or, with SIBLINGS-P, with a compressed sibling of it.  TAG is the program's own entity
+tag, or NIL; TYPE is that of the file.  SEND takes the status; a list of parts (see PART), NIL where
+no content is to be sent; and a plist of headers with values, among them Content-Type where it is
+not TYPE (RFC 9110, sections 13 and 14).  NIL where there is no readable regular file, or this Lisp
+does not send files."
+  (flet ((answer (pathname coding &aux (head (exchange-head exchange)))
            (call-with-file
             pathname
             (lambda (part version)
@@ -141,7 +141,13 @@ files."
                                       (range-current-p head tag))
                                  (parse-ranges (head-header head :range) size)
                                  :all))
-                     (outcome (if conditions-p (precondition head tag date) :proceed)))
+                     (outcome (if conditions-p
+                                  (precondition head
+                                                (if coding
+                                                    (head-headers head)
+                                                    (headers-for-program exchange))
+                                                tag date)
+                                  :proceed)))
                 (cond ((eq :not-modified outcome) (funcall send 304 '() facts))
                       ((eq :failed outcome) (funcall send 412 '() facts))
                       ((eq :all ranges)
@@ -158,15 +164,16 @@ files."
                                   (list* :content-range (content-range first last size)
                                          coded))))))))))
     (when (readiness-supported-p)
-      (multiple-value-bind (sibling coding) (and siblings-p (coded-sibling pathname head))
+      (multiple-value-bind (sibling coding)
+          (and siblings-p (coded-sibling pathname (exchange-head exchange)))
         (or (and sibling (answer sibling coding))
             (answer pathname nil))))))
 
 ;;; Siblings
 
 (defun coded-sibling (pathname head)
-  "The pathname and the coding, :BR or :GZIP, of the sibling of the file PATHNAME that the client of
-the request HEAD likes best; NIL where it accepts none that there is."
+  "The pathname and the coding of the sibling of the file PATHNAME that the client of the request
+HEAD likes best; NIL where it accepts none that there is."
   (let* ((pathname (pathname pathname))
          (codings (and (stringp (pathname-name pathname))
                        (accepted-codings (head-header head :accept-encoding))))
@@ -174,7 +181,7 @@ the request HEAD likes best; NIL where it accepts none that there is."
     (when time
       (loop for coding in codings
             for sibling = (make-pathname :name (file-namestring pathname)
-                                         :type (ecase coding (:br "br") (:gzip "gz"))
+                                         :type (ecase coding (:br "br") (:zstd "zst") (:gzip "gz"))
                                          :defaults pathname)
             for sibling-time = (ignore-errors (file-write-date sibling))
             when (and sibling-time (<= time sibling-time))

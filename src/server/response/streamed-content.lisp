@@ -27,6 +27,9 @@
   (framing :plain :read-only t)
   ;; How many octets may still be put in, an integer; NIL where their number was not announced.
   (announced nil :type (or null unsigned-byte))
+  (coding nil)                          ; of the content; NIL for none
+  (compressor nil)                      ; for that, until it has ended
+  (reserved 0 :type index)              ; octets of memory that are reserved for that
   (phase :open :type (member :open :ending :ended))
   (closed-p nil)                        ; the program has closed it
   (begun-p nil)                         ; the head was sent
@@ -34,15 +37,23 @@
   (size 0 :type fixnum)                 ; and their octets
   (on-end '() :type list))              ; functions without arguments, called when it has ended
 
-(defun make-queue (constructor suspended-exchange mark framing &rest slots)
-  "A SHARED-QUEUE for SUSPENDED-EXCHANGE, in which MARK octets may wait, with FRAMING.  CONSTRUCTOR,
-a function, makes it with SLOTS besides."
-  (apply constructor
-         :suspended-exchange suspended-exchange :mark mark :framing framing
-         :announced (and (integerp framing) framing)
-         :queue (io-queue (http-io (connection-data
-                                    (suspended-exchange-connection suspended-exchange))))
-         slots))
+(defun make-queue (constructor suspended-exchange mark framing coding &rest slots)
+  "A SHARED-QUEUE for SUSPENDED-EXCHANGE, in which MARK octets may wait, with FRAMING and CODING, if
+memory can be reserved for that.  CONSTRUCTOR, a function, makes it with SLOTS besides."
+  (let ((shared-queue
+          (apply constructor
+                 :suspended-exchange suspended-exchange :mark mark :framing framing
+                 :announced (and (integerp framing) framing)
+                 :queue (io-queue (http-io (connection-data
+                                            (suspended-exchange-connection suspended-exchange))))
+                 slots)))
+    (cond ((or (null coding) (eq :none framing))
+           (setf (shared-queue-coding shared-queue) coding))
+          ((change-reservation (shared-queue-reserved shared-queue)
+                               (getf *compressor-octets* coding) :share *waiting-share*)
+           (setf (shared-queue-coding shared-queue) coding
+                 (shared-queue-compressor shared-queue) (funcall 'make-compressor coding))))
+    shared-queue))
 
 (defun shared-queue-engine (shared-queue)
   "The engine of the connection of SHARED-QUEUE."
@@ -69,7 +80,7 @@ a function, makes it with SLOTS besides."
   "Puts OCTETS, a vector that must not change any more, into SHARED-QUEUE.  Returns :ROOM when more
 may follow, or :FULL when the caller should wait for room before the next call.  Otherwise it has
 not accepted them, and returns :REFUSED because it was full, unless HOWEVER-FULL-P; :OVER because it
-has ended; or :TOO-LONG because fewer octets were announced."
+has ended; or :TOO-LONG because fewer octets were announced.  OCTETS are FRAMED."
   (make-room-in-heap (length octets))   ; threads that write would fill it faster than it is freed
   (prog1 (with-send-queue ((shared-queue-queue shared-queue))
            (cond ((shared-queue-shut-p shared-queue) :over)
@@ -81,6 +92,8 @@ has ended; or :TOO-LONG because fewer octets were announced."
                  (t
                   (when (shared-queue-announced shared-queue)
                     (decf (shared-queue-announced shared-queue) (length octets)))
+                  (when (shared-queue-compressor shared-queue)
+                    (setf octets (compressed-piece shared-queue octets :flush)))
                   (cond ((shared-queue-begun-p shared-queue)
                          (write-under-lock (shared-queue-queue shared-queue)
                                            (list (make-octets-part octets))))
@@ -89,6 +102,22 @@ has ended; or :TOO-LONG because fewer octets were announced."
                          (incf (shared-queue-size shared-queue) (length octets))))
                   (if (full-p shared-queue) :full :room))))
     (make-room-for-output (shared-queue-engine shared-queue) (shared-queue-queue shared-queue))))
+
+(defun compressed-piece (shared-queue octets operation)
+  "OCTETS in the coding and the framing of SHARED-QUEUE, after what was put in before."
+  (let ((output (make-output (make-octets 256))))
+    (compress (shared-queue-compressor shared-queue) octets 0 (length octets) operation
+              (lambda (octets end) (encode-octets output octets 0 end)))
+    (framed-as (subseq (output-octets output) 0 (output-fill output))
+               (shared-queue-framing shared-queue))))
+
+(defun last-parts (shared-queue)
+  "The parts that follow what was put into SHARED-QUEUE, and end its content."
+  (mapcar #'make-octets-part
+          `(,@(and (shared-queue-coding shared-queue)
+                   (list (compressed-piece shared-queue *no-octets* :finish)))
+            ,@(and (eq :chunked (shared-queue-framing shared-queue))
+                   (list *last-chunk*)))))
 
 (defun owner-wanted-p (shared-queue)
   "True when octets of SHARED-QUEUE wait for the owner of the connection, since no poller does."
@@ -108,6 +137,10 @@ has ended; or :TOO-LONG because fewer octets were announced."
                     (setf (shared-queue-phase shared-queue) :ended
                           (shared-queue-held shared-queue) '()
                           (shared-queue-size shared-queue) 0)
+                    (let ((compressor (shiftf (shared-queue-compressor shared-queue) nil)))
+                      (when compressor
+                        (funcall 'end-compressor compressor))
+                      (change-reservation (shared-queue-reserved shared-queue) 0))
                     (shiftf (shared-queue-on-end shared-queue) '()))))
 
 (defun call-when-over (shared-queue function)
@@ -224,7 +257,7 @@ closed it, else CLIENT-LEFT."
 (defun write-content (shared-queue octets wait)
   "Writes OCTETS, content that must not change any more, to SHARED-QUEUE in its framing, as
 WRITE-WAITING does."
-  (let ((framed (framed octets (shared-queue-framing shared-queue))))
+  (let ((framed (framed octets shared-queue)))
     (write-waiting shared-queue wait (lambda () (put-in-shared-queue shared-queue framed)))))
 
 (defun close-content (shared-queue)
@@ -252,7 +285,8 @@ unless it is over."
 (defclass reply-stream (descriptor-stream)
   ((inner :initarg :inner :reader reply-stream-inner
           :documentation "The stream of the connection.")
-   (framing :initarg :framing :accessor reply-stream-framing))
+   (framing :initarg :framing :accessor reply-stream-framing)
+   (compressor :initarg :compressor :initform nil :reader reply-stream-compressor))
   (:documentation "A stream for the octets of the content of one reply."))
 
 (defun framing-of-stream (method status length chunked-p)
@@ -267,11 +301,17 @@ allowed (RFC 9112, section 6)."
                   (t (or said :plain)))
             said)))
 
-(defun framed (octets framing)
+(defun framed-as (octets framing)
   "OCTETS, which must not change any more, in the form that FRAMING, of a REPLY-STREAM, requires."
   (if (and (eq :chunked framing) (plusp (length octets))) ; an empty chunk would be the last one
       (chunk-of octets)
       octets))
+
+(defun framed (octets shared-queue)
+  "OCTETS, which must not change any more, in the form in which PUT-IN-SHARED-QUEUE takes them."
+  (if (shared-queue-coding shared-queue)
+      octets
+      (framed-as octets (shared-queue-framing shared-queue))))
 
 (defun write-chunked (io octets start end)
   "Writes OCTETS from START to END to IO in chunks."
@@ -289,6 +329,17 @@ allowed (RFC 9112, section 6)."
                     (incf start count))
                    (t (empty-output io))))))
 
+(defun write-as (io framing octets start end)
+  "Writes OCTETS from START to END to IO with FRAMING, :CHUNKED or :PLAIN."
+  (if (eq :chunked framing)
+      (write-chunked io octets start end)
+      (write-with-backpressure io octets start end)))
+
+(defun write-coded (stream framing octets start end operation)
+  "Writes OCTETS from START to END in the coding of STREAM, a REPLY-STREAM, with FRAMING."
+  (compress (reply-stream-compressor stream) octets start end operation
+            (lambda (octets end) (write-as (stream-io stream) framing octets 0 end))))
+
 (defmethod trivial-gray-streams:stream-write-sequence
     ((stream reply-stream) sequence start end &key)
   (let ((io (stream-io stream))
@@ -296,10 +347,10 @@ allowed (RFC 9112, section 6)."
     (cond ((member framing '(nil :none)))
           ((not (typep sequence 'octets))
            (write-sequence (coerce (subseq sequence start end) 'octets) stream))
-          ((eq :chunked framing)
-           (write-chunked io sequence start end))
-          ((eq :plain framing)
-           (write-with-backpressure io sequence start end))
+          ((reply-stream-compressor stream)
+           (write-coded stream framing sequence start end :go-on))
+          ((symbolp framing)
+           (write-as io framing sequence start end))
           (t                            ; as far as the announced length goes
            (let ((count (min framing (- end start))))
              (whole-or-broken (io)
@@ -311,8 +362,11 @@ allowed (RFC 9112, section 6)."
 
 (defmethod trivial-gray-streams:stream-finish-output ((stream reply-stream))
   "Sends as much of the output of STREAM as the client takes now."
-  (when (reply-stream-framing stream)
-    (push-output (stream-io stream)))
+  (let ((framing (reply-stream-framing stream)))
+    (when framing
+      (when (reply-stream-compressor stream)
+        (write-coded stream framing *no-octets* 0 0 :flush))
+      (push-output (stream-io stream))))
   nil)
 
 ;;; The end
@@ -323,8 +377,10 @@ not take now are queued.  True when the content has its announced length."
   (let ((io (stream-io stream))
         (framing (shiftf (reply-stream-framing stream) nil)))
     (when (and framing (io-open-p io))
-      (when (eq :chunked framing)
-        (whole-or-broken (io)
+      (whole-or-broken (io)
+        (when (reply-stream-compressor stream)
+          (write-coded stream framing *no-octets* 0 0 :finish))
+        (when (eq :chunked framing)
           (write-with-backpressure io *last-chunk* 0 (length *last-chunk*))))
       (push-output io))
     (not (typep framing '(integer 1)))))

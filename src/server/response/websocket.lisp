@@ -69,7 +69,7 @@ counts as gone; NIL for never."
                                  (http-address (exchange-http exchange))))))
     (note-heard socket)
     (setf (websocket-shared-queue socket)
-          (make-queue #'make-shared-queue socket high-water-mark :plain))
+          (make-queue #'make-shared-queue socket high-water-mark :plain nil))
     (setf (websocket-decoder socket)
           (make-message-decoder
            :message-octets (or message-octets (* 1024 1024))
