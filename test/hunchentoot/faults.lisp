@@ -61,9 +61,13 @@ still serves."
 
 (define-server-test (an-error-outside-of-handlers-ends-its-connection-and-is-counted
                      :needs :our-engine)
-  (serving (:mixin 'failing-at-first) (("/" "body"))
-    (is (equalp #() (ask-raw (request-octets "/"))))
-    (eventually ("the failure to be counted") (= 1 (figure :failed)))))
+  (let ((log (make-string-output-stream)))
+    (serving (:mixin 'failing-at-first :message-log-destination log) (("/" "body"))
+      (is (equalp #() (ask-raw (request-octets "/"))))
+      (eventually ("the failure to be counted") (= 1 (figure :failed)))
+      (eventually ("it to be told")
+        (search "[ERROR]] Serving a connection failed: It is no good."
+                (get-output-stream-string log))))))
 
 ;;; No descriptors
 
@@ -98,6 +102,25 @@ still serves."
         (is (equal "Hey!" (exchange-text connection "/yo"))))
       (uiop:run-program (list "prlimit" "--nofile=20:4000" "--pid" (program-number program)))
       (loop repeat 3 do (is (equal "Hey!" (ask-text "/yo")))))))
+
+(define-server-test (who-finds-no-descriptor-waits-for-one :needs :parking)
+  (dolist (parking '("t" "nil"))
+    (with-serving-program (program (page-form "/yo" "\"Hey!\"")
+                                   (signalled-acceptor (format nil ":parking ~A" parking)))
+      (flet ((limit-descriptors (count)
+               (uiop:run-program (list "prlimit" (format nil "--nofile=~D:4000" count)
+                                       "--pid" (program-number program)))))
+        (is (equal "Hey!" (ask-text "/yo")))
+        (limit-descriptors 3)
+        (with-connection (waiting)
+          (send-request waiting "/yo")
+          (await-printed program "Too many open files")
+          (limit-descriptors 4000)
+          (let ((response (read-response waiting)))
+            (is (equal "Hey!" (response-text response)))
+            (is (equalp "close" (response-header response "connection")))))
+        (eventually ("connections to be kept again")
+          (not (equal "close" (connection-header (ask "/yo")))))))))
 
 (define-server-test (those-that-have-idled-longest-give-way-first :needs :parking)
   (with-serving-program (program (page-form "/yo" "\"Hey!\"")
@@ -165,6 +188,18 @@ still serves."
         (send-request connection "/yo")
         (is (closed-by-server-p connection)))
       (is (equal "Hey!" (ask-text "/yo"))))))
+
+(defclass reading-at-first () ())
+
+(defmethod hunchentoot:initialize-connection-stream :before ((acceptor reading-at-first) stream)
+  (loop until (eql 10 (read-byte stream))))
+
+(define-server-test (a-method-that-makes-the-stream-has-the-time-of-a-handshake :needs :our-http)
+  (serving (:mixin 'reading-at-first :handshake-timeout 1/2 :read-timeout 60) (("/yo" "Hey!"))
+    (with-connection (connection)
+      (send connection "Half a line")
+      (is-true (closed-by-server-p connection))
+      (eventually ("its end to be counted") (= 1 (getf (figure :expired-by) :handshake))))))
 
 (define-server-test (a-method-that-reads-first-waits-for-a-limited-time :needs :our-http)
   (with-growing-limit (seconds)

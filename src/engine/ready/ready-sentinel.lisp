@@ -251,7 +251,10 @@ else is due twice a second."
                     (taker-given-up-p (connection-queue connection) now))
            (give-output-up engine connection :write)))
        (engine-table engine))))
-  (with-listener (engine) (rearm-listener engine))
+  (with-listener (engine)
+    (if (getf (engine-troubles engine) :accept) ; which nobody learns to be over, else
+        (queue-events engine (list (engine-listener-descriptor engine)))
+        (rearm-listener engine)))
   (setf (engine-launch-failed-p engine) nil)
   (make-workers engine #'worker-missing-p))
 
