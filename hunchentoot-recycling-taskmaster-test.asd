@@ -73,6 +73,7 @@
    (:module "engine"                    ; tables and models
     :components ((:file "pool-sizing")
                  (:file "timers" :depends-on ("pool-sizing"))
+                 (:file "connections" :depends-on ("pool-sizing"))
                  (:file "ownership-model" :depends-on ("pool-sizing"))))
    (:module "platform"
     :serial t

@@ -77,6 +77,7 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
     (with-connection (waiting)
       (send-request waiting "/word")
       (eventually ("a client to be let in") (= 2 (figure :open)))
+      (is (= 1 (figure :queued)))
       (let ((response (ask "/word")))
         (is (= 503 (response-status response)))
         (is (equal "1" (response-header response "retry-after")))
@@ -103,6 +104,23 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
     (expect-replies slow "/slow")
     (is (equal "word" (ask-text "/word")))
     (is (zerop (figure :failed)))))
+
+(define-front-test (connections-that-idle-do-not-count-as-waiting :modes (:plain) :needs :parking)
+  (with-held-requests (1 :worker-num 1 :max-thread-count 2 :max-accept-count 3)
+    (with-connections (connections 5)
+      (destructuring-bind (held . idle) connections
+        (dolist (connection idle)
+          (is (equal "word" (exchange-text connection "/word"))))
+        (send-request held "/slow")
+        (eventually ("both threads to be held") (= 2 (figure :busy)))
+        (with-connection (waiting)
+          (send-request waiting "/word")
+          (eventually ("a client to be let in") (= 7 (figure :accepted)))
+          (is (not (readable-p waiting)))
+          (open-gate release)
+          (expect-replies (list waiting) "word"))
+        (expect-replies (cons held slow) "/slow")
+        (is (zerop (figure :refused)))))))
 
 ;;; What comes while a connection is served
 
@@ -249,6 +267,30 @@ true if each answer was right."
             (is (equalp "close" (response-header response "connection"))))
           (is (closed-by-server-p connection)))
         (is (null (task-result stopping)))))))
+
+(define-front-test a-soft-stop-leaves-a-moment-for-requests-that-are-under-way
+  (with-globals ((engine::*drain-seconds* (* 4 *patience*)))
+    (with-front (request) nil
+      (with-connections (connections 2) ; the system holds the other one back: it is silent
+        (is (equal "word" (exchange-text (first connections) "/word")))
+        (let ((stopping (as-client ("stop") (nth-value 1 (stop-front :soft t)))))
+          (eventually ("both to be accepted") (= 2 (figure :accepted)))
+          (await-refused-connections)
+          (dolist (connection connections)
+            (let ((response (exchange connection "/word")))
+              (is (equal "word" (response-text response)))
+              (is (equalp "close" (response-header response "connection"))))
+            (is-true (closed-by-server-p connection)))
+          (is (null (task-result stopping))))))))
+
+(define-front-test a-hard-stop-gives-requests-that-run-their-time
+  (with-held-requests (2)
+    (let ((stopping (as-client ("stop") (nth-value 1 (stop-front :timeout (* 3 *patience*))))))
+      (await-refused-connections)
+      (is (not (task-done-p stopping)))
+      (open-gate release)
+      (expect-replies slow "/slow")
+      (is (null (task-result stopping))))))
 
 (define-front-test (a-hard-stop-waits-for-no-client :modes (:plain :unparked :tls)
                                                     :needs :our-http)

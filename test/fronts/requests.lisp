@@ -138,3 +138,14 @@
     (dolist (line '("HEAD / HTTP/1.1" "HEAD / HTTP/7.1"))
       (is (cl-ppcre:scan "^HTTP/1.1 [45].*\\n(?:\\S.*\\r\\n)+\\r\\n\\z"
                          (decode (ask-raw line :crlf :crlf)))))))
+
+(define-front-test (who-asks-to-be-kept-is-told-for-how-long :needs :our-http)
+  (loop for (told . arguments) in '(("timeout=7" :idle-timeout 7) ("timeout=9" :read-timeout 9)
+                                    (nil :idle-timeout nil))
+        do (with-front* (request arguments) nil
+             (with-connection (connection)
+               (let ((response (exchange connection "/word" :version "HTTP/1.0"
+                                         :headers '(("Connection" . "keep-alive")))))
+                 (is (equal told (response-header response "keep-alive")))
+                 (is (equalp (and told "keep-alive") (response-header response "connection"))))
+               (is (null (response-header (exchange connection "/word") "keep-alive")))))))

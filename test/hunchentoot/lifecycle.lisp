@@ -66,6 +66,34 @@
       (is (equal "stopped" (ask-text "/stop"))))
     (is (not (hunchentoot:started-p other)))))
 
+(defclass halting-taskmaster (recycling:recycling-taskmaster)
+  ((halting-p :initform nil :accessor halting-p)))
+
+(defmethod hunchentoot:start-thread :before ((taskmaster halting-taskmaster) thunk &key name)
+  (declare (ignore thunk name))
+  (when (halting-p taskmaster)
+    (error "No more threads today.")))
+
+(define-server-test (threads-that-could-not-be-made-are-tried-again :needs :our-engine)
+  (let* ((taskmaster (make-instance 'halting-taskmaster :standby-thread-count 2))
+         (log (make-string-output-stream)) (entered (make-latch 4)))
+    (serving (:taskmaster taskmaster :message-log-destination log)
+        (("/" (count-down entered) (await entered) "all")
+         ("/yo" "Hey!"))
+      (setf (halting-p taskmaster) t)
+      (with-connections (connections 4)
+        (dolist (connection connections)
+          (send-request connection "/"))
+        (eventually ("it to be told")
+          (search "A thread could not be made, and is tried again: No more threads today."
+                  (get-output-stream-string log)))
+        (is (plusp (figure :failed)))
+        (setf (halting-p taskmaster) nil)
+        (dolist (connection connections)
+          (is (equal "all" (response-text (read-response connection))))))
+      (eventually ("connections to be kept again")
+        (not (equal "close" (connection-header (ask "/yo"))))))))
+
 ;;; Several threads at once
 
 (define-server-test (several-threads-may-stop-an-acceptor :needs :our-engine)
@@ -125,6 +153,8 @@
       (is (= (getf stats :threads) (- (getf stats :made) (getf stats :ended))))
       (is (every #'zerop (remove-if #'keywordp (getf stats :expired-by))))
       (is (zerop (getf stats :refused)))
+      (is (eql (and (platform:heap-octets) (floor (platform:heap-octets) 4))
+               (getf stats :memory-limit)))
       (is (plusp (getf stats :uptime))))))
 
 (define-server-test (connections-are-listed-with-what-they-do :needs :our-engine)

@@ -46,7 +46,10 @@
                  (loop repeat 2
                        do (is (equal (format nil "~A ~D ~A ~D" expected (client-port connection)
                                              expected port)
-                                     (exchange-text connection "/who")))))))))
+                                     (exchange-text connection "/who"))))
+                 (is (equal (format nil (if (find #\: expected) "[~A]:~D" "~A:~D") expected
+                                    (client-port connection))
+                            (getf (first (recycling:list-connections *server*)) :peer))))))))
 
 (define-server-test (after-a-restart-elsewhere-our-end-has-the-new-port :needs :our-engine)
   (serving (:port (free-port)) (("/who" (who-talks))) ; the system gives it to nobody else

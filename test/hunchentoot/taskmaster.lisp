@@ -52,7 +52,10 @@
       (is (<= 20 (figure :threads)))
       (open-gate release)
       (eventually ("the threads that are not needed any more to end")
-        (= 2 (figure :threads))))
+        (= 2 (figure :threads)))
+      (setf (recycling:taskmaster-standby-thread-count (hunchentoot::acceptor-taskmaster acceptor))
+            5)
+      (eventually ("more to be made") (= 5 (figure :threads))))
     (is (zerop (getf (recycling:stats idle) :ended)) "Those at rest stay.")))
 
 (define-server-test (threads-at-rest-serve-at-once-when-handlers-block :needs :parking)
@@ -100,12 +103,18 @@
           (is (every (lambda (task) (equal "slow" (task-result task))) second)))))))
 
 (define-server-test (nobody-starves-behind-idle-connections :needs :our-engine)
-  (serving (:taskmaster (taskmaster :max-thread-count 2) :read-timeout 1000) (("/quick" "quick"))
+  (serving (:taskmaster (taskmaster :max-thread-count 2) :read-timeout 1000 :defer-accept nil)
+      (("/quick" "quick"))
     (with-connections (idle (if *parking-p* 20 2))
       (dolist (connection idle)
         (is (equal "quick" (exchange-text connection "/quick"))))
       (is (equal "quick" (ask-text "/quick")))
-      (is (<= (figure :threads) 2)))))
+      (is (<= (figure :threads) 2))
+      (is (eq *parking-p* (zerop (getf (figure :expired-by) :evicted)))))
+    (let ((accepted (figure :accepted)))
+      (with-connections (silent 2)
+        (eventually ("both to be accepted") (= (+ accepted 2) (figure :accepted)))
+        (is (equal "quick" (ask-text "/quick")))))))
 
 ;;; How the system schedules them
 

@@ -54,10 +54,13 @@
       (is (equal '(:first :second :third) (recorded calls))))))
 
 (define-server-test (timers-that-fail-or-block-hold-up-nobody :needs :parking)
-  (let ((gate (make-gate)) (entered (make-latch 20)) (over nil))
-    (serving (:message-log-destination (make-string-output-stream)) (("/yo" "Hey!"))
+  (let ((gate (make-gate)) (entered (make-latch 20)) (over nil) (log (make-string-output-stream)))
+    (serving (:message-log-destination log) (("/yo" "Hey!"))
       (recycling:run-after 0 (lambda () (error "No luck today.")) :server *server*)
       (await-timers :failed 1)
+      (eventually ("the error to be told")
+        (search "[ERROR]] The function of a timer failed: No luck today."
+                (get-output-stream-string log)))
       (labels ((again ()
                  (unless over
                    (recycling:run-after 0 #'again))))

@@ -184,6 +184,19 @@
           (loop until (equal '(:text "last") (hear talk)))
           (is (task-result waiter)))))))
 
+(define-server-test (what-others-send-leaves-while-a-handler-runs :needs :parking)
+  (let ((gate (make-gate)))
+    (serving-pushes (socket (:high-water-mark *large-size*
+                             :on-text (lambda (socket text)
+                                        (declare (ignore socket text))
+                                        (await gate (* 4 *patience*)))))
+      (with-talk (talk)
+        (tell talk "go")
+        (eventually ("the handler to run") (and (socket) (= 1 (figure :busy))))
+        (loop repeat 30 do (recycling:send-binary (socket) (test-octets 300000)))
+        (is (loop repeat 30 always (equalp (test-octets 300000) (second (hear talk)))))
+        (open-gate gate)))))
+
 (define-server-test (a-handler-that-has-not-returned-does-not-wait :needs :our-engine)
   (serving ()
       (("/ws" (let ((socket (recycling:upgrade-to-websocket :high-water-mark 10)))
