@@ -187,9 +187,7 @@ true if the client has left."
       ;; It may be broken by now.  Then the worker that closes the connection abandons
       ;; DEFERRED-RESPONSE.
       (cond ((shared-queue-ended-p shared-queue) :broken)
-            ((not sent-p)
-             (setf (connection-deadline (suspended-exchange-connection deferred-response)) nil)
-             :deferred)
+            ((not sent-p) :deferred)
             (t
              (let ((parts (last-parts shared-queue)))
                (when parts
