@@ -185,6 +185,23 @@
       (is (< 20 (length shown)))
       (is (null (set-difference shown (figures "docs/guide/performance.md") :test #'equal))))))
 
+(test the-guide-has-the-figures-of-the-server
+  (loop for (page words . figures)
+          in `(("limits" "`*high-water-mark*`, ~D KiB" ,(/ recycling:*high-water-mark* 1024))
+               ("limits" "beyond ~D MiB, or ~D KiB where memory is scarce"
+                         ,(/ server::*most-content-memory* 1024 1024)
+                         ,(/ server::*content-memory* 1024))
+               ("limits" "on average, after the first ~R seconds" ,http:*content-grace*)
+               ("limits" "after the first ~D seconds" ,engine:*reply-grace*)
+               ("later" "clients ~R seconds to answer" ,server::*closing-seconds*)
+               ("logging" "or after ~R seconds if the destination" ,server::*log-patience*)
+               ("logging" "then one in ~R seconds" ,(/ server::*warning-milliseconds* 1000)))
+        do (is-true (search (apply #'format nil words figures)
+                            (cl-ppcre:regex-replace-all
+                             "\\s+" (source-text (document (format nil "docs/guide/~A.md" page)))
+                             " "))
+                    words)))
+
 ;;; Promises
 
 (defun names-of-tests (page)
