@@ -210,15 +210,14 @@ recorder of the codes of the ends."
                                   (declare (ignore text))
                                   (handler-bind ((recycling:client-left
                                                    (lambda (condition)
-                                                     (declare (ignore condition))
-                                                     (record told :left))))
+                                                     (record told (type-of condition)))))
                                     (loop (websocket-say socket (test-octets 300000)))))
                        :on-close (record-end ends))
                       :write-timeout 1/4)
       (with-talk (talk)
         (tell talk "go")
         (await-end ends 1006)
-        (is (equal '(:left) (recorded told)))
+        (is (equal '(recycling:client-left) (recorded told)))
         (check-others)
         (is (zerop (figure :failed)) "It need not handle that.")))))
 

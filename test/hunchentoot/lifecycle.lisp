@@ -78,20 +78,19 @@
   (let* ((taskmaster (make-instance 'halting-taskmaster :standby-thread-count 2))
          (log (make-string-output-stream)) (entered (make-latch 4)))
     (serving (:taskmaster taskmaster :message-log-destination log)
-        (("/" (count-down entered) (await entered) "all")
-         ("/yo" "Hey!"))
+        (("/" (count-down entered) (await entered) "all"))
       (setf (halting-p taskmaster) t)
       (with-connections (connections 4)
         (dolist (connection connections)
           (send-request connection "/"))
         (eventually ("it to be told")
-          (search "A thread could not be made, and is tried again: No more threads today."
+          (search "[ERROR]] A thread could not be made, and is tried again: No more threads"
                   (get-output-stream-string log)))
         (setf (halting-p taskmaster) nil)
         (dolist (connection connections)
           (is (equal "all" (response-text (read-response connection))))))
       (eventually ("connections to be kept again")
-        (not (equal "close" (connection-header (ask "/yo"))))))))
+        (not (equal "close" (connection-header (ask "/nowhere"))))))))
 
 ;;; Several threads at once
 

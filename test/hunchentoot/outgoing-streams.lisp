@@ -69,6 +69,7 @@ full, and clients that leave.")
              ;; The system may take more a little later.
              (written (loop while (recycling:write-outgoing stream piece :wait 1/4)
                             count t)))
+        (is (< (figure :memory) 150000) "No more waits than the mark and a piece.")
         (signals recycling:stream-full (recycling:write-outgoing stream piece))
         (signals recycling:stream-full (recycling:write-outgoing stream piece :wait 1/20))
         (is (string= "word" (ask-text "/word")) "The one thread is free.")

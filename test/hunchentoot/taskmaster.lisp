@@ -111,10 +111,11 @@
       (is (equal "quick" (ask-text "/quick")))
       (is (<= (figure :threads) 2))
       (is (eq *parking-p* (zerop (getf (figure :expired-by) :evicted)))))
-    (let ((accepted (figure :accepted)))
-      (with-connections (silent 2)
-        (eventually ("both to be accepted") (= (+ accepted 2) (figure :accepted)))
-        (is (equal "quick" (ask-text "/quick")))))))
+    (with-connections (silent 2)
+      (eventually ("both to be accepted") (= 2 (figure :open)))
+      (is (equal "quick" (ask-text "/quick"))))
+    (eventually ("connections to be kept again")
+      (not (equal "close" (connection-header (ask "/quick")))))))
 
 ;;; How the system schedules them
 
