@@ -190,7 +190,8 @@ proxy."
 ;;;; The trace of a request, as its sender tells it: the header field traceparent (W3C, Trace
 ;;;; Context, section 3.2).  Anybody may send one.
 
-(defparameter *traceparent-form* "00-00000000000000000000000000000000-0000000000000000-00"
+(defparameter *traceparent-form*
+  (coerce "00-00000000000000000000000000000000-0000000000000000-00" 'text)
   "The form of the first four parts of a traceparent: version, trace, parent and flags.  A zero
 stands for any hexadecimal digit in lower case.")
 
@@ -199,23 +200,28 @@ stands for any hexadecimal digit in lower case.")
 of 32 and 16 hexadecimal digits; and true if the parent says that it was sampled.  NIL if VALUE is
 NIL, or not valid: of a version above 0, the first four parts count.  Values of several fields,
 which are joined by commas, are not valid."
-  (let ((size (length value)))
+  (declare #.*plain-policy*)
+  (let* ((text (coerce (or value "") 'text))
+         (size (length text)))
+    (declare (type text text))
     (flet ((identifier (start end)
-             (and (find #\0 value :start start :end end :test #'char/=)
-                  (subseq value start end))))
+             (and (find #\0 text :start start :end end :test #'char/=)
+                  (subseq text start end))))
       (when (and (<= 55 size)
-                 (every (lambda (form char)
-                          (find char (if (char= #\- form) "-" "0123456789abcdef")))
-                        *traceparent-form* value)
-                 (string/= "ff" value :end2 2)
+                 (loop for form across (the text *traceparent-form*)
+                       for char across text
+                       always (if (char= #\- form)
+                                  (char= #\- char)
+                                  (or (char<= #\0 char #\9) (char<= #\a char #\f))))
+                 (string/= "ff" text :end2 2)
                  (or (= 55 size)
-                     (and (string/= "00" value :end2 2)
-                          (char= #\- (char value 55))
-                          (not (find #\, value)))))
+                     (and (string/= "00" text :end2 2)
+                          (char= #\- (char text 55))
+                          (not (find #\, text)))))
         (let ((trace-id (identifier 3 35)) (parent-id (identifier 36 52)))
           (and trace-id
                parent-id
-               (values trace-id parent-id (logbitp 0 (digit-char-p (char value 54) 16)))))))))
+               (values trace-id parent-id (logbitp 0 (digit-char-p (char text 54) 16)))))))))
 
 ;;;; The header of the PROXY protocol, versions 1 and 2, with which a proxy begins a connection: it
 ;;;; tells between which addresses the client's connection is.  The specification is HAProxy's,

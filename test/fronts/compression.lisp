@@ -5,51 +5,37 @@
 
 ;;; A client's side, by the same libraries
 
-(defmacro foreign (name result &rest arguments)
-  `(cffi:foreign-funcall-pointer (cffi:foreign-symbol-pointer ,name) () ,@arguments ,result))
-
 (defun decompress (coding octets)
-  "What OCTETS in CODING, or the first part of them, tell of the content."
-  (let ((content (octets)) (target (make-array 65536 :element-type '(unsigned-byte 8)))
-        (octets (concatenate '(simple-array (unsigned-byte 8) (*)) octets)))
-    (cffi:with-foreign-objects ((state :uint64 14) (buffers :uint64 6))
-      (dotimes (i 14) (setf (cffi:mem-aref state :uint64 i) 0))
-      (if (eq :gzip coding)
-          (cffi:with-foreign-string (version "1")
-            (foreign "inflateInit2_" :int :pointer state :int 31 :pointer version :int 112))
-          (setf (cffi:mem-ref state :pointer) (foreign "ZSTD_createDCtx" :pointer)))
-      (loop with position = 0 and size = (length octets) and made
-            do (cffi:with-pointer-to-vector-data (in octets)
-                 (cffi:with-pointer-to-vector-data (out target)
-                   (flet ((word (pointer index &optional (type :uint64))
-                            (cffi:mem-ref pointer type (* 8 index)))
-                          ((setf word) (value pointer index &optional (type :uint64))
-                            (setf (cffi:mem-ref pointer type (* 8 index)) value)))
-                     (cond ((eq :gzip coding)
-                            (setf (word state 0 :pointer) (cffi:inc-pointer in position)
-                                  (word state 1 :uint32) (- size position)
-                                  (word state 3 :pointer) out
-                                  (word state 4 :uint32) 65536)
-                            (foreign "inflate" :int :pointer state :int 2)
-                            (setf position (- size (word state 1 :uint32))
-                                  made (- 65536 (word state 4 :uint32))))
-                           (t
-                            (setf (word buffers 0 :pointer) in
-                                  (word buffers 1) size (word buffers 2) position
-                                  (word buffers 3 :pointer) out
-                                  (word buffers 4) 65536 (word buffers 5) 0)
-                            (foreign "ZSTD_decompressStream" :size
-                                     :pointer (word state 0 :pointer)
-                                     :pointer (cffi:inc-pointer buffers 24) :pointer buffers)
-                            (setf position (word buffers 2)
-                                  made (word buffers 5)))))))
-               (setf content (concatenate '(vector (unsigned-byte 8))
-                                          content (subseq target 0 made)))
-            while (= 65536 made))
-      (if (eq :gzip coding)
-          (foreign "inflateEnd" :int :pointer state)
-          (foreign "ZSTD_freeDCtx" :size :pointer (cffi:mem-ref state :pointer))))
-    content))
+  "What OCTETS in CODING, or the first part of them, tell of the content, up to 64 KiB."
+  (let ((octets (concatenate '(simple-array (unsigned-byte 8) (*)) octets))
+        (target (make-array 65536 :element-type '(unsigned-byte 8)))
+        (made 0))
+    (cffi:with-foreign-objects ((words :uint64 14) (version :char))
+      (cffi:with-pointer-to-vector-data (in octets)
+        (cffi:with-pointer-to-vector-data (out target)
+          (macrolet ((foreign (name result &rest arguments)
+                       `(cffi:foreign-funcall-pointer (cffi:foreign-symbol-pointer ,name) ()
+                                                      ,@arguments ,result)))
+            (flet ((fill-in (&rest values)
+                     (loop for value in values for i from 0
+                           do (setf (cffi:mem-aref words :uint64 i)
+                                    (if (integerp value) value (cffi:pointer-address value))))))
+              (ecase coding
+                (:gzip                  ; a z_stream
+                 (setf (cffi:mem-ref version :char) (char-code #\1))
+                 (fill-in in (length octets) 0 out 65536 0 0 0 0 0 0 0 0 0)
+                 (foreign "inflateInit2_" :int :pointer words :int 31 :pointer version :int 112)
+                 (foreign "inflate" :int :pointer words :int 2)
+                 (setf made (- 65536 (cffi:mem-aref words :uint32 8)))
+                 (foreign "inflateEnd" :int :pointer words))
+                (:zstd                  ; a ZSTD_inBuffer and a ZSTD_outBuffer
+                 (let ((context (foreign "ZSTD_createDCtx" :pointer)))
+                   (fill-in in (length octets) 0 out 65536 0)
+                   (foreign "ZSTD_decompressStream" :size :pointer context
+                            :pointer (cffi:inc-pointer words 24) :pointer words)
+                   (setf made (cffi:mem-aref words :uint64 5))
+                   (foreign "ZSTD_freeDCtx" :size :pointer context)))))))))
+    (subseq target 0 made)))
 
 (defun coding-of (response)
   (let ((name (response-header response "content-encoding")))
