@@ -203,7 +203,8 @@ list of strings."
 
 (defmacro with-siblings ((directory) &body body)
   `(with-served-folder (,directory :precompressed-files t)
-     (write-old-files ,directory "a.js" "plain" "a.js.br" "brotli" "a.js.gz" "gzipped")
+     (write-old-files ,directory "a.js" "plain" "a.js.br" "brotli" "a.js.gz" "gzipped"
+                      "a.js.zst" "zstd")
      ,@body))
 
 (defun check-sent (response status text coding)
@@ -219,6 +220,7 @@ list of strings."
     (loop for (accepted text coding)
             in '((nil "plain" nil) ("deflate" "plain" nil) ("gzip, deflate, br" "brotli" "br")
                  ("gzip" "gzipped" "gzip") ("br;q=0, gzip" "gzipped" "gzip")
+                 ("br;q=0.8, gzip;q=0.9" "gzipped" "gzip") ("zstd, gzip" "zstd" "zstd")
                  ("br;q=0, gzip;q=0" "plain" nil) ("identity;q=0" "plain" nil))
           for response = (ask-with "/a.js" "Accept-Encoding" accepted)
           do (check-sent response 200 text coding)

@@ -3,10 +3,6 @@
 (def-suite* representations :in http
   :description "Codings, ranges and types: RFC 9110.  Of conditions and ranges see fronts/files.")
 
-(test the-coding-that-a-client-likes-best-comes-first
-  (loop for (value . codings) in (read-vectors "accept-encoding")
-        do (is (equal codings (http:accepted-codings value)) "~S" value)))
-
 (test long-lists-of-codings-are-read-in-one-pass
   (is (equal '(:gzip) (http:accepted-codings
                        (format nil "~{~A,~}gzip" (make-list 5000 :initial-element "a;q=0.1"))))))
