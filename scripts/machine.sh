@@ -78,3 +78,25 @@ copy_project() {
     mkdir -p "$1"
     (cd "$checkout" && git ls-files -z | tar --null -T - -cf -) | tar -C "$1" --no-same-owner -xf -
 }
+
+# Boots systemd in the machine $machine, on the network of this one, and waits until it has.
+init=                                   # that systemd, as process of this machine
+boot() {
+    systemd-nspawn --quiet --register=no --keep-unit --resolv-conf=copy-host \
+        --directory="$machine" --boot </dev/null >"$work/console" 2>&1 &
+    nspawn=$!
+    children=$nspawn
+    until init=$(pgrep -P "$nspawn") && on_machine test -S /run/systemd/private; do
+        kill -0 "$nspawn" 2>/dev/null || { cat "$work/console"; die "it does not boot"; }
+        sleep 1
+    done
+    on_machine systemctl --wait is-system-running || :
+}
+
+# Does a command on the machine that runs, as root in the clone, and without a terminal.
+on_machine() {
+    setsid --wait nsenter --target "$init" --mount --uts --ipc --pid -- \
+        /usr/bin/env -i HOME=/root LC_ALL=C.UTF-8 \
+        PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive SYSTEMD_PAGER=cat \
+        sh -c 'cd /usr/src/project && exec "$@"' sh "$@" </dev/null
+}
