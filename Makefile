@@ -22,7 +22,7 @@ DIAGRAMS := $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help serve executable dependencies test test-safe test-20 lint \
-        check-distribution check-packages check-deploy diagrams clean
+        check-distribution check-packages check-deploy check-certificates diagrams clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ check-packages: ## Build and try the container and the Debian package (as root)
 
 check-deploy: ## Follow the guide's page Deploy on a bare Debian (as root)
 	@scripts/check-deploy
+
+check-certificates: ## Have certbot renew as the guide's page TLS says (as root)
+	@scripts/check-certificates
 
 diagrams: ## Draw docs/diagrams/*.dot anew
 	@$(INSTALL) --command dot=graphviz
