@@ -194,13 +194,12 @@
                ("limits" "on average, after the first ~R seconds" ,http:*content-grace*)
                ("limits" "after the first ~D seconds" ,engine:*reply-grace*)
                ("later" "clients ~R seconds to answer" ,server::*closing-seconds*)
-               ("logging" "or after ~R seconds if the destination" ,server::*log-patience*)
                ("logging" "then one in ~R seconds" ,(/ server::*warning-milliseconds* 1000)))
         do (is-true (search (apply #'format nil words figures)
                             (cl-ppcre:regex-replace-all
                              "\\s+" (source-text (document (format nil "docs/guide/~A.md" page)))
                              " "))
-                    words)))
+                    "~A: ~S" page words)))
 
 ;;; Promises
 
