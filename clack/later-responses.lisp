@@ -101,12 +101,12 @@ Signals REPLY-ALREADY-SENT."
     (when (and (answer-deferred-response deferred-response (or written response))
                within-p)
       (take-answer deferred-response)
-      (handler-case (send-answer deferred-response (or written response))
+      (handler-case (unless-returned (send-answer deferred-response (or written response))
+                      (when written
+                        (end-shared-queue written)))
         ;; The client is gone.  The writer signals it.
         ((or descriptor-broken stream-timeout) ()
-          (note-event exchange :reply-cut)
-          (when written
-            (end-shared-queue written)))))
+          (note-event exchange :reply-cut))))
     (and written (make-writer written))))
 
 (defun respond-later (exchange function)

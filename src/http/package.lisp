@@ -39,7 +39,7 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; media types
    #:media-type-p #:media-type-parameter
    ;; content codings
-   #:accepted-codings #:coding-name #:coded-tag #:unmarked-tags #:tag-weak-p
+   #:accepted-codings #:coding-name #:coded-tag #:unmarked-tags
    #:media-type-among-p #:*compressible-types*
    ;; conditional and range requests
    #:entity-tag #:precondition #:range-current-p #:parse-ranges

@@ -36,6 +36,7 @@ nothing if the reply has begun.  A refusal of the request's content has a status
   "Logs CONDITION with BACKTRACE.  Sends the error page, or cuts a reply that has begun."
   (log-handler-error condition backtrace)
   (flet ((send-page (&aux (status hunchentoot:+http-internal-server-error+))
+           (drop-header :content-encoding) ; of what is not sent
            (send-content acceptor request status
                          (hunchentoot:acceptor-status-message
                           acceptor status
@@ -113,7 +114,7 @@ it.  FILE-P is true for that of a file."
   (let* ((wanted-p (content-wanted-p (hunchentoot:request-method request) status))
          (framed-p (or length (not wanted-p) (eql 0 (hunchentoot:content-length*)))))
     (multiple-value-bind (coding varied-p)
-        (coding-of-reply-here status length (or content-type (hunchentoot:content-type*))
+        (coding-of-reply-here status (or length 0) (or content-type (hunchentoot:content-type*))
                               :file-p file-p)
       (multiple-value-bind (length append) (code-content coding wanted-p length append)
         (with-reply (reply)
@@ -242,7 +243,10 @@ STATUS and CONTENT, a list of one or no element, where our own code has not read
                    (and (null (hunchentoot:content-length*))
                         (coding-of-reply-here status nil (hunchentoot:content-type*)))
                  (tell-coding status coding varied-p)
-                 (start-streaming hunchentoot:*acceptor* hunchentoot:*request* status coding))))))
+                 (unless-returned (start-streaming hunchentoot:*acceptor* hunchentoot:*request*
+                                                   status coding)
+                   (when coding         ; the program may try again
+                     (drop-header :content-encoding))))))))
 
 (defmethod reply-begun-p ((taskmaster recycling-taskmaster) exchange)
   "True outside of handlers, too, and when Hunchentoot's own code has begun the reply."
@@ -277,7 +281,7 @@ puts it in CODING, unless that is NIL.  Leaves the handler by a throw if the met
                 (make-instance 'reply-stream :io io :framing framing :inner *hunchentoot-stream*
                                              :compressor (and coding
                                                               (not (eq :none framing))
-                                                              (compressor-of-worker coding)))))
+                                                              (compressor-of-stream coding)))))
       (cond ((eq :head (hunchentoot:request-method request))
              (throw 'request-processed nil))
             ;; At once, as Hunchentoot does, since the handler may take long.

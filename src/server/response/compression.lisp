@@ -13,9 +13,10 @@
 ;;;; coding that the client likes best is removed from these.
 ;;;;
 ;;;;   what is compressed                 by
-;;;;   whole content, and what a handler  the compressor of the worker for this coding, which is
-;;;;   writes                             made when first needed
-;;;;   what any thread writes             a compressor of its own, while the memory budget has room
+;;;;   whole content                      the compressor of the worker for this coding, which is
+;;;;                                      made when first needed
+;;;;   what a handler writes              a compressor of its own, which the worker ends later
+;;;;   what any thread writes             another one, while the memory budget has room
 ;;;;                                      for that; otherwise it is sent unchanged
 
 (defstruct (compression (:include opaque) (:copier nil)
@@ -81,7 +82,7 @@ section 12.5.5)."
   "TAG, an entity tag that a program gives the reply of EXCHANGE with STATUS and CODING, or NIL, as
 the client gets it."
   (flet ((marked (coding)
-           (if (tag-weak-p tag) tag (coded-tag tag coding))))
+           (if (uiop:string-prefix-p "\"" tag) (coded-tag tag coding) tag)))
     (cond ((not (stringp tag)) tag)
           (coding (marked coding))
           ;; The client has the coded content.
@@ -116,6 +117,15 @@ output, and its end."
         (funcall 'reset-compressor known)
         (setf (getf (worker-buffers-compressors *worker-buffers*) coding)
               (funcall 'make-compressor coding)))))
+
+(defun compressor-of-stream (coding)
+  "A new compressor for CODING, for a reply that the handler of the current worker writes.  Ends the
+one of the reply before, to which a thread that its handler has left behind may still write."
+  (let ((known (getf (worker-buffers-compressors *worker-buffers*) :stream)))
+    (when known
+      (funcall 'end-compressor known))
+    (setf (getf (worker-buffers-compressors *worker-buffers*) :stream)
+          (funcall 'make-compressor coding))))
 
 (defun compressed (coding append)
   "The content that APPEND, a function, appends to an OUTPUT, or returns as octets or a PART of a
