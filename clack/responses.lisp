@@ -128,7 +128,7 @@ BODY, octets, a list of elements, or one of parts (see PART).  TYPE is as in ENC
     (declare (dynamic-extent #'append-it))
     (multiple-value-bind (coding varied-p)
         (coding-of-response exchange status headers length type (typep body '(cons part)))
-      (multiple-value-bind (length append)
+      (multiple-value-bind (length append coding)
           (code-content coding
                         (content-wanted-p (head-method (exchange-head exchange)) status)
                         length #'append-it)

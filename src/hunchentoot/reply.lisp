@@ -116,7 +116,7 @@ it.  FILE-P is true for that of a file."
     (multiple-value-bind (coding varied-p)
         (coding-of-reply-here status (or length 0) (or content-type (hunchentoot:content-type*))
                               :file-p file-p)
-      (multiple-value-bind (length append) (code-content coding wanted-p length append)
+      (multiple-value-bind (length append coding) (code-content coding wanted-p length append)
         (with-reply (reply)
           (tell-coding status coding varied-p)
           (encode-reply-head reply acceptor status framed-p length content-type)

@@ -214,7 +214,12 @@
                  "plain" :close t)
         (let ((response (read-response connection)))
           (is (null (coding-of response)))
-          (is (equal "plain" (response-text response)))))))
+          (is (equal "plain" (response-text response))))))
+    (with-front (request :compression '(:gzip)) (reply 200 '(:content-type "text/html") *long*)
+      (let ((response (ask-with "/" "Accept-Encoding" "gzip")))
+        (is (equal '(nil "Accept-Encoding")
+                   (list (coding-of response) (response-header response "vary"))))
+        (is (equalp (octets *long*) (response-body response)))))))
 
 (define-front-test (heads-that-cannot-be-sent-cost-no-memory :modes (:plain))
   (let ((before (engine::client-memory-reserved)))

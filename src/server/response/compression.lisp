@@ -16,8 +16,9 @@
 ;;;;   whole content                      the compressor of the worker for this coding, which is
 ;;;;                                      made when first needed
 ;;;;   what a handler writes              a compressor of its own, which the worker ends later
-;;;;   what any thread writes             another one, while the memory budget has room
-;;;;                                      for that; otherwise it is sent unchanged
+;;;;   what any thread writes             another one
+;;;;
+;;;; What the memory budget has no room for is sent unchanged, but for what a handler writes.
 
 (defstruct (compression (:include opaque) (:copier nil)
                         (:constructor make-compression (codings least types)))
@@ -155,11 +156,19 @@ file in a list, in CODING, a fresh vector."
       coded)))
 
 (defun code-content (coding wanted-p length append)
-  "The length of LENGTH octets of content in CODING, or NIL for none, and a function that appends
-them, as APPEND does in no coding.  The length is NIL where it is not known, since the content is
-not WANTED-P."
-  (cond ((null coding) (values length append))
-        ((not wanted-p) (values nil append))
-        (t (let ((octets (compressed coding append)))
+  "The length of LENGTH octets of content in CODING, or NIL for none; a function that appends them,
+as APPEND does in no coding; and CODING, or NIL where there is no memory for it.  The length is NIL
+where it is not known, since the content is not WANTED-P."
+  (let ((reserved 0)
+        (most (* 3 (or length 0))))     ; the content, its pieces in CODING, and these in one vector
+    (cond ((null coding) (values length append nil))
+          ((not wanted-p) (values nil append coding))
+          ((not (and (make-room-in-heap most)
+                     (change-reservation reserved most :share *waiting-share*)))
+           (values length append nil))
+          (t
+           (let ((octets (unwind-protect (compressed coding append)
+                           (change-reservation reserved 0))))
              (values (length octets)
-                     (lambda (reply) (if (encode-body reply octets) nil octets)))))))
+                     (lambda (reply) (if (encode-body reply octets) nil octets))
+                     coding))))))
