@@ -281,7 +281,7 @@ puts it in CODING, unless that is NIL.  Leaves the handler by a throw if the met
                 (make-instance 'reply-stream :io io :framing framing :inner *hunchentoot-stream*
                                              :compressor (and coding
                                                               (not (eq :none framing))
-                                                              (compressor-of-stream coding)))))
+                                                              (compressor-of-worker coding)))))
       (cond ((eq :head (hunchentoot:request-method request))
              (throw 'request-processed nil))
             ;; At once, as Hunchentoot does, since the handler may take long.

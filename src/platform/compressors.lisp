@@ -18,8 +18,10 @@
   (coding nil :read-only t)
   (memory nil)                          ; a z_stream; or two buffers and a ZSTD_CCtx; NIL at the end
   (step nil :read-only t)               ; the library's function that compresses
-  ;; A thread that a handler has left behind may still write to its reply.
-  (lock (bt:make-lock "compressor") :read-only t))
+  ;; A thread that a handler has left behind may still write to its reply, when COMPRESSOR is at
+  ;; another one: contents are numbered.
+  (lock (bt:make-lock "compressor") :read-only t)
+  (content 0 :type fixnum))
 
 (defmacro foreign (function result &rest arguments)
   "Calls FUNCTION, a name or a pointer, as FOREIGN-FUNCALL-POINTER does.  The library may be absent
@@ -57,11 +59,14 @@ a time at most."
 
 (defun reset-compressor (compressor)
   "Prepares COMPRESSOR for another content, and returns it."
-  (uninterruptibly
-    (let ((memory (compressor-memory compressor)))
-      (if (eq :gzip (compressor-coding compressor))
-          (foreign "deflateReset" :int :pointer memory)
-          (foreign "ZSTD_CCtx_reset" :size :pointer (word memory 6) :int 1)))) ; the session only
+  (bt:with-lock-held ((compressor-lock compressor))
+    (uninterruptibly
+      (incf (compressor-content compressor))
+      (let ((memory (compressor-memory compressor)))
+        (if (eq :gzip (compressor-coding compressor))
+            (foreign "deflateReset" :int :pointer memory)
+            (foreign "ZSTD_CCtx_reset" :size
+                     :pointer (word memory 6) :int 1))))) ; the session only
   compressor)
 
 (defun end-compressor (compressor)
@@ -75,10 +80,11 @@ a time at most."
               (foreign "ZSTD_freeCCtx" :size :pointer (word memory 6)))
           (cffi:foreign-free memory))))))
 
-(defun run-compressor (compressor octets start end target operation)
-  "Compresses OCTETS from START to END as far as the output has room in TARGET, octets.  OPERATION
-is :GO-ON; :FLUSH, so that the output tells all of the content so far; or :FINISH, for its end.
-Returns how many octets were taken, and made, and whether that is all."
+(defun run-compressor (compressor content octets start end target operation)
+  "Compresses OCTETS from START to END as far as the output has room in TARGET, octets; or drops
+them if COMPRESSOR is not at CONTENT, a number, any more.  OPERATION is :GO-ON; :FLUSH, so that the
+output tells all of the content so far; or :FINISH, for its end.  Returns how many octets were
+taken, and made, and whether that is all."
   (check-type octets octets)
   (assert (<= 0 start end (length octets)))
   (bt:with-lock-held ((compressor-lock compressor))
@@ -87,7 +93,7 @@ Returns how many octets were taken, and made, and whether that is all."
             (step (compressor-step compressor))
             (count (- end start))
             (room (length target)))
-        (if (null memory)
+        (if (or (null memory) (/= content (compressor-content compressor)))
             (values count 0 t)
             (cffi:with-pointer-to-vector-data (in octets)
               (cffi:with-pointer-to-vector-data (out target)

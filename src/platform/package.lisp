@@ -52,6 +52,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:receive-tls #:send-tls #:tls-awaits #:tls-session-drained-p
    ;; compressors
    #:coding-library-p #:make-compressor #:reset-compressor #:run-compressor #:end-compressor
+   #:compressor-content
    ;; files as descriptors
    #:prepare-process #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets
    #:send-file #:open-temporary-file #:private-folder

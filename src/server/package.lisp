@@ -74,7 +74,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    ;; replies, files, and what handlers stream
    #:with-reply #:send-reply #:end-exchange #:settle-reply-connection #:content-wanted-p
    #:*retry-seconds* #:compression-of #:application-compression #:headers-for-program
-   #:coding-of-reply #:tag-to-send #:code-content #:compressor-of-stream
+   #:coding-of-reply #:tag-to-send #:code-content #:compressor-of-worker
    #:answer-with-file #:append-parts #:reply-stream
    #:framing-of-stream #:reply-stream-inner
    #:push-output #:end-reply #:whole-or-broken

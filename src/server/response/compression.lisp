@@ -13,10 +13,9 @@
 ;;;; coding that the client likes best is removed from these.
 ;;;;
 ;;;;   what is compressed                 by
-;;;;   whole content                      the compressor of the worker for this coding, which is
-;;;;                                      made when first needed
-;;;;   what a handler writes              a compressor of its own, which the worker ends later
-;;;;   what any thread writes             another one
+;;;;   whole content, and what a handler  the compressor of the worker for this coding, which is
+;;;;   writes                             made when first needed
+;;;;   what any thread writes             a compressor of its own
 ;;;;
 ;;;; What the memory budget has no room for is sent unchanged, but for what a handler writes.
 
@@ -98,13 +97,14 @@ the client gets it."
 (defparameter *compressor-octets* (list :gzip (* 268 1024) :zstd (* 1024 1024))
   "How many octets of memory a compressor has, by coding.")
 
-(defun compress (compressor octets start end operation put)
+(defun compress (compressor octets start end operation put
+                 &optional (content (funcall 'compressor-content compressor)))
   "Compresses OCTETS from START to END as RUN-COMPRESSOR does, and calls PUT with each vector of
 output, and its end."
   (let ((buffer (take-buffer)))
     (loop
       (multiple-value-bind (taken made done-p)
-          (funcall 'run-compressor compressor octets start end buffer operation)
+          (funcall 'run-compressor compressor content octets start end buffer operation)
         (incf start taken)
         (when (plusp made)
           (funcall put buffer made))
@@ -118,15 +118,6 @@ output, and its end."
         (funcall 'reset-compressor known)
         (setf (getf (worker-buffers-compressors *worker-buffers*) coding)
               (funcall 'make-compressor coding)))))
-
-(defun compressor-of-stream (coding)
-  "A new compressor for CODING, for a reply that the handler of the current worker writes.  Ends the
-one of the reply before, to which a thread that its handler has left behind may still write."
-  (let ((known (getf (worker-buffers-compressors *worker-buffers*) :stream)))
-    (when known
-      (funcall 'end-compressor known))
-    (setf (getf (worker-buffers-compressors *worker-buffers*) :stream)
-          (funcall 'make-compressor coding))))
 
 (defun compressed (coding append)
   "The content that APPEND, a function, appends to an OUTPUT, or returns as octets or a PART of a

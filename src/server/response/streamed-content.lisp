@@ -286,7 +286,8 @@ unless it is over."
   ((inner :initarg :inner :reader reply-stream-inner
           :documentation "The stream of the connection.")
    (framing :initarg :framing :accessor reply-stream-framing)
-   (compressor :initarg :compressor :initform nil :reader reply-stream-compressor))
+   (compressor :initarg :compressor :initform nil :reader reply-stream-compressor)
+   (number :reader reply-stream-number :documentation "That of the content at COMPRESSOR."))
   (:documentation "A stream for the octets of the content of one reply."))
 
 (defun framing-of-stream (method status length chunked-p)
@@ -338,7 +339,12 @@ allowed (RFC 9112, section 6)."
 (defun write-coded (stream framing octets start end operation)
   "Writes OCTETS from START to END in the coding of STREAM, a REPLY-STREAM, with FRAMING."
   (compress (reply-stream-compressor stream) octets start end operation
-            (lambda (octets end) (write-as (stream-io stream) framing octets 0 end))))
+            (lambda (octets end) (write-as (stream-io stream) framing octets 0 end))
+            (reply-stream-number stream)))
+
+(defmethod initialize-instance :after ((stream reply-stream) &key compressor)
+  (when compressor
+    (setf (slot-value stream 'number) (funcall 'compressor-content compressor))))
 
 (defmethod trivial-gray-streams:stream-write-sequence
     ((stream reply-stream) sequence start end &key)
