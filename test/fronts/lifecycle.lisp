@@ -207,48 +207,6 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
                          (prog1 (< (figure :served) (+ before 3000))
                            (task-result reading)))))))))
 
-;;; Any order of what clients do
-
-(defun random-talk (state)
-  "Talks to *SERVER* by STATE: sends requests in pieces, several at once, and ends somehow.  Returns
-true if each answer was right."
-  (let* ((connection (connect))
-         (targets (loop repeat (1+ (random 6 state))
-                        collect (aref #("/word" "/later" "/long") (random 3 state))))
-         (octets (octets (mapcar #'request-octets targets))))
-    (unwind-protect
-         (progn
-           (if (zerop (random 2 state))
-               (send connection octets)
-               (send-in-pieces connection (1+ (random 40 state)) octets))
-           (case (random 8 state)
-             (0 (reset connection) t)
-             (1 t)
-             (t (loop for target in targets
-                      for text = (response-text (read-response connection))
-                      always (if (equal "/long" target)
-                                 (= 300000 (length text))
-                                 (equal (subseq target 1) text))))))
-      (disconnect connection))))
-
-(define-front-test nothing-waits-unseen-in-any-order-of-events
-  (let ((seed (fresh-seed)) (long (make-string 300000 :initial-element #\x)))
-    (format t "~&[seed ~D] " seed)
-    (with-front (request :worker-num 2)
-        (if (equal "/later" (path request))
-            (later (answer)
-              (recycling:run-after 0 (lambda ()
-                                       (funcall answer 200 '(:content-type "text/plain") "later"))
-                                   :server *server*))
-            (reply 200 '(:content-type "text/plain") long))
-      (let ((clients (loop for number below 8
-                           collect (let ((state (seeded-state (+ seed number))))
-                                     (as-client ("client")
-                                       (loop repeat (rounds 50)
-                                             always (random-talk state)))))))
-        (is (every (lambda (client) (task-result client (* 6 *patience*))) clients)))
-      (eventually ("the end of all connections") (zerop (figure :open))))))
-
 ;;; The end
 
 (define-front-test a-soft-stop-answers-every-request-and-says-that-it-is-the-last

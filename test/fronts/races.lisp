@@ -39,9 +39,10 @@ clients that leave, and with a stop.  Each request has one answer, or its connec
             (t (poll (lambda () (or (recorder-entries jobs) (funcall over-p))) 1/100))))))
 
 (defun race-burst (connection paths state)
-  "Asks for PATHS over CONNECTION, perhaps leaves, and reads the answers.  True while CONNECTION may
-be used; signals an error for an answer that is wrong."
-  (send connection (mapcar #'request-octets paths))
+  "Asks for PATHS over CONNECTION in pieces, perhaps leaves, and reads the answers.  True while
+CONNECTION may be used; signals an error for an answer that is wrong."
+  (send-in-pieces connection (1+ (random (if (zerop (random 2 state)) 40 10000) state))
+                  (mapcar #'request-octets paths))
   (let ((end (random 25 state)))
     (case end
       ((0 1)
