@@ -98,7 +98,6 @@
     :serial t
     :components ((:file "suite")
                  (:file "handlers")
-                 (:file "easy-handlers")
                  (:file "sessions")
                  (:file "uploads")
                  (:file "debugging")

@@ -87,19 +87,6 @@ reply."))
 
 ;;; What a handler knows
 
-(define-server-test the-handler-sees-its-acceptor-request-and-reply
-  (let ((seen '()))
-    (serving () (("/" (setf seen (list hunchentoot:*acceptor*
-                                       (hunchentoot:request-acceptor hunchentoot:*request*)
-                                       hunchentoot:*reply* hunchentoot:*session*))
-                      (shown (hunchentoot:ssl-p))))
-      (is (string= "NIL" (ask-text "/")))
-      (destructuring-bind (acceptor of-request reply session) seen
-        (is (eq *server* acceptor))
-        (is (eq *server* of-request))
-        (is (typep reply 'hunchentoot:reply))
-        (is (null session))))))
-
 (define-server-test text-and-octets-at-once-are-refused
   (serving () (("/" (handler-case (hunchentoot:raw-post-data :force-text t :force-binary t)
                       (hunchentoot:parameter-error () "refused"))))

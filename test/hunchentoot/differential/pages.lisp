@@ -141,8 +141,9 @@
 
 (hunchentoot:define-easy-handler (differential-easy :uri "/easy-form")
     ((a :parameter-type 'integer) (b :parameter-type '(list string)) (c :request-type :post)
-     (d :init-form "d"))
-  (shown a b c d))
+     (d :init-form "d") (e :parameter-type 'keyword) (f :parameter-type 'boolean)
+     (g :parameter-type '(array integer)) (h :parameter-type '(hash-table integer keyword eq)))
+  (shown a b c d e f g (and h (alexandria:hash-table-alist h))))
 
 ;;; Sessions and credentials
 

@@ -29,7 +29,8 @@
           "/e+cho" "/%C3%A9%E2%82%AC%20x" "/%E9" "/a/b.c;d" "/a/./b" "/a/../b" "/%2e%2e/" "/echo%"
           "/echo%4" "/echo%u0041" "/prefix" "/prefixed/more?a=b" "/regex/12" "/regex/x" "/~user"
           "/a:b" "/a@b" "/echo|" "/echo\"" "/echo<>" "/echo{}" "/echo\\" "/echo^^" "/echo`"
-          "/echo#fragment" "/easy-form?a=1&b=x&b=y&c=z" "/easy-form?a=x"))
+          "/echo#fragment" "/easy-form?a=1&b=x&b=y&c=z" "/easy-form?a=x"
+          "/easy-form?e=post&f=no&g[1]=2&g[0]=7&h{k}=9"))
  :request "GET {p}")
 (:name "absolute target {t}"
  :for ((t "http://localhost/echo" "http://localhost/echo?a=b" "HTTP://LOCALHOST/echo"
