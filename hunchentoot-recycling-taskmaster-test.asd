@@ -108,8 +108,7 @@
                  (:file "libraries")
                  (:file "detached-tls"
                   :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))
-                 (:file "connection-methods")
-                 (:file "defects")))
+                 (:file "connection-methods")))
    (:module "logs"                      ; these use tools of the conformance tests
     :pathname "hunchentoot/"
     :components ((:file "requests")
