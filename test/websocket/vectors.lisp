@@ -75,29 +75,15 @@ compiled.")
 
 ;;; Groups 6.5 to 6.23
 
-(defun text-frames (octets)
-  "OCTETS as a text in frames of one octet each, between two empty frames."
-  (apply #'octets (make-frame 1 (octets) :fin nil)
-         (append (loop for octet across octets
-                       collect (make-frame 0 (as-octets (list octet)) :fin nil))
-                 (list (make-frame 0 (octets))))))
-
-(defun check-text (octets valid name dice)
-  "Checks that OCTETS give a text if VALID is true, else a failure."
-  (let ((events (list (if valid (list :text octets) '(:failure 1007)))))
-    (is (same-events-p (make-frame 1 octets) events dice) "~A: ~S" name octets)
-    (is (same-events-p (text-frames octets) events dice) "~A, in frames: ~S" name octets)
-    ;; After, and before, text that the decoder reads in groups.
-    (let* ((around (encode (make-string 21 :initial-element #\a)))
-           (octets (octets around octets around)))
-      (is (same-events-p (make-frame 1 octets)
-                         (if valid (list (list :text octets)) events)
-                         dice)
-          "~A, in a longer text" name))))
-
 (test utf-8-is-told-from-what-is-none
-  "Groups 6.5 to 6.23."
-  (let ((dice (seeded-dice)))
-    (dolist (vector (read-frame-vectors "utf-8"))
-      (dolist (hex (getf vector :octets))
-        (check-text (hex-octets hex) (getf vector :valid) (getf vector :name) dice)))))
+  "Groups 6.5 to 6.23, in one frame and in two."
+  (dolist (vector (read-frame-vectors "utf-8"))
+    (dolist (hex (getf vector :octets))
+      (let* ((octets (hex-octets hex)) (middle (floor (length octets) 2))
+             (events (list (if (getf vector :valid) (list :text octets) '(:failure 1007)))))
+        (is (equalp events (events-of-whole (make-frame 1 octets)))
+            "~A: ~S" (getf vector :name) octets)
+        (is (equalp events
+                    (events-of-whole (octets (make-frame 1 (subseq octets 0 middle) :fin nil)
+                                             (make-frame 0 (subseq octets middle)))))
+            "~A, in frames: ~S" (getf vector :name) octets)))))
