@@ -186,7 +186,7 @@ octets of content."
          ,@(loop for text in '("a=b&" "&" "a[]=1&")
                  collect (list 413 "/form" *urlencoded* (repeated text 100000)))
          (200 "/form" ,*urlencoded* ,(octets "a=" part))
-         ,@(loop for rest in (list "" "; charset=utf-8" ",x" "=x" "\"x" "(x)" ","
+         ,@(loop for rest in (list "" "; charset=utf-8" ",x" "=x" "\"x" "(x)" "," "/x" "@"
                                    (format nil ",~A" *urlencoded*))
                  for type = (list *urlencoded* rest)
                  collect (list 413 "/form" type many)

@@ -87,19 +87,6 @@
                                (equal ours (format nil "~A,b" hunchentoots)))
                       collect type)))))
 
-(test types-that-we-take-for-forms-are-those-that-hunchentoot-takes
-  (flet ((hunchentoots (type)
-           (handler-case (multiple-value-bind (type subtype) (hunchentoot::parse-content-type type)
-                           (format nil "~(~A/~A~)" type subtype))
-             (error () nil))))
-    (dolist (name '("application/x-www-form-urlencoded" "multipart/form-data"))
-      (dolist (rest '("" ",x" "=x" "\"x" "(x)" "/x" ":x" "@" " x" ";" "; charset=utf-8" "x" "-x"
-                      "é"))
-        (let* ((type (coerce (format nil "~A~A" name rest) 'base:text))
-               (form-p (and (http:media-type-p name type) t)))
-          (is (eq (equal name (hunchentoots type)) form-p) "~A" type)
-          (is (eq form-p (and (http:media-type-p name (string-upcase type)) t))))))))
-
 ;;; Classes of programs
 
 (defclass named-server () ())

@@ -44,18 +44,6 @@
 
 ;;; Promises
 
-(define-server-test the-file-of-an-upload-is-deleted-after-the-request
-  (let ((paths (make-recorder)))
-    (flet ((file ()
-             (probe-file (record paths (first (hunchentoot:post-parameter "file"))))))
-      (serving-uploads (("/" (shown (and (file) t)))
-                        ("/fails" (file) (error "The handler fails.")))
-        (is (string= "T" (response-text (upload "/" (file-part)))))
-        (is (= 500 (response-status (upload "/fails" (file-part)))))
-        (is (= 2 (recorded-count paths)))
-        (eventually ("the temporary files to be deleted")
-          (every #'file-gone-p (recorded paths)))))))
-
 (define-server-test (the-file-of-an-upload-stays-when-it-is-moved :needs :octets-in-forms)
   (with-directory (elsewhere)
     (let ((kept (merge-pathnames "kept" elsewhere)))
