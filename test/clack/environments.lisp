@@ -65,11 +65,3 @@
       (is (not (eq first second)))
       (is (not (eq (getf first :headers) (getf second :headers))))
       (is (= 1 (count :mine second))))))
-
-(define-server-test a-client-that-names-no-server-has-asked-for-our-end
-  (let ((seen nil))
-    (with-clack (environment (progn (setf seen environment)
-                                    (text-response "seen")))
-      (ask-raw (request-octets "/" :host nil :version "HTTP/1.0"))
-      (is (equal (list "127.0.0.1" (port-of *server*) :http/1.0)
-                 (known seen :server-name :server-port :server-protocol))))))

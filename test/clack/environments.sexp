@@ -30,3 +30,5 @@
 (("/" :host "[::1]:5000") :server-name "[::1]" :server-port 5000)
 (("/" :method :put) :request-method :put)
 (("/" :method :propfind) :request-method :propfind)
+(("/" :version "HTTP/1.0" :host nil :headers (("Connection" . "keep-alive")))
+ :server-protocol :http/1.0 :server-name "127.0.0.1")

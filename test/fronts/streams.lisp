@@ -185,17 +185,6 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
     (eventually ("the connection to end") (zerop (figure :open)))
     (signals recycling:client-left (funcall writer "in vain"))))
 
-(define-front-test a-client-that-only-sends-no-more-gets-a-closed-stream-and-what-is-behind
-  (let ((text (make-string 200000 :initial-element #\x)))
-    (with-pending (answer connection (list (request-octets "/") (request-octets "/word")))
-      (let ((writer (funcall answer 200 '())))
-        (funcall writer text)
-        (funcall writer nil :close t))
-      (end-sending connection)
-      (is (equal text (response-text (read-response connection))))
-      (is (equal "word" (response-text (read-response connection))))
-      (is-true (closed-by-server-p connection)))))
-
 (define-front-test a-stop-ends-streams
   (with-writer (writer connection)
     (funcall writer "one")
