@@ -111,9 +111,10 @@
       (is (equal "quick" (ask-text "/quick")))
       (is (<= (figure :threads) 2))
       (is (eq *parking-p* (zerop (getf (figure :expired-by) :evicted)))))
-    (with-connections (silent 2)
-      (eventually ("both to be accepted") (= 2 (figure :open)))
-      (is (equal "quick" (ask-text "/quick"))))
+    (when (platform:readiness-supported-p) ; else one that is silent keeps its thread
+      (with-connections (silent 2)
+        (eventually ("both to be accepted") (= 2 (figure :open)))
+        (is (equal "quick" (ask-text "/quick")))))
     (eventually ("connections to be kept again")
       (not (equal "close" (connection-header (ask "/quick")))))))
 
