@@ -96,9 +96,14 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
     (expect-replies slow "/slow")))
 
 (define-front-test clients-that-leave-before-they-are-looked-at-are-no-failure
-  (with-held-requests (1 :worker-num 1 :max-thread-count 1 :max-address-connections 9
+  (with-held-requests (1 :worker-num 1 :max-thread-count 1 :max-address-connections 99
                          :defer-accept nil)
-    (loop repeat 5 do (reset (connect)))
+    (loop repeat 5
+          do (reset (connect))
+             (let ((connection (connect)))
+               (send connection (post-head "/word" (octets "Expect: 100-continue" :crlf
+                                                           "Content-Length: 3")))
+               (reset connection)))
     (open-gate release)
     (expect-replies slow "/slow")
     (is (equal "word" (ask-text "/word")))

@@ -39,7 +39,8 @@
 
 (define-front-test (a-connection-that-idles-has-a-limit-of-its-own :needs :our-http)
   (with-growing-limit (seconds)
-    (with-front (request :idle-timeout seconds :read-timeout 60) (reply 200 '() "Hey!")
+    (with-front (request :idle-timeout seconds :read-timeout 60 :handler-timeout 60)
+        (reply 200 '() "Hey!")
       (with-connection (idle)
         (with-prompt-connection (connection)
           (is (equal "Hey!" (promptly (exchange-text connection "/"))))
