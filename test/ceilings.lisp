@@ -9,7 +9,7 @@
   '((("src" "clack" "postgresql") 12060 49217)
     ("src/platform" 1718) ("src/http" 1619) ("src/websocket" 390)
     ("src/engine" 1890) ("src/server" 3542) ("src/hunchentoot" 1790)
-    ("clack" 672) ("postgresql" 353) ("test" 15782))
+    ("clack" 672) ("postgresql" 353) ("test" 15785))
   "Folders, how many lines of code they may have, and how many atoms.")
 
 (defparameter *blanks* (coerce '(#\Space #\Tab #\Newline #\Return #\Page) 'string))

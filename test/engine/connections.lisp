@@ -4,23 +4,26 @@
   :description "The table of connections, and the rule for peers that take octets slowly.")
 
 (test a-connection-is-found-by-its-own-token-alone-however-many-there-are
-  (flet ((entered (table descriptor)
-           (let ((connection (make-connection nil :descriptor descriptor)))
-             (enter-connection table connection)
-             connection)))
-    (let* ((table (make-table)) (seen '())
-           (connections (loop for descriptor in '(5 1023 1024 5000)
-                              collect (entered table descriptor)))
-           (token (connection-token (first connections))))
-      (is (equal connections (loop for connection in connections
-                                   collect (find-connection table (connection-token connection)))))
-      (map-connections (lambda (connection) (push connection seen)) table)
-      (is (equal connections (reverse seen)))
-      (forget-connection table (first connections))
-      (is (null (find-connection table token)))
-      (let ((next (entered table 5)))
-        (is (null (find-connection table token)) "A late event is not the next one's.")
-        (is (eq next (find-connection table (connection-token next))))))))
+  (if (platform:readiness-supported-p)
+      (flet ((entered (table descriptor)
+               (let ((connection (make-connection nil :descriptor descriptor)))
+                 (enter-connection table connection)
+                 connection)))
+        (let* ((table (make-table)) (seen '())
+               (connections (loop for descriptor in '(5 1023 1024 5000)
+                                  collect (entered table descriptor)))
+               (token (connection-token (first connections))))
+          (is (equal connections
+                     (loop for connection in connections
+                           collect (find-connection table (connection-token connection)))))
+          (map-connections (lambda (connection) (push connection seen)) table)
+          (is (equal connections (reverse seen)))
+          (forget-connection table (first connections))
+          (is (null (find-connection table token)))
+          (let ((next (entered table 5)))
+            (is (null (find-connection table token)) "A late event is not the next one's.")
+            (is (eq next (find-connection table (connection-token next)))))))
+      (skip "On this Lisp connections have no tokens.")))
 
 (test a-peer-is-given-up-that-takes-nothing-or-too-little-while-octets-wait
   (if (platform:readiness-supported-p)

@@ -230,7 +230,7 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
           (is (closed-by-server-p connection)))
         (is (null (task-result stopping)))))))
 
-(define-front-test a-soft-stop-leaves-a-moment-for-requests-that-are-under-way
+(define-front-test (a-soft-stop-leaves-a-moment-for-requests-that-are-under-way :needs :our-http)
   (with-globals ((engine::*drain-seconds* (* 4 *patience*)))
     (with-front (request) nil
       (with-connection (connection)
