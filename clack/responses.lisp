@@ -54,8 +54,10 @@ string."
 (defun coding-of-response (exchange status headers &optional length type file-p)
   "The values of CODING-OF-REPLY for the response to EXCHANGE with STATUS, HEADERS, LENGTH and
 FILE-P.  TYPE is the Content-Type where HEADERS have none."
-  (coding-of-reply exchange status length (or (header :content-type headers) type)
-                   (header :content-encoding headers) (header :cache-control headers) file-p))
+  (and (application-compression (exchange-application exchange))
+       (coding-of-reply exchange status length (or (header :content-type headers) type)
+                        (header :content-encoding headers) (header :cache-control headers)
+                        file-p)))
 
 (defun encode-response-head (reply exchange status headers framing &optional type coding varied-p)
   "Appends the head of the response to EXCHANGE, with STATUS and HEADERS, to REPLY, an empty OUTPUT.

@@ -128,10 +128,11 @@ it.  FILE-P is true for that of a file."
 (defun coding-of-reply-here (status length content-type
                              &key file-p (reply hunchentoot:*reply*) (exchange *exchange*))
   "The values of CODING-OF-REPLY for REPLY, to EXCHANGE."
-  (coding-of-reply exchange status length content-type
-                   (hunchentoot:header-out :content-encoding reply)
-                   (hunchentoot:header-out :cache-control reply)
-                   file-p))
+  (and (application-compression (exchange-application exchange))
+       (coding-of-reply exchange status length content-type
+                        (hunchentoot:header-out :content-encoding reply)
+                        (hunchentoot:header-out :cache-control reply)
+                        file-p)))
 
 (defun tell-coding (status coding varied-p)
   "Sets the headers of the reply with STATUS for the values of CODING-OF-REPLY."
