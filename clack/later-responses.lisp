@@ -94,8 +94,7 @@ Signals REPLY-ALREADY-SENT."
                 (and (null length)
                      (coding-of-response exchange status headers))
               (setf written (make-queue #'make-written-response
-                                        deferred-response *high-water-mark* framing
-                                        coding
+                                        deferred-response *high-water-mark* framing coding
                                         :status status :headers headers :said said
                                         :varied-p varied-p)))))))
     (when (and (answer-deferred-response deferred-response (or written response))

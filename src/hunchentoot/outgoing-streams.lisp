@@ -40,8 +40,7 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
                                                :reply answer
                                                :exchange (deferred-response-exchange reply)))
                   (make-queue
-                   #'make-outgoing-stream reply high-water-mark framing
-                   coding
+                   #'make-outgoing-stream reply high-water-mark framing coding
                    :format (hunchentoot:reply-external-format answer)
                    :settle (lambda (stream)
                              (settle-reply status headers content-type)

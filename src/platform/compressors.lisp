@@ -36,8 +36,7 @@ when this is loaded."
   `(cffi:mem-ref ,memory ,type (* 8 ,index)))
 
 (defun make-compressor (coding)
-  "A compressor of CODING, whose library is loaded: of middling effort, and of 256 KiB of content at
-a time at most."
+  "A compressor of CODING, whose library is loaded, of middling effort."
   (uninterruptibly
     (let ((memory (cffi:foreign-alloc :uint8 :count 112 :initial-element 0)))
       (ecase coding
@@ -50,7 +49,7 @@ a time at most."
          (make-compressor-of coding memory (cffi:foreign-symbol-pointer "deflate")))
         (:zstd
          (let ((context (foreign "ZSTD_createCCtx" :pointer)))
-           (loop for (parameter value) in '((100 3) (101 18)) ; level, and logarithm of the window
+           (loop for (parameter value) in '((100 3) (101 18)) ; level, and a window of 256 KiB
                  do (foreign "ZSTD_CCtx_setParameter" :size
                              :pointer context :int parameter :int value))
            (setf (word memory 6) context)

@@ -49,9 +49,10 @@ none.  Signals UNFIT-ARGUMENT where a library is missing."
 (defun headers-for-program (exchange)
   "The header fields of the request of EXCHANGE, an alist, in which the entity tags have no mark of
 the coding that its client would get."
-  (let ((headers (head-headers (exchange-head exchange)))
-        (coding (coding-of-client exchange)))
-    (if (and coding (or (assoc :if-none-match headers) (assoc :if-match headers)))
+  (let* ((headers (head-headers (exchange-head exchange)))
+         (coding (and (or (assoc :if-none-match headers) (assoc :if-match headers))
+                      (coding-of-client exchange))))
+    (if coding
         (loop for (name . value) in headers
               collect (cons name (if (member name '(:if-none-match :if-match))
                                      (unmarked-tags value coding)
@@ -62,10 +63,9 @@ the coding that its client would get."
   "The coding for the reply of EXCHANGE with STATUS, LENGTH octets, of a file if FILE-P, or NIL if
 that is unknown, and the header fields Content-Type, Content-Encoding and Cache-Control, each a
 string or NIL; NIL for none.  The second value is true when that depends on the client (RFC 9110,
-section 12.5.5)."
+section 12.5.5).  The application of EXCHANGE has a COMPRESSION."
   (let ((compression (application-compression (exchange-application exchange))))
-    (cond ((null compression) nil)
-          ((= 304 status) (values nil t)) ; its content might have depended on that
+    (cond ((= 304 status) (values nil t)) ; its content might have depended on that
           ((and (body-allowed-p status)
                 (/= 206 status)
                 (or (null length)
@@ -94,7 +94,7 @@ the client gets it."
 
 ;;; Octets
 
-(defparameter *compressor-octets* (list :gzip (* 268 1024) :zstd (* 1024 1024))
+(defparameter *compressor-octets* (list :gzip (* 268 1024) :zstd (* 1792 1024))
   "How many octets of memory a compressor has, by coding.")
 
 (defun compress (compressor octets start end operation put
