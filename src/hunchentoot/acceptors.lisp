@@ -305,12 +305,12 @@ and leaves it stopped."
     (setf engine nil
           server-name (coerce (acceptor-server-name acceptor) 'text) ; as each reply needs it
           reads-first-p (program-comes-first-p acceptor))
-    (unless-returned (call-next-method)
+    (unless-returned (progn (call-next-method)
+                            (settle-acceptor-logs acceptor))
       (when engine                      ; it may have started before the failure
         (stop-engine engine :timeout 0))
       (stop-listening acceptor (acceptor-listener acceptor))
       (settle-acceptor-logs acceptor))
-    (settle-acceptor-logs acceptor)
     acceptor))
 
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor)

@@ -99,7 +99,6 @@ counted.")
       (let ((socket (connection-usocket connection))
             (reply (make-output)))
         (encode-refusal reply (make-refusal :busy) nil)
-        (limit-waits socket 1)
         (write-stream-octets (socket-octet-stream socket)
                              (output-octets reply) 0 (output-fill reply))))))
 

@@ -36,7 +36,7 @@ at PATH, of which ALLOW is the argument: NIL; a function that makes a page; or a
 gets SEND-SNAPSHOTS.  From the first request on the servers are watched, so that a page that
 somebody opens when something is wrong shows how it came to that.  Signals UNFIT-ARGUMENT."
   (flet ((test-below (name method)
-           (make-page-test (format nil "~A/~A" (string-right-trim "/" path) name) allow
+           (make-page-test (format nil "~A/~A" path name) allow
                            :methods (list method))))
     (let ((page-p (make-page-test path allow))
           (events-p (test-below "events" :get))
@@ -51,8 +51,7 @@ somebody opens when something is wrong shows how it came to that.  Signals UNFIT
                            (or (find engine feeds :key #'feed-engine)
                                (let ((feed (make-feed engine servers)))
                                  (keep-snapshots feed)
-                                 (setf feeds (cons feed (remove-if #'engine-stopped-p feeds
-                                                                   :key #'feed-engine)))
+                                 (push feed feeds)
                                  feed))))))
           (cond ((funcall page-p exchange) #'live-page)
                 ((funcall events-p exchange) feed)
@@ -68,34 +67,30 @@ somebody opens when something is wrong shows how it came to that.  Signals UNFIT
             (handler-case
                 (let ((head (and (typep task 'exchange) (exchange-head task))))
                   (and head
-                       (list :seconds (/ (exchange-duration task) 1000000)
-                             :method (printed (head-method head))
+                       (list :method (princ-to-string (head-method head))
                              :uri (shortened (head-uri head) 300)
                              :client (and (exchange-http task)
                                           (http-address (exchange-http task))))))
               (error () '()))))         ; its thread has gone on to another one
       (list* :number number
              :state (string-downcase activity)
-             ;; Since a worker may serve several requests in a row.
-             :seconds (getf request :seconds seconds)
+             :seconds seconds
              request))))
 
 (defun server-snapshot (server workers-p)
-  "A plist about SERVER, with its workers, those at work for longest first, if WORKERS-P."
-  (let ((workers (sort (loop for worker in (workers-of server)
-                             ;; One that is only busy with the snapshot would wait without the page.
-                             collect (if (and (getf worker :current-p) (null (getf worker :task)))
-                                         (list* :activity :waiting :seconds nil worker)
-                                         worker))
-                       #'> :key (lambda (worker) (or (getf worker :seconds) -1)))))
+  "A plist about SERVER, with its workers if WORKERS-P."
+  (let ((workers (loop for worker in (workers-of server)
+                       ;; One that is only busy with the snapshot would wait without the page.
+                       collect (if (and (getf worker :current-p) (null (getf worker :task)))
+                                   (list* :activity :waiting :seconds nil worker)
+                                   worker))))
     (list* :server (place-of server)
            :ready (if (ready-p server) 1 0)
            :states (loop for state in '(:serving :blocked :keep-alive :waiting :suspended :starting)
                          collect state
                          collect (count state workers
                                         :key (lambda (worker) (getf worker :activity))))
-           :workers (map 'vector #'worker-row
-                         (subseq workers 0 (if workers-p (min 100 (length workers)) 0)))
+           :workers (map 'vector #'worker-row (and workers-p workers))
            (stats server))))
 
 (defun snapshot (servers workers-p)

@@ -247,7 +247,7 @@ known, NIL, is left out."
 (defun sites-name-p (host)
   "True if HOST, the text of Host or NIL, may be the name of any site: it has a dot, is no address,
 and does not end in .localhost (RFC 6761, section 6.3)."
-  (let ((name (string-right-trim "." (host-and-port (or host "") nil))))
+  (let ((name (host-and-port (or host "") nil)))
     (not (or (null (find #\. name))
              (char= #\[ (char name 0))
              (parse-ip-address name)

@@ -121,9 +121,7 @@ limit, after DRAIN-DELAY seconds."
                            nil
                            ;; A signal may come just before the wait, in the thread that waits.
                            1)
-          (:renew
-           (unless stopping-since
-             (begin-aside "renew" #'renew)))
+          (:renew (begin-aside "renew" #'renew))
           (:leave (return))
           (:stop
            (cond ((null stopping-since)

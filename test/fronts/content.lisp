@@ -111,6 +111,22 @@
           (is (equal (counted octets)
                      (apply #'exchange-text connection "/" :method :post keys))))))))
 
+(define-front-test (content-is-read-at-any-position-as-text-or-octets
+                    :fronts (:clack) :modes (:plain))
+  (with-front (request)
+      (let ((stream (stream-of request)) (text (copy-seq "----")))
+        (reply 200 '() (shown (listen stream) (read-sequence text stream :start 1) text
+                              (file-position stream :end) (file-position stream) (listen stream)
+                              (file-position stream (1+ (file-position stream)))
+                              (close stream)
+                              (file-position stream 3) (read-byte stream) (file-position stream))))
+    (dolist (size '(5 5000000))         ; of which the second one goes to a file
+      (is (equal (shown t 3 "-aü-" t size nil nil t t 98 4)
+                 (ask-text "/" :method :post
+                               :content (octets "aüb" (make-array (- size 4)
+                                                                  :element-type '(unsigned-byte 8)
+                                                                  :initial-element 0))))))))
+
 (define-front-test (content-is-gone-with-its-request :needs :our-content)
   (let ((streams (make-recorder)) (octets (make-array 300000 :element-type '(unsigned-byte 8))))
     (with-front (request)

@@ -58,19 +58,26 @@
         (is (equal '("time" "level" "message" "request" "request_id" "remote_address" "thread"
                      "backtrace")
                    (mapcar #'car object)))
-        (is (cl-ppcre:scan "^[-0-9]{10}T[:0-9]{8}\\.[0-9]{3}Z$" (fact "time" object)))
+        (is-true (cl-ppcre:register-groups-bind ((#'parse-integer year month day))
+                     ("^(\\d{4})-(\\d\\d)-(\\d\\d)T[:0-9]{8}\\.[0-9]{3}Z$" (fact "time" object))
+                   (<= 0 (- (get-universal-time) (encode-universal-time 0 0 0 day month year 0))
+                       100000)))        ; today, or just before midnight
         (loop for (name value) in `(("level" "error") ("message" "The reason.")
                                     ("request" "GET /broken HTTP/1.1") ("request_id" ,id)
                                     ("remote_address" "127.0.0.1"))
               do (is (equal value (fact name object)) "~A" name))))))
 
 (define-front-test each-request-has-an-identifier-of-its-own
-  (with-front (request) (reply 200 '() (format nil "~A ~A" (id-of request) (id-of request)))
-    (with-connection (connection)
-      (let ((pairs (loop repeat 20
-                         collect (uiop:split-string (exchange-text connection "/")))))
-        (is (every (lambda (pair) (string= (first pair) (second pair))) pairs))
-        (is (= 20 (length (remove-duplicates (mapcar #'first pairs) :test #'string=))))))))
+  (let ((pairs '()) (state (make-random-state)))
+    (loop repeat 2
+          do (with-globals ((server::*request-ids* (make-random-state state))) ; as of one image
+               (with-front (request)
+                   (reply 200 '() (format nil "~A ~A" (id-of request) (id-of request)))
+                 (with-connection (connection)
+                   (loop repeat 20
+                         do (push (uiop:split-string (exchange-text connection "/")) pairs))))))
+    (is (every (lambda (pair) (string= (first pair) (second pair))) pairs))
+    (is (= 40 (length (remove-duplicates (mapcar #'first pairs) :test #'string=))))))
 
 ;;; What clients send
 
@@ -156,6 +163,15 @@
       ("/circular" (simple-error :format-control "This is ~A."
                                  :format-arguments (,(circular 1 2)))
                    "This is (1 2 1 2 1")
+      ("/long" (simple-error :format-control "~A"
+                             :format-arguments (,(make-string 100000 :initial-element #\x)))
+               "xxx... (")
+      ("/deep" (simple-error :format-control "This is ~A."
+                             :format-arguments ,(list (loop with list = '()
+                                                            repeat 100000
+                                                            do (setf list (list list))
+                                                            finally (return list))))
+               "This is ((((")
       ("/large" (type-error :datum ,octets :expected-type string) "255 255")))
   "Targets, what to call ERROR with, and words of what is told.")
 

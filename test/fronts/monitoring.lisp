@@ -81,6 +81,7 @@ all other requests have the value of OTHERWISE as their answers."
     (is (apply #'<= (mapcar (lambda (bucket) (parse-integer (second bucket))) buckets)))
     (is (search "le=\"+Inf\"" (first (first (last buckets)))))
     (is (string= "1000" (second (first (last buckets))))))
+  (is (> 1000 (metric-value text "http_server_request_duration_seconds_sum")))
   (check-by-promtool text))
 
 (define-front-test a-failing-application-shows-in-all-pages
@@ -113,6 +114,10 @@ all other requests have the value of OTHERWISE as their answers."
     (is (equal "the app" (ask-text "/alive" :method :post :content "x")))
     (is (equal "the app" (ask-text "/alive/")))))
 
+(define-front-test (a-page-tells-of-all-addresses :modes (:plain) :fronts (:hunchentoot))
+  (watching (request :address nil) ((:metrics "/metrics")) nil
+    (is (search "{server=\"*:" (ask-text "/metrics")))))
+
 (define-front-test a-request-lasts-until-its-reply-is-sent
   (let ((answers (make-recorder)) (began nil) (ended nil))
     (with-front (request) (later (answer)
@@ -134,9 +139,11 @@ all other requests have the value of OTHERWISE as their answers."
 (define-server-test (pages-show-the-servers-that-they-are-told :needs :our-engine)
   (let* ((stopped (make-test-acceptor)) (servers (list stopped)))
     (with-globals ((hunchentoot:*dispatch-table*
-                    (list (recycling:make-readiness-dispatcher "/ready" :servers servers))))
+                    (list (recycling:make-readiness-dispatcher "/ready" :servers servers)
+                          (recycling:make-metrics-dispatcher "/metrics" :servers servers))))
       (with-acceptor (acceptor)
         (is (= 503 (status-of "/ready")) "It is not started.")
+        (is (= 200 (status-of "/metrics")))
         (setf (rest servers) (list acceptor))
         (is (= 503 (status-of "/ready")) "One of them is not started.")))))
 
@@ -192,8 +199,8 @@ of ARGUMENTS with PAGES answers by one of these."
       ()
     (loop for (host seen-p) in '(("evil.example" nil) ("EVIL.EXAMPLE.:4242" nil)
                                  ("127.0.0.1.evil.example" nil) ("127.0.0.1:4242" t)
-                                 ("[::1]:4242" t) ("[::ffff:127.0.0.1]" t) ("LOCALHOST.:4242" t)
-                                 ("shop.localhost:4242" t) ("my-machine:4242" t))
+                                 ("[::1]:4242" t) ("[::ffff:127.0.0.1]" t) ("LOCALHOST:4242" t)
+                                 ("Shop.LocalHost:4242" t) ("my-machine:4242" t))
           do (dolist (target '("/metrics" "/live"))
                (is (eq seen-p (seen-p target :host host)) "~A ~A" host target))
              ;; A balancer on this machine may ask with the name of its site.
@@ -205,7 +212,8 @@ of ARGUMENTS with PAGES answers by one of these."
 
 (define-front-test (behind-a-trusted-proxy-a-page-is-for-the-clients-that-it-names :modes (:plain))
   (seeing ((:metrics "/metrics") (:liveness "/alive")
-           (:liveness "/far" :allow '("192.0.2.0/24")))
+           (:liveness "/far" :allow '("192.0.2.0/24"))
+           (:metrics "/far-metrics" :allow '("192.0.2.0/24")))
       (:trusted-proxies '("127.0.0.1"))
     (loop for (client alive-p far-p) in '(("192.0.2.7" nil t) ("127.0.0.1" t nil))
           do (let ((headers `(("X-Forwarded-For" . ,client))))
@@ -215,6 +223,8 @@ of ARGUMENTS with PAGES answers by one of these."
                       ("Forwarded" . "for=_hidden") ("Forwarded" . "proto=https")))
       (is (not (seen-p "/alive" :headers (list header))) "~S hides the client." header))
     (is-true (seen-p "/alive") "It is the proxy's own request.")
+    (is-true (seen-p "/far-metrics" :host "shop.example"
+                                    :headers '(("X-Forwarded-For" . "192.0.2.7"))))
     ;; A browser that another site leads here may claim to be the proxy, but with its own Host.
     (let ((headers '(("X-Forwarded-Host" . "localhost") ("X-Forwarded-For" . "127.0.0.1"))))
       (is (not (seen-p "/metrics" :host "evil.example:4242" :headers headers)))
@@ -322,7 +332,12 @@ is true."
       (let ((head (open-live-page page)))
         (is (eql 0 (search "text/event-stream" (response-header head "content-type"))))
         (is (equal "no-cache" (response-header head "cache-control"))))
-      (let ((server (aref (member-of (next-snapshot page) "servers") 0)))
+      (let* ((snapshot (next-snapshot page))
+             (process (member-of snapshot "process"))
+             (server (aref (member-of snapshot "servers") 0)))
+        (is (<= (member-of process "computed")
+                (/ (get-internal-run-time) internal-time-units-per-second)))
+        (is (<= (or (member-of process "heap") 0) (or (member-of process "heap_limit") 0)))
         (is (equal (format nil "127.0.0.1:~D" (port-of *server*)) (member-of server "server")))
         (is (= 1 (member-of server "ready"))))
       (loop repeat 2 do (ask "/yo"))
@@ -341,10 +356,15 @@ is true."
 (define-front-test (a-live-page-shows-what-was-before-it-was-opened :modes (:plain))
   (watching (request) ((:live-page "/live")) (reply 200 '() "the app")
     (ask "/yo")
+    (when (eq :hunchentoot *front*)     ; Clack's servers start once
+      (hunchentoot:stop *server*)
+      (start-elsewhere *server*)
+      (ask "/yo"))
     (eventually ("two snapshots that nobody sees") (< 2 (getf (figure :timers) :run)))
     (let ((snapshots (with-connection (page)
                        (open-live-page page)
-                       (next-snapshots page))))
+                       (prog1 (next-snapshots page)
+                         (is (= 1 (length (next-snapshots page))))))))
       (is (< 2 (length snapshots)))
       (flet ((workers (snapshot)
                (length (member-of (aref (member-of snapshot "servers") 0) "workers"))))

@@ -45,6 +45,22 @@
     (is (eq 'simple-error (outcome #'hunchentoot:start acceptor)))
     (is (not (hunchentoot:started-p acceptor)))))
 
+(define-server-test (a-log-that-got-no-thread-gets-one-at-the-next-start :needs :parking)
+  (with-log-file (file)
+    (with-routes (("/yo" "Hey!"))
+      (let ((*server* (make-test-acceptor :access-log-destination file)))
+        (uiop:symbol-call '#:sb-int '#:encapsulate 'bt:make-thread 'no-logs
+                          (lambda (function main &rest keys &key name &allow-other-keys)
+                            (if (equal "log" name)
+                                (error "There are no threads today.")
+                                (apply function main keys))))
+        (unwind-protect (is (eq 'simple-error (outcome #'hunchentoot:start *server*)))
+          (uiop:symbol-call '#:sb-int '#:unencapsulate 'bt:make-thread 'no-logs))
+        (hunchentoot:start *server*)
+        (unwind-protect (progn (ask "/yo")
+                               (eventually ("the line to be written") (lines-of file)))
+          (stop-if-started *server*))))))
+
 (define-server-test (hard-stop-does-not-wait-for-a-long-request :needs :our-engine)
   (with-busy-threads (acceptor 1)
     (is (= 1 (length (nth-value 1 (hunchentoot:stop acceptor :timeout 0)))))

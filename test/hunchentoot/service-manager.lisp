@@ -123,7 +123,7 @@ WATCHDOG, a string, is the number of microseconds for which its watchdog waits."
       (is (eql 0 (program-exit program))))))
 
 (define-server-test (programs-that-a-service-starts-do-not-speak-for-it :needs :parking)
-  (with-manager (manager :watchdog "300000")
+  (with-manager (manager :watchdog "6000000")
     (with-serving-program (program
                            (page-form "/env" "(uiop:run-program '(\"env\") :output :string)")
                            (signalled-acceptor))
@@ -131,7 +131,8 @@ WATCHDOG, a string, is the number of microseconds for which its watchdog waits."
       (let ((environment (ask-text "/env")))
         (is (search "PATH=" environment))
         (is (not (search "NOTIFY_SOCKET" environment)))
-        (is (not (search "WATCHDOG_" environment)))))))
+        (is (not (search "WATCHDOG_" environment))))
+      (await-message manager "WATCHDOG=1"))))
 
 ;;; The units
 

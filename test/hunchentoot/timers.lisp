@@ -25,7 +25,11 @@
       (is (equal "soon" (ask-text "/later")))
       (await gate)
       (is (equal '(nil) (recorded calls)) "There is no request around it.")
-      (await-timers :run 2))))
+      (await-timers :run 2)))
+  (with-acceptor (other)
+    (serving () (("/elsewhere" (recycling:run-after 0 'list :server other) "soon"))
+      (ask "/elsewhere"))
+    (await-timers :run 1)))
 
 (define-server-test (a-thread-in-the-context-of-a-reply-has-its-server-run-a-timer
                      :needs :our-engine)
@@ -118,4 +122,6 @@
     (tells-of-timers "SECONDS" (recycling:run-after -1 'list :server acceptor))
     (tells-of-timers "SECONDS" (recycling:run-after (no-number) 'list :server acceptor))
     (tells-of-timers "FUNCTION" (recycling:run-after 1 nil :server acceptor))
-    (tells-of-timers "TIMER" (recycling:cancel-timer 42))))
+    (tells-of-timers "TIMER" (recycling:cancel-timer 42))
+    (hunchentoot:stop acceptor)
+    (tells-of-timers "a started" (recycling:run-after 1 'list :server acceptor))))

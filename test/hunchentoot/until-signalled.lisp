@@ -111,19 +111,26 @@
     (is (search "\"GET /slow?cut HTTP/1.1\" 503 " (program-text program "access")))))
 
 (define-server-test (a-signal-reopens-logs :needs :parking)
-  (with-serving-program (program "(defvar *log* (here \"access\"))"
-                                 (page-form "/hello" "\"hello\"")
-                                 (signalled-acceptor ":access-log-destination *log*"))
-    (is (equal "hello" (ask-text "/hello?first")))
-    (eventually ("the first line") (search "first" (program-text program "access")))
-    (rename-file (program-file program "access") "access.1")
-    (send-signals program "HUP")
-    (await-printed program "renewed")
-    (is (equal "hello" (ask-text "/hello?second")))
-    (eventually ("the second line") (search "second" (program-text program "access")))
-    (is (not (search "second" (program-text program "access.1"))))
-    (send-signals program "TERM")
-    (is (eql 0 (program-exit program)))))
+  (with-environment (("TZ" "XXX-9"))    ; nine hours east of UTC
+    (with-serving-program (program "(defvar *log* (here \"access\"))"
+                                   (page-form "/hello" "\"hello\"")
+                                   (signalled-acceptor ":access-log-destination *log*
+                                                        :message-log-format :json"))
+      (is (equal "hello" (ask-text "/hello?first")))
+      (eventually ("the first line") (search "first" (program-text program "access")))
+      (rename-file (program-file program "access") "access.1")
+      (send-signals program "HUP")
+      (await-printed program "renewed")
+      (is (equal "hello" (ask-text "/hello?second")))
+      (eventually ("the second line") (search "second" (program-text program "access")))
+      (is (not (search "second" (program-text program "access.1"))))
+      (flet ((hour (name)
+               (cl-ppcre:register-groups-bind ((#'parse-integer hour))
+                   ("[-0-9]{10}.(\\d\\d):" (program-text program name))
+                 hour)))
+        (is (<= 9 (mod (- (hour "access") (hour "errors")) 24) 10) "Only JSON tells UTC."))
+      (send-signals program "TERM")
+      (is (eql 0 (program-exit program))))))
 
 (define-server-test (a-standard-error-that-nobody-reads-holds-up-neither-requests-nor-the-exit
                      :needs :parking)

@@ -63,27 +63,22 @@ section 7)."
 
 ;;; Lines for people and their tools
 
-(defun printed (value)
-  "VALUE as PRINC prints it in base 10."
-  (let ((*print-base* 10) (*print-radix* nil))
-    (princ-to-string value)))
-
 (defun encode-printed (line value &optional (where :quoted))
-  "Appends VALUE to LINE as PRINC prints it in base 10, escaped for WHERE as ENCODE-ESCAPED does.
-So one line stays one line, and a field one field, in spite of anything that a client sends."
+  "Appends VALUE to LINE as PRINC prints it, escaped for WHERE as ENCODE-ESCAPED does.  So one line
+stays one line, and a field one field, in spite of anything that a client sends."
   (declare #.*plain-policy*)
   (typecase value
     (string (encode-escaped line value where))
     (content-size (encode-decimal line value))
-    (t (encode-escaped line (printed value) where))))
+    (t (encode-escaped line (princ-to-string value) where))))
 
 ;;; Numbers
 
 (defun decimal-text (number)
-  "NUMBER, a real, in decimal digits, rounded to a millionth: as JSON and Prometheus read it."
-  (multiple-value-bind (whole millionths)
-      (floor (round (* 1000000 (abs (rational number)))) 1000000)
-    (format nil "~:[~;-~]~D~:[.~A~;~]" (minusp number) whole (zerop millionths)
+  "NUMBER, a real from 0, in decimal digits, rounded to a millionth: as JSON and Prometheus read
+it."
+  (multiple-value-bind (whole millionths) (floor (round (* 1000000 (rational number))) 1000000)
+    (format nil "~D~:[.~A~;~]" whole (zerop millionths)
             (string-right-trim "0" (format nil "~6,'0D" millionths)))))
 
 ;;; JSON (RFC 8259)
@@ -96,9 +91,10 @@ They are kept on the property list of NAME."
         (setf (get name 'json-name) (map 'octets #'char-code text)))))
 
 (defun encode-json (line value)
-  "Appends VALUE to LINE as JSON (RFC 8259): NIL as null; a real as a number, to a millionth; a
-property list with keywords or numbers as an object, in which :USER-AGENT is called user_agent; a
-vector that is no string as an array; and anything else as the string that PRINC prints."
+  "Appends VALUE to LINE as JSON (RFC 8259): NIL as null; a real from 0 as a number, to a
+millionth; a property list with keywords or numbers as an object, in which :USER-AGENT is called
+user_agent; a vector that is no string as an array; and anything else as the string that PRINC
+prints."
   (declare #.*plain-policy*)
   (typecase value
     (null (encode-string line "null" :utf-8))
@@ -122,7 +118,7 @@ vector that is no string as an array; and anything else as the string that PRINC
      (encode-string line "]" :utf-8))
     (t
      (encode-string line "\"" :utf-8)
-     (encode-escaped line (if (stringp value) value (printed value)) :json)
+     (encode-escaped line (princ-to-string value) :json)
      (encode-string line "\"" :utf-8))))
 
 ;;; Times

@@ -74,8 +74,8 @@ its type."
 (defun request-words (method uri protocol)
   "The request line of METHOD, URI and PROTOCOL for a message, a string, without the query, which
 may have secrets."
-  (format nil "~A ~A ~A" (printed method)
-          (shortened (subseq uri 0 (position #\? uri)) *text-limit*) (printed protocol)))
+  (format nil "~A ~A ~A" method (shortened (subseq uri 0 (position #\? uri)) *text-limit*)
+          protocol))
 
 (defparameter *error-control* "~A~@[~%~A~]"
   "The control string of messages about errors of programs, with their backtraces: Hunchentoot's.")
@@ -113,7 +113,7 @@ there are none."
               (line (make-output)))
           (if (eq :json format)
               (encode-json line `(:time ,(utc-now)
-                                  :level ,(and level (string-downcase (printed level)))
+                                  :level ,(and level (string-downcase (princ-to-string level)))
                                   :message ,text
                                   :request ,request
                                   :request-id ,request-id

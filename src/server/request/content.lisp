@@ -291,8 +291,7 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
 
 (defmethod trivial-gray-streams:stream-listen ((stream stream-of-content))
   (with-content (content (content-of stream))
-    (and (null (content-failure content))
-         (< (content-position content) (content-size content)))))
+    (< (content-position content) (content-size content))))
 
 (defmethod trivial-gray-streams:stream-file-position ((stream stream-of-content))
   (content-position (content-of stream)))

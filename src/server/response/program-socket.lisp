@@ -58,12 +58,9 @@ PUT-IN-SHARED-QUEUE."
 (defun write-to-program-socket (socket octets &optional callback)
   "Sends OCTETS, a vector that must not change any more, to SOCKET.  CALLBACK, a function without
 arguments or NIL, is called by the caller, or after the end.  Any thread may call this.  It waits
-while the queue is full, for at most the write timeout.  Signals CLIENT-LEFT."
-  (let ((result (put-waiting (websocket-shared-queue socket)
-                             (or (write-seconds (suspended-exchange-application socket)) t)
+while the queue is full and the client takes octets.  Signals CLIENT-LEFT."
+  (let ((result (put-waiting (websocket-shared-queue socket) t
                              (lambda () (put-written socket octets)))))
-    (when (eq :refused result)
-      (end-websocket socket))
     (unless (eq :open (websocket-state socket))
       (resume-websocket socket))
     (unless (or (member result '(:room :full)) (farewell-said-p socket))
