@@ -22,10 +22,7 @@ else usocket takes."
 
 (defun being-served-p (worker)
   "True if WORKER, a plist of LIST-WORKERS, is at a request."
-  (let ((task (getf worker :task)))
-    (and (typep task 'exchange)
-         (exchange-head task)
-         (not (exchange-counted-p task)))))
+  (typep (getf worker :task) 'exchange))
 
 (defun stats (server)
   "The statistics of SERVER, an acceptor or a CLACK-SERVER: a plist for people and
@@ -128,7 +125,7 @@ CLACK-SERVER.  It is empty where SERVER is not started.
   :WORKER   the number of its thread, or NIL
   :SECONDS  for how many seconds that thread has been serving the request, or NIL"
   (let ((engine (server-engine server)))
-    (and engine (not (engine-stopped-p engine)) (list-engine-connections engine))))
+    (and engine (list-engine-connections engine))))
 
 (defun ready-p (server)
   "True while SERVER, an acceptor or a CLACK-SERVER, takes new requests.  NIL before its start, and

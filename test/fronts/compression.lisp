@@ -59,6 +59,7 @@
   "Values of Accept-Encoding, and the coding that the server takes of :ZSTD and :GZIP.")
 
 (defparameter *long* (repeated "Many a little makes a mickle. " 9000))
+(defparameter *longer* (repeated "More than a buffer. " 40000))
 (defparameter *large* (octets (repeated "Much. " 1100000)))
 
 (defparameter *replies*
@@ -99,7 +100,7 @@
 
 (define-front-test clients-get-the-coding-that-they-like-best
   (with-directory (directory)
-    (write-old-files directory "file.html" *long* "large.html" *large*)
+    (write-old-files directory "file.html" *longer* "large.html" *large*)
     (with-front (request :compression t)
         (reply-of (elt *replies* (parse-integer (path request) :start 1)) directory)
       (with-connection (connection)
@@ -122,7 +123,8 @@
                                            (response-header response "vary")))
                               "~D ~S" number value)
                           (is (equalp (case content
-                                        ((:streamed :later :file) (octets *long*))
+                                        ((:streamed :later) (octets *long*))
+                                        (:file (octets *longer*))
                                         (:large-file *large*)
                                         (t (octets content)))
                                       (content-of-response response))
@@ -220,10 +222,14 @@
                    (list (coding-of response) (response-header response "vary"))))
         (is (equalp (octets *long*) (response-body response)))))))
 
-(define-front-test (heads-that-cannot-be-sent-cost-no-memory :modes (:plain))
+(define-front-test (what-is-sent-whole-or-cannot-be-costs-no-memory :modes (:plain))
   (with-front (request :compression t)
-      (later (answer) (funcall answer 200 '(:content-type "text/css" :x-own #.(format nil "~%"))))
+      (if (equal "/whole" (path request))
+          (reply 200 '(:content-type "text/css") *long*)
+          (later (answer)
+            (funcall answer 200 '(:content-type "text/css" :x-own #.(format nil "~%")))))
     (let ((before (figure :memory)))
+      (is (equal :gzip (coding-of (ask-with "/whole" "Accept-Encoding" "gzip"))))
       (is (= 500 (response-status (ask-with "/" "Accept-Encoding" "gzip"))))
       (eventually ("the memory to be released") (= before (figure :memory))))))
 

@@ -90,7 +90,9 @@
       (loop repeat 3
             do (with-connection (connection)
                  (try-to-send connection (post-octets "/" (list :content (test-octets 9000000))))
-                 (is (= 503 (response-status (read-response connection)))))))
+                 (let ((response (read-response connection)))
+                   (is (= 503 (response-status response)))
+                   (is-true (response-header response "retry-after"))))))
     (is (= 1 (count-messages (await-log "refused: Neither memory nor a temporary file"))))))
 
 ;;; Any thread
@@ -210,7 +212,8 @@
 (define-front-test (memory-is-given-back-while-its-connection-goes-on :modes (:plain)
                                                                       :needs :parking)
   (let ((answers (make-recorder))
-        (large `(("X-Large" . ,(make-string 20000 :initial-element #\x)))))
+        (large `(("X-Large" . ,(make-string 20000 :initial-element #\x))))
+        (small `(("X-Small" . ,(make-string 2000 :initial-element #\x))))) ; of four octets each
     (with-front (request)
         (cond ((equal "/later" (path request)) (later (answer) (record answers answer)))
               ((equal "/large" (path request)) (reply 200 '() *large-answer*))
@@ -221,7 +224,7 @@
                 in (list (cons 10000 (request-octets "/word" :headers large))
                          (cons 40000 (request-octets "/" :method :post
                                                          :content (test-octets 50000)))
-                         (cons nil (request-octets "/later" :headers large))
+                         (cons nil (request-octets "/later" :headers small))
                          (cons nil (request-octets "/large")))
               do (send connection (subseq octets 0 cut))
                  (eventually ("memory to be taken") (< before (figure :memory)))

@@ -53,7 +53,7 @@
   (let ((id nil))
     (with-front (request :message-log-format :json) (progn (setf id (id-of request))
                                                            (error "The reason."))
-      (is (= 500 (response-status (ask "/broken?secret=1"))))
+      (is (= 500 (response-status (ask "/broken?secret=1" :version "HTTP/1.0"))))
       (destructuring-bind (object) (told-objects (await-log (string #\Newline)))
         (is (equal '("time" "level" "message" "request" "request_id" "remote_address" "thread"
                      "backtrace")
@@ -63,7 +63,7 @@
                    (<= 0 (- (get-universal-time) (encode-universal-time 0 0 0 day month year 0))
                        100000)))        ; today, or just before midnight
         (loop for (name value) in `(("level" "error") ("message" "The reason.")
-                                    ("request" "GET /broken HTTP/1.1") ("request_id" ,id)
+                                    ("request" "GET /broken HTTP/1.0") ("request_id" ,id)
                                     ("remote_address" "127.0.0.1"))
               do (is (equal value (fact name object)) "~A" name))))))
 

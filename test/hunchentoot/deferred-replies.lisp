@@ -85,6 +85,11 @@ the function that is told of a client's leaving.  The rest is in fronts/later.")
                         (record replies reply))))
       (loop for end in (list #'disconnect #'reset #'end-sending
                              (lambda (connection)
+                               (end-sending connection)
+                               (eventually ("it to be told") (= 4 (recorded-count told)))
+                               (reset connection)
+                               (poll (lambda () (< 4 (recorded-count told))) 1/4))
+                             (lambda (connection)
                                (declare (ignore connection))
                                (hunchentoot:stop *server*)))
             for count from 1

@@ -97,7 +97,7 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
   (let ((replies (make-recorder)))
     (serving-uploads (("/" (let ((file (first (hunchentoot:post-parameter "file"))))
                              (recycling:defer-reply (reply) (record replies (cons file reply))))))
-      (dolist (leave-p '(nil t))
+      (dolist (end '(:reply :leave :stop))
         (setf (recorder-entries replies) '())
         (with-connection (connection)
           (send-request connection "/" :method :post :content-type (multipart-type)
@@ -105,9 +105,10 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
           (destructuring-bind (file . reply) (nth-reply replies)
             (eventually ("the handler to return") (or (not *parking-p*) (zerop (figure :busy))))
             (is-true (probe-file file))
-            (when leave-p
-              (disconnect connection))
+            (case end
+              (:leave (disconnect connection))
+              (:stop (hunchentoot:stop *server*)))
             (recycling:complete-reply reply "later")
-            (unless leave-p
+            (when (eq :reply end)
               (is (string= "later" (response-text (read-response connection)))))
             (eventually ("the file to be deleted") (file-gone-p file))))))))

@@ -66,8 +66,7 @@ string or NIL; NIL for none.  The second value is true when that depends on the 
 section 12.5.5).  The application of EXCHANGE has a COMPRESSION."
   (let ((compression (application-compression (exchange-application exchange))))
     (cond ((= 304 status) (values nil t)) ; its content might have depended on that
-          ((and (body-allowed-p status)
-                (/= 206 status)
+          ((and (/= 206 status)
                 (or (null length)
                     (<= (compression-least compression) length (if file-p *most-of-file* length)))
                 (null encoding)

@@ -141,8 +141,6 @@ for CONNECTION."
            (setf (connection-outcome connection) :detached)
            (send-output base)
            (setf (io-owner base) :stream) ; whose CLOSE closes it
-           (unless (io-descriptor base) ; the program has just closed it
-             (close-socket (connection-descriptor connection)))
            :detached)
           (t
            (usocket:socket-stream (connection-usocket connection)) ; lends that
