@@ -43,6 +43,16 @@
           (is (= size (content-length (exchange connection "/file.png" :method :head))))
           (is (equal "word" (exchange-text connection "/word"))))))))
 
+(define-front-test (names-are-relative-and-files-told-apart :modes (:plain) :needs :parking)
+  (with-directory (directory)
+    (write-old-files directory "one.txt" "one" "another.txt" "another")
+    (with-globals ((*default-pathname-defaults* directory)
+                   (server::*versions* (make-array 1 :initial-element nil)))
+      (with-front (request) (reply 200 '() (pathname (subseq (path request) 1)))
+        (loop repeat 2
+              do (dolist (name '("one" "another"))
+                   (is (equal name (ask-text (format nil "/~A.txt" name))))))))))
+
 (define-front-test (what-is-no-regular-file-is-not-found :needs :our-http)
   (with-served-folder (directory)
     (uiop:run-program (list "mkfifo" (uiop:native-namestring (merge-pathnames "pipe" directory))))

@@ -41,8 +41,7 @@
   "Puts OCTETS, which must not change any more, into the queue of SOCKET.  Returns the same as
 PUT-IN-SHARED-QUEUE."
   (with-lock-briefly ((websocket-lock socket))
-    (let ((shared-queue (websocket-shared-queue socket))
-          (state (websocket-state socket))
+    (let ((state (websocket-state socket))
           (code (close-frame-code octets)))
       (cond ((and code (or (sending-p state) (close-owed-p state)))
              (when (eq :open state)
@@ -51,9 +50,8 @@ PUT-IN-SHARED-QUEUE."
                  (step-websocket socket :receive-close)))
              (put-close socket octets)
              :room)
-            ((or (not (sending-p state)) (shared-queue-shut-p shared-queue)) :over)
-            ((plusp (length octets)) (put-in-shared-queue shared-queue octets))
-            (t :room)))))
+            ((sending-p state) (put-in-shared-queue (websocket-shared-queue socket) octets))
+            (t :over)))))
 
 (defun write-to-program-socket (socket octets &optional callback)
   "Sends OCTETS, a vector that must not change any more, to SOCKET.  CALLBACK, a function without
@@ -116,8 +114,7 @@ that."
        (note-code socket value more))
      (tell-of-close socket))
     (t
-     (when (sending-p (websocket-state socket))
-       (call-reader socket (encode-frame kind value :mask 0))))))
+     (call-reader socket (encode-frame kind value :mask 0)))))
 
 (defmethod abandon :after ((socket program-socket))
   (loop while (< (program-socket-told socket) (if (farewell-said-p socket) 2 1))

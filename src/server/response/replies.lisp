@@ -77,8 +77,7 @@ Connection and Keep-Alive, strings or NIL: none after a 101, whose headers the p
            nil)
           ((not (exchange-kept-p exchange))
            "Close")
-          ((or (head-keep-alive-requested-p head)
-               (not (eq (head-protocol head) :http/1.1)))
+          ((head-keep-alive-requested-p head)
            (let ((seconds (seconds-for (exchange-application exchange) :idle))
                  (known *keep-alive*))
              (when seconds

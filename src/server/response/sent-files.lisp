@@ -175,8 +175,7 @@ does not send files."
   "The pathname and the coding of the sibling of the file PATHNAME that the client of the request
 HEAD likes best; NIL where it accepts none that there is."
   (let* ((pathname (pathname pathname))
-         (codings (and (stringp (pathname-name pathname))
-                       (accepted-codings (head-header head :accept-encoding))))
+         (codings (accepted-codings (head-header head :accept-encoding)))
          (time (and codings (ignore-errors (file-write-date pathname)))))
     (when time
       (loop for coding in codings
