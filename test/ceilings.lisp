@@ -9,7 +9,7 @@
   '((("src" "clack" "postgresql") 12035 49106)
     ("src/platform" 1718) ("src/http" 1619) ("src/websocket" 390)
     ("src/engine" 1890) ("src/server" 3516) ("src/hunchentoot" 1790)
-    ("clack" 673) ("postgresql" 353) ("test" 15921))
+    ("clack" 673) ("postgresql" 353) ("test" 15900))
   "Folders, how many lines of code they may have, and how many atoms.")
 
 (defparameter *blanks* (coerce '(#\Space #\Tab #\Newline #\Return #\Page) 'string))

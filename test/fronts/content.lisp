@@ -66,7 +66,7 @@
     (let ((before (figure :memory)))
       (with-connections (connections 20)
         (dolist (connection connections)
-          (send connection (post-head "/" "Content-Length: 50000000") "some octets"))
+          (send connection (post-head "/" "Content-Length: 4000000") "some octets"))
         (eventually ("all to be looked at") (and (= 20 (figure :parked)) (zerop (figure :busy))))
         (is (> 200000 (- (figure :memory) before)))))))
 
@@ -121,9 +121,10 @@
                               (file-position stream :end) (file-position stream) (listen stream)
                               (file-position stream (1+ (file-position stream)))
                               (close stream)
+                              (file-position stream (1- (file-position stream))) (read-byte stream)
                               (file-position stream 3) (read-byte stream) (file-position stream))))
     (dolist (size '(5 5000000))         ; of which the second one goes to a file
-      (is (equal (shown t 3 "-aü-" t size nil nil t t 98 4)
+      (is (equal (shown t 3 "-aü-" t size nil nil t t 0 t 98 4)
                  (ask-text "/" :method :post
                                :content (octets "aüb" (make-array (- size 4)
                                                                   :element-type '(unsigned-byte 8)

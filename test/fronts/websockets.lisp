@@ -172,12 +172,13 @@ recorder of the codes of the ends."
 
 (define-front-test a-client-that-speaks-is-not-gone
   (with-growing-limit (seconds)
-    (with-echoes (ends :websocket-idle-seconds seconds)
+    (with-echoes (ends :websocket-ping-seconds 60 :websocket-idle-seconds seconds)
       (with-talk (talk)
         (loop repeat 4
               do (is (equal '(:text "here") (promptly (poll (constantly nil) (* 4/10 seconds))
                                                       (tell talk "here")
-                                                      (hear talk)))))))))
+                                                      (hear talk)))))
+        (is (equal '(:end) (hear talk)))))))
 
 ;;; Clients that take their time, or none
 

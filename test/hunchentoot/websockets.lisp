@@ -168,23 +168,6 @@
               (recycling:client-left () t))))
         (await-end ends 1006)))))
 
-(define-server-test (who-does-not-wait-is-told-when-there-is-no-room :needs :parking)
-  (serving-pushes (socket (:high-water-mark 100000 :ping-seconds nil))
-    (with-talk (talk)
-      ;; Else the worker of the handshake sends what follows, and makes room, when it likes.
-      (eventually ("the worker to be done") (zerop (figure :busy)))
-      (let* ((message (make-string 50000 :initial-element #\m))
-             ;; The system may take more a little later.
-             (sent (loop while (recycling:send-text (socket) message :wait 1/4) count t)))
-        (signals recycling:stream-full
-          (loop repeat 1000 do (recycling:send-text (socket) message)))
-        (signals recycling:stream-full (recycling:send-text (socket) message :wait 1/10))
-        (let ((waiter (in-background ("waiting for room")
-                        (recycling:send-text (socket) "last" :wait t))))
-          (loop repeat (1+ sent) do (is (string= message (hear-text talk))))
-          (loop until (equal '(:text "last") (hear talk)))
-          (is (task-result waiter)))))))
-
 (define-server-test (what-others-send-leaves-while-a-handler-runs :needs :parking)
   (let ((gate (make-gate)))
     (serving-pushes (socket (:high-water-mark *large-size*
@@ -197,16 +180,6 @@
         (loop repeat 30 do (recycling:send-binary (socket) (test-octets 300000)))
         (is (loop repeat 30 always (equalp (test-octets 300000) (second (hear talk)))))
         (open-gate gate)))))
-
-(define-server-test (a-handler-that-has-not-returned-does-not-wait :needs :our-engine)
-  (serving ()
-      (("/ws" (let ((socket (recycling:upgrade-to-websocket :high-water-mark 10)))
-                (recycling:send-text socket "more than ten octets")
-                (handler-case (recycling:send-text socket "x" :wait t)
-                  (recycling:stream-full () (recycling:close-websocket socket :code 4001))))))
-    (with-talk (talk)
-      (is (string= "more than ten octets" (hear-text talk)))
-      (is (eql 4001 (hear-close talk))))))
 
 (define-server-test (handlers-that-wait-for-each-other-go-on :needs :parking)
   (let ((sockets (make-recorder)) (message (make-string 30000 :initial-element #\m))
