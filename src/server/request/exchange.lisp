@@ -43,9 +43,7 @@
           (:reply (if (eql 101 (exchange-status exchange)) :switched :begun)) ; its head was sent
           (:reply-end (if (eq :begun (exchange-output exchange)) :done (exchange-output exchange)))
           (:reply-cut :cut)             ; the rest is not sent
-          (:switch :switched)))         ; another protocol follows
-  (when (member (exchange-output exchange) '(:cut :switched))
-    (setf (exchange-kept-p exchange) nil)))
+          (:switch :switched))))        ; another protocol follows
 
 (defun exchange-duration (exchange)
   "How many microseconds, an integer, have passed since the head of the request of EXCHANGE was

@@ -98,8 +98,7 @@ lock."
 
 (defun websocket-open-p (socket)
   "True while messages can be sent to SOCKET, as far as is known."
-  (and (sending-p (websocket-state socket))
-       (not (shared-queue-shut-p (websocket-shared-queue socket)))))
+  (sending-p (websocket-state socket)))
 
 ;;; From any thread
 
