@@ -177,7 +177,8 @@
       (is (equal '(nil t) (recorded seen)))
       (is (= 1 (ended-by :handler)))
       (await-next)
-      (is (= 1 (figure :errors))))))
+      (is (= 1 (figure :errors)))
+      (is (null (recycling:request-timed-out-p)) "There is no request here."))))
 
 (define-front-test (a-handler-that-ends-as-soon-as-it-is-late-cuts-no-answer :needs :our-http)
   (with-front (request :handler-timeout 1/10)

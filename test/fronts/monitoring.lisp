@@ -114,10 +114,6 @@ all other requests have the value of OTHERWISE as their answers."
     (is (equal "the app" (ask-text "/alive" :method :post :content "x")))
     (is (equal "the app" (ask-text "/alive/")))))
 
-(define-front-test (a-page-tells-of-all-addresses :modes (:plain) :fronts (:hunchentoot))
-  (watching (request :address nil) ((:metrics "/metrics")) nil
-    (is (search "{server=\"*:" (ask-text "/metrics")))))
-
 (define-front-test a-request-lasts-until-its-reply-is-sent
   (let ((answers (make-recorder)) (began nil) (ended nil))
     (with-front (request) (later (answer)

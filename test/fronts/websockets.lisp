@@ -109,7 +109,9 @@ recorder of the codes of the ends."
           (dolist (socket open)
             (task-result (in-background ("closing") (websocket-end socket 3000))))
           (dolist (talk talks)
-            (is (eql 3000 (hear-close talk)))))))))
+            (is (eql 3000 (hear-close talk))))
+          (when (eq :plain *mode*)
+            (is (equal '(:end) (hear (first talks))) "The client is not waited for long.")))))))
 
 ;;; Limits
 

@@ -39,16 +39,6 @@ full, and clients that leave.")
       (is (= 500 (response-status (exchange connection "/"))))
       (is (string= "word" (exchange-text connection "/word"))))))
 
-(define-server-test (a-program-that-cannot-start-a-stream-can-still-fail-the-reply
-                     :needs :our-engine)
-  (serving-deferred (replies) ()
-    (with-connection (connection)
-      (send-request connection "/")
-      (let ((reply (await-answer replies)))
-        (signals error (recycling:start-stream reply :headers '((:content-length . "many"))))
-        (is-true (recycling:fail-reply reply)))
-      (is (= 500 (response-status (read-response connection)))))))
-
 ;;; The mark
 
 (define-server-test (streams-for-which-there-is-no-memory-end :needs :parking)
