@@ -34,7 +34,7 @@
   (closed-p nil)                        ; the program has closed it
   (begun-p nil)                         ; the head was sent
   (held '() :type list)                 ; vectors that wait for that, the last first
-  (size 0 :type fixnum)                 ; and their octets
+  (size 0 :type fixnum)                 ; how many octets were held
   (on-end '() :type list))              ; functions without arguments, called when it has ended
 
 (defun make-queue (constructor suspended-exchange mark framing coding &rest slots)
@@ -135,8 +135,7 @@ has ended; or :TOO-LONG because fewer octets were announced.  OCTETS are FRAMED.
   "Ends SHARED-QUEUE, and calls the functions that wait for its end."
   (mapc #'funcall (with-send-queue ((shared-queue-queue shared-queue))
                     (setf (shared-queue-phase shared-queue) :ended
-                          (shared-queue-held shared-queue) '()
-                          (shared-queue-size shared-queue) 0)
+                          (shared-queue-held shared-queue) '())
                     (let ((compressor (shiftf (shared-queue-compressor shared-queue) nil)))
                       (when compressor
                         (funcall 'end-compressor compressor))
@@ -177,11 +176,9 @@ no more will follow.  Signals DESCRIPTOR-BROKEN."
   (let ((queue (shared-queue-queue shared-queue)))
     (push-output io)                    ; the head
     (with-send-queue ((shared-queue-queue shared-queue))
-      (setf (shared-queue-begun-p shared-queue) t
-            (shared-queue-size shared-queue) 0)
+      (setf (shared-queue-begun-p shared-queue) t)
       (dolist (octets (reverse (shiftf (shared-queue-held shared-queue) '())))
-        (write-under-lock queue (list (make-octets-part octets)))))
-    (flush-queue queue)))
+        (write-under-lock queue (list (make-octets-part octets)))))))
 
 ;;; Writing, from any thread
 

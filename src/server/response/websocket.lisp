@@ -195,8 +195,6 @@ may have come."
     (unless (and (reads-on-p socket) (null (io-unsent io)))
       (return nil))
     (let ((new-p (= (io-start io) (io-end io))))
-      (when new-p
-        (resume-websocket socket))
       (ecase (if (and new-p
                       (io-drained-p io)
                       ;; It may have come with the last octets, without its own event.
