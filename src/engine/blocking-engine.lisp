@@ -55,9 +55,7 @@
                      (set-worker-state worker :active) ; it takes no connection's place
                      (setf (worker-stamp worker) (microseconds))
                      :timers)
-                    ((and (engine-queue engine)
-                          (not (eq (engine-phase engine) :stopping))
-                          (not (full-p engine)))
+                    ((and (engine-queue engine) (not (full-p engine)))
                      (assign-connection worker (pop (engine-queue engine))))
                     ((or (not (engine-accepting-p engine))
                          (minusp (or (spare-room engine) 0))
@@ -104,11 +102,7 @@ with the listener."
 
 (defmethod worker-needed-p ((engine blocking-engine))
   (or (and (zerop (worker-count engine :starting)) ; else that sees to it first
-           (or (due-timers-wait-p engine)
-               ;; One that served may have died while all others wait in an accept, or the limit was
-               ;; raised.  That may make one too many, which ends when it is free.
-               (and (engine-queue engine)
-                    (not (full-p engine)))))
+           (due-timers-wait-p engine))
       (and (room-p engine)
            (engine-accepting-p engine)
            (zerop (standby-count engine)))))

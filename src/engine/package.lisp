@@ -29,7 +29,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:engine #:make-blocking-engine #:make-ready-engine #:engine-service #:engine-listener
    #:engine-accept-limit #:wait-for-client #:resize-pool #:engine-statistics
    #:list-engine-connections #:list-workers #:note-task #:start-engine #:stop-engine
-   #:winding-down-p #:keeps-connections-p #:welcoming-p #:running-p #:serving-p #:drain-over-p
+   #:engine-overloaded-p #:keeps-connections-p #:welcoming-p #:running-p #:serving-p #:drain-over-p
    #:engine-stopped-p #:stop-from-worker #:log-message #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take
    #:*waiting-share* #:*request-share*

@@ -46,9 +46,8 @@
                    (serve-request acceptor exchange))
                   ((socket-asked-p socket)
                    (loop for outcome = (serve-next)
-                         while (and (eq outcome :park)
-                                    (not (winding-down-p (exchange-engine exchange))))
-                         finally (return (if (eq outcome :park) :close outcome))))
+                         while (eq outcome :park)
+                         finally (return outcome)))
                   (t
                    ;; If none has come, the connection is parked where that is possible.
                    (serve-next (not (connection-parkable-p connection)))))))))

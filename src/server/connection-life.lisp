@@ -164,7 +164,7 @@ request any more."
               until (if (and base (io-awaits-output-p base))
                         (await-descriptor (open-descriptor base) :output :until until)
                         (await-input (connection-handle connection) :until until))
-              never (or (and (not (http-part-p http)) (winding-down-p engine))
+              never (or (and (not (http-part-p http)) (engine-overloaded-p engine))
                         ;; Nor for the rest of a head, when there was enough time for it.
                         (drain-over-p engine (milliseconds)))))))
 

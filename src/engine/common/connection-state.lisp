@@ -68,7 +68,6 @@ if the peer has left."
 (defun unfinished-p (connection)
   "True if the peer of CONNECTION may not have got its answer yet, or a worker is to look at it."
   (or (connection-output connection)
-      (connection-outcome connection)
       (eq :linger (connection-deadline-kind connection)) ; it was answered for the last time
       (connection-awaiting connection)))
 

@@ -235,11 +235,6 @@ lock.")
 were under way."
   (>= now (engine-drain-end engine)))
 
-(defun winding-down-p (engine)
-  "True if connections of ENGINE that idle should end: ENGINE drains or stops, has trouble, or
-connections wait for a worker."
-  (or (engine-overloaded-p engine) (engine-troubles engine) (not (running-p engine))))
-
 (defun keeps-connections-p (engine)
   "True if the connections of ENGINE should be kept after the replies that are sent now."
   (not (or (engine-overloaded-p engine)
@@ -282,12 +277,12 @@ failure of it is only counted."
   (apply #'ask engine nil #'note level control arguments))
 
 (defun note-trouble (engine kind condition &optional (control "~A"))
-  "Counts a failure of ENGINE, and logs CONTROL with CONDITION, unless the last one of KIND, a
-keyword, was of the same type, and lasts."
+  "Counts a failure of ENGINE, and logs CONTROL with CONDITION, unless one of KIND, a keyword,
+lasts."
   (let ((before (with-engine (engine)
                   (incf (engine-failed engine))
                   (shiftf (getf (engine-troubles engine) kind) condition))))
-    (unless (and before (equal (type-of before) (type-of condition)))
+    (unless before
       (log-message engine :error control condition))))
 
 (defun forget-trouble (engine kind)
@@ -321,19 +316,10 @@ exits."
 ;;; when its service has learnt for whom a proxy has made it, until NOTE-CLOSED, whatever has ended
 ;;; it.
 
-(defun leave-address (engine connection)
-  "Ends the count of CONNECTION of ENGINE for its address, if it is counted."
-  (let ((address (shiftf (connection-address connection) nil)))
-    (when address
-      (with-engine (engine)
-        (when (zerop (decf (gethash address (engine-addresses engine))))
-          (remhash address (engine-addresses engine)))))))
-
 (defun enter-address (engine connection)
-  "Counts CONNECTION of ENGINE, which the caller owns, for the address that its service tells, and
-for no other.  Returns NIL if that address has as many connections as it may: CONNECTION is not
-counted then, and the caller is to refuse it.  True also where the service tells no address."
-  (leave-address engine connection)
+  "Counts CONNECTION of ENGINE, which the caller owns and which is counted for no address yet, for
+the one that its service tells.  Returns NIL if that has as many connections as it may: CONNECTION
+is not counted then, and the caller is to refuse it.  True also where the service tells no address."
   (multiple-value-bind (limit address) (ask engine nil #'address-limit connection)
     (or (null limit)
         (with-engine (engine)
@@ -344,9 +330,12 @@ counted then, and the caller is to refuse it.  True also where the service tells
 (defun note-closed (engine connection)
   "Notes that CONNECTION, which ENGINE has counted as open, no longer is."
   (counter-add (engine-open engine) -1)
-  (let ((queue (connection-queue connection)))
-    (counter-add (engine-sent engine) (- (send-queue-sent queue) (send-queue-counted queue))))
-  (leave-address engine connection))
+  (let ((queue (connection-queue connection)) (address (connection-address connection)))
+    (counter-add (engine-sent engine) (- (send-queue-sent queue) (send-queue-counted queue)))
+    (when address
+      (with-engine (engine)
+        (when (zerop (decf (gethash address (engine-addresses engine))))
+          (remhash address (engine-addresses engine)))))))
 
 ;;; Accepting
 

@@ -104,7 +104,6 @@ limit.  True if that succeeded."
         (wait-for-change engine (seconds-left end)
                          (lambda ()
                            (cond ((and (zerop (open-count engine))
-                                       (zerop (busy-count engine))
                                        ;; One in an accept may have got a connection already.
                                        (zerop (worker-count engine :starting :waiting)))
                                   :finished)

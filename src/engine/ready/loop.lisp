@@ -149,14 +149,14 @@ first, so that the others end; returns how many."
                (return (first tokens))))))
 
 (defun queue-events (engine tokens &optional first-p)
-  "Queues TOKENS, a list that is not empty and no longer changes, behind those of ENGINE; if
-FIRST-P, before them."
-  (loop for before = (engine-event-queue engine)
-        until (compare-and-set (engine-event-queue engine) before
-                               (cond ((null before) (list tokens))
-                                     (first-p (cons (append tokens (car before)) (cdr before)))
-                                     (t (cons (car before) (revappend tokens (cdr before)))))))
-  (wake-one-if-somebody-waits engine))
+  "Queues TOKENS, a list that no longer changes, behind those of ENGINE; if FIRST-P, before them."
+  (when tokens
+    (loop for before = (engine-event-queue engine)
+          until (compare-and-set (engine-event-queue engine) before
+                                 (cond ((null before) (list tokens))
+                                       (first-p (cons (append tokens (car before)) (cdr before)))
+                                       (t (cons (car before) (revappend tokens (cdr before)))))))
+    (wake-one-if-somebody-waits engine)))
 
 (defun wake-one-if-somebody-waits (engine)
   "Wakes a worker of ENGINE if one waits and no wakeup is pending."
@@ -188,16 +188,15 @@ that it is time to look around."
                     (or (take-event engine)
                         (await-ready (engine-poller engine) *poll-milliseconds* most))
                   (counter-add waiting -1))))
-        (let ((woken-p (or (eq :wakeup token) (member :wakeup others))))
-          (when woken-p                 ; seldom; no other worker was woken by it
-            (compare-and-set (engine-wakeup-pending-p engine) t nil)
-            (setf others (remove :wakeup others)))
-          (cond (others
-                 (queue-events engine others))
-                ((and woken-p (not (eq :wakeup token)) (engine-event-queue engine))
-                 (wake-one-if-somebody-waits engine)))
-          (unless (and (eq :wakeup token) (serving-p engine))
-            (return token)))))))
+        (cond ((or (eq :wakeup token) (member :wakeup others)) ; seldom
+               ;; No other worker was woken by it: this one takes the event that came first.
+               (compare-and-set (engine-wakeup-pending-p engine) t nil)
+               (queue-events engine (remove :wakeup (cons token others)))
+               (unless (serving-p engine)
+                 (return nil)))
+              (t
+               (queue-events engine others)
+               (return token)))))))
 
 ;;; Serving
 
@@ -381,8 +380,6 @@ NIL."
   (loop repeat +turn+
         do (let ((count (drop-octets (connection-descriptor connection) +most-dropped+)))
              (when (or (not (or (plusp count) (would-block-p count)))
-                       ;; The sentinel cannot enforce that while it has an owner again and again.
-                       (overdue-p connection (milliseconds))
                        (and (minusp count)
                             (case (park engine connection)
                               (:parked (return))

@@ -135,9 +135,9 @@ for CONNECTION."
            ;; OpenSSL has the number of the descriptor, so the program must get this one.  From then
            ;; on that number may at any moment be that of another connection.
            (detach (worker-engine *worker*) connection)
-           (setf (connection-outcome connection) :detached)
+           (setf (connection-outcome connection) :detached
+                 (io-owner base) :stream) ; whose CLOSE closes it
            (send-output base)
-           (setf (io-owner base) :stream) ; whose CLOSE closes it
            :detached)
           (t
            (usocket:socket-stream (connection-usocket connection)) ; lends that
