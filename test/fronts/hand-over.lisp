@@ -50,6 +50,20 @@
       (is (equal "word" (ask-text "/word")))
       (task-result (stopping :soft t :timeout 1/10)))))
 
+(define-front-test (a-soft-stop-waits-for-those-whom-the-system-holds :modes (:plain)
+                                                                      :needs :parking)
+  (with-globals ((engine::*held-seconds* (* 4 *patience*)) (engine::*drain-seconds* 1/10))
+    (with-front (request) nil
+      (with-connection (idle)
+        (is (equal "word" (exchange-text idle "/word")))
+        (let ((stop (stopping :soft t)))
+          (eventually ("the stop to begin") (equal "close" (connection-header (ask "/word"))))
+          (is (not (readable-p idle 1)) "It has the moment, too, that those have.")
+          (is (equal "word" (exchange-text idle "/word")))
+          (is (equal "word" (ask-text "/word")))
+          (stop-front)
+          (task-result stop))))))
+
 (define-front-test (half-a-head-holds-up-a-soft-stop-for-a-moment-only :needs :our-http)
   (with-front (request :read-timeout 1000) nil
     (with-connection (connection)

@@ -82,7 +82,11 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
         (is (equal "1" (response-header response "retry-after")))
         (is (equalp "close" (response-header response "connection"))))
       (is (= 1 (figure :refused)))
-      (is (not (readable-p waiting)))
+      (unless *parking-p*               ; there a timer has a thread of its own
+        (let ((timer (make-gate)))
+          (recycling:run-after 0 (lambda () (open-gate timer)) :server *server*)
+          (await timer)))
+      (is (not (readable-p waiting 1/10)))
       (open-gate release)
       (expect-replies slow "/slow")
       (expect-replies (list waiting) "word"))
@@ -94,6 +98,17 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
                (< 2 (getf (figure :refused-by) :threads))))
     (open-gate release)
     (expect-replies slow "/slow")))
+
+(define-front-test (without-parking-replies-are-the-last-while-others-wait :modes (:unparked))
+  (with-front (request :worker-num 1 :max-thread-count 1) nil
+    (with-connections (connections 2)
+      (destructuring-bind (kept waiting) connections
+        (is (equal "word" (exchange-text kept "/word")))
+        (send-request waiting "/word")
+        (eventually ("a reply that is the last") ; one that pauses for long is just closed
+          (let ((response (ignore-errors (exchange kept "/word"))))
+            (or (null response) (equal "close" (connection-header response)))))
+        (expect-replies (list waiting) "word")))))
 
 (define-front-test clients-that-leave-before-they-are-looked-at-are-no-failure
   (with-held-requests (1 :worker-num 1 :max-thread-count 1 :max-address-connections 99
@@ -250,6 +265,19 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
       (open-gate release)
       (expect-replies slow "/slow")
       (is (null (task-result stopping))))))
+
+(define-front-test a-soft-stop-tells-of-those-that-it-has-not-served
+  (with-held-requests (1 :worker-num 1 :max-thread-count 1 :max-accept-count 2)
+    (with-connection (waiting)
+      (send-request waiting "/word")
+      (eventually ("a client to be let in") (= 1 (figure :queued)))
+      (is (equal '(:active :queued)
+                 (mapcar (lambda (left) (getf left :state))
+                         (nth-value 1 (stop-front :soft t :timeout 1/10)))))
+      (is-true (closed-by-server-p waiting)))
+    (open-gate release)
+    (expect-replies slow "/slow")
+    (eventually ("all connections to end") (zerop (figure :open)))))
 
 (define-front-test (a-hard-stop-waits-for-no-client :modes (:plain :unparked :tls)
                                                     :needs :our-http)

@@ -111,7 +111,9 @@
         (funcall end connection)
         (with-admitted (next)
           (with-connection (refused)
-            (check-refused refused)))))))
+            (check-refused refused)))))
+    (eventually ("the address to be forgotten")
+      (zerop (hash-table-count (engine::engine-addresses (server:server-engine *server*)))))))
 
 (define-front-test a-trusted-proxy-has-as-many-connections-as-it-opens
   (with-front (request :max-address-connections 1 :trusted-proxies '("127.0.0.0/8"))

@@ -8,7 +8,8 @@
 (defun exiting-program (parking)
   "The forms of a program that exits with 7 at /handler, and at /timer a moment later."
   (list (page-form "/sleeping" "(sleep 600)")
-        (page-form "/events" "(hunchentoot-recycling-taskmaster:defer-reply (reply)
+        (page-form "/events" "(hunchentoot-recycling-taskmaster:defer-reply
+                                  (reply :on-abandon (lambda () (sleep 600)))
                                 (hunchentoot-recycling-taskmaster:send-event
                                  (hunchentoot-recycling-taskmaster:start-event-stream reply)
                                  \"hello\"))")

@@ -103,20 +103,22 @@
           (is (every (lambda (task) (equal "slow" (task-result task))) second)))))))
 
 (define-server-test (nobody-starves-behind-idle-connections :needs :our-engine)
-  (serving (:taskmaster (taskmaster :max-thread-count 2) :read-timeout 1000 :defer-accept nil)
-      (("/quick" "quick"))
-    (with-connections (idle (if *parking-p* 20 2))
-      (dolist (connection idle)
-        (is (equal "quick" (exchange-text connection "/quick"))))
-      (is (equal "quick" (ask-text "/quick")))
-      (is (<= (figure :threads) 2))
-      (is (eq *parking-p* (zerop (getf (figure :expired-by) :evicted)))))
-    (when (platform:readiness-supported-p) ; else one that is silent keeps its thread
-      (with-connections (silent 2)
-        (eventually ("both to be accepted") (= 2 (figure :open)))
-        (is (equal "quick" (ask-text "/quick")))))
-    (eventually ("connections to be kept again")
-      (not (equal "close" (connection-header (ask "/quick")))))))
+  (dolist (accepted '(:unlimited 9))
+    (serving (:taskmaster (taskmaster :max-thread-count 2 :max-accept-count accepted)
+             :read-timeout 1000 :defer-accept nil)
+        (("/quick" "quick"))
+      (with-connections (idle (if *parking-p* 20 2))
+        (dolist (connection idle)
+          (is (equal "quick" (exchange-text connection "/quick"))))
+        (is (equal "quick" (ask-text "/quick")))
+        (is (<= (figure :threads) (if (eql 9 accepted) 3 2)))
+        (is (eq *parking-p* (zerop (getf (figure :expired-by) :evicted)))))
+      (when (platform:readiness-supported-p) ; else one that is silent keeps its thread
+        (with-connections (silent 2)
+          (eventually ("both to be accepted") (= 2 (figure :open)))
+          (is (equal "quick" (ask-text "/quick")))))
+      (eventually ("connections to be kept again")
+        (not (equal "close" (connection-header (ask "/quick"))))))))
 
 ;;; How the system schedules them
 

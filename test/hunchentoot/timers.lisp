@@ -57,6 +57,14 @@
       (await-timers :run 3)
       (is (equal '(:first :second :third) (recorded calls))))))
 
+(define-server-test (timers-ring-without-a-pause :needs :our-engine)
+  (with-acceptor (acceptor)
+    (labels ((ring (left)
+               (when (plusp left)
+                 (recycling:run-after 1/1000 (lambda () (ring (1- left))) :server acceptor))))
+      (ring 60))
+    (await-timers :run 60)))
+
 (define-server-test (timers-that-fail-or-block-hold-up-nobody :needs :parking)
   (let ((gate (make-gate)) (entered (make-latch 20)) (over nil) (log (make-string-output-stream)))
     (serving (:message-log-destination log) (("/yo" "Hey!"))
@@ -82,12 +90,14 @@
 
 (define-server-test (a-stop-drops-timers-and-waits-for-one-that-runs :needs :our-engine)
   (with-acceptor (acceptor)
-    (let ((begun (make-gate)) (gate (make-gate)) (ended nil))
+    (let ((begun (make-gate)) (gate (make-gate)) (ended nil) (other nil))
       (loop repeat 10
             do (recycling:run-after 1000 (constantly nil) :server acceptor))
       (recycling:run-after 0 (lambda () (open-gate begun) (await gate) (setf ended t))
                            :server acceptor)
       (await begun)
+      (recycling:run-after 0 (lambda () (setf other t)) :server acceptor)
+      (is (eq *parking-p* (poll (lambda () other) 1)) "Without parking it is called in turn.")
       (let ((stopping (in-background ("stop") (hunchentoot:stop acceptor :soft t))))
         (is (not (poll (lambda () (task-done-p stopping)) 1/10)))
         (open-gate gate)

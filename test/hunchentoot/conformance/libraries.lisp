@@ -192,6 +192,12 @@ the connection."
       (is (string= "three" (response-text (read-response connection))))
       (is (string= "four" (response-text (read-response connection)))))))
 
+(define-server-test the-time-limit-of-the-server-holds-for-the-stream-of-a-socket
+  (serving (:mixin 'talkative :read-timeout 1/2)
+      (("/" (handler-case (read-byte (usocket:socket-stream *talk-socket*))
+              (error () "late"))))
+    (is (string= "late" (ask-text "/")))))
+
 (define-server-test a-socket-that-a-handler-closes-is-closed
   (serving (:mixin 'talkative)
       (("/" (close (usocket:socket-stream *talk-socket*) :abort t)
