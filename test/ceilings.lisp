@@ -9,7 +9,7 @@
   '((("src" "clack" "postgresql") 12012 49006)
     ("src/platform" 1718) ("src/http" 1619) ("src/websocket" 390)
     ("src/engine" 1876) ("src/server" 3508) ("src/hunchentoot" 1789)
-    ("clack" 673) ("postgresql" 353) ("test" 15993))
+    ("clack" 673) ("postgresql" 353) ("test" 15995))
   "Folders, how many lines of code they may have, and how many atoms.")
 
 (defparameter *blanks* (coerce '(#\Space #\Tab #\Newline #\Return #\Page) 'string))
