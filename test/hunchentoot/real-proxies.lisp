@@ -3,14 +3,6 @@
 (def-suite* real-proxies :in acceptors
   :description "nginx and HAProxy, with the configurations that docs/guide/proxies.md shows.")
 
-(defun program-named (name)
-  "The file of the program NAME, a string; NIL where there is none."
-  (loop for folder in (append (uiop:split-string (or (uiop:getenv "PATH") "") :separator ":")
-                              '("/usr/sbin" "/usr/local/sbin"))
-        for file = (and (uiop:absolute-pathname-p folder)
-                        (probe-file (merge-pathnames name (uiop:ensure-directory-pathname folder))))
-        when file return (uiop:native-namestring file)))
-
 (defun configuration (name)
   "The text of the configuration NAME in deploy/."
   (uiop:read-file-string (merge-pathnames (format nil "deploy/~A" name) (source-root))))
@@ -41,13 +33,6 @@ texts."
            (funcall function))
       (uiop:terminate-process process)
       (uiop:wait-process process))))
-
-(defmacro where-program ((file name) &body body)
-  "Evaluates BODY with FILE bound to the file of the program NAME, where there is one."
-  `(let ((,file (program-named ,name)))
-     (if ,file
-         (progn ,@body)
-         (skip "There is no ~A here." ,name))))
 
 (defun connect-from-elsewhere (port)
   "A connection to PORT of this machine from another address of it than the usual one."

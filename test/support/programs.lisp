@@ -219,3 +219,18 @@ whose /entered tells how many requests for /slow have come."
 
 (defun release (program)
   (write-file (program-directory program) "release"))
+
+(defun program-named (name)
+  "The file of the program NAME, a string; NIL where there is none."
+  (loop for folder in (append (uiop:split-string (or (uiop:getenv "PATH") "") :separator ":")
+                              '("/usr/sbin" "/usr/local/sbin"))
+        for file = (and (uiop:absolute-pathname-p folder)
+                        (probe-file (merge-pathnames name (uiop:ensure-directory-pathname folder))))
+        when file return (uiop:native-namestring file)))
+
+(defmacro where-program ((file name) &body body)
+  "Evaluates BODY with FILE bound to the file of the program NAME, where there is one."
+  `(let ((,file (program-named ,name)))
+     (if ,file
+         (progn ,@body)
+         (skip "There is no ~A here." ,name))))
