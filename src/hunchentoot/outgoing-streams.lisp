@@ -44,7 +44,8 @@ the client leaves or the server stops.  Signals REPLY-ALREADY-SENT."
                    :format (hunchentoot:reply-external-format answer)
                    :settle (lambda (stream)
                              (settle-reply status headers content-type)
-                             (tell-coding status (outgoing-stream-coding stream) varied-p)))))))))
+                             (when varied-p
+                               (tell-coding status (outgoing-stream-coding stream)))))))))))
     (and (answer-deferred-response reply stream)
          stream)))
 

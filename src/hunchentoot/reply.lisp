@@ -118,7 +118,8 @@ it.  FILE-P is true for that of a file."
                               :file-p file-p)
       (multiple-value-bind (length append coding) (code-content coding wanted-p length append)
         (with-reply (reply)
-          (tell-coding status coding varied-p)
+          (when varied-p
+            (tell-coding status coding))
           (encode-reply-head reply acceptor status framed-p length content-type)
           (let ((body (and wanted-p (funcall append reply))))
             (begin-reply acceptor status)
@@ -134,14 +135,13 @@ it.  FILE-P is true for that of a file."
                         (hunchentoot:header-out :cache-control reply)
                         file-p)))
 
-(defun tell-coding (status coding varied-p)
-  "Sets the headers of the reply with STATUS for the values of CODING-OF-REPLY."
-  (when varied-p
-    (let ((tag (hunchentoot:header-out :etag)))
-      (when tag
-        (setf (hunchentoot:header-out :etag) (tag-to-send *exchange* status tag coding))))
-    (pushnew '(:vary . "Accept-Encoding") (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)
-             :test #'equal))
+(defun tell-coding (status coding)
+  "Sets the headers of the reply with STATUS, whose CODING, or NIL, depends on the client."
+  (let ((tag (hunchentoot:header-out :etag)))
+    (when tag
+      (setf (hunchentoot:header-out :etag) (tag-to-send *exchange* status tag coding))))
+  (pushnew '(:vary . "Accept-Encoding") (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)
+           :test #'equal)
   (when coding
     (drop-header :content-length)
     (setf (hunchentoot:header-out :content-encoding) (coding-name coding))))
@@ -243,7 +243,8 @@ STATUS and CONTENT, a list of one or no element, where our own code has not read
                (multiple-value-bind (coding varied-p)
                    (and (null (hunchentoot:content-length*))
                         (coding-of-reply-here status nil (hunchentoot:content-type*)))
-                 (tell-coding status coding varied-p)
+                 (when varied-p
+                   (tell-coding status coding))
                  (unless-returned (start-streaming hunchentoot:*acceptor* hunchentoot:*request*
                                                    status coding)
                    (when coding         ; the program may try again
