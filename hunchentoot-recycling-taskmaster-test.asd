@@ -5,6 +5,7 @@
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster" "clack-handler-recycling"
                "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
+               (:feature (:and :sbcl :linux :64-bit) "hunchentoot-recycling-taskmaster/http2")
                (:feature :sbcl "hunchentoot-recycling-taskmaster/postgresql"))
   :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "test/"
@@ -35,6 +36,7 @@
                  (:file "server-test")
                  (:file "markdown")
                  (:file "examples")
+                 (:file "http2-connection" :if-feature (:and :sbcl :linux :64-bit))
                  ;; The last: ASDF would let what follows depend on nothing before it.
                  (:file "tls-connection"
                   :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
@@ -164,6 +166,7 @@
                  (:file "hand-over")
                  (:file "monitoring")
                  (:file "live-page-in-browser")
+                 (:file "http2" :if-feature (:and :sbcl :linux :64-bit))
                  (:file "tls" :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))))
    (:module "proxies"                   ; in front of servers
     :pathname "hunchentoot/"

@@ -177,6 +177,23 @@ request is handled.  Handlers, sessions and dispatchers stay as they are."
                  (:file "files")        ; by the shortest way
                  (:file "administration"))))) ; statistics, pages, the main function
 
+(defsystem "hunchentoot-recycling-taskmaster/http2"
+  :description "HTTP/2 for acceptors and for Clack's server, by libnghttp2."
+  :long-description
+  "Once it is loaded, :http2 t has a server on SBCL under Linux speak HTTP/2 with clients that want
+that, and handlers stay as they are."
+  :author "The hunchentoot-recycling-taskmaster maintainers"
+  :version (:read-file-form "version.sexp")
+  :license "BSD-2-Clause"
+  :depends-on ("hunchentoot-recycling-taskmaster/server" "cffi")
+  :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
+  :pathname "src/http2/"
+  :serial t
+  :components ((:file "package")
+               (:file "nghttp2")        ; calls of the library
+               (:file "streams")        ; each a virtual connection
+               (:file "session")))      ; of a client: frames in and out
+
 (defsystem "hunchentoot-recycling-taskmaster/postgresql"
   :description "Channels that reach the subscribers of all processes, through PostgreSQL."
   :author "The hunchentoot-recycling-taskmaster maintainers"

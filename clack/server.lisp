@@ -20,6 +20,8 @@ listens.  For a Unix-domain socket, it is 0."))
    (read-timeout :initarg :read-timeout :initform 20 :reader read-seconds)
    (write-timeout :initarg :write-timeout :initform 20 :reader write-seconds)
    (trusted-proxies :initarg :trusted-proxies :initform '() :reader trusted-proxies)
+   (http2 :initarg :http2 :initform nil :reader http2)
+   (http2-streams :initarg :http2-streams :initform 100 :reader http2-streams)
    (proxy-protocol-p :initarg :proxy-protocol :initform nil :reader proxy-protocol-p)
    (precompressed-files-p :initarg :precompressed-files :initform nil
                           :reader server-precompressed-files-p)
@@ -201,6 +203,8 @@ the log.
   :TRUSTED-PROXIES, :PROXY-PROTOCOL
                       as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR; then the
                       environment has the address, the scheme and the host of clients behind proxies
+  :HTTP2, :HTTP2-STREAMS
+                      as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR; :HTTP2 T is for TLS
   :PRECOMPRESSED-FILES
                       true: in place of a file, the server sends its sibling whose name has .br,
                       .zst or .gz at its end, if the client accepts that coding, and the sibling is

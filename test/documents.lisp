@@ -53,7 +53,7 @@
 (defun keywords-of-docstring (symbol)
   "The keywords of which the docstring of the function SYMBOL speaks, as their names are written."
   (remove-duplicates (mapcar #'string-downcase
-                             (cl-ppcre:all-matches-as-strings ":[A-Z][A-Z-]*"
+                             (cl-ppcre:all-matches-as-strings ":[A-Z][A-Z0-9-]*"
                                                               (documentation symbol 'function)))
                      :test #'string=))
 

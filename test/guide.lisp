@@ -35,6 +35,7 @@
   (examples-of-listening "docs/guide/listening.md")
   (examples-of-proxies "docs/guide/proxies.md")
   (examples-of-tls "docs/guide/tls.md")
+  (examples-of-http2 "docs/guide/http2.md")
   (examples-of-logging "docs/guide/logging.md")
   (examples-of-operating "docs/guide/operating.md")
   (examples-of-metrics "docs/guide/metrics.md")

@@ -19,6 +19,8 @@
                     (#:engine #:hunchentoot-recycling-taskmaster.engine)
                     (#:server #:hunchentoot-recycling-taskmaster.server)
                     (#:recycling #:hunchentoot-recycling-taskmaster)
+                    #+(and sbcl linux 64-bit)
+                    (#:http2 #:hunchentoot-recycling-taskmaster.http2)
                     #+sbcl (#:postgresql #:hunchentoot-recycling-taskmaster.postgresql)
                     (#:handler #:clack.handler.recycling))
   (:export #:run-all #:all #:unknown-suite))

@@ -17,9 +17,15 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-deadline-kind #:connection-outcome #:connection-input #:peer-ended-p
    #:resume-connection #:wake-from-client #:set-deadline #:set-deadline-at
    #:count-late #:count-failure #:evict-oldest
+   ;; virtual connections
+   #:virtual-connection #:virtual-connection-over-p
+   #:connection-virtuals #:queue-events #:end-virtual-connection #:await-taker
+   #:note-sent #:put-parts
+   #:send-queue-more #:send-queue-carrier #:send-queue-shut #:send-on #:send-more
+   #:end-under-lock
    ;; output that the socket did not take yet
    #:connection-queue #:connection-output #:send-queue #:make-send-queue #:with-send-queue
-   #:send-queue-lock #:send-queue-descriptor #:send-queue-parts #:send-queue-size
+   #:send-queue-lock #:send-queue-descriptor #:send-queue-parts #:send-queue-last #:send-queue-size
    #:send-queue-sender #:*reply-grace* #:send-queue-arm
    #:send-queue-dead-p #:write-to-queue #:write-parts #:write-under-lock
    #:flush-queue #:end-queue #:make-room-for-output #:limit-taking #:taker-given-up-p #:earlier

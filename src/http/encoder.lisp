@@ -403,6 +403,39 @@ nothing if it signals INVALID-HEADER (RFC 9112, sections 4 and 5)."
       (setf (output-fill output) start)))
   (values))
 
+(defun encoded-head-end (octets start end)
+  "The end of the head of a reply that ENCODE-HEAD has made in OCTETS from START below END; NIL if
+that does not come before END."
+  (declare (type octets octets) (type index start end) #.*plain-policy*)
+  (loop for position of-type index = (octet-position +line-feed+ octets start end)
+          then (octet-position +line-feed+ octets (1+ position) end)
+        while (< (+ position 2) end)
+        when (= +line-feed+ (aref octets (+ position 2)))
+          return (+ position 3)))
+
+(defun map-encoded-head (function octets start end)
+  "Calls FUNCTION for each field of a head that ENCODE-HEAD has made, whole, in OCTETS from START to
+END: with the name, as PARSE-HEAD has them, the start and the end of that, and of the value.
+Returns the status."
+  (declare (type octets octets) (type index start end) (type function function)
+           #.*plain-policy*)
+  (loop with line of-type index = (+ 2 (octet-position +carriage-return+ octets start end))
+        until (= (+ line 2) end)
+        do (let ((colon (octet-position +colon+ octets line end))
+                 (line-end (octet-position +carriage-return+ octets line end)))
+             (funcall function (word-in *headers* octets line colon 32)
+                      line colon (+ 2 colon) line-end)
+             (setf line (+ 2 line-end))))
+  (encoded-number octets (+ start 9) (+ start 12))) ; after the version
+
+(defun encoded-number (octets start end)
+  "The number whose digits are in OCTETS from START below END."
+  (declare (type octets octets))
+  (loop with number = 0
+        for position from start below end
+        do (setf number (+ (* 10 number) (- (aref octets position) (char-code #\0))))
+        finally (return number)))
+
 ;;; Chunks.  RFC 9112, section 7.1: chunk = chunk-size CRLF chunk-data CRLF
 
 (defparameter *last-chunk* (coerce '(48 13 10 13 10) 'octets)

@@ -46,7 +46,9 @@ replies in, octets out.  This layer uses no socket, stream, thread or clock.")
    ;; replies
    #:output #:make-output #:output-octets #:output-fill #:reset-output
    #:invalid-header
-   #:encode-head #:encode-status-line #:encode-header
+   #:encode-head #:encode-status-line #:encode-header #:encoded-head-end #:map-encoded-head
+   #:encoded-number
+   #:make-http/2-head
    #:encode-date #:*line-end*
    #:encode-octets #:encode-by #:encode-body
    #:encoded-length #:encode-string #:encode-decimal

@@ -69,6 +69,50 @@ the position after it, or NIL where more has to come."
         (settle-unusual-target head)))
     next))
 
+(defun make-http/2-head (fields content-p limits)
+  "The HEAD of a request of HTTP/2 with FIELDS, a list of pairs of octets, those that begin with a
+colon first, which a decoder of HTTP/2 has found well-formed; CONTENT-P is true if content may
+follow.  Signals a PROTOCOL-ERROR as PARSE-HEAD does under LIMITS (RFC 9113, section 8.3)."
+  (declare (type limits limits) #.*plain-policy*)
+  (let ((head (start-head)) (authority nil) (others '()))
+    (setf (head-protocol head) :http/2.0)
+    (flet ((text (octets)
+             (declare (type octets octets))
+             (latin-1-text octets 0 (length octets))))
+      (loop for (name . value) in fields
+            do (if (/= +colon+ (aref name 0))
+                   (setf others (add-field (word-in *headers* name 0 (length name) 32) (text value)
+                                           others))
+                   (ecase (code-char (aref name 1))
+                     (#\m
+                      (setf (head-method head) (word-in *methods* value 0 (length value) 0)))
+                     (#\p               ; not empty
+                      (when (or (< (run-end value 0 (length value) +visible+) (length value))
+                                (find 35 value)) ; a fragment
+                        (refuse :malformed-target))
+                      (when (> (length value) (limits-request-line-octets limits))
+                        (refuse :target-too-long))
+                      (setf (head-uri head) (text value)))
+                     (#\a
+                      (setf authority (text value)))
+                     (#\s))))         ; as the connection says
+      (when (eq :connect (head-method head)) ; it has no path
+        (refuse :connect-not-served))
+      (unless (eql 0 (position #\/ (head-uri head)))
+        (settle-unusual-target head))
+      ;; Section 8.3.1: a Host field that differs from :authority makes the request malformed.
+      (let ((host (assoc :host others :test #'eq)))
+        (cond ((and host authority (not (equalp (cdr host) authority)))
+               (refuse :invalid-host))
+              ((and authority (null host))
+               (setf others (append others (list (cons :host authority)))))))
+      (settle-head head (nreverse others) limits)
+      (setf (head-keep-alive-p head) nil ; its stream ends with it
+            (head-upgrade head) nil)
+      (when (and content-p (not (head-header head :content-length)))
+        (setf (head-framing head) :chunked)) ; by its stream
+      head)))
+
 (defun read-field (octets start end)
   "Reads the field line in OCTETS from START below END.  Returns the position after it, the name and
 the value; or NIL where more has to come."
@@ -130,15 +174,7 @@ received so far cannot become an acceptable request (RFC 9112, section 2.2)."
                (multiple-value-bind (after name value) (read-field octets line stop)
                  (when (setf next after)
                    (incf count)
-                   (let ((earlier (if (symbolp name)
-                                      (assoc name fields :test #'eq)
-                                      (assoc name fields :test #'equal))))
-                     (if earlier
-                         (setf (cdr earlier)
-                               (cons value (if (listp (cdr earlier))
-                                               (cdr earlier)
-                                               (list (cdr earlier)))))
-                         (push (cons name value) fields)))))))
+                   (setf fields (add-field name value fields))))))
         (cond ((null next)
                (when (< stop end)
                  (refuse (cond ((not request-line-p) :headers-too-large)

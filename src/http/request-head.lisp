@@ -11,7 +11,7 @@
   ;; The request target, undecoded (RFC 9112, section 3.2).
   (uri "" :type string)
   ;; :HTTP/1.1 for every later minor version, too (RFC 9110, section 2.5); NIL while it is not read.
-  (protocol nil :type (member nil :http/1.0 :http/1.1))
+  (protocol nil :type (member nil :http/1.0 :http/1.1 :http/2.0))
   ;; The header fields, an alist in the order of first appearance. A name is a keyword if that
   ;; keyword exists, as it does for all known names; else a string, so that no client can fill the
   ;; KEYWORD package. The string is in upper case. A value is a string without surrounding white
@@ -180,12 +180,25 @@ server is alive (RFC 9110, section 9.3.7)."
 
 ;;; What all fields together say
 
+(declaim (inline add-field))
+(defun add-field (name value fields)
+  "FIELDS, as SETTLE-HEAD takes them, the last one first, with another of NAME and VALUE."
+  (let ((earlier (if (symbolp name)
+                     (assoc name fields :test #'eq)
+                     (assoc name fields :test #'equal))))
+    (cond (earlier
+           (setf (cdr earlier)
+                 (cons value (if (listp (cdr earlier)) (cdr earlier) (list (cdr earlier)))))
+           fields)
+          (t
+           (acons name value fields)))))
+
 (defun settle-head (head headers limits)
   "Sets the fields of HEAD to HEADERS, an alist in which the values of a repeated field are a list,
 the last first; and what they say of the request.  Refuses the head if they contradict each other,
 or LIMITS."
   (declare (type head head) (type limits limits) #.*plain-policy*)
-  (let ((later-p (eq :http/1.1 (head-protocol head)))
+  (let ((later-p (not (eq :http/1.0 (head-protocol head))))
         (host nil) (options nil) (upgrade nil) (coding nil) (length nil) (expected nil))
     (dolist (field headers)
       (let ((name (car field)))

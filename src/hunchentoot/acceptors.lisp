@@ -12,6 +12,8 @@
    (trusted-proxies :initarg :trusted-proxies :accessor acceptor-trusted-proxies
                     :documentation "Once it is initialised, the result of NETWORKS-NAMED.")
    (proxy-protocol :initarg :proxy-protocol)
+   (http2 :initarg :http2)
+   (http2-streams :initarg :http2-streams)
    (access-log-format :initarg :access-log-format :reader access-log-format)
    (message-log-format :initarg :message-log-format :reader message-log-format)
    (precompressed-files-p :initarg :precompressed-files :reader precompressed-files-p)
@@ -39,6 +41,8 @@ taskmaster may be replaced, or serve another acceptor later."))
    :defer-accept 1
    :trusted-proxies '()
    :proxy-protocol nil
+   :http2 nil
+   :http2-streams 100
    :access-log-format :combined
    :message-log-format :text
    :precompressed-files nil
@@ -89,6 +93,12 @@ Behind proxies:
   :PROXY-PROTOCOL   true: each connection comes from one of them, and begins with a header of the
                     PROXY protocol, version 1 or 2, before TLS.  The server closes others, and
                     counts them as rejected with status 400.  Default NIL
+
+HTTP/2, with the system hunchentoot-recycling-taskmaster/http2, on SBCL under Linux:
+
+  :HTTP2          T: clients of a PARALLEL-SSL-ACCEPTOR may choose HTTP/2 in the handshake;
+                  :CLEARTEXT: clients may begin with it on a port without TLS; NIL, the default
+  :HTTP2-STREAMS  how many requests a client may have at a time over HTTP/2; default 100
 
 The logs:
 

@@ -185,6 +185,12 @@ ACCEPTOR."
 (defmethod proxy-protocol-p ((taskmaster recycling-taskmaster))
   (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'proxy-protocol))
 
+(defmethod http2 ((taskmaster recycling-taskmaster))
+  (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'http2))
+
+(defmethod http2-streams ((taskmaster recycling-taskmaster))
+  (slot-value (hunchentoot:taskmaster-acceptor taskmaster) 'http2-streams))
+
 (defmethod program-stream ((taskmaster recycling-taskmaster) socket-stream)
   (let ((hunchentoot:*acceptor* (hunchentoot:taskmaster-acceptor taskmaster)))
     (hunchentoot:initialize-connection-stream hunchentoot:*acceptor* socket-stream)))

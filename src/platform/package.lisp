@@ -24,8 +24,8 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:peer-name #:peer-gone #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket
    #:close-gently #:read-stream-octets #:write-stream-octets #:receive-before-stream
    ;; readiness: non-blocking descriptors, and pollers
-   #:readiness-supported-p #:descriptor #:token #:would-block-p #:error-text
-   #:+ebadf+ #:+eio+ #:socket-descriptor #:descriptor-peer-name
+   #:readiness-supported-p #:descriptor #:token #:would-block-p #:+would-block+ #:error-text
+   #:+ebadf+ #:+eio+ #:+no-descriptor+ #:socket-descriptor #:descriptor-peer-name
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets
    #:accept-descriptor #:close-descriptor #:shut-descriptor
    ;; streams of the Lisp on descriptors
@@ -50,6 +50,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    ;; octets through TLS
    #:make-tls-session #:tls-session-pointer #:shake-hands #:end-tls-session
    #:receive-tls #:send-tls #:tls-awaits #:tls-session-drained-p
+   #:tls-session-protocol
    ;; compressors
    #:coding-library-p #:make-compressor #:reset-compressor #:run-compressor #:end-compressor
    #:compressor-content

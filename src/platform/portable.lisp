@@ -200,6 +200,9 @@ over; or a list of :SYSTEMD and a name, a string, for the first of that name."
 (defconstant +ebadf+ 9
   "The error number for the use of a closed descriptor.")
 
+(defconstant +no-descriptor+ (1- (ash 1 31))
+  "A number that no descriptor has: system calls for it fail.")
+
 (defun error-number (condition)
   "The error number of CONDITION, of the Lisp's sockets; NIL where that is unknown."
   #+abcl (progn condition nil)
@@ -312,7 +315,7 @@ from now on."
 
 #-(and sbcl linux 64-bit little-endian (not hunchentoot-no-ssl))
 (define-none make-tls-session tls-session-pointer shake-hands receive-tls send-tls tls-awaits
-             tls-session-drained-p end-tls-session)
+             tls-session-drained-p tls-session-protocol end-tls-session)
 
 #+hunchentoot-no-ssl
 (define-none stream-tls-handle)

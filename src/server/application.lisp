@@ -70,6 +70,20 @@ list of what NETWORK-NAMED returns; () for none."))
   (:documentation "True when each connection of APPLICATION begins with a header of the PROXY
 protocol, before TLS."))
 
+(defgeneric http2 (application)
+  (:documentation "Whether APPLICATION speaks HTTP/2: T over TLS, :CLEARTEXT on plain ports, or
+NIL.")
+  (:method ((application t)) nil))
+
+(defgeneric http2-streams (application)
+  (:documentation "How many requests, an integer, a client of APPLICATION that speaks HTTP/2 may
+have at a time.")
+  (:method ((application t)) 100))
+
+(defun http2-p (application)
+  "True if the connections of APPLICATION may speak HTTP/2."
+  (eq (http2 application) (if (encrypted-p application) t :cleartext)))
+
 (defgeneric note-rejected (application http refusal &optional head)
   (:documentation "Counts and logs a request to APPLICATION over HTTP that the server refuses
 without a call of RESPOND, because of REFUSAL, a PROTOCOL-ERROR.  HEAD is its head as far as it is
@@ -162,6 +176,7 @@ string or NIL."
 (defun make-engine-on (application listener parking-p &rest limits)
   "Makes the engine of APPLICATION, which serves the connections of LISTENER once it is started, and
 returns it.  It parks them if PARKING-P, where the platform can.  LIMITS are those on threads."
+  (check-http2 (http2 application) parking-p)
   (let ((name (multiple-value-list (local-name listener))))
     (setf (slot-value application 'sole-name)
           (and (not (member (first name) '("0.0.0.0" "::") :test #'string=)) name)

@@ -19,6 +19,12 @@ the text after the name, as for FORMAT."
                          :words (let ((*print-pretty* nil)) ; on one line
                                   (apply #'format nil control arguments))))
 
+;;; HTTP/2, which an optional system serves; see docs/http2.md
+
+(defvar *begin-session* nil
+  "A function of an application and a CONNECTION whose client speaks HTTP/2: it returns the
+suspended exchange that serves that.  NIL while the system for it is not loaded.")
+
 ;;; Types
 
 (defconstant +thousand-years+ (* 1000 366 24 60 60)
@@ -95,7 +101,9 @@ the text after the name, as for FORMAT."
      (:message-log-format (member :text :json) ":TEXT or :JSON")
      (:compression (or boolean (satisfies codings-p)) "T, or a list of :ZSTD and :GZIP, or NIL")
      (:compression-least-octets size)
-     (:compression-types (satisfies media-types-p) "a list of strings such as \"text/*\""))
+     (:compression-types (satisfies media-types-p) "a list of strings such as \"text/*\"")
+     (:http2 (member nil t :cleartext) "T, :CLEARTEXT or NIL")
+     (:http2-streams size))
     :acceptor
     ((:listen-backlog backlog)
      (:listen-path (or null pathname (and string (not (string 0)))) "a string or a pathname")
@@ -169,6 +177,16 @@ UNFIT-ARGUMENT."
   "Signals UNFIT-ARGUMENT if PROXY-PROTOCOL-P, and there are no proxies in the list TRUSTED."
   (when (and proxy-protocol-p (null trusted))
     (unfit :proxy-protocol " needs TRUSTED-PROXIES, from which connections must come")))
+
+(defun check-http2 (http2 parking-p)
+  "Signals UNFIT-ARGUMENT if HTTP2, an argument, asks for what cannot be had.  PARKING-P is true if
+connections are parked."
+  (cond ((null http2))
+        ((not (and parking-p (readiness-supported-p)))
+         (unfit :http2 " needs parked connections, on SBCL under Linux"))
+        ((not *begin-session*)
+         (unfit :http2 " needs the system hunchentoot-recycling-taskmaster/http2, which is not ~
+                        loaded"))))
 
 (defun changed-limits (limits initargs)
   "A copy of LIMITS with the changes in the plist INITARGS.  Signals UNFIT-ARGUMENT."

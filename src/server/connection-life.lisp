@@ -38,7 +38,7 @@
                                       (abandon deferred-response)
                                       (drop-deferred application deferred-response)))))))
           (when (eq :deferred outcome)  ; it may have been answered in the meantime
-            (setf outcome (continue-http-connection http nil)))))
+            (setf outcome (continue-http-connection (connection-data connection) nil)))))
     (setf http (connection-data connection)
           io (and http (or (http-io http) (http-base http))))
     (cond ((null io))
@@ -92,6 +92,8 @@ the outcome for the connection, as RESPOND does; with WAIT-P only once none can 
                             :program)
                            ((eq :handshake phase)
                             (continue-handshake application connection http))
+                           ((eq :preface phase)
+                            (read-preface application connection http))
                            ((not (eq :new phase))
                             (if (and (http-content http) (content-pending-p http))
                                 (receive-spooled application connection http wait-p)
@@ -123,6 +125,7 @@ the outcome for the connection, as RESPOND does; with WAIT-P only once none can 
     (case head
       (:end :close)
       (:none :park)
+      (:session :deferred)
       (:program nil)
       (t
        (setf (exchange-head exchange) head
@@ -184,14 +187,15 @@ that is not acceptable, or late, is answered."
     (settle-head-deadline application connection http :head))
   (let* ((io (http-io http))
          (looked (or (shiftf (http-part-p http) nil) 0)) ; at so many octets in vain
-         (head nil))
+         (head (shiftf (http-head http) nil)))
     (setf (http-origin http) nil)
     (handler-case
         (loop
           ;; Each look begins at the start.  So after the first ones, the next is at a line end, or
           ;; many octets later: else a client that sends octet by octet would take a processor.
           (let ((start (io-start io)) (end (io-end io)))
-            (when (and (< (+ start looked) end)
+            (when (and (null head)
+                       (< (+ start looked) end)
                        (or (< looked 4096)
                            (< (+ start looked 1024) end)
                            (find 10 (io-input io) :start (+ start looked) :end end)))
@@ -199,13 +203,16 @@ that is not acceptable, or late, is answered."
               (multiple-value-bind (found position)
                   (parse-head (io-input io) start end (application-limits application))
                 (when (setf head found)
-                  (setf (io-start io) position)
-                  (when (http-trusted http)
-                    (settle-client http head))
-                  ;; After a 2xx reply to that, the connection does not carry HTTP.
-                  (when (eq :connect (head-method head))
-                    (error (make-refusal :connect-not-served)))
-                  (return)))))
+                  (setf (io-start io) position)))))
+          (when head
+            (when (typep head 'protocol-error)
+              (error head))
+            (when (http-trusted http)
+              (settle-client http head))
+            ;; After a 2xx reply to that, the connection does not carry HTTP.
+            (when (eq :connect (head-method head))
+              (error (make-refusal :connect-not-served)))
+            (return))
           (let ((more (fill-input io :more)))
             (unless (eq :some more)
               ;; The sentinel ends only parked connections; one whose head comes in small parts may
@@ -215,7 +222,7 @@ that is not acceptable, or late, is answered."
               (setf head more)
               (return))))
       (protocol-error (refusal)
-        (reject application http refusal head)
+        (reject application http refusal (if (eq head refusal) nil head))
         (setf head :end))
       ((or stream-timeout descriptor-broken) (condition)
         ;; Not every Lisp reports why a wait has ended.

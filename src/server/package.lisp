@@ -34,9 +34,16 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:serve-and-exit #:begin-serving #:end-serving #:renew-files
    ;; their arguments, and where they listen
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-arguments
-   #:arguments-of #:check-accept-count #:check-proxy-protocol #:network-named #:changed-limits
+   #:arguments-of #:check-accept-count #:check-proxy-protocol #:check-http2
+   #:http2 #:http2-streams #:network-named #:changed-limits
    #:*limit-arguments* #:*tls-arguments* #:context-of-settings #:open-listener
    #:make-engine-on
+   ;; a system that serves HTTP/2
+   #:*begin-session* #:*preface* #:make-http-connection #:http-head #:http-phase #:http-trusted
+   #:http-remote #:seconds-for #:io #:io-receiver #:io-connection #:io-input #:io-start #:io-end
+   #:fill-input #:take-buffer #:return-buffer #:descriptor-broken
+   #:suspended-exchange #:suspended-exchange-connection #:continue-over #:io-stream
+   #:begin-http-connection #:io-drained-p #:peer-left-p
    ;; a connection's life, and its links
    #:take-content #:give-away #:leave-to-program #:next-request-missing #:http-base
    #:http-io #:http-stream #:http-local #:http-origin

@@ -3,7 +3,7 @@
 ;;;; The TLS arguments of applications, and the one to blame for what OpenSSL refuses.  The names
 ;;;; are those of Hunchentoot's acceptors, and of ours.
 
-(defparameter *tls-arguments* (mapcar #'first (arguments-of :tls))
+(defparameter *tls-arguments* (cons :http2 (mapcar #'first (arguments-of :tls)))
   "The names of all TLS arguments.")
 
 (defun context-of-settings (settings)

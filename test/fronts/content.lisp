@@ -28,7 +28,7 @@
 
 ;;; All that comes
 
-(define-front-test (content-comes-whole :modes (:plain :unparked :tls) :needs :our-content)
+(define-front-test (content-comes-whole :modes (:plain :unparked :tls :http2) :needs :our-content)
   (with-front (request) (reply 200 '() (counted (content request)))
     (with-connection (connection)
       (dolist (size '(0 1 3 1900 2048 5000 100000))
@@ -40,7 +40,7 @@
                   "~D octets in ~D pieces" size pieces)
               (is (equal "word" (response-text (read-response connection)))))))))))
 
-(define-front-test (content-of-any-size-holds-no-thread-while-it-comes :modes (:plain :tls)
+(define-front-test (content-of-any-size-holds-no-thread-while-it-comes :modes (:plain :tls :http2)
                                                                        :needs :parking)
   (with-front (request) (reply 200 '() (counted (content request)))
     (let ((requests (loop for size in '(3 300 100000 6000000) ; the last one needs a file
@@ -61,7 +61,7 @@
       (eventually ("memory to be given back") (>= before (figure :memory))))))
 
 (define-front-test (a-client-that-announces-much-and-sends-little-takes-little-memory
-                    :modes (:plain) :needs :parking)
+                    :modes (:plain :http2) :needs :parking)
   (with-front (request) (reply 200 '() (counted (content request)))
     (let ((before (figure :memory)))
       (with-connections (connections 20)
@@ -97,7 +97,7 @@
 
 ;;; Any thread
 
-(define-front-test (any-thread-reads-content-after-the-handler :modes (:plain :unparked :tls)
+(define-front-test (any-thread-reads-content-after-the-handler :modes (:plain :unparked :tls :http2)
                                                                :needs :our-content)
   (with-front (request)
       (later (answer)
@@ -127,7 +127,8 @@
                  (ask-text "/" :method :post
                                :content (octets "aüb" (repeated "x" (- size 4)))))))))
 
-(define-front-test (content-is-gone-with-its-request :needs :our-content)
+(define-front-test (content-is-gone-with-its-request
+                    :modes (:plain :unparked :http2) :needs :our-content)
   (let ((streams (make-recorder)) (octets (make-array 300000 :element-type '(unsigned-byte 8))))
     (with-front (request)
         (let ((stream (stream-of request)))
@@ -189,7 +190,8 @@
           (t
            (content request)))))
 
-(define-front-test (content-that-breaks-off-is-never-taken-for-whole :needs :our-content)
+(define-front-test (content-that-breaks-off-is-never-taken-for-whole
+                    :modes (:plain :unparked :http2) :needs :our-content)
   (let ((whole (make-recorder)))
     (with-front (request) (progn (record whole t) (reply 200 '() "whole"))
       (loop for (framing . part) in `(("Content-Length: 10" "good")
@@ -305,7 +307,8 @@ value is the number of interim ones."
             :crlf :crlf "body")
       (is (= 200 (response-status (read-response connection))) "HTTP/1.0 has no interim ones."))))
 
-(define-front-test (a-refusal-comes-in-place-of-100 :needs :our-content)
+(define-front-test (a-refusal-comes-in-place-of-100
+                    :modes (:plain :unparked :http2) :needs :our-content)
   (with-front (request :max-body-octets 3) (reply 200 '() (content request))
     (with-connection (connection)
       (begin-to-expect connection "/")
@@ -339,7 +342,8 @@ value is the number of interim ones."
       (eventually ("both to be counted") (= 2 (getf (figure :expired-by) :body))))
     (is (equal "word" (ask-text "/word")))))
 
-(define-front-test (a-client-that-stalls-amid-content-is-told-so :needs :our-content)
+(define-front-test (a-client-that-stalls-amid-content-is-told-so
+                    :modes (:plain :unparked :http2) :needs :our-content)
   (let ((whole (make-recorder)))
     (flet ((check (counted-p &rest arguments)
              (call-with-front (lambda (request)
@@ -379,7 +383,7 @@ value is the number of interim ones."
           (is (= 50000 (length (response-body (read-response connection))))))))))
 
 (define-front-test (a-soft-stop-does-not-wait-for-content-that-does-not-come
-                    :modes (:plain) :needs :parking)
+                    :modes (:plain :http2) :needs :parking)
   (with-front (request) (reply 200 '() (content request))
     (with-connection (connection)
       (send connection (post-head "/" "Content-Length: 5") "a")

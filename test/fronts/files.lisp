@@ -29,7 +29,7 @@
 (defun tag-of (target)
   (response-header (ask target) "etag"))
 
-(define-front-test (files-are-sent-whole :modes (:plain :unparked :tls))
+(define-front-test (files-are-sent-whole :modes (:plain :unparked :tls :http2))
   (with-served-folder (directory)
     (dolist (size '(0 12155 1000000))
       (let ((octets (test-octets size)))
@@ -53,7 +53,8 @@
               do (dolist (name '("one" "another"))
                    (is (equal name (ask-text (format nil "/~A.txt" name))))))))))
 
-(define-front-test (what-is-no-regular-file-is-not-found :needs :our-http)
+(define-front-test (what-is-no-regular-file-is-not-found
+                    :modes (:plain :unparked :http2) :needs :our-http)
   (with-served-folder (directory)
     (uiop:run-program (list "mkfifo" (uiop:native-namestring (merge-pathnames "pipe" directory))))
     (dolist (target '("/pipe" "/none" "/folder/"))
@@ -153,7 +154,7 @@ list of strings."
                             (response-body response))))))
       (is (equal "word" (exchange-text connection "/word"))))))
 
-(define-front-test (a-changed-file-has-another-tag :modes (:plain) :needs :our-http)
+(define-front-test (a-changed-file-has-another-tag :modes (:plain :http2) :needs :our-http)
   (with-served-folder (directory)
     (let ((tags '()))
       (loop for (text time) in '(("first" "2020-01-02 03:04:05") ("later" "2020-01-02 03:04:06")
@@ -179,7 +180,7 @@ list of strings."
                                             "Thu, 01 Jan 1970 00:00:01 GMT"))))
       (is (= 412 (response-status (ask-with "/file" "If-Match" "\"other\"")))))))
 
-(define-front-test (what-a-program-says-of-a-file-is-kept :modes (:plain) :needs :our-http)
+(define-front-test (what-a-program-says-of-a-file-is-kept :modes (:plain :http2) :needs :our-http)
   (with-directory (directory)
     (let ((file (write-old-files directory "a.txt" "plain" "a.txt.br" "brotli"))
           (status 200) (headers '()))
@@ -225,7 +226,7 @@ list of strings."
   (is (equal "Accept-Encoding" (response-header response "vary"))))
 
 (define-front-test (a-client-gets-the-best-compressed-sibling-that-it-accepts
-                    :modes (:plain) :needs :our-http)
+                    :modes (:plain :http2) :needs :our-http)
   (with-siblings (directory)
     (loop for (accepted text coding)
             in '((nil "plain" nil) ("deflate" "plain" nil) ("gzip, deflate, br" "brotli" "br")
@@ -253,7 +254,7 @@ list of strings."
 
 ;;; Media types
 
-(define-front-test (the-type-of-a-file-is-that-of-its-name :modes (:plain) :needs :our-files)
+(define-front-test (the-type-of-a-file-is-that-of-its-name :modes (:plain :http2) :needs :our-files)
   (with-served-folder (directory)
     (loop for (name type old) in '(("a.html" "text/html; charset=utf-8")
                                    ("a.CSS" "text/css; charset=utf-8")
@@ -298,7 +299,7 @@ all of that."
            ,@body)))))
 
 (define-front-test (a-large-file-needs-no-thread-for-a-slow-client
-                    :modes (:plain :tls) :needs :parking)
+                    :modes (:plain :tls :http2) :needs :parking)
   (with-slow-client (slow file :worker-num 1 :max-thread-count 1)
     (send-request slow "/word")
     (is (equal "word" (ask-text "/word")))
@@ -316,7 +317,7 @@ all of that."
     (is (zerop (figure :expired)))))
 
 (define-front-test (a-file-that-has-less-than-the-system-says-is-not-taken-for-whole
-                    :modes (:plain) :needs :parking)
+                    :modes (:plain :http2) :needs :parking)
   (let ((file #p"/sys/kernel/uevent_seqnum")) ; a number, and 4096 octets, it says
     (with-front (request) (reply 200 '() file)
       (with-connection (connection)

@@ -6,7 +6,7 @@
 (def-suite* fronts/later :in fronts
   :description "Replies that come when their handlers have returned, from any thread.")
 
-(define-front-test (any-thread-replies-later :modes (:plain :unparked :tls))
+(define-front-test (any-thread-replies-later :modes (:plain :unparked :tls :http2))
   (with-answers (answers)
     (with-connection (connection)
       (loop for (content text) in (list (list "later" "later") (list (octets "octets") "octets")
@@ -27,7 +27,8 @@
                    "The connection is used again.")))
     (eventually ("all to be counted") (= 8 (figure :served)))))
 
-(define-front-test a-reply-may-come-before-the-handler-has-returned
+(define-front-test (a-reply-may-come-before-the-handler-has-returned
+                    :modes (:plain :unparked :http2))
   (with-front (request) (later (answer)
                           (if (equal "/thread" (path request))
                               (outcome answer 200 '() "from there")
@@ -39,7 +40,7 @@
         (is (equal text (response-text (read-response connection)))))
       (is-true (closed-by-server-p connection)))))
 
-(define-front-test a-file-comes-later
+(define-front-test (a-file-comes-later :modes (:plain :unparked :http2))
   (with-directory (directory)
     (let ((file (pathname (write-file directory "file.txt" "in the file"))))
       (with-answers (answers)
@@ -71,7 +72,7 @@
         (is (equal "later" (response-text (read-response connection))))
         (is-true (closed-by-server-p connection))))))
 
-(define-front-test replies-leave-as-soon-as-they-are-given
+(define-front-test (replies-leave-as-soon-as-they-are-given :modes (:plain :unparked :http2))
   (with-growing-limit (seconds)
     (with-answers (answers)
       (with-prompt-connection (connection)
@@ -81,7 +82,7 @@
                            (funcall (await-answer answers) 200 '() "later")
                            (read-response connection)))))))
 
-(define-front-test a-reply-is-given-once-whoever-gives-it
+(define-front-test (a-reply-is-given-once-whoever-gives-it :modes (:plain :unparked :http2))
   (with-answers (answers)
     (with-connection (connection)
       (loop repeat 20
@@ -101,7 +102,7 @@
                  (signals recycling:reply-already-sent (funcall answer 200 '() "again"))
                  (signals recycling:reply-already-sent (funcall answer 200 '())))))))
 
-(define-front-test (pending-replies-hold-no-thread :modes (:plain :tls) :needs :parking)
+(define-front-test (pending-replies-hold-no-thread :modes (:plain :tls :http2) :needs :parking)
   (with-answers (answers :worker-num 1 :max-thread-count 1)
     (with-connections (connections 20)
       (dolist (connection connections)
@@ -119,7 +120,7 @@
       (eventually ("all to be counted") (= 21 (figure :served)))
       (is (zerop (figure :deferred))))))
 
-(define-front-test (a-timer-answers-many :needs :parking)
+(define-front-test (a-timer-answers-many :modes (:plain :unparked :http2) :needs :parking)
   (with-answers (answers)
     (with-connections (connections 20)
       (dolist (connection connections)
@@ -139,7 +140,7 @@
 ;;; Order
 
 (define-front-test (those-behind-a-pending-reply-wait-and-are-answered-in-order
-                    :modes (:plain :unparked :tls))
+                    :modes (:plain :unparked :tls :http2))
   (with-answers (answers)
     (with-connection (connection)
       (send connection (request-octets "/") (request-octets "/word") (request-octets "/")
@@ -163,7 +164,8 @@
       (dolist (text '("last" "word"))
         (is (equal text (response-text (read-response connection))))))))
 
-(define-front-test (what-comes-while-a-reply-is-given-is-served-too :modes (:plain :unparked :tls))
+(define-front-test (what-comes-while-a-reply-is-given-is-served-too
+                    :modes (:plain :unparked :tls :http2))
   (with-answers (answers :read-timeout 60) ; which would find it, too
     (with-connection (connection)
       (loop repeat (rounds 50)
@@ -177,7 +179,7 @@
 
 ;;; Nobody answers, or the handler fails
 
-(define-front-test a-reply-that-does-not-come-in-time-is-504
+(define-front-test (a-reply-that-does-not-come-in-time-is-504 :modes (:plain :unparked :http2))
   (with-front (request :reply-timeout 1/10) (later (answer) answer)
     (with-connection (connection)
       (loop repeat 2
@@ -187,7 +189,7 @@
       (eventually ("both to be counted") (< 1 (getf (figure :expired-by) :deferred)))
       (is (= 2 (getf (figure :expired-by) :deferred)) "Each counts once."))))
 
-(define-front-test a-reply-that-comes-too-late-is-dropped
+(define-front-test (a-reply-that-comes-too-late-is-dropped :modes (:plain :unparked :http2))
   (with-answers (answers :reply-timeout 1/10)
     (with-connection (connection)
       (loop repeat 2 do (is (= 504 (response-status (exchange connection "/")))))
@@ -196,13 +198,14 @@
       (signals recycling:client-left (funcall (funcall (await-answer answers) 200 '()) "late"))
       (is (equal "word" (exchange-text connection "/word"))))))
 
-(define-front-test without-a-limit-a-reply-may-take-any-time
+(define-front-test (without-a-limit-a-reply-may-take-any-time :modes (:plain :unparked :http2))
   (with-pending (answer connection (request-octets "/") :reply-timeout nil)
     (is (not (readable-p connection 1/2)))
     (funcall answer 200 '() "at last")
     (is (equal "at last" (response-text (read-response connection))))))
 
-(define-front-test a-handler-that-fails-before-its-reply-came-is-answered-500
+(define-front-test (a-handler-that-fails-before-its-reply-came-is-answered-500
+                    :modes (:plain :unparked :http2))
   (let ((answers (make-recorder)))
     (with-front (request) (later (answer)
                             (record answers answer)
@@ -213,14 +216,15 @@
         (is (null (funcall (await-answer answers) 200 '() "late")))
         (is (equal "word" (exchange-text connection "/word")))))))
 
-(define-front-test a-handler-that-fails-when-its-reply-came-is-logged
+(define-front-test (a-handler-that-fails-when-its-reply-came-is-logged
+                    :modes (:plain :unparked :http2))
   (with-front (request) (later (answer)
                           (funcall answer 200 '() "fine")
                           (error "It has failed."))
     (is (equal "fine" (ask-text "/")))
     (is-true (await-log "It has failed."))))
 
-(define-front-test what-cannot-be-sent-later-is-500
+(define-front-test (what-cannot-be-sent-later-is-500 :modes (:plain :unparked :http2))
   (with-answers (answers)
     (with-connection (connection)
       (send-request connection "/")
@@ -231,7 +235,8 @@
 
 ;;; Clients that leave
 
-(define-front-test (a-client-that-leaves-before-its-reply-came-harms-nobody :needs :noticed-leaving)
+(define-front-test (a-client-that-leaves-before-its-reply-came-harms-nobody
+                    :modes (:plain :unparked :http2) :needs :noticed-leaving)
   (with-answers (answers)
     (dolist (end '(disconnect reset))
       (let ((connection (connect)))
@@ -271,7 +276,7 @@
         (is-true (closed-by-server-p connection))
         (is (equal (list *server* '()) (task-result stop)))))))
 
-(define-front-test a-stop-gives-up-replies-in-time
+(define-front-test (a-stop-gives-up-replies-in-time :modes (:plain :unparked :http2))
   (dolist (arguments '(() (:soft t :timeout 1/2)))
     (with-pending (answer connection (request-octets "/"))
       (let ((left (nth-value 1 (apply #'stop-front arguments))))

@@ -33,7 +33,8 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
 
 ;;; Threads
 
-(define-front-test (handlers-that-wait-or-compute-hold-up-nobody :modes (:plain :unparked :tls))
+(define-front-test (handlers-that-wait-or-compute-hold-up-nobody
+                    :modes (:plain :unparked :tls :http2))
   (let ((entered (make-latch 16)) (gate (make-gate)))
     (with-front (request)
         (progn
@@ -60,7 +61,8 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
             (open-gate gate))
           (expect-replies held "done"))))))
 
-(define-front-test (connections-that-idle-have-no-threads :modes (:plain :tls) :needs :parking)
+(define-front-test (connections-that-idle-have-no-threads
+                    :modes (:plain :tls :http2) :needs :parking)
   (with-front (request :worker-num 1 :max-thread-count 2)
       nil
     (with-connections (connections 100)
@@ -143,7 +145,7 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
 
 ;;; What comes while a connection is served
 
-(define-front-test (timers-take-no-client-its-place :modes (:plain :unparked))
+(define-front-test (timers-take-no-client-its-place :modes (:plain :unparked :http2))
   (let ((entered (make-gate)) (release (make-gate)))
     (with-front (request :worker-num 1 :max-thread-count 1 :max-accept-count 2)
         (reply 200 '() "word")
@@ -209,7 +211,7 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
                  (is (equal "word" (response-text (read-response asking))))))
           (open-gate release))))))
 
-(define-front-test (a-client-that-never-pauses-leaves-others-their-turn :modes (:plain :tls)
+(define-front-test (a-client-that-never-pauses-leaves-others-their-turn :modes (:plain :tls :http2)
                                                                         :needs :parking)
   (with-front (request :worker-num 1 :max-thread-count 1)
       nil

@@ -56,7 +56,8 @@ port, and of the server's, which is the host that was asked.")
     ("X-Client-IP: 192.0.2.1") ("True-Client-IP: 192.0.2.1") ("X_Forwarded_For: 192.0.2.1"))
   "Fields, lines of text, by which a client may say that it is another.")
 
-(define-front-test a-client-that-is-no-trusted-proxy-is-believed-nothing
+(define-front-test (a-client-that-is-no-trusted-proxy-is-believed-nothing
+                    :modes (:plain :unparked :http2))
   (dolist (trusted '(() ("10.0.0.0/8" "2001:db8::/32" :unix) ("127.0.0.2" "127.0.0.0/32" "::1")))
     (telling-ends (:trusted-proxies trusted)
       (with-connection (connection)
@@ -64,7 +65,8 @@ port, and of the server's, which is the host that was asked.")
           (is (equal (own-ends connection) (apply #'ends-for connection fields))
               "~S ~S" trusted fields))))))
 
-(define-front-test a-program-knows-the-client-behind-a-trusted-proxy
+(define-front-test (a-program-knows-the-client-behind-a-trusted-proxy
+                    :modes (:plain :unparked :http2))
   (telling-ends (:trusted-proxies '("10.0.0.0/8" "127.0.0.0/8"))
     (with-connection (connection)
       (loop for (told . fields)
@@ -90,7 +92,7 @@ port, and of the server's, which is the host that was asked.")
       (is (equal (own-ends connection) (ends-for connection "X-Forwarded-For: unknown"))))))
 
 (define-front-test (a-check-by-options-is-answered-where-nobody-knows-its-target
-                    :fronts (:clack) :modes (:plain)) ; for Hunchentoot's see requests.lisp
+                    :fronts (:clack) :modes (:plain :http2)) ; for Hunchentoot's see requests.lisp
   (let ((given 404))
     (with-front (request) (reply given '() "content")
       (loop for (target status sent) in '(("/" 404 204) ("/" 405 405) ("/" 200 200)

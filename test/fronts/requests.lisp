@@ -3,7 +3,7 @@
 (def-suite* fronts/requests :in fronts
   :description "Where a request begins and ends, and what its octets may cost.")
 
-(define-front-test (heads-of-two-clients-are-kept-apart :modes (:plain) :needs :parking)
+(define-front-test (heads-of-two-clients-are-kept-apart :modes (:plain :http2) :needs :parking)
   (with-front (request :worker-num 1 :max-thread-count 1) (reply 200 '() (path request))
     (flet ((half (target part)
              (let* ((octets (request-octets target)) (half (floor (length octets) 2)))
@@ -26,7 +26,7 @@
             (is (equal "/other" (response-text (read-response other))))))))))
 
 (define-front-test (requests-that-fill-any-buffer-exactly-are-all-answered
-                    :modes (:plain :unparked :tls))
+                    :modes (:plain :unparked :tls :http2))
   (let ((entered (make-gate)) (go-on (make-gate)))
     (flet ((request (number)            ; of 64 octets
              (octets (format nil "GET /~4,'0D HTTP/1.1" number) :crlf "Host: localhost" :crlf
@@ -44,7 +44,8 @@
                     always (equal (format nil "/~4,'0D" number)
                                   (response-text (read-response connection))))))))))
 
-(define-front-test (a-stream-of-no-content-is-at-its-end-and-may-be-closed :needs :our-http)
+(define-front-test (a-stream-of-no-content-is-at-its-end-and-may-be-closed
+                    :modes (:plain :unparked :http2) :needs :our-http)
   (with-front (request) (let ((stream (stream-of request)))
                           (reply 200 '() (prog1 (shown (read-byte stream nil) (listen stream))
                                            (close stream))))
@@ -65,7 +66,8 @@
   "A word that nobody has used before."
   (format nil "~A-~36R" stem (random (expt 36 12) (make-random-state t))))
 
-(define-front-test (what-a-client-sends-makes-no-symbols :needs :our-content)
+(define-front-test (what-a-client-sends-makes-no-symbols
+                    :modes (:plain :unparked :http2) :needs :our-content)
   (quietly
     (with-front (request)
         (progn (when (eq :hunchentoot *front*)

@@ -3,7 +3,7 @@
 (def-suite* fronts/slow-clients :in fronts
   :description "Clients that take their time to take a reply, or to send content.")
 
-(define-front-test (slow-clients-hold-no-thread :modes (:plain :tls) :needs :parking)
+(define-front-test (slow-clients-hold-no-thread :modes (:plain :tls :http2) :needs :parking)
   (with-front (request :worker-num 1 :max-thread-count 1) (reply 200 '() *large-answer*)
     (with-connections (connections 2)
       (dolist (connection connections)
@@ -37,10 +37,12 @@
       (is-true (closed-by-server-p connection)))
     (eventually ("all octets to be counted") (< 12000000 (figure :octets-sent) 12010000))))
 
-(define-front-test (a-client-that-is-slow-and-steady-gets-all :modes (:plain) :needs :our-http)
+(define-front-test (a-client-that-is-slow-and-steady-gets-all
+                    :modes (:plain :http2) :needs :our-http)
   (dolist (path '("/whole" "/streamed"))
     (with-growing-limit (seconds)       ; it takes four times that, in all
-      (with-front (request :write-timeout seconds :read-timeout seconds)
+      (with-front (request :write-timeout seconds :read-timeout seconds
+                           :max-connection-requests 1)
           (if (equal "/whole" (path request))
               (reply 200 '() *large-answer*)
               (streamed (write 200) (write-large write)))
@@ -57,8 +59,8 @@
                                                      sum (take 50000))))))
             (is (= (- *large-size* 2400000) (promptly (take (- *large-size* 2400000)))))))))))
 
-(define-front-test (a-client-that-sends-its-content-slowly-and-steadily-sends-all :modes (:plain)
-                    :needs :our-http)
+(define-front-test (a-client-that-sends-its-content-slowly-and-steadily-sends-all
+                    :modes (:plain :http2) :needs :our-http)
   (with-growing-limit (seconds)
     (with-front (request :read-timeout seconds :min-content-rate nil)
         (reply 200 '() (content request))
@@ -84,7 +86,7 @@
             (eventually ("the client to be given up") (zerop (figure :open)))
             (is-true (cut-answer-p connection))))))))
 
-(define-front-test (a-soft-stop-lets-slow-clients-have-their-replies :modes (:plain :tls)
+(define-front-test (a-soft-stop-lets-slow-clients-have-their-replies :modes (:plain :tls :http2)
                     :needs :parking)
   (with-front (request) (reply 200 '() *large-answer*)
     (with-connection (connection)
@@ -102,7 +104,8 @@
                                      (nth-value 1 (stop-front :soft t :timeout 1/2)))))
       (is-true (cut-answer-p connection)))))
 
-(define-front-test (what-a-handler-wrote-leaves-without-its-thread :needs :parking)
+(define-front-test (what-a-handler-wrote-leaves-without-its-thread
+                    :modes (:plain :unparked :http2) :needs :parking)
   (with-globals ((recycling:*high-water-mark* (* 2 *large-size*)))
     (with-front (request :worker-num 1 :max-thread-count 1)
         (streamed (write 200)
@@ -130,7 +133,7 @@
   '(:worker-num 6 :max-thread-count 6 :read-timeout 60 :write-timeout 60)
   "Arguments of a server half of whose threads may wait for clients.")
 
-(define-front-test (slow-clients-hold-a-share-of-the-threads :modes (:plain :unparked :tls)
+(define-front-test (slow-clients-hold-a-share-of-the-threads :modes (:plain :unparked :tls :http2)
                     :needs :our-http)
   (with-front* (request *waits*)
       (if (equal "/content" (path request))

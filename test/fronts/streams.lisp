@@ -10,7 +10,7 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
      (let ((,writer (funcall answer 200 '())))
        ,@body)))
 
-(define-front-test (any-thread-writes-a-stream :modes (:plain :unparked :tls))
+(define-front-test (any-thread-writes-a-stream :modes (:plain :unparked :tls :http2))
   (with-answers (answers)
     (with-connection (connection)
       (loop repeat 2
@@ -58,7 +58,7 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
         (is (uiop:string-suffix-p old "abcdef"))
         (is (not (search "chunked" old)))))))
 
-(define-front-test no-more-than-was-announced-is-written
+(define-front-test (no-more-than-was-announced-is-written :modes (:plain :unparked :http2))
   (with-answers (answers)
     (with-connection (connection)
       (send-request connection "/")
@@ -75,7 +75,7 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
       (is (equal "abc" (decode (receive-rest connection)))
           "The client sees that the rest is missing."))))
 
-(define-front-test requests-behind-a-stream-wait
+(define-front-test (requests-behind-a-stream-wait :modes (:plain :unparked :http2))
   (with-writer (writer connection)
     (send connection (request-octets "/word") (request-octets "/word"))
     (funcall writer "one")
@@ -87,7 +87,7 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
     (loop repeat 2
           do (is (equal "word" (response-text (read-response connection)))))))
 
-(define-front-test (many-threads-write-one-stream :modes (:plain :unparked :tls))
+(define-front-test (many-threads-write-one-stream :modes (:plain :unparked :tls :http2))
   (with-writer (writer connection)
     (let* ((count (rounds 300))
            (writing (loop for number below 4
@@ -109,7 +109,8 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
                            :test-not #'eql :key (lambda (line) (char line 0)))))))
     (is (equal "word" (exchange-text connection "/word")))))
 
-(define-front-test (a-stream-that-others-write-has-no-limit-of-time)
+(define-front-test (a-stream-that-others-write-has-no-limit-of-time
+                    :modes (:plain :unparked :http2))
   (with-writer (writer connection :reply-timeout 1/10)
     (outcome writer "one")
     (read-head connection)
@@ -121,7 +122,8 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
 
 ;;; Slow clients
 
-(define-front-test (a-slow-client-holds-up-its-writer-and-no-thread :modes (:plain :unparked :tls))
+(define-front-test (a-slow-client-holds-up-its-writer-and-no-thread
+                    :modes (:plain :unparked :tls :http2))
   (with-answers (answers :write-timeout 60 :worker-num 1 :max-thread-count (if *parking-p* 1 2))
     (with-open-connection (connection (small-connection))
       (send-request connection "/")
@@ -158,7 +160,8 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
 
 ;;; Clients that leave
 
-(define-front-test (the-writers-for-a-client-that-has-left-are-told :needs :noticed-leaving)
+(define-front-test (the-writers-for-a-client-that-has-left-are-told
+                    :modes (:plain :unparked :http2) :needs :noticed-leaving)
   (with-answers (answers)
     (dolist (end '(disconnect reset))
       (let ((connection (connect)))
@@ -176,7 +179,8 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
     (is (zerop (figure :failed)))
     (is (equal "" (front-log)))))
 
-(define-front-test (a-silent-stream-ends-with-its-client :needs :noticed-leaving)
+(define-front-test (a-silent-stream-ends-with-its-client
+                    :modes (:plain :unparked :http2) :needs :noticed-leaving)
   (with-writer (writer connection)
     (funcall writer "one")
     (read-head connection)
@@ -193,7 +197,7 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
 
 ;;; What a handler itself writes
 
-(define-front-test (what-a-handler-writes-leaves-at-once :modes (:plain :unparked :tls))
+(define-front-test (what-a-handler-writes-leaves-at-once :modes (:plain :unparked :tls :http2))
   (let ((gate (make-gate)))
     (with-front (request) (streamed (write 202 '(:content-type "text/x"))
                             (funcall write "one")
@@ -229,7 +233,7 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
           (is (search "bo" text))))
       (is (equal '(recycling:content-too-long) (recorded failures))))))
 
-(define-front-test a-handler-that-fails-amid-its-reply-cuts-it
+(define-front-test (a-handler-that-fails-amid-its-reply-cuts-it :modes (:plain :unparked :http2))
   (with-front (request) (streamed (write 200)
                           (funcall write "half")
                           (error "Amid the reply."))
@@ -239,7 +243,8 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
       (is (not (search (format nil "~C~C0~2:*~C~C" #\Return #\Newline) text)) "It has no end."))
     (is-true (await-log "Amid the reply."))))
 
-(define-front-test (a-client-that-leaves-amid-what-a-handler-writes-harms-nobody :needs :our-http)
+(define-front-test (a-client-that-leaves-amid-what-a-handler-writes-harms-nobody
+                    :modes (:plain :unparked :http2) :needs :our-http)
   (let ((over (make-gate "the handler to give up")))
     (with-front (request) (streamed (write 200)
                             (unwind-protect (loop (funcall write *large-answer*))
@@ -253,7 +258,7 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
       (is (zerop (figure :failed))))))
 
 (define-front-test (a-handler-whose-client-takes-nothing-waits-for-one-write-timeout
-                    :needs :our-http)
+                    :modes (:plain :unparked :http2) :needs :our-http)
   (let ((over (make-latch 3 "the handlers to give up")))
     (with-front (request :write-timeout 1/4 :read-timeout 60)
         (streamed (write 200)

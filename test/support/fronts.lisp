@@ -11,15 +11,16 @@
 ;;; that of REPLY, LATER, STREAMED or WEBSOCKET.  Any server answers /word by "word".  ARGUMENTS are
 ;;; those of CLACK.HANDLER.RECYCLING:RUN, for both fronts.  The test is a suite, with a test for
 ;;; each front and mode: A-WORD-COMES-BACK/CLACK-TLS.  Modes are :PLAIN, :UNPARKED, where each
-;;; connection has a thread, and :TLS; by default the first two.  The client's words, like EXCHANGE,
-;;; are those of other tests; FIGURE, STOP-FRONT and FRONT-LOG ask *SERVER*.  Conditions and generic
+;;; connection has a thread, by default these; :TLS; and :HTTP2, whose client turns what it is given
+;;; into HTTP/2, see http2-connection.lisp.  The client's words, like EXCHANGE, are those of other
+;;; tests; FIGURE, STOP-FRONT and FRONT-LOG ask *SERVER*.  Conditions and generic
 ;;; functions are the same symbols in the packages of both fronts.
 
 (defvar *front* nil
   "In a test, :HUNCHENTOOT or :CLACK, the front that it tries; in a handler, that which called it.")
 
 (defvar *mode* :plain
-  "How the test tries it: :PLAIN, :UNPARKED, each connection having a thread, or :TLS.")
+  "How the test tries it: :PLAIN, :UNPARKED, each connection having a thread, :TLS or :HTTP2.")
 
 ;;; What a handler asks
 
@@ -259,7 +260,10 @@ websocket-driver does."
             (call-with-front handler
                              (list* :ssl-cert-file certificate :ssl-key-file key arguments)
                              function))))
-      (call-with-front handler arguments function)))
+      (let* ((http2-p (eq :http2 *mode*))
+             (*make-connection* (if http2-p 'make-http2-connection *make-connection*)))
+        (call-with-front handler (if http2-p (list* :http2 :cleartext arguments) arguments)
+                         function))))
 
 (defmacro with-front* ((request arguments) handler &body body)
   "Like WITH-FRONT; ARGUMENTS is a form whose value is the plist."
@@ -330,7 +334,8 @@ CONNECTION, when its handler has returned.  ARGUMENTS are of the server."
   (let ((*front* front)
         (*mode* mode)
         (*parking-p* (and *parking-p* (not (eq :unparked mode)))))
-    (call-server-test (if (eq :tls mode) (cons :tls-client needs) needs) function)))
+    (call-server-test (append (case mode (:tls '(:tls-client)) (:http2 '(:parking))) needs)
+                      function)))
 
 (defun variant-name (name front mode)
   "The name of the test NAME for FRONT in MODE."
@@ -348,7 +353,7 @@ the name, or a list of it and of :MODES, :FRONTS, and :NEEDS, as for DEFINE-SERV
   (destructuring-bind (name &key (modes '(:plain :unparked)) (fronts '(:hunchentoot :clack)) needs)
       (uiop:ensure-list name-and-options)
     (unless (platform:readiness-supported-p)
-      (setf modes (remove :unparked modes))) ; there :PLAIN is the same
+      (setf modes (set-difference modes '(:unparked :http2)))) ; there :PLAIN is the same
     `(progn
        (defun ,name () ,@body)
        (make-suite-here ',name)

@@ -45,7 +45,19 @@ different moments."
   (input nil :type (member nil :read :missed))
   ;; :ANSWER while it is parked, or about to be, until somebody has an answer for it; :TURN while it
   ;; is queued for a worker, with requests that may have come; else NIL.
-  (awaiting nil :type (member nil :answer :turn)))
+  (awaiting nil :type (member nil :answer :turn))
+  ;; The virtual connections over CONNECTION, and NIL in free places; without places, there will be
+  ;; none.  See VIRTUAL-CONNECTION.
+  (virtuals #() :type simple-vector))
+
+(defstruct (virtual-connection (:include connection (descriptor +no-descriptor+) (parkable-p t)
+                                (opened (milliseconds)) (watched :both) (ownership 0))
+                               (:constructor nil)
+                               (:copier nil))
+  "A connection without a descriptor of its own, which the layer above makes over another one, and
+enters in its VIRTUALS.  No poller watches it: that layer queues an event for it (QUEUE-EVENTS), and
+takes what its QUEUE has."
+  (over-p nil))                         ; its peer is gone
 
 (defun connection-handle (connection)
   "What the functions of the platform that take sockets take for CONNECTION: its descriptor, or its
@@ -65,11 +77,20 @@ if the peer has left."
   "The parts of answers that CONNECTION has not sent, a list; see SEND-QUEUE-PARTS."
   (send-queue-parts (connection-queue connection)))
 
+(defun awaited-p (connection)
+  "True if CONNECTION is parked until somebody has an answer for it, or for its turn.  One that
+carries virtual connections idles while there are none, unless its deadline is another."
+  (and (connection-awaiting connection)
+       (not (and (eq :answer (connection-awaiting connection))
+                 (eq :idle (connection-deadline-kind connection))
+                 (plusp (length (connection-virtuals connection)))
+                 (notany #'identity (connection-virtuals connection))))))
+
 (defun unfinished-p (connection)
   "True if the peer of CONNECTION may not have got its answer yet, or a worker is to look at it."
   (or (connection-output connection)
       (eq :linger (connection-deadline-kind connection)) ; it was answered for the last time
-      (connection-awaiting connection)))
+      (awaited-p connection)))
 
 (defun given-away-outcome (connection)
   "The outcome of CONNECTION, :DETACHED or :BROKEN, if its service failed after it gave the
@@ -227,9 +248,15 @@ worker that handles an event defers interrupts already, and needs no AS-OWNER."
 
 (defun shut-if-owned (connection direction)
   "Shuts the descriptor of CONNECTION down in DIRECTION, if a thread owns CONNECTION."
-  (with-send-queue ((connection-queue connection)) ; the descriptor stays open meanwhile
-    (when (owned-p connection)
-      (shut-descriptor (connection-descriptor connection) direction))))
+  (let ((queue (connection-queue connection)))
+    (with-send-queue (queue)            ; the descriptor stays open meanwhile
+      (when (owned-p connection)
+        (cond ((null (send-queue-shut queue))
+               (shut-descriptor (connection-descriptor connection) direction))
+              ((eq :io direction)
+               (end-under-lock queue)
+               (funcall (send-queue-shut queue))))
+        t))))
 
 ;;; The table of the connections of a ready engine, by descriptor.  A token of the poller is a
 ;;; descriptor and the generation of its connection, a number that tells this connection from
@@ -270,6 +297,10 @@ worker that handles an event defers interrupts already, and needs no AS-OWNER."
          connection)))
 
 (defun map-connections (function table)
-  "Calls FUNCTION with each connection in TABLE.  It may miss some that come or go meanwhile."
+  "Calls FUNCTION with each connection in TABLE, and with each virtual one over it.  It may miss
+some that come or go meanwhile."
   (loop for connection across (table-connections table)
-        when connection do (funcall function connection)))
+        when connection
+          do (loop for virtual across (connection-virtuals connection)
+                   when virtual do (funcall function virtual))
+             (funcall function connection)))

@@ -46,12 +46,12 @@
 
 (defstruct (send-queue (:include opaque)
                        (:constructor make-send-queue
-                           (&optional descriptor
+                           (&optional descriptor (lock (bt:make-lock "send queue"))
                             &aux (sender-lock (unless descriptor (bt:make-lock "sender")))))
                        (:copier nil))
   "The output of a connection on DESCRIPTOR, an integer, or NIL where SENDER sends, and waits."
   (descriptor nil :type (or null fixnum) :read-only t)
-  (lock (bt:make-lock "send queue") :read-only t)
+  (lock nil :read-only t)
   (dead-p nil)                          ; it takes and sends nothing any more
   ;; The parts (see PART) of SEND-QUEUE, and the last cons of that list.
   (parts '() :type list)
@@ -62,6 +62,15 @@
   (sender nil :type (or null function))
   (sender-lock nil :read-only t)        ; held by a thread that waits in SENDER; or NIL
   (arm nil :type (or null function))    ; has a poller make an event when there is room; or NIL
+  ;; Of a connection that carries virtual ones: what puts their octets in when all parts were sent;
+  ;; true when there may be some; and true while a thread sends them.
+  (more nil :type (or null function))
+  (more-p nil)
+  (sending-p nil)
+  ;; Of a virtual connection: the queue of that one, and what shuts this one.
+  (carrier nil :type (or null send-queue))
+  (shut nil :type (or null function))
+  (room nil)                            ; notified when that has sent some, once a thread has waited
   ;; The demands on the peer, see LIMIT-TAKING.
   (milliseconds nil :type (or null fixnum))
   (rate nil :type (or null (integer 1)))
@@ -112,7 +121,13 @@ whole.  With the last one, the wait for the peer ends."
              (drop-parts (list (pop (send-queue-parts queue))))
              (hold-memory queue (- (length (part-octets part)))))
         finally (setf (send-queue-last queue) '() ; or it would keep what was sent alive
-                      (send-queue-since queue) nil)))
+                      (send-queue-since queue) nil))
+  (tell-room queue))
+
+(defun tell-room (queue)
+  "Wakes a thread that waits in AWAIT-TAKER, without a descriptor."
+  (when (send-queue-room queue)
+    (bt:condition-notify (send-queue-room queue))))
 
 (defun arm-for-output (queue)
   "Makes an event when the socket of QUEUE takes octets again, if a poller watches it."
@@ -123,7 +138,10 @@ whole.  With the last one, the wait for the peer ends."
   "Sends what waits in QUEUE, as far as its descriptor takes it now.  Returns an error number, after
 which QUEUE is dead, or NIL."
   (loop with descriptor = (send-queue-descriptor queue)
-        for parts = (send-queue-parts queue)
+        for parts = (or (send-queue-parts queue)
+                        (and (send-queue-more queue)
+                             (progn (funcall (send-queue-more queue))
+                                    (send-queue-parts queue))))
         for part = (first parts)
         while (and part descriptor)
         do (let* ((position (part-position part))
@@ -159,6 +177,7 @@ which QUEUE is dead, or NIL."
 (defun end-under-lock (queue &optional (count 0))
   "Makes QUEUE dead.  Returns the error number of COUNT, which a send has returned."
   (setf (send-queue-dead-p queue) t)
+  (tell-room queue)
   (drop-parts (send-queue-parts queue))
   (setf (send-queue-parts queue) '()
         (send-queue-last queue) '()
@@ -168,13 +187,21 @@ which QUEUE is dead, or NIL."
 
 ;;; From any thread
 
+(declaim (inline send-on))
+(defun send-on (queue)
+  "Sends what was put into QUEUE and is not sent under its lock.  Returns an error number, or NIL."
+  (cond ((send-queue-sender-lock queue)
+         (flush-queue queue))
+        ((send-queue-carrier queue)
+         (send-more (send-queue-carrier queue))
+         nil)))
+
 (defun write-parts (queue parts)
   "Writes PARTS, a list (see PART), all or nothing, and takes their files over.  What the socket
 does not take now waits in QUEUE.  Returns NIL, or an error number when QUEUE is dead."
   (or (with-send-queue (queue)
         (write-under-lock queue parts))
-      (and (send-queue-sender-lock queue)
-           (flush-queue queue))))
+      (send-on queue)))
 
 (defun write-to-queue (queue octets start end)
   "Writes OCTETS from START to END as WRITE-PARTS does, and copies those that wait."
@@ -187,8 +214,19 @@ does not take now waits in QUEUE.  Returns NIL, or an error number when QUEUE is
             (incf start sent)))
         (when (< start end)
           (write-under-lock queue (list (make-octets-part (subseq octets start end))))))
-      (and (send-queue-sender-lock queue)
-           (flush-queue queue))))
+      (send-on queue)))
+
+(defun send-more (queue)
+  "Sends what virtual connections have for QUEUE, of the one that carries them.  Of several threads
+that do so at a time, one sends for all."
+  (setf (send-queue-more-p queue) t)
+  (uninterruptibly
+    (loop while (and (send-queue-more-p queue)
+                     (compare-and-set (send-queue-sending-p queue) nil t))
+          do (setf (send-queue-more-p queue) nil)
+             (unwind-protect (flush-queue queue)
+               ;; Before it looks again: by a plain SETF, that might come first.
+               (compare-and-set (send-queue-sending-p queue) t nil)))))
 
 (defun flush-queue (queue)
   "Sends as much of QUEUE as the socket takes now; all of it, after other threads that do so, if its
@@ -208,8 +246,10 @@ it need not own the connection.  Returns an error number, or NIL."
                              ((or (plusp count) (zerop left)) (note-sent queue count))
                              (t (end-under-lock queue count)))))))
       (end-queue queue)))
-  (with-send-queue (queue)
-    (if (send-queue-dead-p queue) +ebadf+ (send-parts queue))))
+  (or (with-send-queue (queue)
+        (if (send-queue-dead-p queue) +ebadf+ (send-parts queue)))
+      (when (send-queue-carrier queue)
+        (send-more (send-queue-carrier queue)))))
 
 (defun end-queue (queue &optional shut-p)
   "Makes QUEUE dead, and drops what waits.  If SHUT-P, also shuts the descriptor down, which makes
@@ -217,8 +257,22 @@ an event: the owner of the connection closes it."
   (with-send-queue (queue)
     (unless (send-queue-dead-p queue)
       (end-under-lock queue)
-      (when shut-p
-        (shut-descriptor (send-queue-descriptor queue) :io)))))
+      (cond ((not shut-p))
+            ((send-queue-shut queue) (funcall (send-queue-shut queue)))
+            (t (shut-descriptor (send-queue-descriptor queue) :io))))))
+
+(defun await-taker (queue until)
+  "Waits until the peer of QUEUE, which has a descriptor or is that of a virtual connection, may
+take more octets; returns NIL after UNTIL, in MILLISECONDS."
+  (if (send-queue-shut queue)
+      (let ((sent (send-queue-sent queue)))
+        (compare-and-set (send-queue-room queue) nil (bt:make-condition-variable))
+        (wait-until (lambda ()
+                      (or (> (send-queue-sent queue) sent)
+                          (null (send-queue-parts queue))))
+                    (send-queue-room queue) (send-queue-lock queue)
+                    (/ (milliseconds-left until) 1000) 1/10))
+      (await-descriptor (send-queue-descriptor queue) :output :until until)))
 
 ;;; The one rule for peers that take octets slowly.  A peer is given up when it has taken
 ;;;

@@ -39,7 +39,7 @@ other events have their turn.")
                  (not (suspend-worker engine worker)))
         (return)))
     (let ((token (next-event engine worker)))
-      (cond ((integerp token)
+      (cond ((or (integerp token) (virtual-connection-p token))
              (setf (worker-stamp worker) (microseconds))
              ;; This worker no longer counts as waiting; see LOOK.
              (when (and (engine-sentinel-idle-p engine) (not (somebody-waits-p engine)))
@@ -47,7 +47,10 @@ other events have their turn.")
                  (when (shiftf (engine-sentinel-idle-p engine) nil)
                    (notify-sentinel engine))))
              (unwind-protect
-                  (cond ((= token (engine-listener-descriptor engine))
+                  (cond ((virtual-connection-p token)
+                         (when (become-owner token (virtual-connection-over-p token))
+                           (serve-connection engine worker token)))
+                        ((= token (engine-listener-descriptor engine))
                          ;; Connections of an inherited listener may be for others.
                          (when (engine-accepting-p engine)
                            (accept-connections engine worker)))
@@ -90,6 +93,8 @@ the worker that came last first, so the others reach this time.")
   "Waits until WORKER is resumed: true; or has left the pool: NIL.  The pool grows only while no
 worker is suspended."
   (clear-stack)                         ; else it may keep the last connection alive for long
+  (when (engine-event-queue engine)     ; one that it would have taken
+    (wake-one-if-somebody-waits engine))
   (with-engine (engine)
     (set-worker-state worker :suspended))
   (flet ((over-p ()
@@ -148,15 +153,17 @@ first, so that the others end; returns how many."
                  (wake-one-if-somebody-waits engine))
                (return (first tokens))))))
 
-(defun queue-events (engine tokens &optional first-p)
-  "Queues TOKENS, a list that no longer changes, behind those of ENGINE; if FIRST-P, before them."
+(defun queue-events (engine tokens &optional first-p (wake-p t))
+  "Queues TOKENS, a list that no longer changes, behind those of ENGINE; if FIRST-P, before them.
+Not WAKE-P is for a worker that is about to take one itself."
   (when tokens
     (loop for before = (engine-event-queue engine)
           until (compare-and-set (engine-event-queue engine) before
                                  (cond ((null before) (list tokens))
                                        (first-p (cons (append tokens (car before)) (cdr before)))
                                        (t (cons (car before) (revappend tokens (cdr before)))))))
-    (wake-one-if-somebody-waits engine)))
+    (when wake-p
+      (wake-one-if-somebody-waits engine))))
 
 (defun wake-one-if-somebody-waits (engine)
   "Wakes a worker of ENGINE if one waits and no wakeup is pending."
@@ -243,7 +250,10 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
        ;; No worker waits for a peer that takes its time.  Input that comes meanwhile stays in the
        ;; socket, so a peer that sends requests and reads no answers blocks its own sending.
        (cond ((flush-queue queue) :broken)
-             ((null (send-queue-parts queue)) (if (serving-p engine) :again :close))
+             ;; Under the lock, or it might see what another thread is about to send: no event of
+             ;; output would follow then.
+             ((null (with-send-queue (queue) (send-queue-parts queue)))
+              (if (serving-p engine) :again :close))
              ((ask engine nil #'keep-unread-input engine connection)
               (setf (connection-deadline connection) nil)
               (prog1 (park engine connection)
@@ -316,6 +326,10 @@ cases the caller still owns it."
                (finish-connection engine connection)))
            :parked))))
 
+(defun connection-event (connection)
+  "What stands for CONNECTION in the event queue."
+  (if (virtual-connection-p connection) connection (connection-token connection)))
+
 (defun requeue-connection (engine connection)
   "Parks CONNECTION, which the caller owns, without reading its input, for the next free worker.
 The caller may have got its events, or gets them here.  So the next owner looks at the socket even
@@ -324,7 +338,7 @@ if it finds a request in a buffer."
   (loop for end = (park engine connection)
         while (eq :again end)
         finally (if (eq :parked end)
-                    (queue-events engine (list (connection-token connection)))
+                    (queue-events engine (list (connection-event connection)))
                     (finish-connection engine connection))))
 
 (defun watch-under-lock (engine connection both-p)
@@ -358,6 +372,7 @@ NIL."
                   (unless-returned (interruptibly (ask engine t #'release connection))
                     (close-owned engine connection)))))
     (cond ((and (eq :close end)
+                (not (virtual-connection-p connection))
                 (or (and more-p (not (peer-ended-p connection)))
                     ;; Has it more input than was read?  An owner that got no event has read all.
                     (not (or (and (connection-watched connection)
@@ -389,9 +404,11 @@ NIL."
 
 (defun close-owned (engine connection &optional (close-p t))
   "Makes ENGINE forget CONNECTION, which the caller owns; and closes it if CLOSE-P."
-  (let ((queue (connection-queue connection)))
-    (forget-connection (engine-table engine) connection)
-    (note-closed engine connection)
+  (let ((queue (connection-queue connection))
+        (close-p (and close-p (not (virtual-connection-p connection)))))
+    (unless (virtual-connection-p connection)
+      (forget-connection (engine-table engine) connection)
+      (note-closed engine connection))
     (when (draining-p engine)           ; a stop waits for the last one
       (with-engine (engine)
         (bt:condition-notify (engine-changed engine))))
@@ -403,6 +420,14 @@ NIL."
       (change-ownership connection :end))
     (when close-p
       (close-descriptor (connection-descriptor connection)))))
+
+(defun end-virtual-connection (engine connection)
+  "Ends CONNECTION, a virtual one over a connection of ENGINE that ends; its owner does, if it has
+one."
+  (setf (virtual-connection-over-p connection) t)
+  (end-queue (connection-queue connection))
+  (as-owner (become-owner connection t)
+    (finish-connection engine connection)))
 
 (defmethod detach ((engine ready-engine) connection)
   (unless (gone-p connection)

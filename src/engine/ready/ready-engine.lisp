@@ -136,14 +136,17 @@ use.")
 
 (defmethod map-open-connections (function (engine ready-engine))
   (map-connections (lambda (connection)
-                     (funcall function connection
-                              (cond ((awaits-p connection :linger) :draining)
-                                    ((owned-p connection) :active)
-                                    ((connection-output connection) :writing)
-                                    ((or (eq :turn (connection-awaiting connection))
-                                         (null (connection-data connection))) ; no worker saw it
-                                     :queued)
-                                    ((connection-awaiting connection) :deferred)
-                                    ((zerop (connection-served connection)) :new)
-                                    (t :parked))))
+                     ;; One that carries virtual ones is not counted besides them.
+                     (unless (find-if #'identity (connection-virtuals connection))
+                       (funcall function connection
+                                (cond ((awaits-p connection :linger) :draining)
+                                      ((owned-p connection) :active)
+                                      ((connection-output connection) :writing)
+                                      ((or (eq :turn (connection-awaiting connection))
+                                           (null (connection-data connection))) ; no worker saw it
+                                       :queued)
+                                      ((plusp (length (connection-virtuals connection))) :parked)
+                                      ((connection-awaiting connection) :deferred)
+                                      ((zerop (connection-served connection)) :new)
+                                      (t :parked)))))
                    (engine-table engine)))

@@ -265,13 +265,14 @@ it is still to end.  One with input that no worker had time for is left to the w
   (as-owner (claim-parked connection)
     (cond ((not (funcall ends-p connection)) ; it was served meanwhile
            (requeue-connection engine connection))
-          ((or (connection-awaiting connection)
+          ((or (awaited-p connection)
                (and (not (unfinished-p connection))
                     (not (and (eq :evicted kind)
                               (input-kept-p (engine-service engine) connection)))
+                    (not (virtual-connection-p connection))
                     (await-descriptor (connection-descriptor connection) :input
                                       :until (milliseconds))))
-           (when (and (eq :evicted kind) (connection-awaiting connection))
+           (when (and (eq :evicted kind) (awaited-p connection))
              (give-output-up engine connection kind))
            (setf (connection-awaiting connection) :turn)
            (requeue-connection engine connection))

@@ -70,11 +70,15 @@ BODY signals."
     ((handle :pointer) (chosen :pointer) (chosen-length :pointer) (offered :pointer)
      (length :unsigned-int) (argument :pointer))
     2                                   ; SSL_TLSEXT_ERR_ALERT_FATAL
-  ;; It selects HTTP/1.1 if the client offers protocols (RFC 7301, sections 3.2 and 6).  OpenSSL
-  ;; leaves a pointer into the first list, the client's, which outlives this call.
-  (cffi:with-foreign-string (ours (format nil "~Chttp/1.1" (code-char 8))) ; after its length
+  ;; If the client offers protocols, it selects HTTP/1.1, or HTTP/2 if ARGUMENT says so (RFC 7301,
+  ;; sections 3.2 and 6).  OpenSSL leaves a pointer into the first list, the client's, which
+  ;; outlives this call.
+  (cffi:with-foreign-string (ours (if (cffi:null-pointer-p argument) ; each after its length
+                                      (format nil "~Chttp/1.1" (code-char 8))
+                                      (format nil "~Ch2~Chttp/1.1" (code-char 2) (code-char 8))))
     (if (= 1 (openssl :int "SSL_select_next_proto" chosen chosen-length
-                      offered (:unsigned-int length) ours (:unsigned-int 9)))
+                      offered (:unsigned-int length)
+                      ours (:unsigned-int (if (cffi:null-pointer-p argument) 9 12))))
         0
         2)))
 
@@ -94,7 +98,7 @@ section 4.2).")
   "The name of FILE, a pathname designator, for OpenSSL."
   (uiop:native-namestring (merge-pathnames file)))
 
-(defun settle-context (context minimum-protocol ciphers verify-client client-ca-file)
+(defun settle-context (context minimum-protocol ciphers verify-client client-ca-file http2)
   "Gives CONTEXT, an SSL_CTX, what all contexts have, and these settings; see MAKE-TLS-CONTEXT."
   (flet ((control (command number)
            (openssl :long "SSL_CTX_ctrl" context (:int command) (:long number)
@@ -115,7 +119,7 @@ section 4.2).")
     (control 41 (if (readiness-supported-p) 1 0))
     (control 44 0))                     ; SSL_CTRL_SET_SESS_CACHE_MODE: tickets do
   (openssl :void "SSL_CTX_set_alpn_select_cb" context (cffi:callback choose-protocol)
-           (cffi:null-pointer))
+           (cffi:make-pointer (if (eq t http2) 1 0)))
   (openssl :int "SSL_CTX_set_ciphersuites" context ; for TLS 1.3 (RFC 8446, section 9.1)
            (:string "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"))
   (check-openssl (openssl :int "SSL_CTX_set_cipher_list" context (:string ciphers))
@@ -161,7 +165,7 @@ SUBJECT; or, for NIL, the argument for the first of these files."
 
 (defun make-tls-context (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
                            ssl-certificates ssl-minimum-protocol ssl-ciphers
-                           ssl-client-ca-file ssl-verify-client)
+                           ssl-client-ca-file ssl-verify-client http2)
   "Returns a TLS-CONTEXT for a server.
 
 SSL-CERTIFICATE-FILE, SSL-PRIVATEKEY-FILE and SSL-PRIVATEKEY-PASSWORD: a certificate file and a file
@@ -179,6 +183,8 @@ SSL-VERIFY-CLIENT: :REQUIRED if each client must have a valid certificate, the d
 SSL-CLIENT-CA-FILE, a PEM file with the certificates of the issuers of clients' certificates;
 :OPTIONAL if a client may have a valid one or none; :REQUEST if the server asks for one, and accepts
 any or none; NIL if the server does not ask.
+
+HTTP2: T if it speaks HTTP/2 with clients that want that.
 
 Signals TLS-MISTAKE."
   (let* ((ciphers (or ssl-ciphers *default-tls-ciphers*))
@@ -201,7 +207,7 @@ Signals TLS-MISTAKE."
                    (setf handles (append handles (list handle)))
                    (settle-context handle ssl-minimum-protocol ciphers
                                    (or ssl-verify-client (and ssl-client-ca-file :required))
-                                   ssl-client-ca-file)
+                                   ssl-client-ca-file http2)
                    (load-pair handle subject certificate-file key-file password)
                 finally
                    (loop for (handle next) on handles

@@ -104,6 +104,18 @@ SEND-OCTETS.  The caller must write the octets that SESSION did not accept befor
       (openssl :int "SSL_write" handle (sb-sys:sap+ (sb-sys:vector-sap octets) start)
                (:int (- end start))))))
 
+(defun tls-session-protocol (session)
+  "The name, a string, of the protocol that the handshake of SESSION has chosen; NIL if none (RFC
+7301)."
+  (owning-session (session handle)
+    (cffi:with-foreign-objects ((name :pointer) (size :unsigned-int))
+      (setf (cffi:mem-ref size :unsigned-int) 0)
+      (when handle
+        (openssl :void "SSL_get0_alpn_selected" handle name size))
+      (and (plusp (cffi:mem-ref size :unsigned-int))
+           (values (cffi:foreign-string-to-lisp (cffi:mem-ref name :pointer)
+                                                :count (cffi:mem-ref size :unsigned-int)))))))
+
 ;;; The handshake, and the end
 
 (defun shake-hands (session)

@@ -39,8 +39,53 @@ any other error is logged as that, too."
           (connection-queue connection) (io-queue (io-base io)) ; not that of the socket
           (http-io http) io
           (http-stream http) (if (io-source io) stream (io-stream io))
-          (http-phase http) :requests)
+          (http-phase http) (if (http2-p application) :preface :requests))
     :next))
+
+;;; HTTP/2; see docs/http2.md
+
+(defparameter *preface* (concatenate 'octets (map 'octets #'char-code "PRI * HTTP/2.0")
+                                     *line-end* *line-end* (map 'octets #'char-code "SM")
+                                     *line-end* *line-end*)
+  "What a client that speaks HTTP/2 sends first (RFC 9113, section 3.4).")
+
+(defun read-preface (application connection http)
+  "Sees whether the client of CONNECTION to APPLICATION speaks HTTP/2 over HTTP: by the protocol
+that the TLS handshake has chosen, or else by its first octets.  Returns :NEXT, :NONE to wait, :END
+to close, or :SESSION where it does."
+  (let* ((io (http-io http))
+         (speaks-p
+           (cond ((io-tls io) (equal "h2" (tls-session-protocol (io-tls io))))
+                 ((io-source io) nil)
+                 (t
+                  (loop for more = nil then :more
+                        for outcome = (handler-case (fill-input io more)
+                                        (descriptor-broken () :end))
+                        for size = (- (io-end io) (io-start io))
+                        for same = (mismatch *preface* (or (io-input io) #())
+                                             :start2 (io-start io) :end2 (io-end io))
+                        do (cond ((eq :end outcome) (return-from read-preface :end))
+                                 ((null same) (return t))
+                                 ((= same (length *preface*)) (return t))
+                                 ((< same size) (return nil))
+                                 ((eq :none outcome)
+                                  (settle-head-deadline application connection http
+                                                        (if (plusp size) :head :idle))
+                                  (setf (http-part-p http) size)
+                                  (return-from read-preface
+                                    (if (keep-waiting-input (worker-engine *worker*) http)
+                                        :none
+                                        :end)))))))))
+    (setf (http-phase http) :requests
+          (http-part-p http) nil
+          (http-head-deadline http) nil
+          (connection-deadline connection) nil)
+    (release-input io)
+    (cond (speaks-p
+           (setf (http-suspended-exchange http)
+                 (funcall *begin-session* application connection))
+           :session)
+          (t :next))))
 
 (defun continue-handshake (application connection http)
   "Takes the handshake of CONNECTION over HTTP as far as it gets.  Returns :NEXT when it is done,

@@ -11,9 +11,10 @@
 (defstruct (http-connection (:include opaque) (:conc-name http-))
   "The state of a connection that lasts from one request to the next."
   ;; What its owner does next.  :PROXY: takes the header of the PROXY protocol.  :NEW: begins TLS,
-  ;; or has the program make its stream.  :HANDSHAKE: goes on with that of TLS.  :REQUESTS: reads
-  ;; requests.  :OVER: reads nothing, since the client has announced that the last one was that.
-  (phase :new :type (member :proxy :new :handshake :requests :over))
+  ;; or has the program make its stream.  :HANDSHAKE: goes on with that of TLS.  :PREFACE: sees
+  ;; whether the client speaks HTTP/2.  :REQUESTS: reads requests.  :OVER: reads nothing, since the
+  ;; client has announced that the last one was that.
+  (phase :new :type (member :proxy :new :handshake :preface :requests :over))
   ;; The buffered connection of the descriptor of the socket of HTTP; NIL where there is none.
   (base nil)
   ;; The buffered connection for requests and replies of HTTP: HTTP-BASE, or one that a stream
@@ -25,6 +26,9 @@
   ;; came in part; or NIL.
   (part-p nil :type (or null fixnum))
   (head-deadline nil)                   ; the deadline for the whole of that
+  ;; The head of the next request over HTTP, or the PROTOCOL-ERROR for which that is refused, where
+  ;; it did not come in the octets of HTTP-IO; else NIL.
+  (head nil)
   ;; The content of the next or current request over HTTP, a stream; NIL where there is none, or
   ;; the request was answered.
   (content nil)
@@ -61,9 +65,11 @@ a proxy does not tell it."
   "The address of the client of the current request over HTTP, a string."
   (first (request-remote http)))
 
-(defun begin-http-connection (application connection)
-  "Makes the HTTP connection of CONNECTION to APPLICATION.  Signals PEER-GONE when the client has
-left."
+(defgeneric begin-http-connection (application connection)
+  (:documentation "Makes the HTTP connection of CONNECTION to APPLICATION.  Signals PEER-GONE when
+the client has left."))
+
+(defmethod begin-http-connection (application (connection connection))
   (let* ((socket (connection-usocket connection))
          (base (socket-io socket))
          (http (make-http-connection :base base

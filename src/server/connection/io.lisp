@@ -81,6 +81,8 @@ and not read; OUTPUT is NIL, or its octets from 0 to FILL were written and not s
 was written before those.  DRAINED-P is true only if the poller will report the next octets."
   (descriptor nil :type (or null descriptor)) ; NIL after closing
   (tls nil)                             ; a TLS-SESSION on it; ended, after closing
+  ;; A function that receives instead, as RECEIVE-OCTETS does without its first argument; or NIL.
+  (receiver nil :type (or null function))
   (source nil)                          ; a stream that carries the octets, and waits; or NIL
   (beneath nil :read-only t)            ; the buffered connection beneath SOURCE, if that is ours
   (stream nil)                          ; the stream of octets on top of this
@@ -198,6 +200,7 @@ Signals DESCRIPTOR-BROKEN."
                              (read-stream-octets source octets start (min end (+ start wanted)))
                              (read-line-octets source octets start end))))
                       (tls (receive-tls tls octets start end))
+                      ((io-receiver io) (funcall (io-receiver io) octets start end))
                       (t (receive-octets (open-descriptor io) octets start end)))))
     (declare (type fixnum count))
     (setf (io-drained-p io)
@@ -342,8 +345,8 @@ ends at UNTIL, in MILLISECONDS or NIL."
                       (loop for now = (milliseconds)
                             when (taker-given-up-p queue now)
                               do (give-up)
-                            until (await-descriptor (open-descriptor below) :output
-                                                    :until (+ now 250))))))
+                            do (open-descriptor below)
+                            until (await-taker queue (+ now 250))))))
              (give-up ()
                ;; First of all, no later wait for output of this peer is possible.
                (when (and (eq :output direction) (eq :engine (io-owner below)))

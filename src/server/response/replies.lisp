@@ -212,7 +212,7 @@ sends nothing, if one of LINKS cannot be sent."
         (head (current-head)))
     (when (and links
                head
-               (eq :http/1.1 (head-protocol head)) ; RFC 9110, section 15.2
+               (not (eq :http/1.0 (head-protocol head))) ; RFC 9110, section 15.2
                (not (reply-begun-p (exchange-application exchange) exchange)))
       (with-reply (reply)
         (encode-head reply 103 (mapcar (lambda (link) (cons :link link)) links))

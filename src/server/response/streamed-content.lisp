@@ -101,6 +101,8 @@ has ended; or :TOO-LONG because fewer octets were announced.  OCTETS are FRAMED.
                          (push octets (shared-queue-held shared-queue))
                          (incf (shared-queue-size shared-queue) (length octets))))
                   (if (full-p shared-queue) :full :room))))
+    (when (send-queue-carrier (shared-queue-queue shared-queue))
+      (send-on (shared-queue-queue shared-queue)))
     (make-room-for-output (shared-queue-engine shared-queue) (shared-queue-queue shared-queue))))
 
 (defun compressed-piece (shared-queue octets operation)
@@ -214,8 +216,7 @@ that waits also sends: it may be the owner, and all workers may wait."
                      for now = (milliseconds)
                      until (or (over-or-room-p) (and end (<= end now)))
                      do (cond ((and (shared-queue-begun-p shared-queue) descriptor)
-                               (await-descriptor descriptor :output
-                                                 :until (earlier end (+ now 250)))
+                               (await-taker queue (earlier end (+ now 250)))
                                (when (taker-given-up-p queue (milliseconds))
                                  (end-queue queue t))
                                (flush-queue queue))
