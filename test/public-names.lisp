@@ -15,8 +15,9 @@
   (list* (find-package '#:hunchentoot-recycling-taskmaster)
          (find-package '#:clack.handler.recycling)
          (loop for layer in (remove "hunchentoot" *layers* :test #'string=)
-               collect (find-package (format nil "~:@(hunchentoot-recycling-taskmaster.~A~)"
-                                             layer)))))
+               for package = (find-package (format nil "~:@(hunchentoot-recycling-taskmaster.~A~)"
+                                                   layer))
+               when package collect package))) ; HTTP/2's is not everywhere
 
 (defun condition-name-p (symbol)
   (and (find-class symbol nil)
