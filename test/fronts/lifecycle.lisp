@@ -259,7 +259,8 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
             (is (equalp "close" (response-header response "connection"))))
           (is (null (task-result stopping))))))))
 
-(define-front-test a-hard-stop-gives-requests-that-run-their-time
+(define-front-test (a-hard-stop-gives-requests-that-run-their-time
+                    :modes (:plain :unparked :http2))
   (with-held-requests (2)
     (let ((stopping (as-client ("stop") (nth-value 1 (stop-front :timeout (* 3 *patience*))))))
       (await-refused-connections)

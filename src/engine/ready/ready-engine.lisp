@@ -123,10 +123,14 @@ use.")
 
 (defmethod end-input ((engine ready-engine))
   (map-connections (lambda (connection)
-                     (or (as-owner (claim-parked connection)
-                           (finish-connection engine connection)
-                           t)
-                         (shut-if-owned connection :input)))
+                     ;; Requests over virtual connections that run have their time, too.
+                     (unless (and (not (eq :stopped (engine-phase engine)))
+                                  (find-if (lambda (virtual) (and virtual (owned-p virtual)))
+                                           (connection-virtuals connection)))
+                       (or (as-owner (claim-parked connection)
+                             (finish-connection engine connection)
+                             t)
+                           (shut-if-owned connection :input))))
                    (engine-table engine)))
 
 (defmethod wake-from-client ((engine ready-engine) connection direction)
