@@ -6,10 +6,12 @@
 ;;; A client's side, by the same libraries
 
 (defun decompress (coding octets)
-  "What OCTETS in CODING, or the first part of them, tell of the content, up to 64 KiB."
+  "What OCTETS in CODING, or the first part of them, tell of the content, up to 64 KiB; and true if
+that is all."
   (let ((octets (concatenate '(simple-array (unsigned-byte 8) (*)) octets))
         (target (make-array 65536 :element-type '(unsigned-byte 8)))
-        (made 0))
+        (made 0)
+        (whole-p nil))
     (cffi:with-foreign-objects ((words :uint64 14) (version :char))
       (cffi:with-pointer-to-vector-data (in octets)
         (cffi:with-pointer-to-vector-data (out target)
@@ -25,17 +27,18 @@
                  (setf (cffi:mem-ref version :char) (char-code #\1))
                  (fill-in in (length octets) 0 out 65536 0 0 0 0 0 0 0 0 0)
                  (foreign "inflateInit2_" :int :pointer words :int 31 :pointer version :int 112)
-                 (foreign "inflate" :int :pointer words :int 2)
+                 (setf whole-p (= 1 (foreign "inflate" :int :pointer words :int 2)))
                  (setf made (- 65536 (cffi:mem-aref words :uint32 8)))
                  (foreign "inflateEnd" :int :pointer words))
                 (:zstd                  ; a ZSTD_inBuffer and a ZSTD_outBuffer
                  (let ((context (foreign "ZSTD_createDCtx" :pointer)))
                    (fill-in in (length octets) 0 out 65536 0)
-                   (foreign "ZSTD_decompressStream" :size :pointer context
-                            :pointer (cffi:inc-pointer words 24) :pointer words)
+                   (setf whole-p (zerop (foreign "ZSTD_decompressStream" :size :pointer context
+                                                 :pointer (cffi:inc-pointer words 24)
+                                                 :pointer words)))
                    (setf made (cffi:mem-aref words :uint64 5))
                    (foreign "ZSTD_freeDCtx" :size :pointer context)))))))))
-    (subseq target 0 made)))
+    (values (subseq target 0 made) whole-p)))
 
 (defun coding-of (response)
   (let ((name (response-header response "content-encoding")))
@@ -43,7 +46,10 @@
 
 (defun content-of-response (response)
   (if (member (coding-of response) '(:gzip :zstd))
-      (decompress (coding-of response) (response-body response))
+      (multiple-value-bind (content whole-p)
+          (decompress (coding-of response) (response-body response))
+        (is (or whole-p (= 65536 (length content))))
+        content)
       (response-body response)))
 
 ;;; Every value of Accept-Encoding with every reply

@@ -169,6 +169,8 @@ list of strings."
       (let ((tag (tag-of "/file")))
         (is (uiop:string-prefix-p "W/\"" tag))
         (is (= 200 (response-status (ask-with "/file" "Range" "bytes=0-1" "If-Range" tag)))))
+      (write-file directory "new" "new")
+      (is (uiop:string-prefix-p "W/\"" (tag-of "/new")))
       (eventually ("a reply within one second")
         (let ((response (ask "/file")))
           (equal (response-header response "date") (response-header response "last-modified"))))

@@ -192,11 +192,17 @@ the connection."
       (is (string= "three" (response-text (read-response connection))))
       (is (string= "four" (response-text (read-response connection)))))))
 
-(define-server-test the-time-limit-of-the-server-holds-for-the-stream-of-a-socket
-  (serving (:mixin 'talkative :read-timeout 1/2)
-      (("/" (handler-case (read-byte (usocket:socket-stream *talk-socket*))
-              (error () "late"))))
-    (is (string= "late" (ask-text "/")))))
+(define-server-test the-time-limit-of-the-server-holds-for-streams-that-handlers-read
+  (flet ((late-p (stream)
+           (handler-case (read-byte stream)
+             (error () "late"))))
+    (serving (:mixin 'talkative :read-timeout 1/2 :idle-timeout 600)
+        (("/" (late-p (usocket:socket-stream *talk-socket*)))
+         ("/ours" (late-p hunchentoot::*hunchentoot-stream*)))
+      (is (string= "late" (ask-text "/")))
+      (with-connection (connection)
+        (send-request connection "/ours")
+        (is-true (readable-p connection *patience*))))))
 
 (define-server-test a-socket-that-a-handler-closes-is-closed
   (serving (:mixin 'talkative)
