@@ -47,7 +47,8 @@
   (fields '())                          ; of its head, until that is made; or :TOO-LARGE
   (content-p nil :read-only t)
   (chunks-p nil :read-only t)           ; its content has no length, and is given as chunks
-  (arrived '() :type list)              ; conses of octets and how many of them the window counts
+  (arrived '() :type list)              ; conses of octets and how many of them the window counts,
+  (last '() :type list)                 ; and the last cons of that list, if there is one
   (taken 0 :type index)                 ; octets of the first of them
   (bodyless-p nil)                      ; the reply is to HEAD
   (reply :head :type (member :head :content :ended))
@@ -172,9 +173,13 @@ that will look itself."
   "Adds OCTETS, for which the window counts SIZE, to the content of STREAM."
   (let ((session (stream-session stream)))
     (change-reservation (session-reserved session) (+ size (session-reserved session)) :share nil)
-    (when (null (stream-arrived stream))
-      (push stream (session-events session)))
-    (setf (stream-arrived stream) (nconc (stream-arrived stream) (list (cons octets size))))))
+    (cond ((stream-arrived stream)
+           (push (cons octets size) (cdr (stream-last stream)))
+           (pop (stream-last stream)))
+          (t
+           (push stream (session-events session))
+           (setf (stream-arrived stream) (list (cons octets size))
+                 (stream-last stream) (stream-arrived stream))))))
 
 (defun consume (session id size)
   "Opens the windows of SESSION and of its stream ID, if that is one yet, by SIZE."

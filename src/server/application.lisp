@@ -72,13 +72,11 @@ protocol, before TLS."))
 
 (defgeneric http2 (application)
   (:documentation "Whether APPLICATION speaks HTTP/2: T over TLS, :CLEARTEXT on plain ports, or
-NIL.")
-  (:method ((application t)) nil))
+NIL."))
 
 (defgeneric http2-streams (application)
   (:documentation "How many requests, an integer, a client of APPLICATION that speaks HTTP/2 may
-have at a time.")
-  (:method ((application t)) 100))
+have at a time."))
 
 (defun http2-p (application)
   "True if the connections of APPLICATION may speak HTTP/2."

@@ -73,14 +73,14 @@ BODY signals."
   ;; If the client offers protocols, it selects HTTP/1.1, or HTTP/2 if ARGUMENT says so (RFC 7301,
   ;; sections 3.2 and 6).  OpenSSL leaves a pointer into the first list, the client's, which
   ;; outlives this call.
-  (cffi:with-foreign-string (ours (if (cffi:null-pointer-p argument) ; each after its length
-                                      (format nil "~Chttp/1.1" (code-char 8))
-                                      (format nil "~Ch2~Chttp/1.1" (code-char 2) (code-char 8))))
-    (if (= 1 (openssl :int "SSL_select_next_proto" chosen chosen-length
-                      offered (:unsigned-int length)
-                      ours (:unsigned-int (if (cffi:null-pointer-p argument) 9 12))))
-        0
-        2)))
+  (cffi:with-foreign-string (ours (format nil "~Ch2~Chttp/1.1" ; each after its length
+                                          (code-char 2) (code-char 8)))
+    (let ((skipped (if (cffi:null-pointer-p argument) 3 0)))
+      (if (= 1 (openssl :int "SSL_select_next_proto" chosen chosen-length
+                        offered (:unsigned-int length)
+                        (cffi:inc-pointer ours skipped) (:unsigned-int (- 12 skipped))))
+          0
+          2))))
 
 (define-tls-callback accept-any-certificate ((verified :int) (store :pointer))
     0
