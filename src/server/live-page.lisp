@@ -68,9 +68,8 @@ somebody opens when something is wrong shows how it came to that.  Signals UNFIT
                 (let ((head (and (typep task 'exchange) (exchange-head task))))
                   (and head
                        (list :method (princ-to-string (head-method head))
-                             :uri (shortened (head-uri head) 300)
-                             :client (and (exchange-http task)
-                                          (http-address (exchange-http task))))))
+                             :uri (head-uri head)
+                             :client (http-address (exchange-http task)))))
               (error () '()))))         ; its thread has gone on to another one
       (list* :number number
              :state (string-downcase activity)
@@ -176,7 +175,7 @@ so no link and no form makes a server interrupt its threads."
                  (let ((*package* (load-time-value (find-package '#:common-lisp)))
                        (*print-case* :downcase) (*print-pretty* nil)
                        (*print-length* 6) (*print-level* 4))
-                   (shortened (if (stringp name) name (prin1-to-string name)) 200))))
+                   (if (stringp name) name (prin1-to-string name)))))
           (values 200 "application/json"
                   (encoded (lambda (output)
                              (encode-json

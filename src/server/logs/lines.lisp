@@ -46,8 +46,8 @@ section 7)."
             for end of-type index = (loop for index of-type index from start below size
                                           until (special-p (schar text index))
                                           finally (return index))
-            do (cond ((and (zerop start) (= end size)) (encode-string line text :utf-8))
-                     ((< start end) (encode-string line (subseq text start end) :utf-8)))
+            do (when (< start end)
+                 (encode-string line (subseq text start end) :utf-8))
             while (< end size)
             do (let ((char (schar text end)))
                  (encode-string line

@@ -78,12 +78,11 @@ section 12.5.5).  The application of EXCHANGE has a COMPRESSION."
            (values (coding-of-client exchange) t)))))
 
 (defun tag-to-send (exchange status tag coding)
-  "TAG, an entity tag that a program gives the reply of EXCHANGE with STATUS and CODING, or NIL, as
-the client gets it."
+  "TAG, an entity tag, a string, that a program gives the reply of EXCHANGE with STATUS and CODING,
+or NIL, as the client gets it."
   (flet ((marked (coding)
            (if (uiop:string-prefix-p "\"" tag) (coded-tag tag coding) tag)))
-    (cond ((not (stringp tag)) tag)
-          (coding (marked coding))
+    (cond (coding (marked coding))
           ;; The client has the coded content.
           ((= 304 status)
            (let ((marked (marked (coding-of-client exchange)))

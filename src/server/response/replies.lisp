@@ -43,10 +43,10 @@ PROTOCOL-ERROR; without content if HEAD-ONLY-P."
 
 (defun send-refusal (io refusal &optional head-only-p)
   "Answers the peer of IO with REFUSAL, a PROTOCOL-ERROR; sends no content if HEAD-ONLY-P.  The
-thread need not own the connection.  True when it is sent, or queued."
+thread need not own the connection."
   (with-reply (reply)
     (encode-refusal reply refusal head-only-p)
-    (null (write-to-queue (io-queue io) (output-octets reply) 0 (output-fill reply)))))
+    (write-to-queue (io-queue io) (output-octets reply) 0 (output-fill reply))))
 
 (defun send-continue (io)
   "Asks the peer of IO for the content that it holds back (RFC 9110, section 10.1.1)."
@@ -56,9 +56,6 @@ thread need not own the connection.  True when it is sent, or queued."
       (descriptor-broken () nil))))     ; reading finds the end
 
 ;;; The connection headers of a reply
-
-(defvar *keep-alive* '(nil . nil)
-  "The last timeout for Keep-Alive in seconds, and its text; replaced as a whole.")
 
 (defun settle-reply-connection (exchange status kept-p said)
   "Decides what becomes of the connection of EXCHANGE after its reply with STATUS, which is noted:
@@ -78,13 +75,9 @@ Connection and Keep-Alive, strings or NIL: none after a 101, whose headers the p
           ((not (exchange-kept-p exchange))
            "Close")
           ((head-keep-alive-requested-p head)
-           (let ((seconds (seconds-for (exchange-application exchange) :idle))
-                 (known *keep-alive*))
+           (let ((seconds (seconds-for (exchange-application exchange) :idle)))
              (when seconds
-               (unless (eql seconds (car known))
-                 (setf known (cons seconds (format nil "timeout=~D" seconds)))
-                 (set-published *keep-alive* known))
-               (values "Keep-Alive" (cdr known))))))))
+               (values "Keep-Alive" (format nil "timeout=~D" seconds))))))))
 
 (defun content-wanted-p (method status)
   "True when a reply with STATUS to a request by METHOD, a keyword or a string, has content (RFC
