@@ -84,7 +84,6 @@ has ended; or :TOO-LONG because fewer octets were announced.  OCTETS are FRAMED.
   (make-room-in-heap (length octets))   ; threads that write would fill it faster than it is freed
   (prog1 (with-send-queue ((shared-queue-queue shared-queue))
            (cond ((shared-queue-shut-p shared-queue) :over)
-                 ((eq :none (shared-queue-framing shared-queue)) :room)
                  ((and (full-p shared-queue) (not however-full-p)) :refused)
                  ((and (shared-queue-announced shared-queue)
                        (> (length octets) (shared-queue-announced shared-queue)))
@@ -124,8 +123,7 @@ has ended; or :TOO-LONG because fewer octets were announced.  OCTETS are FRAMED.
 (defun owner-wanted-p (shared-queue)
   "True when octets of SHARED-QUEUE wait for the owner of the connection, since no poller does."
   (let ((queue (shared-queue-queue shared-queue)))
-    (and (or (send-queue-parts queue) (send-queue-dead-p queue))
-         (null (send-queue-arm queue)))))
+    (and (send-queue-parts queue) (null (send-queue-arm queue)))))
 
 (defun close-shared-queue (shared-queue)
   "Makes SHARED-QUEUE accept no more octets; those in it are still sent.  True for the first call."
@@ -145,12 +143,10 @@ has ended; or :TOO-LONG because fewer octets were announced.  OCTETS are FRAMED.
                     (shiftf (shared-queue-on-end shared-queue) '()))))
 
 (defun call-when-over (shared-queue function)
-  "Calls FUNCTION, which has no arguments and does not wait, once, in any thread, when SHARED-QUEUE
-has ended; at once if it has ended already."
-  (when (with-send-queue ((shared-queue-queue shared-queue))
-          (cond ((eq :ended (shared-queue-phase shared-queue)) t)
-                (t (push function (shared-queue-on-end shared-queue)) nil)))
-    (funcall function)))
+  "Has FUNCTION, which has no arguments and does not wait, called once, in any thread, when
+SHARED-QUEUE ends.  The caller looks whether it has ended before."
+  (with-send-queue ((shared-queue-queue shared-queue))
+    (push function (shared-queue-on-end shared-queue))))
 
 (defun forget-when-over (shared-queue function)
   "Removes FUNCTION, an argument of an earlier CALL-WHEN-OVER, from SHARED-QUEUE."

@@ -131,8 +131,6 @@ holds the lock."
 (defun end-websocket (socket)
   "Notes that the TCP connection of SOCKET has ended, or will end."
   (with-lock-briefly ((websocket-lock socket)) (step-websocket socket :end))
-  (when (shared-queue-begun-p (websocket-shared-queue socket))
-    (end-queue (shared-queue-queue (websocket-shared-queue socket))))
   (end-shared-queue (websocket-shared-queue socket)))
 
 (defun close-websocket (socket &key (code 1000) (reason ""))
@@ -177,8 +175,8 @@ call, while SOCKET is open."
             (t
              (setf (websocket-pinged-p socket) t
                    (websocket-due socket) (and idle (+ (milliseconds) (- idle ping)))))))
-    (cond ((send-queued shared-queue io) :close)
-          ((eq :gone (websocket-state socket)) :broken)
+    (cond ((eq :gone (websocket-state socket)) :broken)
+          ((send-queued shared-queue io) :close)
           ((and more-p (null (io-unsent io))) :again)
           (t
            (set-deadline-at (suspended-exchange-connection socket) :deferred
@@ -242,8 +240,7 @@ them.")
   "Notes that nothing comes for SOCKET behind a close frame or failure with CODE and REASON; a close
 frame that is owed has ANSWER."
   (with-lock-briefly ((websocket-lock socket))
-    (when (eq :open (websocket-state socket))
-      (note-code socket code reason))
+    (note-code socket code reason)      ; of the first that was received (section 7.1.5)
     (step-websocket socket :receive-close)
     (when (close-owed-p (websocket-state socket))
       (put-close socket (encode-close code answer)))))
