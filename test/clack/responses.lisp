@@ -69,16 +69,6 @@
       (is (equal '("a=1" "b=2") (response-header-values answer "set-cookie")))
       (is (equal "4711" (response-header answer "content-length"))))))
 
-(define-server-test a-value-that-could-end-its-line-is-refused
-  (dolist (value (list (format nil "a~Cb" #\Newline)
-                       (format nil "a~C~CInjected: yes" #\Return #\Newline)
-                       (string (code-char 0)) (string (code-char #x3042))))
-    (with-clack (environment (list 200 (list :x-foo value) '("x")))
-      (let ((answer (ask "/")))
-        (is (= 500 (response-status answer)))
-        (is (null (response-header answer "injected")))
-        (is-true (await-log "X-FOO"))))))
-
 ;;; What is no response, and errors
 
 (define-server-test what-is-no-response-is-an-error

@@ -132,7 +132,12 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
             (or (not *parking-p*) (= 1 (figure :deferred))))
           (listen-to io)
           (eventually ("what has come to be handed over")
-            (equal '((:text "waiting")) (recorded got))))))))
+            (equal '((:text "waiting")) (recorded got))))
+        (with-connection (connection)   ; nobody listens
+          (send connection (asking-for-websocket "/"))
+          (is (equalp (octets "hello") (receive-many connection 5)))
+          (handler:stop *server*))
+        (is (zerop (figure :failed)))))))
 
 (define-server-test what-takes-nothing-over-is-answered
   (let ((io nil))
@@ -276,9 +281,10 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
           (handler:client-left () (open-gate called)))
         (is-true (await called))))))
 
-(define-server-test an-application-that-does-not-answer-a-close-frame-gets-it-twice
+(define-server-test an-application-that-does-not-close-its-socket-gets-a-close-frame-twice
   (let ((told (make-recorder)))
-    (with-speaker (io frame (record told (frame-told frame)))
+    (with-speaker (io frame (when (record told (frame-told frame))
+                              (write-close io 3002)))
       (with-talk (talk)
         (say-close talk 3001 "Enough."))
       (eventually ("the end") (zerop (figure :open))))

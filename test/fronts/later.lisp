@@ -177,6 +177,21 @@
                (is (equal '("first" "word" "word")
                           (loop repeat 3 collect (response-text (read-response connection)))))))))
 
+(define-front-test (what-waits-behind-a-pending-reply-takes-memory :modes (:plain) :needs :parking)
+  (with-answers (answers)
+    (let ((before (figure :memory)) (octets (list (request-octets "/") (request-octets "/word"))))
+      (with-connection (connection)
+        (send connection octets)
+        (let ((answer (await-answer answers)))
+          (await-pending 1)
+          (is (< before (figure :memory)))
+          (funcall answer 200 '() "later"))
+        (loop repeat 2 do (read-response connection))
+        (eventually ("memory to be given back") (= before (figure :memory)))
+        (with-globals ((engine:*waiting-share* 0))
+          (send connection octets)
+          (is-true (closed-by-server-p connection) "There is none."))))))
+
 ;;; Nobody answers, or the handler fails
 
 (define-front-test (a-reply-that-does-not-come-in-time-is-504 :modes (:plain :unparked :http2))

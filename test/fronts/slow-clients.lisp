@@ -71,8 +71,8 @@
                            (send connection "x")))
         (is (= 200 (response-status (read-response connection))))))))
 
-(define-front-test (a-client-that-takes-a-reply-too-slowly-is-given-up :modes (:plain :tls)
-                    :needs :parking)
+(define-front-test (a-client-that-takes-a-reply-too-slowly-is-given-up
+                    :modes (:plain :unparked :tls) :needs :our-http)
   (with-globals ((engine:*reply-grace* 1/2))
     (dolist (arguments '((:write-timeout 1/4) (:write-timeout 60 :min-reply-rate 1000000000)))
       (dolist (path '("/whole" "/streamed"))
@@ -217,4 +217,5 @@
         (is (= 200 (response-status (apply #'exchange connection "/" keys))))
         (is-true (closed-by-server-p connection))
         (eventually ((format nil "the connection of ~S to be closed" keys))
-          (and (zerop (figure :open)) (zerop (figure :busy))))))))
+          (and (zerop (figure :open)) (zerop (figure :busy))))))
+    (is (zerop (ended-by :linger)))))

@@ -48,6 +48,7 @@ of events."
         (is (string= "fine" (next-event connection)))
         (is-true (recycling:unsubscribe channel stream))
         (is (null (recycling:unsubscribe channel stream)))
+        (is (= 1 (length (server::shared-queue-on-end stream))) "The heartbeat is left.")
         (is (zerop (recycling:publish channel "nobody's")))
         (recycling:send-event stream "alone")
         (is (string= "alone" (next-event connection)))

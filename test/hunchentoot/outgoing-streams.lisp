@@ -54,7 +54,7 @@ full, and clients that leave.")
   (serving-streams (streams :high-water-mark 100000)
       (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1))
     (with-open-connection (connection (small-connection))
-      (let* ((stream (asked-stream connection streams))
+      (let* ((stream (asked-stream connection streams :headers '(("Connection" . "close"))))
              (piece (test-octets 10000))
              ;; The system may take more a little later.
              (written (loop while (recycling:write-outgoing stream piece :wait 1/4)
@@ -65,20 +65,23 @@ full, and clients that leave.")
         (is (string= "word" (ask-text "/word")) "The one thread is free.")
         (read-head connection)
         (is (loop repeat (1+ written) always (equalp piece (read-chunk connection))))
-        (is-true (recycling:write-outgoing stream "x" :wait t))
-        (recycling:close-outgoing stream)))))
+        (let ((reading (as-client ("reading") (receive-rest connection))))
+          (is-true (recycling:write-outgoing stream *large-answer* :wait t))
+          (recycling:close-outgoing stream)
+          (task-result reading))))))
 
 (define-server-test (a-writer-that-would-wait-for-itself-is-told-so :needs :our-engine)
   (let ((results (make-recorder)))
     (serving () (("/" (recycling:defer-reply (reply)
-                        (let ((stream (recycling:start-stream reply :high-water-mark 10)))
-                          (record results (recycling:write-outgoing stream "more than ten" :wait t))
+                        (let ((stream (recycling:start-stream reply :high-water-mark 18)))
+                          (dolist (text '("thirteen ones" "x")) ; five more make a chunk of each
+                            (record results (recycling:write-outgoing stream text :wait t)))
                           (record results
                                   (handler-case (recycling:write-outgoing stream "more" :wait t)
                                     (recycling:stream-full () :full)))
                           (recycling:close-outgoing stream)))))
-      (is (string= "more than ten" (ask-text "/")))
-      (is (equal '(nil :full) (recorded results))))))
+      (is (string= "thirteen onesx" (ask-text "/")))
+      (is (equal '(t nil :full) (recorded results))))))
 
 ;;; Clients that leave
 
