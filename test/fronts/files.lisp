@@ -140,25 +140,29 @@ list of strings."
   (with-served-folder (directory)
     (write-file directory "file.png" *large-answer*)
     (with-connection (connection)
-      (loop repeat 2
-            do (let ((response (exchange connection "/file.png"
-                                         :headers '(("Range" . "bytes=5000000-,0-9,10-4000000")))))
-                 (is (= 206 (response-status response)))
-                 (is (null (octet-difference
-                            (multipart-content response "image/png" *large-size*
-                                               (loop for (start end) in '((5000000 nil) (0 10)
-                                                                          (10 4000001))
-                                                     collect (list start
-                                                                   (subseq *large-answer*
-                                                                           start end))))
-                            (response-body response))))))
+      (loop for last = nil then type
+            repeat 2
+            for response = (exchange connection "/file.png"
+                                     :headers '(("Range" . "bytes=5000000-,0-9,10-4000000")))
+            for type = (response-header response "content-type")
+            do (is (= 206 (response-status response)))
+               (is (string/= last type) "Nobody knows the boundary before.")
+               (is (null (octet-difference
+                          (multipart-content response "image/png" *large-size*
+                                             (loop for (start end) in '((5000000 nil) (0 10)
+                                                                        (10 4000001))
+                                                   collect (list start
+                                                                 (subseq *large-answer*
+                                                                         start end))))
+                          (response-body response)))))
       (is (equal "word" (exchange-text connection "/word"))))))
 
 (define-front-test (a-changed-file-has-another-tag :modes (:plain :http2) :needs :our-http)
   (with-served-folder (directory)
     (let ((tags '()))
       (loop for (text time) in '(("first" "2020-01-02 03:04:05") ("later" "2020-01-02 03:04:06")
-                                 ("short" "2020-01-02 03:04:06.5") ("longer" "2020-01-02 03:04:06"))
+                                 ("short" "2020-01-02 03:04:06.5")
+                                 ("longer" "2020-01-02 03:04:06.5"))
             do (set-file-time (write-file directory "file" text) time)
                (is (equal text (ask-text "/file")))
                (push (tag-of "/file") tags))
@@ -321,10 +325,17 @@ all of that."
 (define-front-test (a-file-that-has-less-than-the-system-says-is-not-taken-for-whole
                     :modes (:plain :http2) :needs :parking)
   (let ((file #p"/sys/kernel/uevent_seqnum")) ; a number, and 4096 octets, it says
-    (with-front (request) (reply 200 '() file)
+    (with-front (request :compression '(:gzip) :compression-types '("application/octet-stream"))
+        (reply 200 '() file)
       (with-connection (connection)
-        (is (= (if (probe-file file) 500 404) (response-status (exchange connection "/"))))
-        (is (equal "word" (exchange-text connection "/word")))))))
+        (loop for (coding limit) in '(("identity" 4096) ("gzip" 0))
+              do (with-globals ((server::*file-copy-limit* limit))
+                   (is (= (if (probe-file file) 500 404)
+                          (response-status
+                           (exchange connection "/"
+                                     :headers `(("Accept-Encoding" . ,coding))))))))
+        (is (equal "word" (exchange-text connection "/word")))
+        (eventually ("no memory to be in use") (zerop (figure :memory)))))))
 
 ;; The test for leaks looks for the descriptor of the file.
 (define-front-test (the-file-of-a-client-that-goes-is-closed :modes (:plain :tls) :needs :parking)
