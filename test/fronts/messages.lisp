@@ -165,7 +165,7 @@
                    "This is (1 2 1 2 1")
       ("/long" (simple-error :format-control "~A"
                              :format-arguments (,(make-string 100000 :initial-element #\x)))
-               "xxx... (")
+               "xxx... (99500 more characters)")
       ("/deep" (simple-error :format-control "This is ~A."
                              :format-arguments ,(list (loop with list = '()
                                                             repeat 100000
@@ -203,35 +203,20 @@
     (dolist (format '(:text :json))
       (with-front (request :message-log-format format) (error "It failed.")
         (with-connection (connection)
-          (loop repeat 200
-                do (is (= 500 (response-status (exchange connection "/"))))))
+          (flet ((break-down (count)
+                   (loop repeat count
+                         do (is (= 500 (response-status (exchange connection "/")))))))
+            (break-down 200)
+            (loop for entry being the hash-values of
+                    (server::throttle-entries
+                     (server::application-throttle
+                      (engine:engine-service (server:server-engine *server*))))
+                  do (setf (cdr entry) (- (expt 10 12)))) ; after a long pause
+            (break-down 40)))
         (stop-front)
         (let ((text (front-log)))
-          (is (= 20 (if (eq :json format) (length (log-lines text)) (count-messages text)))))))))
-
-(defun failures-told (text)
-  "How many failures the messages in TEXT tell of."
-  (loop for line in (log-lines text)
-        when (uiop:string-prefix-p "[" line)
-          sum (or (cl-ppcre:register-groups-bind ((#'parse-integer count))
-                      ("(\\d+) since the last message; the last one: " line)
-                    count)
-                  1)))
-
-(define-front-test (a-message-tells-how-many-came-since-the-last-one :modes (:plain))
-  (with-globals ((server::*warning-milliseconds* 1000)) ; failures are faster, on any Lisp
-    (with-front (request) (error "It failed.")
-      (with-connection (connection)
-        (let ((told "") (failures 0))
-          (eventually ("a message that tells of more than one failure, and of all")
-            (exchange connection "/")
-            (incf failures)
-            (poll (lambda ()
-                    (setf told (concatenate 'string told (front-log)))
-                    (= failures (failures-told told)))
-                  1/10)
-            (and (search "since the last message" told) (= failures (failures-told told))))
-          (pass))))))
+          (is (= 1 (count-of "181 since the last message; the last one: It failed." text)))
+          (is (= 40 (if (eq :json format) (length (log-lines text)) (count-messages text)))))))))
 
 (defclass broken-stream (stalled-stream)
   ()

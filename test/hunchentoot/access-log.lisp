@@ -56,21 +56,6 @@
 
 ;;; When and where
 
-(define-server-test (no-line-is-lost-by-a-stop-among-many-requests :needs :our-engine)
-  (with-log-file (file)
-    (let ((answered 0))
-      (serving (:access-log-destination file) (("/" "body"))
-        (setf answered
-              (reduce #'+ (mapcar #'task-result
-                                  (loop repeat 4
-                                        collect (as-client ("a client")
-                                                  (with-connection (connection)
-                                                    (loop repeat 50
-                                                          do (exchange connection "/")
-                                                          count t)))))))
-        (hunchentoot:stop *server* :soft t))
-      (is (= 200 answered (length (lines-of file)))))))
-
 (define-server-test (a-request-that-ends-after-the-stop-is-logged :needs :our-engine)
   (with-log-file (file)
     (with-busy-threads (acceptor 1 :max-thread-count 2)

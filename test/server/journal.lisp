@@ -78,6 +78,48 @@
                               (1.0e-9 "0") (123456789012 "123456789012"))
         do (is (string= text (line-text #'server:encode-json value)))))
 
+;;; Many threads
+
+(defun call-in-four-threads (function)
+  "The values of FUNCTION, called with 0 to 3, each in a thread, at a time."
+  (let* ((gate (make-gate))
+         (tasks (loop for number below 4
+                      collect (let ((number number))
+                                (in-background ("hammering")
+                                  (await gate)
+                                  (funcall function number))))))
+    (open-gate gate)
+    (mapcar #'task-result tasks)))
+
+(test threads-that-write-to-one-destination-harm-no-line
+  (let ((texts (loop for number below 4
+                     collect (loop for i below (rounds 2000)
+                                   collect (format nil "~D ~4,'0D" number i)))))
+    (with-log-file (file)
+      (with-open-file (stream file :direction :output)
+        (let ((journals (loop repeat 2 collect (server::make-journal stream nil))))
+          (call-in-four-threads
+           (lambda (number)
+             (dolist (text (elt texts number))
+               (let ((line (http:make-output)))
+                 (http:encode-string line (format nil "~A~%" text) :utf-8)
+                 (server:append-line (elt journals (mod number 2)) line)))))))
+      (is (equal (apply #'append texts) (sort (lines-of file) #'string<))))))
+
+(test threads-count-each-event-and-agree-on-an-identifier
+  (let ((throttle (server::make-throttle)) (count (rounds 50000))
+        (ids (make-array (rounds 10000) :initial-element nil)))
+    (with-globals ((server::*warning-milliseconds* 0) (server::*request-ids* (make-random-state t)))
+      (let ((results (call-in-four-threads
+                      (lambda (number)
+                        (declare (ignore number))
+                        (cons (loop repeat count
+                                    sum (or (server::count-event throttle :kind) 0))
+                              (loop for i below (length ids)
+                                    collect (server:keep-request-id (svref ids i))))))))
+        (is (= (* 4 count) (reduce #'+ results :key #'first)))
+        (is (= 1 (length (remove-duplicates results :key #'rest :test #'equal))))))))
+
 ;;; Destinations that fail
 
 (defun told-once-p (messages)
