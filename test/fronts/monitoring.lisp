@@ -136,28 +136,32 @@ all other requests have the value of OTHERWISE as their answers."
               do (is (= (if (<= sum bound) 1 0) count) "~A" bound))))))
 
 (define-server-test (pages-show-the-servers-that-they-are-told :needs :our-engine)
-  (let* ((stopped (make-test-acceptor)) (servers (list stopped)))
+  (let* ((stopped (make-test-acceptor :address nil)) (servers (list stopped)))
     (with-globals ((hunchentoot:*dispatch-table*
                     (list (recycling:make-readiness-dispatcher "/ready" :servers servers)
                           (recycling:make-metrics-dispatcher "/metrics" :servers servers))))
       (with-acceptor (acceptor)
         (is (= 503 (status-of "/ready")) "It is not started.")
-        (is (= 200 (status-of "/metrics")))
+        (is (search "{server=\"*:" (ask-text "/metrics")))
         (setf (rest servers) (list acceptor))
         (is (= 503 (status-of "/ready")) "One of them is not started.")))))
 
 ;;; Health
 
 (define-front-test a-server-that-drains-is-not-ready-but-alive
-  (watching (request) ((:readiness "/ready") (:liveness "/alive")) (reply 200 '() "the app")
-    (with-connection (kept)
-      (is (= 200 (response-status (exchange kept "/ready"))))
-      (let ((stopping (in-background ("stop") (stop-front :soft t :delay (* 6 *patience*)))))
-        (is-true (eventually ("the drain to be seen") (= 503 (status-of "/ready"))))
-        (is (equal (format nil "not ready~%") (exchange-text kept "/ready")))
-        (is (= 200 (status-of "/alive")))
-        (stop-front)
-        (task-result stopping)))))
+  (watching (request) ((:readiness "/ready") (:liveness "/alive") (:live-page "/live"))
+      (reply 200 '() "the app")
+    (with-connections (connections 2)
+      (destructuring-bind (kept page) connections
+        (open-live-page page)
+        (is (= 200 (response-status (exchange kept "/ready"))))
+        (let ((stopping (in-background ("stop") (stop-front :soft t :delay (* 6 *patience*)))))
+          (is-true (eventually ("the drain to be seen") (= 503 (status-of "/ready"))))
+          (is (equal (format nil "not ready~%") (exchange-text kept "/ready")))
+          (is (= 200 (status-of "/alive")))
+          (is-true (next-snapshot-until page (lambda (server) (zerop (member-of server "ready")))))
+          (stop-front)
+          (task-result stopping))))))
 
 ;;; Clients that may see them
 
@@ -183,6 +187,9 @@ of ARGUMENTS with PAGES answers by one of these."
         (is-true (seen-p target) "~A" target))
       (dolist (target '("/far" "/no" "/asks" "/far-live" "/far-live/events" "/live/page"))
         (is (not (seen-p target)) "~A" target))
+      (loop for (target . method) in '(("/live" . :post) ("/live/events" . :head)
+                                       ("/live/worker?0-1" . :get))
+            do (is (not (seen-p target :method method :headers '(("Live-Page" . "1"))))))
       (is (equal '("127.0.0.1") (recorded asked)))
       ;; What a proxy passes on is not of this machine.
       (dolist (header '(("X-Forwarded-For" . "127.0.0.1") ("Forwarded" . "for=127.0.0.1")))
@@ -228,8 +235,9 @@ of ARGUMENTS with PAGES answers by one of these."
     (let ((headers '(("X-Forwarded-Host" . "localhost") ("X-Forwarded-For" . "127.0.0.1"))))
       (is (not (seen-p "/metrics" :host "evil.example:4242" :headers headers)))
       (is-true (seen-p "/metrics" :host "backend" :headers headers)))
-    (is (not (seen-p "/metrics" :host "backend"
-                                :headers '(("X-Forwarded-Host" . "evil.example")))))))
+    (loop for headers in '((("X-Forwarded-Host" . "evil.example")) (("X-Forwarded-For" . "::1")))
+          for host in '("backend" "evil.example")
+          do (is (not (seen-p "/metrics" :host host :headers headers)) "~S" headers))))
 
 (define-front-test (a-page-with-arguments-that-make-no-sense-is-refused :modes (:plain))
   (dolist (arguments '((nil) ("/a" :allow ("nonsense")) ("/a" :allow (80)) ("/a" :allow :everybody)
@@ -313,10 +321,10 @@ is true."
       (is (equal "no-store" (response-header response "cache-control")))
       (is (equal "nosniff" (response-header response "x-content-type-options")))
       (is (< 20 (length nonce)))
-      (is (eql 0 (search (format nil "default-src 'none'; script-src 'nonce-~A'; ~
-                                      style-src 'nonce-~:*~A';" nonce)
-                         policy)))
-      (is (search "frame-ancestors 'none'" policy))
+      (is (equal (format nil "default-src 'none'; script-src 'nonce-~A'; style-src 'nonce-~:*~A'; ~
+                              connect-src 'self'; img-src data:; base-uri 'none'; ~
+                              form-action 'none'; frame-ancestors 'none'" nonce)
+                 policy))
       (is (not (search nonce (ask-text "/live"))) "Each page has its own.")
       (is (= 1 (length (cl-ppcre:all-matches-as-strings "<script" html))))
       (is (not (cl-ppcre:scan " (style|on[a-z]+)=" html)) "The policy forbids these attributes.")
@@ -347,6 +355,11 @@ is true."
         (is (= (member-of later "threads")
                (reduce #'+ (member-of later "states") :key #'cdr))))
       (is-true (next-snapshot page) "They outlast the time for replies.")
+      (when *parking-p*
+        (is-true (next-snapshot-until
+                  page (lambda (server)
+                         (zerop (member-of (member-of server "states") "serving"))))
+                 "Not even the thread that makes the snapshot serves."))
       (task-result (in-background ("stop") (stop-front :soft t)))
       (loop with deadline = (deadline-after *patience*)
             while (and (next-snapshot page) (plusp (seconds-until deadline))))
@@ -370,6 +383,16 @@ is true."
         (is (zerop (workers (aref snapshots 0))))
         (is (plusp (workers (aref snapshots (1- (length snapshots)))))))
       (is (apply #'<= (map 'list (lambda (snapshot) (member-of snapshot "at")) snapshots))))))
+
+(define-front-test (the-snapshots-of-two-minutes-are-kept-whatever-fails :modes (:plain))
+  (with-front (request) nil
+    (let* ((engine (server:server-engine *server*))
+           (feed (server::make-feed engine (list *server*))))
+      (setf (server::feed-snapshots feed) (make-list 500))
+      (server::keep-snapshots feed)
+      (server::keep-snapshots (server::make-feed engine '(:no-server)))
+      (eventually ("the old ones to be dropped") (= 119 (length (server::feed-snapshots feed))))
+      (eventually ("the other feed to go on") (< 1 (getf (figure :timers) :failed))))))
 
 ;;; Where workers are
 
