@@ -65,8 +65,8 @@ that is all."
   "Values of Accept-Encoding, and the coding that the server takes of :ZSTD and :GZIP.")
 
 (defparameter *long* (repeated "Many a little makes a mickle. " 9000))
-(defparameter *longer* (repeated "More than a buffer. " 40000))
-(defparameter *large* (octets (repeated "Much. " 1100000)))
+(defparameter *longer* (repeated "Nearly a mebibyte. " (* 1024 1024)))
+(defparameter *large* (octets (repeated "Much. " 1048580)))
 
 (defparameter *dense*
   (let ((state 1))
@@ -136,7 +136,7 @@ that is all."
                               "~D ~S" number value)
                           (is (equalp (case content
                                         ((:streamed :later) (octets *long*))
-                                        (:file (octets *longer*))
+                                        (:file (subseq (octets *longer*) 0 (and coding 131072)))
                                         (:large-file *large*)
                                         (t (octets content)))
                                       (content-of-response response))

@@ -184,7 +184,7 @@
         (send connection octets)
         (let ((answer (await-answer answers)))
           (await-pending 1)
-          (is (< before (figure :memory)))
+          (eventually ("memory to be reserved") (< before (figure :memory)))
           (funcall answer 200 '() "later"))
         (loop repeat 2 do (read-response connection))
         (eventually ("memory to be given back") (= before (figure :memory)))

@@ -203,16 +203,14 @@
     (dolist (format '(:text :json))
       (with-front (request :message-log-format format) (error "It failed.")
         (with-connection (connection)
-          (flet ((break-down (count)
-                   (loop repeat count
-                         do (is (= 500 (response-status (exchange connection "/")))))))
-            (break-down 200)
+          (dolist (count '(200 40))
+            (loop repeat count
+                  do (is (= 500 (response-status (exchange connection "/")))))
             (loop for entry being the hash-values of
                     (server::throttle-entries
                      (server::application-throttle
                       (engine:engine-service (server:server-engine *server*))))
-                  do (setf (cdr entry) (- (expt 10 12)))) ; after a long pause
-            (break-down 40)))
+                  do (setf (cdr entry) (- (expt 10 12)))))) ; as after a long pause
         (stop-front)
         (let ((text (front-log)))
           (is (= 1 (count-of "181 since the last message; the last one: It failed." text)))

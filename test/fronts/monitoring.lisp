@@ -139,10 +139,15 @@ all other requests have the value of OTHERWISE as their answers."
   (let* ((stopped (make-test-acceptor :address nil)) (servers (list stopped)))
     (with-globals ((hunchentoot:*dispatch-table*
                     (list (recycling:make-readiness-dispatcher "/ready" :servers servers)
+                          (recycling:make-live-page-dispatcher "/live" :servers servers)
                           (recycling:make-metrics-dispatcher "/metrics" :servers servers))))
       (with-acceptor (acceptor)
         (is (= 503 (status-of "/ready")) "It is not started.")
         (is (search "{server=\"*:" (ask-text "/metrics")))
+        (with-connection (page)
+          (open-live-page page)
+          (is (search "*:" (member-of (aref (member-of (next-snapshot page) "servers") 0)
+                                      "server"))))
         (setf (rest servers) (list acceptor))
         (is (= 503 (status-of "/ready")) "One of them is not started.")))))
 
