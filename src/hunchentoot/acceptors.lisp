@@ -183,7 +183,7 @@ Replies:
                    server waits for it; default 1024, NIL for no limit
 
 On SBCL under Linux, the content of all requests together may take a quarter of the heap.  A request
-beyond that is answered 503, or 413 when it could never fit.
+beyond that is answered 503.
 
 These limits also hold over TLS, and where connections are not parked (:MAX-RAW-OCTETS only on SBCL
 under Linux).  REINITIALIZE-INSTANCE can change them; requests that have begun keep the old ones.

@@ -53,8 +53,6 @@
            (when (and (eq :park outcome) (null (connection-output connection)))
              (cond ((and (http-io http) ; octets were read that the poller will not report
                          (not (http-part-p http)) ; a part of a request is no input to serve
-                         (not (and (http-content http) (content-pending-p http)))
-                         (not (and (io-drained-p io) (= (io-start io) (io-end io))))
                          (input-waiting-p io))
                     (setf outcome :next))
                    (t
@@ -95,7 +93,7 @@ the outcome for the connection, as RESPOND does; with WAIT-P only once none can 
                            ((eq :preface phase)
                             (read-preface application connection http))
                            ((not (eq :new phase))
-                            (if (and (http-content http) (content-pending-p http))
+                            (if (content-pending-p http)
                                 (receive-spooled application connection http wait-p)
                                 (read-head application connection http wait-p)))
                            ;; No thread waits for the first octet of a handshake.
@@ -175,14 +173,13 @@ request any more."
   "Reads the head of the next request of CONNECTION to APPLICATION over HTTP, and its content, if it
 has some.  Returns the head; :NONE so far; or :END.  A request
 that is not acceptable, or late, is answered."
-  ;; A stream waits when it is read.  A new client sends a request at once.
+  ;; A stream waits when it is read.
   (when (io-source (http-io http))
     (cond ((input-waiting-p (http-io http)))
           ((not wait-p)
            (unless (octets-waiting-p connection)
              (return-from read-head :none)))
-          ((and (plusp (connection-served connection))
-                (not (await-more application connection http)))
+          ((not (await-more application connection http))
            (return-from read-head :end)))
     (settle-head-deadline application connection http :head))
   (let* ((io (http-io http))
@@ -243,11 +240,10 @@ that is not acceptable, or late, is answered."
            ;; octets may come that make no octet of a request yet.
            (settle-head-deadline application connection http
                                  (if (head-begun-p io) :head :idle))
-           (setf (http-part-p http) (and (plusp looked) looked))
            (cond ((keep-waiting-input (worker-engine *worker*) http)
+                  (setf (http-part-p http) (and (plusp looked) looked))
                   :none)
                  (t
-                  (setf (http-part-p http) nil)
                   (reject application http (make-refusal :no-memory) nil)
                   :end))))))
 

@@ -207,3 +207,13 @@ still serves."
       (with-prompt-connection (connection)
         (is (equal "Hey!" (promptly (exchange-text connection "/yo"))))
         (is-true (closed-by-server-p connection))))))
+
+(define-server-test (where-a-method-reads-first-clients-may-take-their-time :needs :our-engine)
+  (serving (:mixin 'looking-within) (("/large" *large-answer*) ("/yo" "Hey!"))
+    (with-open-connection (connection (small-connection))
+      (send-request connection "/large")
+      (is-true (large-reply-p connection))
+      (send connection (request-octets "/large") (post-head "/yo" "Content-Length: 2"))
+      (is-true (large-reply-p connection))
+      (send connection "ab")
+      (is (equal "Hey!" (response-text (read-response connection)))))))

@@ -159,7 +159,6 @@ gets.  Returns :NEXT when it has come whole, :NONE to wait, or :END to close."
                                 (http-local http) (proxy-header-destination header))
                           (settle-trust application http))
                         (setf (http-phase http) :new
-                              (http-head-deadline http) nil
                               (connection-deadline connection) nil)
                         (let ((engine (current-engine))) ; a worker reads the header
                           (return (cond ((enter-address engine connection) :next)

@@ -187,9 +187,7 @@ with QUEUE, a SEND-QUEUE; or on SOURCE, a stream, which is perhaps made of that 
                              :peer (connection-peer connection))))))
 
 (defmethod limit-waits ((stream descriptor-stream) seconds)
-  (let ((io (stream-io stream)))
-    (setf (io-milliseconds io) (or (as-milliseconds seconds) -1))
-    (limit-taking (io-queue io) seconds)))
+  (setf (io-milliseconds (stream-io stream)) (or (as-milliseconds seconds) -1)))
 
 (defmethod stream-element-type ((stream descriptor-stream))
   '(unsigned-byte 8))

@@ -237,6 +237,8 @@ DESCRIPTOR-BROKEN."
     (setf (io-input io) buffer
           (io-start io) start
           (io-end io) end)
+    (when (and wanted (io-source io))   ; the peer may be waiting for what was not sent
+      (send-output io))
     (multiple-value-bind (outcome count)
         (receive io buffer end (length buffer) (if (eq :more wanted) nil (or wanted 1)))
       (when (eq :some outcome)
@@ -244,17 +246,13 @@ DESCRIPTOR-BROKEN."
       outcome)))
 
 (defun await-input-of (io &optional (wanted 1))
-  "Waits until IO has input; returns NIL at its end.  Sends unsent output first: the peer may be
-waiting for it.  Reads at most WANTED octets where another reader may go on."
+  "Waits until IO has input; returns NIL at its end.  Reads at most WANTED octets where another
+reader may go on."
   (loop
-    (when (and (io-source io) (= (io-start io) (io-end io)))
-      (send-output io))
     (ecase (fill-input io wanted)
       (:some (return t))
       (:end (return nil))
-      (:none
-       (send-output io)
-       (await-peer io :input)))))
+      (:none (await-peer io :input)))))
 
 (defun input-waiting-p (io)
   "True when IO has input, an end or a failure that the poller will not report.  May receive octets

@@ -78,26 +78,18 @@ meanwhile.  Uses may be nested."
   "Memory is plentiful while less than this share of the budget, a rational, is reserved.  A file
 costs several times the processor time.")
 
-(defun octets-if-room (size)
-  "A vector of SIZE octets; NIL when the heap has no room for it."
-  (handler-case (make-octets size)
-    (storage-condition () nil)))
-
 (defvar *content-vectors* (make-free-list 8)
   "Large vectors that no content uses: a new one, with its pages, costs more than all other work.")
 
 (defun move-to-file (content)
-  "Moves CONTENT from memory to a new file; NIL when that fails."
-  (uninterruptibly                      ; or nobody would close the file
-    (let ((file (open-temporary-file)))
-      (cond ((null file) nil)
-            ((write-file-octets file 0 (content-octets content) 0 (content-count content))
-             (setf (content-file content) file
-                   (content-octets content) *no-octets*
-                   (content-count content) 0)
-             (change-reservation (content-reserved content) 0))
-            (t (close-descriptor file)
-               nil)))))
+  "Moves CONTENT from memory to a new file; NIL when that fails, and CONTENT is to be refused."
+  (let ((file (uninterruptibly          ; or nobody would close it
+                (setf (content-file content) (open-temporary-file)))))
+    (when (and file
+               (write-file-octets file 0 (content-octets content) 0 (content-count content)))
+      (setf (content-octets content) *no-octets*
+            (content-count content) 0)
+      (change-reservation (content-reserved content) 0))))
 
 (defun spool (content octets start end)
   "Appends OCTETS from START to END to CONTENT: in memory, or in a file.  Signals PROTOCOL-ERROR
@@ -116,13 +108,12 @@ where there is no room."
                (or (not large-p)
                    (and (fits-in-heap-p size)
                         (change-reservation (content-reserved content) size :share *plenty*))))
-      (let* ((free (and large-p (take-from-free-list *content-vectors*)))
-             (window (if (and free (<= size (length (the octets free))))
-                         free
-                         (octets-if-room size))))
-        (when window
-          (setf (content-octets content)
-                (replace window (content-octets content) :end2 count)))))
+      (let ((free (and large-p (take-from-free-list *content-vectors*))))
+        (setf (content-octets content)
+              (replace (if (and free (<= size (length (the octets free))))
+                           free
+                           (make-octets size))
+                       (content-octets content) :end2 count))))
     (cond ((and (null (content-file content)) (<= total (length (content-octets content))))
            (replace (content-octets content) octets :start1 count :start2 start :end2 end)
            (setf (content-count content) total))
@@ -201,7 +192,6 @@ where it will not come.  Signals PROTOCOL-ERROR, STREAM-TIMEOUT and DESCRIPTOR-B
         (:none
          (unless wait-p
            (return :none))
-         (send-output io)
          (await-peer io :input (content-deadline content nil)))
         (t (return :end))))))
 
@@ -240,7 +230,6 @@ further read does."
           (let ((count (min *content-memory* left)))
             (when (< (length (content-octets content)) count)
               (setf (content-octets content) (make-octets count)))
-            (setf (content-count content) 0) ; until all are there
             (unless (read-file-octets (content-file content) position
                                       (content-octets content) 0 count)
               (error "A temporary file cannot be read."))
@@ -268,8 +257,8 @@ integer or NIL, refuses CONTENT with REFUSAL, a keyword."
              (setf (content-given-p content) t))
             (t
              (reserve-memory content size)
-             (setf octets (or (octets-if-room size) (refuse-content content :no-memory)))
-             (setf (content-position content) 0)
+             (setf octets (make-octets size)
+                   (content-position content) 0)
              (read-octets-of-content content octets 0 size)))
       octets)))
 
@@ -363,7 +352,7 @@ HTTP.  Returns what READ-HEAD does."
                                      (move-to-file content)))
                             (keep-waiting-input (worker-engine *worker*) http))
                  (error (make-refusal :no-memory)))
-               (setf (http-part-p http) (and (< (io-start io) (io-end io)) 0))
+               (setf (http-part-p http) 0)
                (set-deadline-at connection :body deadline)
                :none)))
         (protocol-error (refusal) (end refusal))
