@@ -66,6 +66,24 @@ windows."
         unless (member type '(4 8)) collect type
         until (or (member type '(nil 3)) (and (< type 2) (logtest 1 flags)))))
 
+(define-front-test (a-port-without-tls-speaks-both-protocols-wherever-they-are-cut
+                    :modes (:plain) :needs :parking)
+  (with-front (request :http2 :cleartext) (reply 200 '() (content request))
+    (flet ((send-cut (connection cut octets)
+             (send connection (subseq octets 0 cut))
+             (eventually ("it to be looked at")
+               (and (= 1 (figure :parked)) (zerop (figure :busy))))
+             (send connection (subseq octets cut))))
+      (with-connection (connection)
+        (send-cut connection 1 (request-octets "/" :method :post :content "content"))
+        (is (equal "content" (response-text (read-response connection)))))
+      (dolist (cut '(1 24))                ; all of the preface
+        (eventually ("the last one to end") (zerop (figure :open)))
+        (with-connection (connection)
+          (send-cut connection cut
+                    (octets server:*preface* (http2-frame 4 0 0) (head-frame 1 *whole-head*)))
+          (is (member 1 (receive-reply connection))))))))
+
 (define-front-test (a-client-may-use-its-limit-of-requests :modes (:http2))
   (with-front (request :http2-streams 1) (reply 200 '() "")
     (with-frames (connection)

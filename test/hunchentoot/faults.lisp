@@ -61,13 +61,17 @@ still serves."
 
 (define-server-test (an-error-outside-of-handlers-ends-its-connection-and-is-counted
                      :needs :our-engine)
-  (let ((log (make-string-output-stream)))
-    (serving (:mixin 'failing-at-first :message-log-destination log) (("/" "body"))
-      (is (equalp #() (ask-raw (request-octets "/"))))
-      (eventually ("the failure to be counted") (= 1 (figure :failed)))
-      (eventually ("it to be told")
-        (search "[ERROR]] Serving a connection failed: It is no good."
-                (get-output-stream-string log))))))
+  (flet ((check ()
+           (let ((log (make-string-output-stream)))
+             (serving (:mixin 'failing-at-first :message-log-destination log) (("/" "body"))
+               (is (equalp #() (ask-raw (request-octets "/"))))
+               (eventually ("the failure to be counted") (= 1 (figure :failed)))
+               (eventually ("it to be told")
+                 (search "[ERROR]] Serving a connection failed: It is no good."
+                         (get-output-stream-string log)))))))
+    (check)
+    (unless (unmet-need :tls-client)
+      (over-tls (check)))))
 
 ;;; No descriptors
 

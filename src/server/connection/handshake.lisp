@@ -18,15 +18,14 @@
 
 (defun establish (application connection http)
   "Sets the stream and the buffered connection of HTTP, of CONNECTION to APPLICATION, to those that
-PROGRAM-STREAM makes.  Returns :NEXT; or :END where its handshake failed, which is logged; with TLS,
-any other error is logged as that, too."
+PROGRAM-STREAM makes.  Returns :NEXT; or :END where its handshake failed, which is logged."
   (let* ((base (http-base http))
          (socket-stream (socket-octet-stream (connection-usocket connection)))
          (stream (handler-bind ((error (lambda (condition)
-                                         (when (encrypted-p application)
-                                           (note-failed-handshake
-                                            application
-                                            (or (tls-failure-words condition) condition))
+                                         (when (and (encrypted-p application)
+                                                    (note-failed-handshake
+                                                     application
+                                                     (or (tls-failure-words condition) condition)))
                                            (return-from establish :end)))))
                    (set-deadline connection :handshake (seconds-for application :handshake)
                                  (milliseconds))
@@ -62,10 +61,10 @@ to close, or :SESSION where it does."
                         for outcome = (handler-case (fill-input io more)
                                         (descriptor-broken () :end))
                         for size = (- (io-end io) (io-start io))
-                        for same = (mismatch *preface* (or (io-input io) #())
-                                             :start2 (io-start io) :end2 (io-end io))
+                        for same = (or (mismatch *preface* (or (io-input io) #())
+                                                 :start2 (io-start io) :end2 (io-end io))
+                                       (length *preface*))
                         do (cond ((eq :end outcome) (return-from read-preface :end))
-                                 ((null same) (return t))
                                  ((= same (length *preface*)) (return t))
                                  ((< same size) (return nil))
                                  ((eq :none outcome)
@@ -78,7 +77,6 @@ to close, or :SESSION where it does."
                                         :end)))))))))
     (setf (http-phase http) :requests
           (http-part-p http) nil
-          (http-head-deadline http) nil
           (connection-deadline connection) nil)
     (release-input io)
     (cond (speaks-p
@@ -124,12 +122,8 @@ condition is about something else."
     (typecase reason
       ;; Versions of OpenSSL differ in the words around these.
       (string (cond ((words-p "http request" "https proxy request") :plain-http)
-                    ((words-p "alert unknown ca" "alert bad certificate" "alert certificate"
-                              "alert unsupported certificate")
-                     :certificate)
-                    ((words-p "unexpected eof" "connection reset" "broken pipe"
-                              "alert user cancel" "alert close notify")
-                     :gone)
+                    ((and (words-p "alert") (words-p "unknown ca" "certificate")) :certificate)
+                    ((words-p "unexpected eof" "connection reset" "broken pipe") :gone)
                     (t :other)))
       (stream-timeout :expired)
       ((or keyword descriptor-broken end-of-file) :gone)
@@ -141,8 +135,7 @@ takes it.  Returns that kind."
   (let ((kind (handshake-failure-kind reason)))
     (count-as kind application)
     (case kind
-      ((nil) (tell application :error "~A" reason))
-      ((:gone :expired))
+      ((nil :gone :expired))
       (t (tell-seldom application kind (if (eq :certificate kind) :warning :info)
                       "A TLS handshake failed" "TLS handshakes failed" reason)))
     kind))
