@@ -42,33 +42,39 @@
 
 (define-front-test (content-of-any-size-holds-no-thread-while-it-comes :modes (:plain :tls :http2)
                                                                        :needs :parking)
-  (with-front (request) (reply 200 '() (counted (content request)))
-    (let ((requests (loop for size in '(3 300 100000 6000000) ; the last one needs a file
-                          append (loop for keys in (framings-of (test-octets size))
-                                       collect (cons size (post-octets "/" keys)))))
-          (before (figure :memory)))
-      (with-connections (connections (length requests))
-        (loop for connection in connections
-              for (nil . octets) in requests
-              do (send connection (subseq octets 0 (- (length octets) 3)))
-                 (eventually ("no thread to serve it") (zerop (figure :busy))))
-        (is (equal "word" (ask-text "/word")))
-        (loop for connection in connections
-              for (size . octets) in requests
-              do (send connection (subseq octets (- (length octets) 3)))
-                 (is (equal (counted (test-octets size))
-                            (response-text (read-response connection))))))
-      (eventually ("memory to be given back") (>= before (figure :memory))))))
+  (with-globals ((server::*most-content-memory* 400000)
+                 (server::*content-vectors* (server::make-free-list 0)))
+    (with-front (request) (reply 200 '() (counted (content request)))
+      (let ((requests (loop for size in '(3 300 100000 1000000) ; the last one needs a file
+                            append (loop for keys in (framings-of (test-octets size))
+                                         collect (cons size (post-octets "/" keys)))))
+            (before (figure :memory)))
+        (with-connections (connections (length requests))
+          (loop for connection in connections
+                for (nil . octets) in requests
+                do (send connection (subseq octets 0 (- (length octets) 3)))
+                   (eventually ("no thread to serve it") (zerop (figure :busy))))
+          (is (equal "word" (ask-text "/word")))
+          (eventually ("most to be in a file") (> 1000000 (- (figure :memory) before)))
+          (loop for connection in connections
+                for (size . octets) in requests
+                do (send connection (subseq octets (- (length octets) 3)))
+                   (is (equal (counted (test-octets size))
+                              (response-text (read-response connection))))))
+        (eventually ("memory to be given back") (>= before (figure :memory)))))))
 
 (define-front-test (a-client-that-announces-much-and-sends-little-takes-little-memory
                     :modes (:plain :http2) :needs :parking)
   (with-front (request) (reply 200 '() (counted (content request)))
     (let ((before (figure :memory)))
-      (with-connections (connections 20)
-        (dolist (connection connections)
-          (send connection (post-head "/" "Content-Length: 4000000") "some octets"))
-        (eventually ("all to be looked at") (and (= 20 (figure :parked)) (zerop (figure :busy))))
-        (is (> 200000 (- (figure :memory) before)))))))
+      (dolist (octets (list (octets (post-head "/" "Content-Length: 4000000") "some octets")
+                            (octets "GET / HT")))
+        (with-connections (connections 20)
+          (dolist (connection connections)
+            (send connection octets))
+          (eventually ("all to be looked at") (and (= 20 (figure :parked)) (zerop (figure :busy))))
+          (is (> 200000 (- (figure :memory) before))))
+        (eventually ("the connections to end") (zerop (figure :open)))))))
 
 (define-front-test (content-goes-to-a-file-where-memory-is-scarce :modes (:plain) :needs :parking)
   (with-front (request) (reply 200 '() (counted (content request)))
@@ -212,26 +218,45 @@
 (define-front-test (memory-is-given-back-while-its-connection-goes-on :modes (:plain)
                                                                       :needs :parking)
   (let ((answers (make-recorder))
-        (large `(("X-Large" . ,(make-string 20000 :initial-element #\x))))
-        (small `(("X-Small" . ,(make-string 2000 :initial-element #\x))))) ; of four octets each
+        (large `(("X-Large" . ,(make-string 20000 :initial-element #\x)))) ; of four octets each
+        (cookies `(("Cookie" . ,(format nil "~{~A~}" (make-list 1000 :initial-element "a;"))))))
     (with-front (request)
         (cond ((equal "/later" (path request)) (later (answer) (record answers answer)))
               ((equal "/large" (path request)) (reply 200 '() *large-answer*))
               (t (reply 200 '() (content request))))
       (with-connection (connection)
         (loop with before = (figure :memory)
-              for (cut . octets)
-                in (list (cons 10000 (request-octets "/word" :headers large))
-                         (cons 40000 (request-octets "/" :method :post
-                                                         :content (test-octets 50000)))
-                         (cons nil (request-octets "/later" :headers small))
-                         (cons nil (request-octets "/large")))
+              for (least cut . octets)
+                in (list (list* 9000 10000 (request-octets "/word" :headers large))
+                         (list* 40000 40000 (request-octets "/" :method :post
+                                                                :content (test-octets 50000)))
+                         (list* 80000 20100 (request-octets "/" :method :post :headers large
+                                                                :content (test-octets 100)))
+                         (list* 160000 nil (request-octets "/later" :headers cookies))
+                         (list* (1- *large-size*) nil (request-octets "/large")))
               do (send connection (subseq octets 0 cut))
-                 (eventually ("memory to be taken") (< before (figure :memory)))
+                 (eventually ("memory to be taken") (< (+ before least) (figure :memory)))
                  (cond (cut (send connection (subseq octets cut)))
                        ((recorded answers) (funcall (await-answer answers) 200 '() "later")))
                  (is (= 200 (response-status (read-response connection))))
                  (eventually ("memory to be given back") (>= before (figure :memory))))))))
+
+(define-front-test (those-that-wait-give-way-where-memory-is-scarce :modes (:plain)
+                                                                    :needs :parking)
+  (with-front (request) (reply 200 '() (content request))
+    (with-connections (connections 2)
+      (destructuring-bind (first second) connections
+        (send first (post-head "/" "Content-Length: 50000") (test-octets 40000))
+        (eventually ("content to take memory") (< 40000 (figure :memory)))
+        (with-globals ((engine:*waiting-share* (/ 60000 (figure :memory-limit))))
+          (send second "GET /word HTTP/1.1" :crlf "Host: a" :crlf
+                "X: " (make-string 20000 :initial-element #\x))
+          (is (= 503 (response-status (read-response first))))
+          (send second :crlf :crlf)
+          (is (equal "word" (response-text (read-response second)))))
+        (with-globals ((engine:*waiting-share* 0))
+          (send second "GET / HT")
+          (is (= 503 (response-status (read-response second)))))))))
 
 (define-front-test (memory-for-content-is-given-back-however-a-request-ends :needs :our-content)
   (let ((answers (make-recorder)))

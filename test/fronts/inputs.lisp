@@ -268,17 +268,6 @@ octets of content."
     (is (string= (shown 4000)
                  (ask-text (format nil "/?~A" (octet-text (repeated "a=b&" 16000))))))))
 
-(define-server-test (a-streamed-reply-does-not-keep-content-beyond-the-limit :needs :our-content)
-  (serving (:max-raw-octets 1000)
-      (("/" (write-sequence (octets "early") (hunchentoot:send-headers)))
-       ("/kept" (let ((stream (hunchentoot:send-headers)))
-                  (write-sequence (octets (shown (length (hunchentoot:raw-post-data
-                                                          :force-binary t))))
-                                  stream))))
-    (is (string= "early" (ask-text "/" :method :post :content (test-octets 100000))))
-    (is (string= "early" (ask-text "/" :method :post :chunks (list (test-octets 100000)))))
-    (is (string= (shown 1000) (ask-text "/kept" :method :post :content (test-octets 1000))))))
-
 (define-server-test
     (content-is-what-the-head-says-whatever-protocol-is-asked-for :needs :our-content)
   (serving () (("/form" (shown (length (hunchentoot:post-parameters*))))

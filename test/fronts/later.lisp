@@ -263,6 +263,7 @@
         (eventually ("the connection to end") (zerop (figure :open)))
         (is (zerop (recorded-count answers)) "Nobody is there for the next reply.")))
     (is (zerop (figure :failed)))
+    (is-true (rejected-p 0))
     (is (equal "word" (ask-text "/word")))))
 
 (define-front-test a-client-that-only-sends-no-more-still-gets-its-replies

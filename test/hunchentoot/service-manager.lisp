@@ -112,6 +112,13 @@ WATCHDOG, a string, is the number of microseconds for which its watchdog waits."
 
 ;;; The environment
 
+(define-server-test (the-watchdog-of-another-process-is-not-fed :needs :parking)
+  (with-manager (manager :watchdog "300000")
+    (with-environment (("WATCHDOG_PID" "1"))
+      (with-serving-program (program (signalled-acceptor))
+        (await-message manager "READY=1")
+        (is-true (starved-p manager 1))))))
+
 (define-server-test (a-manager-that-is-not-there-is-ignored :needs :parking)
   (with-environment (("NOTIFY_SOCKET" "/nonexistent/notify")
                      ("WATCHDOG_USEC" "abc") ("WATCHDOG_PID" ""))

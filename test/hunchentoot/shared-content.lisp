@@ -60,6 +60,17 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
 
 ;;; What is refused
 
+(define-server-test (content-is-read-whole-where-memory-has-room :needs (:our-content :parking))
+  (let ((server nil))
+    (flet ((memory () (getf (recycling:stats server) :memory)))
+      (serving () (("/" (let ((before (memory)))
+                          (hunchentoot:raw-post-data :force-binary t)
+                          (princ-to-string (- (memory) before)))))
+        (setf server *server*)
+        (is (equal "3000000" (ask-text "/" :method :post :chunks (list (test-octets 3000000)))))
+        (with-globals ((engine::*client-memory-share* (/ 4900000 (platform:heap-octets))))
+          (is (= 503 (response-status (ask "/" :method :post :content (test-octets 5000000))))))))))
+
 (define-server-test (a-form-that-is-too-large-has-that-status-once-and-other-threads-are-told
                      :needs :our-content)
   (serving (:max-raw-octets 1000 :max-form-octets 1000)

@@ -48,6 +48,16 @@ which the value of OCTETS was sent, the last first.  Meanwhile *SERVER* answers 
             ,@body)
        (mapc #'reset ,connections))))
 
+(define-server-test (a-connection-that-idles-needs-little-memory :needs :parking)
+  (with-small-server (160 "")
+    (flet ((used () (parse-integer (ask-text "/heap")))
+           (post () (request-octets "/hello" :method :post :content (test-octets 3000))))
+      (with-crowd (connections 100 (post)))
+      (let ((before (used)))
+        (with-crowd (connections 900 (post))
+          (is-true (eventually ("all to idle")
+                     (< (- (used) before) (* 1536 (length connections))))))))))
+
 (define-server-test (heads-that-do-not-end-fill-no-heap :needs :parking)
   (with-small-server (160 "" ":read-timeout 60")
     (giving-memory-back ()

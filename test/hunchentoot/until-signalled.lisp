@@ -50,10 +50,10 @@
               (is (eql 0 (program-exit program)))
               (is (not (printed-p program "did not finish"))))))))))
 
-(defun expect-cut-short (program client)
-  "Checks that PROGRAM exits with 0, and tells that it has cut the request of CLIENT short."
+(defun expect-cut-short (program client &optional (count 1))
+  "Checks that PROGRAM exits with 0, and tells that it has cut COUNT requests short, one of CLIENT."
   (is (eql 0 (program-exit program)))
-  (is-true (printed-p program "1 request or connection did not finish"))
+  (is-true (printed-p program (format nil "~D request~:P or connection~:P did not finish" count)))
   (is-true (closed-by-server-p client)))
 
 (define-server-test (a-second-signal-ends-the-server-at-once :needs :parking)
@@ -101,14 +101,20 @@
 (define-server-test (a-server-whose-time-to-drain-is-over-tells-what-it-cuts-short :needs :parking)
   (with-serving-program (program "(defvar *log* (here \"access\"))"
                                  (slow-page-forms)
+                                 (page-form "/begun" "(progn (hunchentoot:send-headers)
+                                                             (loop (sleep 1)))")
                                  (signalled-acceptor ":access-log-destination *log*"
                                                      ":drain-timeout 1/10"))
-    (with-connection (client)
-      (send-request client "/slow?cut")
+    (with-connections (clients 2)
+      (send-request (second clients) "/begun")
+      (read-head (second clients))
+      (send-request (first clients) "/slow?cut")
       (await-entered 1)
       (send-signals program "TERM")
-      (expect-cut-short program client))
-    (is (search "\"GET /slow?cut HTTP/1.1\" 503 " (program-text program "access")))))
+      (expect-cut-short program (first clients) 2))
+    (let ((log (program-text program "access")))
+      (is (search "\"GET /slow?cut HTTP/1.1\" 503 " log))
+      (is (not (search "/begun HTTP/1.1\" 503 " log)) "It was answered already."))))
 
 (define-server-test (a-signal-reopens-logs :needs :parking)
   (with-environment (("TZ" "XXX-9"))    ; nine hours east of UTC
@@ -170,6 +176,12 @@
                (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor
                               :port 0 :ssl-certificate-file \"/nonexistent.pem\"
                               :ssl-privatekey-file \"/nonexistent.key\")))")
+    (check "One line. Two, "
+           "(hunchentoot-recycling-taskmaster:serve-until-signalled
+             (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
+                            :port 0 :message-log-destination nil)
+             :on-start (lambda (acceptor)
+                         (error \"One line.~%Two, ~A.\" (hunchentoot:acceptor-name acceptor))))")
     (check "DRAIN-TIMEOUT must be a number" (signalled-acceptor "" ":drain-timeout :long"))
     (check "DRAIN-DELAY must be a number" (signalled-acceptor "" ":drain-delay nil"))))
 
