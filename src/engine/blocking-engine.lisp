@@ -175,7 +175,7 @@ orderly end, unless it was given away."
         (unless (eq :detached end)
           (unwind-protect (setf more-p (interruptibly (ask engine t #'release connection)))
             (if (eq :close end)
-                (close-gently socket (and more-p (not (engine-overloaded-p engine))))
+                (close-gently socket more-p)
                 (close-socket socket))))))))
 
 (defun next-request-comes-p (engine worker connection)

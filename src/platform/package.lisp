@@ -32,7 +32,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:descriptor-usocket #:lend-stream #:lisp-stream-descriptor
    #:lisp-stream-milliseconds #:put-read-ahead #:set-blocking #:first-octet
    #:defer-accepts #:await-descriptor #:unsent-octets
-   #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch
+   #:poller #:make-poller #:close-poller #:watch #:rearm
    #:wake-one #:await-ready #:token-hangup-p #:plain-token #:make-timer-descriptor
    #:arm-timer-descriptor
    ;; streams of client libraries

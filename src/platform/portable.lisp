@@ -216,19 +216,17 @@ over; or a list of :SYSTEMD and a name, a string, for the first of that name."
 ;;; The failures of accept(2), and the caller's remedies.
 ;;;
 ;;;   kind         meaning                                     remedy
-;;;   :none        no connection is there                      wait for the next connection
-;;;   :gone        the client has left, or its network failed  accept again at once
+;;;   :none        no connection is there, or it failed        wait for the next connection
 ;;;   :exhausted   no descriptor or no memory is left          close connections, then as :other
 ;;;   :other       any other failure (a firewall's refusal)    accept again after a moment
 
 (defun accept-error-kind (number)
   "The kind of failure for the error NUMBER of accept(2) on Linux, an integer or NIL if unknown:
-:NONE, :GONE, :EXHAUSTED or :OTHER.  Elsewhere most numbers are the same."
+:NONE, :EXHAUSTED or :OTHER.  Elsewhere most numbers are the same."
   (case number
-    (11 :none)                          ; EAGAIN
-    ;; EINTR, ENONET, EPROTO, ENOPROTOOPT, EOPNOTSUPP, ENETDOWN, ENETUNREACH, ECONNABORTED,
+    ;; EINTR, EAGAIN, ENONET, EPROTO, ENOPROTOOPT, EOPNOTSUPP, ENETDOWN, ENETUNREACH, ECONNABORTED,
     ;; EHOSTDOWN, EHOSTUNREACH
-    ((4 64 71 92 95 100 101 103 112 113) :gone)
+    ((4 11 64 71 92 95 100 101 103 112 113) :none)
     ((12 23 24 105) :exhausted)         ; ENOMEM, ENFILE, EMFILE, ENOBUFS
     (t :other)))
 

@@ -53,7 +53,7 @@ connection is lost on its way to the caller.  Signals ACCEPT-FAILED."
                     (ignore-errors (setf (usocket:socket-option socket :tcp-nodelay) t))
                     socket))
     (error (condition)
-      (unless (member (accept-error-kind (error-number condition)) '(:none :gone))
+      (unless (eq :none (accept-error-kind (error-number condition)))
         (error 'accept-failed :cause condition)))))
 
 (defun wake-listener (listener waiting-count)
@@ -142,7 +142,7 @@ peer has left."
              (setf lisp-stream-milliseconds) lend-stream put-read-ahead process-number
              send-notification inherited-descriptor open-path-listener open-inherited-listener
              open-shared-port-listener native-name open-file file-facts read-file-octets
-             write-file-octets send-file make-poller close-poller watch rearm unwatch
+             write-file-octets send-file make-poller close-poller watch rearm
              wake-one await-ready make-timer-descriptor arm-timer-descriptor thread-identity
              thread-state thread-run-time processor-stall processor-idle-time
              online-processors processor-count schedule-as-batch let-timers-be-late nap)

@@ -41,7 +41,7 @@
 
   (defparameter *model-places*
     '(:idle :find :find-over :own :own-over :serve :look :watch :park :late
-      :forget :end :close :unwatch :forget-given :leave
+      :forget :end :close :forget-given :leave
       :claim :claimed :requeue :queue :shut)
     "Where a thread can be.")
 
@@ -261,7 +261,7 @@ it."
       ;; The first connection may also be closed or given away at any time.  What may happen to the
       ;; second one is that it is mistaken for the first.
       (:serve (if (= connection 1)
-                  (one-of (read-in-model connection) (at :forget) (at :unwatch))
+                  (one-of (read-in-model connection) (at :forget) (at :forget-given))
                   (one-of (read-in-model connection))))
       (:look (one-of (let ((word (model-word *world* connection)))
                        (at (cond ((bits-p word :arrived)
@@ -287,15 +287,13 @@ it."
       (:end (one-of (progn (model-event :end connection) (at :close))))
       (:close (one-of (progn (close-in-model connection) (at :idle))))
       ;; Giving away
-      (:unwatch (one-of (progn (use connection "epoll_ctl")
-                               (setf (model-watched *world* connection) 0
-                                     (model-pending *world* connection) 0)
-                               (at :forget-given))))
       (:forget-given (one-of (progn (when (= connection (shared *world* :entry))
                                       (setf (shared *world* :entry) 0))
                                     (at :leave))))
       (:leave (one-of (progn (model-event :end connection)
-                             (setf (shared *world* :holder) 3)
+                             (setf (shared *world* :holder) 3
+                                   (model-watched *world* connection) 0 ; nobody finds it any more
+                                   (model-pending *world* connection) 0)
                              (at :idle)))))))
 
 (defun sentinel-choices (place)

@@ -293,23 +293,16 @@ lasts."
 
 ;;; The making of threads
 
-(defun may-launch-p (engine)
-  "False for a moment after a thread could not be made, and once the process exits."
-  (not (or (engine-launch-failed-p engine) (process-exits-p))))
-
 (defun thread-made-p (engine function)
   "Calls FUNCTION, which makes a thread for ENGINE.  NIL if it could not: that is counted, and
-logged unless it was before.  No thread is made then before a tick has passed, nor once the process
-exits."
-  (when (may-launch-p engine)
-    (handler-case (progn (call-making-thread function)
-                         (forget-trouble engine :threads)
-                         t)
-      ((or error storage-condition) (condition)
-        (setf (engine-launch-failed-p engine) t)
-        (note-trouble engine :threads condition
-                      "A thread could not be made, and is tried again: ~A")
-        nil))))
+logged unless it was before.  No thread is made then before a tick has passed."
+  (handler-case (progn (call-making-thread function)
+                       (forget-trouble engine :threads)
+                       t)
+    ((or error storage-condition) (condition)
+      (setf (engine-launch-failed-p engine) t)
+      (note-trouble engine :threads condition "A thread could not be made, and is tried again: ~A")
+      nil)))
 
 ;;; How many connections each address has open.  The service says which addresses count, and up to
 ;;; which number; most services say that none does.  A connection is counted when it is accepted, or

@@ -169,13 +169,14 @@ in a worker of ENGINE."
         (join-thread sentinel (and seconds (max *least-stop-seconds* seconds)))))
     (with-engine (engine)
       (append (loop for worker in (engine-workers engine)
-                    for state = (worker-state worker)
+                    for (activity seconds) = (multiple-value-list (worker-activity worker))
                     ;; Those that wait end by themselves.
-                    unless (member (worker-activity worker) '(:waiting :suspended))
+                    unless (member activity '(:waiting :suspended))
                       collect (list :worker (worker-number worker)
-                                    :state (or (getf '(:serving :active :keep-alive :idle) state)
-                                               state)
-                                    :seconds (/ (worker-milliseconds worker) 1000.0)))
+                                    :state (if (member activity '(:serving :blocked))
+                                               :active
+                                               activity)
+                                    :seconds seconds))
               unanswered))))
 
 ;;; The end of the process
@@ -186,7 +187,6 @@ themselves: an interrupt of the Lisp's exit that comes just before a worker wait
 not cut that wait short.  The others are destroyed now, as the Lisp would do later: then it has the
 lock that a handler needs to make a thread, and that handler would never end."
   (dolist (engine *engines*)
-    (handler-case (stop-engine engine :timeout 1 :destroy-p t)
-      (error () (count-failure engine)))))
+    (ignore-errors (stop-engine engine :timeout 1 :destroy-p t))))
 
 (call-at-exit 'stop-for-exit)

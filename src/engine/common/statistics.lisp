@@ -83,8 +83,7 @@ or NIL.  Connections that come or go meanwhile may be missed."
                                ((find #\: address) (format nil "[~A]:~D" address port))
                                (t (format nil "~A:~D" address port))))
                      (error () nil))))  ; it is gone
-         ;; Its owner may close it meanwhile: then the name may be that of another peer.
-         (push (list :peer (if (gone-p connection) nil peer)
+         (push (list :peer peer
                      :state state
                      :age (/ (- (milliseconds) (connection-opened connection)) 1000.0)
                      :served (connection-served connection)
@@ -170,6 +169,6 @@ as NOTE-TASK was told, or NIL; :CURRENT-P, true for the worker whose thread this
                     (list :number (worker-number worker)
                           :activity activity
                           :seconds (and busy-p seconds)
-                          :task (and busy-p (worker-task worker))
+                          :task (worker-task worker)
                           :current-p (eq worker *worker*)
                           :thread (worker-thread worker))))))

@@ -134,12 +134,12 @@ alarm is set for the next."
 
 (defun schedule (engine seconds function)
   "Has FUNCTION, a function without arguments or the name of one, called once, in a thread of
-ENGINE, after SECONDS, a real, perhaps infinite.  The call comes no earlier, and about a quarter of
-a millisecond later, so that timers that are due at about the same time share an alarm.  Returns a
-TIMER.  In the ready engine a worker calls FUNCTION, so it may block; in the blocking engine one
-worker at a time calls all that are due.  Errors in FUNCTION are logged and counted.  When ENGINE
-stops, pending timers are dropped, and so are later ones.  Any thread may call this."
-  (let ((seconds (rational (max 0 (min seconds (/ (ash 1 60) 1000000))))))
+ENGINE, after SECONDS, a real of 0 or above, perhaps infinite.  The call comes no earlier, and about
+a quarter of a millisecond later, so that timers that are due at about the same time share an alarm.
+Returns a TIMER.  In the ready engine a worker calls FUNCTION, so it may block; in the blocking
+engine one worker at a time calls all that are due.  Errors in FUNCTION are logged and counted.
+When ENGINE stops, pending timers are dropped, and so are later ones.  Any thread may call this."
+  (let ((seconds (rational (min seconds (/ (ash 1 60) 1000000)))))
     (add-timer (engine-timers engine) (+ (microseconds) (ceiling (* 1000000 seconds))) function)))
 
 (defun cancel (timer)

@@ -31,7 +31,7 @@ limit.")
 (defun worker-missing-p (engine)
   "True if ENGINE should make a worker now.  Under the lock."
   (and (serving-p engine)
-       (may-launch-p engine)
+       (not (engine-launch-failed-p engine))
        (or (worker-needed-p engine)
            (and (room-p engine)
                 (engine-accepting-p engine)
@@ -74,7 +74,7 @@ again.  Never call it with the lock held."
   (loop repeat most
         while (let ((worker (with-engine (engine)
                               (when (and (serving-p engine)
-                                         (may-launch-p engine)
+                                         (not (engine-launch-failed-p engine))
                                          (funcall needed-p engine))
                                 (let ((worker (make-worker engine (incf (engine-made engine)))))
                                   (push worker (engine-workers engine))

@@ -40,14 +40,14 @@ connections, which the poller will not report."
   (multiple-value-bind (descriptor peer) (accept-descriptor (engine-listener-descriptor engine))
     (when (minusp descriptor)
       (let ((kind (accept-error-kind (- descriptor))))
-        (case kind
-          (:gone (return-from take-connection (values nil t)))
-          (:none (forget-trouble engine :accept))
-          (t (when (engine-accepting-p engine)
-               (note-trouble engine :accept
-                             (make-condition 'accept-failed :cause (error-text (- descriptor)))))
-             (when (and (eq :exhausted kind) (evict-for-descriptor engine))
-               (rearm-listener engine)))) ; behind the ends that are left to workers
+        (cond ((eq :none kind)
+               (forget-trouble engine :accept))
+              (t
+               (when (engine-accepting-p engine)
+                 (note-trouble engine :accept
+                               (make-condition 'accept-failed :cause (error-text (- descriptor)))))
+               (when (and (eq :exhausted kind) (evict-for-descriptor engine))
+                 (rearm-listener engine)))) ; behind the ends that are left to workers
         (return-from take-connection nil)))
     (let ((connection (make-connection nil :descriptor descriptor :peer peer :parkable-p t))
           (limit (engine-accept-limit engine))) ; of those that are served, or wait for a worker

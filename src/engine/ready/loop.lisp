@@ -242,8 +242,8 @@ is over.  WORKER is that of the current thread."
   "Does the next thing for CONNECTION, which the caller owns: sends its output, or has the service
 of ENGINE serve it.  Returns :AGAIN if there is more to do; :LATER if that is to be done after other
 events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BROKEN."
-  (let ((queue (connection-queue connection))
-        (served (connection-served connection)))
+  (let ((queue (connection-queue connection)))
+    (setf (connection-deadline connection) nil)
     (cond
       ((send-queue-dead-p queue) :broken)
       ((send-queue-parts queue)
@@ -255,14 +255,12 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
              ((null (with-send-queue (queue) (send-queue-parts queue)))
               (if (serving-p engine) :again :close))
              ((ask engine nil #'keep-unread-input engine connection)
-              (setf (connection-deadline connection) nil)
               (prog1 (park engine connection)
                 (make-room-for-output engine queue)))
              (t :broken)))
       ((connection-outcome connection))
       (t
-       (setf (connection-deadline connection) nil
-             (connection-awaiting connection) nil)
+       (setf (connection-awaiting connection) nil)
        (let ((outcome (interruptibly (serve (engine-service engine) connection))))
          (setf (connection-outcome connection) nil)
          (cond
@@ -275,10 +273,6 @@ events; :PARKED if it was parked; or how it is to end: :CLOSE, :DETACHED or :BRO
                   (connection-outcome connection) (and (eq :close outcome) :close))
             :again)
            (t
-            (when (and (eq :next outcome) (eql served (connection-served connection)))
-              ;; To call it again would change nothing, so it is parked, and has a deadline.
-              (count-failure engine)
-              (setf outcome :park))
             (ecase outcome
               (:next :again)
               (:again :later)
@@ -314,10 +308,7 @@ cases the caller still owns it."
                     (with-send-queue ((connection-queue connection))
                       (watch-under-lock engine connection
                                         (and (connection-output connection) t))))))
-    (cond ((minusp result)
-           (note-trouble engine :watch (error-text (- result))
-                         "Connections cannot be parked, and are closed: ~A.")
-           :broken)
+    (cond ((minusp result) :broken)
           ((logtest +arrived+ (change-ownership connection :park)) :again)
           (t
            ;; The last act of a stop has ended the connections that were parked then.
@@ -373,7 +364,7 @@ NIL."
                     (close-owned engine connection)))))
     (cond ((and (eq :close end)
                 (not (virtual-connection-p connection))
-                (or (and more-p (not (peer-ended-p connection)))
+                (or more-p
                     ;; Has it more input than was read?  An owner that got no event has read all.
                     (not (or (and (connection-watched connection)
                                   (not (logtest +arrived+ (connection-ownership connection)))
@@ -382,13 +373,7 @@ NIL."
            (shut-descriptor descriptor :output) ; nothing more will be sent
            (set-deadline connection :linger *linger-seconds* (milliseconds))
            (linger engine connection))
-          (t
-           ;; Another descriptor of its socket may be open elsewhere, and the poller would report it
-           ;; as long as that is so.
-           (when (and (member end '(:detached :broken))
-                      (shiftf (connection-watched connection) nil))
-             (unwatch (engine-poller engine) descriptor))
-           (close-owned engine connection (not (eq :detached end)))))))
+          (t (close-owned engine connection (not (eq :detached end)))))))
 
 (defun linger (engine connection)
   "Drops the input of CONNECTION, which the caller owns.  Closes it at its end, else parks it."

@@ -81,8 +81,7 @@ use.")
   (let ((listener (engine-listener-descriptor engine))
         (poller (make-poller)))
     (setf (engine-poller engine) poller
-          (engine-processors engine) (or *processors* (processor-count))
-          (engine-target engine) (min (engine-processors engine) (engine-standby engine)))
+          (engine-processors engine) (or *processors* (processor-count)))
     (flet ((check (result)              ; of a call of the system
              (when (minusp result)
                (error "The poller cannot wait for connections and timers: ~A."
@@ -104,7 +103,6 @@ use.")
 
 (defmethod leave-listener ((engine ready-engine))
   (when (engine-poller engine)          ; else it did not even begin to start
-    (unwatch (engine-poller engine) (engine-listener-descriptor engine))
     (wake-listener (engine-listener engine) 0)))
 
 (defmethod show-phase ((engine ready-engine))

@@ -64,10 +64,6 @@ watch ends when DESCRIPTOR is closed.  Returns 0 or minus an error number."
 and from then on watch it like WATCH, with TOKEN and OUTPUT-P.  Returns 0 or minus an error number."
   (epoll-control poller 3 descriptor (logior +epollin-edge+ (if output-p +epollout+ 0)) token))
 
-(defun unwatch (poller descriptor)
-  "Makes POLLER watch DESCRIPTOR no longer.  Returns 0 or minus an error number."
-  (epoll-control poller 2 descriptor 0 0))
-
 (defun make-poller ()
   "A new poller.  Signals an error if the system has no descriptor left."
   (let ((poller (%make-poller)))

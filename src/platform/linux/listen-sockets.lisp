@@ -39,7 +39,7 @@ connection is lost on its way to the caller.  Signals ACCEPT-FAILED."
             (await-descriptor descriptor :input :until (+ (milliseconds) 250)))
       (let ((result (accept-descriptor descriptor)))
         (cond ((>= result 0) result)
-              ((not (member (accept-error-kind (- result)) '(:none :gone)))
+              ((not (eq :none (accept-error-kind (- result))))
                (error 'accept-failed :cause (error-text (- result)))))))))
 
 (defun pending-connection-p (listener)
