@@ -9,7 +9,7 @@
   '((("src" "clack" "postgresql") 12838 52510)
     ("src/http2" 628) ("src/platform" 1729) ("src/http" 1687) ("src/websocket" 390)
     ("src/engine" 1949) ("src/server" 3542) ("src/hunchentoot" 1799)
-    ("clack" 675) ("postgresql" 353) ("test" 16560))
+    ("clack" 675) ("postgresql" 353) ("test" 16641))
   "Folders, how many lines of code they may have, and how many atoms.")
 
 (defparameter *blanks* (coerce '(#\Space #\Tab #\Newline #\Return #\Page) 'string))

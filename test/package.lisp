@@ -4,10 +4,12 @@
   (:shadow #:test)
   ;; What the tests in engine/ use of the inside: tables and models.
   (:import-from #:hunchentoot-recycling-taskmaster.engine
-                #:add-timer #:close-timers #:connection-token #:enter-connection
-                #:find-connection #:forget-connection #:make-connection #:make-table #:make-timers
-                #:map-connections #:next-ownership #:note-sent #:put-parts #:size-pool
-                #:take-due-timer #:timer-function #:timers-pending)
+                #:add-timer #:become-owner #:change-ownership #:close-timers #:connection-token
+                #:count-request #:engine-lock #:engine-workers #:enter-connection #:find-connection
+                #:forget-connection #:make-connection #:make-table #:make-timers #:make-worker
+                #:map-connections #:next-ownership #:note-sent #:put-parts #:queue-events #:retire
+                #:send-more #:size-pool #:take-due-timer #:take-event #:timer-function
+                #:timers-pending)
   ;; What the operators of Clack's package clack.socket call, which need not be there.
   (:import-from #:clack.handler.recycling
                 #:close-clack-socket

@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* engine/connections :in engine
-  :description "The table of connections, and the rule for peers that take octets slowly.")
+  :description "The table of connections, the rule for peers that take octets slowly, and what
+threads share.")
 
 (test a-connection-is-found-by-its-own-token-alone-however-many-there-are
   (if (platform:readiness-supported-p)
@@ -49,3 +50,73 @@
                               (put)))
                    (engine:end-queue queue))))
       (skip "On this Lisp nobody knows how many octets are unsent.")))
+
+(test durations-are-counted-up-to-their-bounds
+  (let* ((engine (engine:make-blocking-engine nil nil))
+         (engine:*worker* (make-worker engine 1)))
+    (push engine:*worker* (engine-workers engine))
+    (dolist (duration '(0 100 101 10000000 10000001))
+      (count-request (make-connection nil) duration 2))
+    (flet ((check ()
+             (let* ((statistics (engine:engine-statistics engine))
+                    (durations (getf statistics :durations))
+                    (counts (loop for (nil count) on (getf durations :buckets) by #'cddr
+                                  collect count)))
+               (is (equal '(2 3 3) (subseq counts 0 3)))
+               (is (= 4 (first (last counts))))
+               (is (= 5 (getf durations :count)))
+               (is (= 20.000202d0 (getf durations :sum)))
+               (is (equalp #(0 0 5 0 0 0) (getf statistics :replies))))))
+      (check)
+      (bt:with-lock-held ((engine-lock engine))
+        (loop repeat 2 do (retire engine:*worker*)))
+      (check))))
+
+(test events-are-taken-in-their-order
+  (if (platform:readiness-supported-p)
+      (let ((engine (engine:make-ready-engine nil 0)))
+        (loop for (tokens . first-p) in '(((1)) ((2 3)) ((4)) ((5 6) . t) ((7)))
+              do (queue-events engine tokens first-p))
+        (is (equal '(5 6 1 2 3 4 7) (loop for token = (take-event engine)
+                                          while token collect token))))
+      (skip "There is no ready engine here.")))
+
+(test what-threads-do-at-once-is-not-lost
+  (if (platform:readiness-supported-p)
+      (let* ((count 30000) (last -1) (lock (bt:make-lock))
+             (given (make-array (* 4 count) :initial-element 0)) ; to each in four steps
+             (seen (make-array count)) (sent (make-array count)) (connections (make-array count))
+             (engine (engine:make-ready-engine nil 0)) (timers (make-timers)))
+        (labels ((sum (index) (reduce #'+ given :start (* 4 index) :end (* 4 (1+ index))))
+                 (look-and-park (index)
+                   (loop with connection = (svref connections index)
+                         do (setf (svref seen index) (sum index))
+                         while (logtest 2 (change-ownership connection :park)))) ; :ARRIVED
+                 (act (&aux (taken 0) (timer nil))
+                   (loop for step = (bt:with-lock-held (lock) (incf last))
+                         for index = (floor step 4)
+                         while (< index count)
+                         do (loop repeat 5
+                                  do (engine:count-failure engine)
+                                     (queue-events engine (list step))
+                                     (incf taken (if (take-event engine) 1 0)))
+                            (setf (svref given step) 1)
+                            (when (become-owner (svref connections index) nil)
+                              (look-and-park index))
+                            (send-more (engine:connection-queue (svref connections index)))
+                            (when timer (engine:cancel timer))
+                            (setf timer (add-timer timers (mod step 101) 'list)))
+                   taken))
+          (dotimes (each count)
+            (let ((index each) (connection (make-connection nil :descriptor 1000000)))
+              (setf (svref connections index) connection
+                    (engine:send-queue-more (engine:connection-queue connection))
+                    (lambda () (setf (svref sent index) (sum index))))
+              (look-and-park index)))
+          (let ((taken (mapcar #'task-result (loop repeat 4
+                                                   collect (in-background ("acting") (act))))))
+            (is (= (* 20 count) (getf (engine:engine-statistics engine) :failed)
+                   (+ (reduce #'+ taken) (loop while (take-event engine) count t))))))
+        (is (every #'= seen sent (make-list count :initial-element 4)))
+        (is (= 4 (timers-pending timers) (length (take-all-due timers 1000)))))
+      (skip "There is no ready engine here.")))

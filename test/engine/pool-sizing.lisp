@@ -58,14 +58,6 @@
     (is (= 0 (missing 0 64 0)))
     (is (= 0 (missing 1 8 0)))))
 
-(test a-pool-of-one-processor-follows-the-same-rule
-  (flet ((missing (waiting active blocked lately)
-           (first (sized waiting active blocked 0 lately :processors 1 :floor 1))))
-    (is (= 0 (missing 1 1 0 0)))
-    (is (= 2 (missing 0 1 1 0)))
-    (is (= 1 (missing 0 1 1 1)))
-    (is (= 0 (missing 0 2 1 1)))))
-
 (test half-of-those-that-were-blocked-lately-are-forgotten-in-11-looks-or-177
   (flet ((left (looks waiting free-p)
            (let ((lately 64))

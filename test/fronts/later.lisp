@@ -214,8 +214,8 @@
       (is (equal "word" (exchange-text connection "/word"))))))
 
 (define-front-test (without-a-limit-a-reply-may-take-any-time :modes (:plain :unparked :http2))
-  (with-pending (answer connection (request-octets "/") :reply-timeout nil)
-    (is (not (readable-p connection 1/2)))
+  (with-pending (answer connection (request-octets "/") :reply-timeout nil :idle-timeout 1/4)
+    (is (not (readable-p connection 1)))
     (funcall answer 200 '() "at last")
     (is (equal "at last" (response-text (read-response connection))))))
 

@@ -164,14 +164,6 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
           (open-gate release))
         (expect-replies connections "word")))))
 
-(define-front-test (what-threads-have-counted-outlives-them :modes (:unparked))
-  (with-held-requests (3 :worker-num 1)
-    (open-gate release)
-    (expect-replies slow "/slow")
-    (mapc #'disconnect slow)
-    (eventually ("two threads to end") (< 1 (figure :ended)))
-    (await-served 3)))
-
 (define-front-test (what-comes-during-a-request-is-answered-after-it :modes (:plain :unparked :tls))
   (with-held-requests (2)
     (destructuring-bind (kept ended) slow
@@ -207,6 +199,7 @@ of a list SLOW, until the gate RELEASE opens, which it does at the end."
                            (await entered)
                            (send-request asking "/word"))
                  (is (closed-by-server-p idle) "Its time is over, and that of the other one.")
+                 (eventually ("it to be queued") (= 1 (figure :queued)))
                  (open-gate release)
                  (is (equal "word" (response-text (read-response asking))))))
           (open-gate release))))))

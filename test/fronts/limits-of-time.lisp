@@ -39,7 +39,8 @@
                                              (send connection (subseq octets 10))
                                              (response-text (read-response connection))))))))))
 
-(define-front-test (a-connection-that-idles-has-a-limit-of-its-own :needs :our-http)
+(define-front-test (a-connection-that-idles-has-a-limit-of-its-own
+                    :modes (:plain :unparked :http2) :needs :our-http)
   (with-growing-limit (seconds)
     (with-front (request :idle-timeout seconds :read-timeout 60 :handler-timeout 60
                          :defer-accept nil)

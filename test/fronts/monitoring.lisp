@@ -131,9 +131,7 @@ all other requests have the value of OTHERWISE as their answers."
       (await-served 1)
       (is (= 1 (getf (figure :durations) :count)))
       (let ((sum (getf (figure :durations) :sum)))
-        (is (<= (/ (- ended began) 1000000) sum *patience*))
-        (loop for (bound count) on (getf (figure :durations) :buckets) by #'cddr
-              do (is (= (if (<= sum bound) 1 0) count) "~A" bound))))))
+        (is (<= (/ (- ended began) 1000000) sum *patience*))))))
 
 (define-server-test (pages-show-the-servers-that-they-are-told :needs :our-engine)
   (let* ((stopped (make-test-acceptor :address nil)) (servers (list stopped)))

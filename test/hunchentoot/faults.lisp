@@ -54,6 +54,20 @@ still serves."
             (and (<= (length victims) (figure :ended))
                  (plusp (figure :standby)))))))))
 
+(define-server-test (threads-that-fail-at-rest-are-told-of-and-replaced :needs :parking)
+  (let ((log (make-string-output-stream)))
+    (serving (:message-log-destination log) (("/yo" "Hey!")) ; with eight threads
+      (loop for (name words) in '(("http-worker-" "A thread ends, and is replaced: On purpose.")
+                                  ("hunchentoot-listener-" "The sentinel failed: On purpose."))
+            do (dolist (thread (bt:all-threads))
+                 (when (uiop:string-prefix-p name (string (bt:thread-name thread)))
+                   (bt:interrupt-thread thread #'error "On purpose.")))
+               (eventually ("it to be told") (search words (get-output-stream-string log)))
+               (eventually ("another one to be made") (< 8 (figure :made))))
+      (is (< 1 (figure :failed)))
+      (eventually ("connections to be kept again")
+        (not (equal "close" (connection-header (ask "/yo"))))))))
+
 (defclass failing-at-first () ())
 
 (defmethod hunchentoot:initialize-connection-stream ((acceptor failing-at-first) stream)

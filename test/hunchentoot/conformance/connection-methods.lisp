@@ -162,7 +162,9 @@ loop."))
 (defmethod hunchentoot:process-connection :around ((acceptor left-amid) socket)
   (declare (ignore socket))
   (catch 'leave (call-next-method))
-  (open-gate (left acceptor)))
+  (open-gate (left acceptor))
+  (when (ours-p)                        ; else nobody would handle it
+    (error "A method has failed.")))
 
 (define-server-test a-detached-connection-stays-open-when-the-request-is-left
   (let ((stream nil))
