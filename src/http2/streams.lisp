@@ -163,7 +163,7 @@ that will look itself."
       (setf (stream-bodyless-p stream) (and (typep head 'head) (eq :head (head-method head)))
             (connection-data stream)
             (make-http-connection :phase :requests :base io :io io :stream (io-stream io)
-                                  :head head
+                                  :carrier base :head head
                                   :remote (http-remote base) :local (http-local base)
                                   :trusted (http-trusted base))))))
 

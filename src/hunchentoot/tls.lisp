@@ -99,13 +99,19 @@ octets.  Hunchentoot's method would read certificates and keys anew for each con
 
 ;;; Facts of a request's TLS connection, for its handler
 
-(defun current-tls-handle ()
-  "The SSL object of the connection of the current request; NIL where that is not encrypted."
+(defun ask-tls (function)
+  "The value of FUNCTION, called with the SSL object of the connection of the current request; NIL
+where that is not encrypted."
   (let* ((http (and *exchange* (exchange-http *exchange*)))
-         (io (and http (http-io http))))
-    (or (and io (io-tls-handle io))
-        ;; Where a method of the program reads the connection, only the stream is known.
-        (stream-tls-handle (and (boundp '*hunchentoot-stream*) *hunchentoot-stream*)))))
+         (io (and http (http-io (or (http-carrier http) http)))))
+    (if (and io (io-tls io))
+        (call-with-tls-handle (io-tls io) function)
+        (let ((handle (or (and io (io-tls-handle io))
+                          ;; Where a method of the program reads the connection, only the stream is
+                          ;; known.
+                          (stream-tls-handle (and (boundp '*hunchentoot-stream*)
+                                                  *hunchentoot-stream*)))))
+          (and handle (funcall function handle))))))
 
 (defun tls-information ()
   "A plist about the TLS connection of the current request; NIL where the connection is plain or
@@ -118,8 +124,7 @@ is known only where the acceptor has several certificates.  :RESUMED-P is true w
 has resumed the session of an earlier one.
 
 Call it only in the thread that serves the request, since it uses the connection."
-  (let ((handle (current-tls-handle)))
-    (and handle (tls-facts handle))))
+  (ask-tls #'tls-facts))
 
 (defun client-certificate ()
   "A plist about the certificate that the client of the current request sent in its TLS handshake;
@@ -132,5 +137,4 @@ valid, and an authority in :SSL-CLIENT-CA-FILE has issued it: look at it first w
 2253), and :FINGERPRINT is the SHA-256 hash of it all, 64 hexadecimal digits in lower case.
 
 Call it only in the thread that serves the request, since it uses the connection."
-  (let ((handle (current-tls-handle)))
-    (and handle (peer-certificate-facts handle))))
+  (ask-tls #'peer-certificate-facts))

@@ -48,7 +48,7 @@ usockets.lisp the same by usocket, as far as it goes.")
    #:tls-mistake-subject #:tls-mistake-words
    #:tls-failure-words #:stream-tls-handle #:tls-facts #:peer-certificate-facts
    ;; octets through TLS
-   #:make-tls-session #:tls-session-pointer #:shake-hands #:end-tls-session
+   #:make-tls-session #:tls-session-pointer #:call-with-tls-handle #:shake-hands #:end-tls-session
    #:receive-tls #:send-tls #:tls-awaits #:tls-session-drained-p
    #:tls-session-protocol
    ;; compressors

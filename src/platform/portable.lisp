@@ -312,8 +312,8 @@ from now on."
 ;;; TLS, where the engine has no sessions of OpenSSL
 
 #-(and sbcl linux 64-bit little-endian (not hunchentoot-no-ssl))
-(define-none make-tls-session tls-session-pointer shake-hands receive-tls send-tls tls-awaits
-             tls-session-drained-p tls-session-protocol end-tls-session)
+(define-none make-tls-session tls-session-pointer call-with-tls-handle shake-hands receive-tls
+             send-tls tls-awaits tls-session-drained-p tls-session-protocol end-tls-session)
 
 #+hunchentoot-no-ssl
 (define-none stream-tls-handle)

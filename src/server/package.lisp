@@ -18,7 +18,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:client-left #:client-left-source #:reply-already-sent #:cannot-defer #:stream-full
    #:content-too-long #:call-with-worker-buffers #:descriptor-stream #:stream-io
    ;; buffered connections, and streams of the Lisp's own beside them
-   #:io-tls-handle #:encrypted-stream
+   #:io-tls #:io-tls-handle #:encrypted-stream
    #:io-open-p #:io-talked-on-p #:flushed-p #:*high-water-mark*
    #:write-with-backpressure #:lent-open-p #:stream-timeout #:descriptor-broken
    ;; applications
@@ -46,7 +46,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:begin-http-connection #:io-drained-p #:peer-left-p
    ;; a connection's life, and its links
    #:take-content #:give-away #:leave-to-program #:next-request-missing #:http-base
-   #:http-io #:http-stream #:http-local #:http-origin
+   #:http-io #:http-carrier #:http-stream #:http-local #:http-origin
    #:request-remote #:http-address #:socket-io #:connection-usocket #:exchange-http #:current-head
    ;; exchanges
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine

@@ -137,6 +137,21 @@ bound to the file of who has issued the first one."
                  (client-arguments clients "stranger"))
           (check "-sess_in" (session-file directory)))))))
 
+(define-server-test (a-handler-learns-over-http2-who-its-client-is :needs (:parking :tls))
+  (where-program (curl "curl")
+    (with-clients (clients authorities)
+      (serving-https (directory :ssl-client-ca-file authorities :http2 t)
+          (list (hunchentoot:server-protocol*) (recycling:client-certificate)
+                (recycling:tls-information))
+        (uiop:run-program (list curl "-sk" "--http2" "--max-time" "60"
+                                "--cert" (file-in clients "known" "pem")
+                                "--key" (file-in clients "known" "key")
+                                (format nil "https://127.0.0.1:~D/yo" (port-of *server*))))
+        (destructuring-bind (protocol certificate information) *facts-of-tls*
+          (is (eq :http/2.0 protocol))
+          (is (equal "CN=known" (getf certificate :subject)))
+          (is (equal "TLSv1.3" (getf information :protocol))))))))
+
 (define-server-test (names-in-certificates-are-written-without-doubt :needs (:our-http :tls))
   (with-directory (clients)
     (issue clients "known")

@@ -30,6 +30,11 @@ thread does so, and no interrupt runs in this one."
        (let ((,handle (tls-session-pointer ,session)))
          ,@body))))
 
+(defun call-with-tls-handle (session function)
+  "The value of FUNCTION, called with the SSL object of SESSION; NIL where that was freed."
+  (owning-session (session handle)
+    (and handle (funcall function handle))))
+
 (defun make-tls-session (context descriptor)
   "A TLS-SESSION of a server under CONTEXT, a TLS-CONTEXT, on DESCRIPTOR, a non-blocking socket,
 before its handshake.  The caller must call END-TLS-SESSION in the end, and defers interrupts until

@@ -22,6 +22,8 @@
   (io nil)
   ;; The stream of HTTP that programs get: that of HTTP-IO, or one that PROGRAM-STREAM has made.
   (stream nil)
+  ;; The HTTP connection of the client's descriptor, where this one is a stream of HTTP/2; or NIL.
+  (carrier nil)
   ;; How many octets of the input of HTTP-IO were looked at, where that is a head, or a line, that
   ;; came in part; or NIL.
   (part-p nil :type (or null fixnum))
