@@ -166,9 +166,7 @@ which QUEUE is dead, or NIL."
 (defun write-under-lock (queue parts)
   "See WRITE-PARTS."
   (let ((waits-p (send-queue-parts queue))) ; it is armed then
-    (cond ((send-queue-dead-p queue)
-           (drop-parts parts)
-           +ebadf+)
+    (cond ((send-queue-dead-p queue) +ebadf+)
           (t
            (put-parts queue parts)
            (unless waits-p
@@ -197,8 +195,9 @@ which QUEUE is dead, or NIL."
          nil)))
 
 (defun write-parts (queue parts)
-  "Writes PARTS, a list (see PART), all or nothing, and takes their files over.  What the socket
-does not take now waits in QUEUE.  Returns NIL, or an error number when QUEUE is dead."
+  "Writes PARTS, a list (see PART), all or nothing, and takes their files over unless QUEUE was dead
+before.  What the socket does not take now waits in QUEUE.  Returns NIL, or an error number when
+QUEUE is dead."
   (or (with-send-queue (queue)
         (write-under-lock queue parts))
       (send-on queue)))

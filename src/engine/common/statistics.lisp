@@ -159,11 +159,11 @@ computed for long; :KEEP-ALIVE, waiting for the next request of its connection; 
                      (/ (- (microseconds) stamp) 1000000.0))))))
 
 (defun list-workers (engine)
-  "A list of plists, one for each worker of ENGINE, by number: its :NUMBER; its :ACTIVITY, a keyword
-as WORKER-ACTIVITY returns it; for how many :SECONDS it has been at its request, or NIL; its :TASK,
-as NOTE-TASK was told, or NIL; :CURRENT-P, true for the worker whose thread this is; and its
-:THREAD.  The facts about one worker may be of different moments."
-  (loop for worker in (sort (copy-list (engine-workers engine)) #'< :key #'worker-number)
+  "A list of plists, one for each worker of ENGINE: its :NUMBER; its :ACTIVITY, a keyword as
+WORKER-ACTIVITY returns it; for how many :SECONDS it has been at its request, or NIL; its :TASK, as
+NOTE-TASK was told, or NIL; :CURRENT-P, true for the worker whose thread this is; and its :THREAD.
+The facts about one worker may be of different moments."
+  (loop for worker in (engine-workers engine)
         collect (multiple-value-bind (activity seconds) (worker-activity worker)
                   (let ((busy-p (member activity '(:serving :blocked))))
                     (list :number (worker-number worker)
