@@ -1,8 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* engine/connections :in engine
-  :description "The table of connections, the rule for peers that take octets slowly, and what
-threads share.")
+  :description "The table of connections, peers that take octets slowly, what threads share.")
 
 (test a-connection-is-found-by-its-own-token-alone-however-many-there-are
   (if (platform:readiness-supported-p)
@@ -62,10 +61,8 @@ threads share.")
                     (durations (getf statistics :durations))
                     (counts (loop for (nil count) on (getf durations :buckets) by #'cddr
                                   collect count)))
-               (is (equal '(2 3 3) (subseq counts 0 3)))
-               (is (= 4 (first (last counts))))
-               (is (= 5 (getf durations :count)))
-               (is (= 20.000202d0 (getf durations :sum)))
+               (is (equal '(2 3 3 3 3 3 3 3 3 3 3 3 3 3 3 4) counts))
+               (is (equal '(5 20.000202d0) (list (getf durations :count) (getf durations :sum))))
                (is (equalp #(0 0 5 0 0 0) (getf statistics :replies))))))
       (check)
       (bt:with-lock-held ((engine-lock engine))
@@ -88,9 +85,8 @@ threads share.")
              (seen (make-array count)) (sent (make-array count)) (connections (make-array count))
              (engine (engine:make-ready-engine nil 0)) (timers (make-timers)))
         (labels ((sum (index) (reduce #'+ given :start (* 4 index) :end (* 4 (1+ index))))
-                 (look-and-park (index)
-                   (loop with connection = (svref connections index)
-                         do (setf (svref seen index) (sum index))
+                 (look-and-park (index &aux (connection (svref connections index)))
+                   (loop do (setf (svref seen index) (sum index))
                          while (logtest 2 (change-ownership connection :park)))) ; :ARRIVED
                  (act (&aux (taken 0) (timer nil))
                    (loop for step = (bt:with-lock-held (lock) (incf last))
@@ -113,8 +109,8 @@ threads share.")
                     (engine:send-queue-more (engine:connection-queue connection))
                     (lambda () (setf (svref sent index) (sum index))))
               (look-and-park index)))
-          (let ((taken (mapcar #'task-result (loop repeat 4
-                                                   collect (in-background ("acting") (act))))))
+          (let ((taken (mapcar #'task-result
+                               (loop repeat 4 collect (in-background ("acting") (act))))))
             (is (= (* 20 count) (getf (engine:engine-statistics engine) :failed)
                    (+ (reduce #'+ taken) (loop while (take-event engine) count t))))))
         (is (every #'= seen sent (make-list count :initial-element 4)))

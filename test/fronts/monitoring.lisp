@@ -130,8 +130,7 @@ all other requests have the value of OTHERWISE as their answers."
         (read-response connection))
       (await-served 1)
       (is (= 1 (getf (figure :durations) :count)))
-      (let ((sum (getf (figure :durations) :sum)))
-        (is (<= (/ (- ended began) 1000000) sum *patience*))))))
+      (is (<= (/ (- ended began) 1000000) (getf (figure :durations) :sum) *patience*)))))
 
 (define-server-test (pages-show-the-servers-that-they-are-told :needs :our-engine)
   (let* ((stopped (make-test-acceptor :address nil)) (servers (list stopped)))

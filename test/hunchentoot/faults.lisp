@@ -14,11 +14,19 @@ still serves."
      (loop repeat 4 do (is (equal "Hey!" (ask-text "/yo"))))))
 
 (define-server-test (a-handler-that-kills-its-thread-harms-only-its-client :needs :our-engine)
-  (surviving (("/kill" (kill-this-thread) "not dead"))
+  (surviving (("/kill" (kill-this-thread) "not dead")
+              ("/left" (recycling:defer-reply (left :on-abandon 'kill-this-thread)
+                         (recycling:write-outgoing (recycling:start-stream left) *large-answer*))))
     (loop repeat 3
           do (with-connection (connection)
                (send-request connection "/kill")
-               (receive-rest connection)))))
+               (receive-rest connection)))
+    (unless (unmet-need :noticed-leaving)
+      (with-connection (connection)
+        (send-request connection "/left")
+        (read-head connection)
+        (reset connection))
+      (eventually ("its connection to end") (zerop (figure :open))))))
 
 (define-server-test (a-handler-that-throws-harms-only-its-client :needs :our-engine)
   (surviving (("/throw" (throw 'nowhere 1)))
