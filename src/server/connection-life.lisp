@@ -354,10 +354,7 @@ begun one gets no answer, unless it is refused."
                (when (and http (not (eq (http-stream http) socket-stream)))
                  (handler-case (close (http-stream http))
                    ;; A client that is gone gets no farewell of TLS.
-                   (error () (close (http-stream http) :abort t))))
-               (when (and (open-stream-p socket-stream)
-                          (not (send-queue-dead-p (connection-queue connection))))
-                 (finish-output socket-stream)))
+                   (error () (close (http-stream http) :abort t)))))
           (when io
             (end-tls io)
             (drop-descriptor io)

@@ -124,12 +124,12 @@
       (let ((stream (stream-of request)) (text (copy-seq "----")))
         (reply 200 '() (shown (listen stream) (read-sequence text stream :start 1) text
                               (file-position stream :end) (file-position stream) (listen stream)
-                              (file-position stream (1+ (file-position stream)))
-                              (close stream)
+                              (file-position stream (1+ (file-position stream))) (close stream)
                               (file-position stream (1- (file-position stream))) (read-byte stream)
-                              (file-position stream 3) (read-byte stream) (file-position stream))))
+                              (file-position stream 3) (read-byte stream) (file-position stream)
+                              (file-position stream :start) (file-position stream))))
     (dolist (size '(5 5000000))         ; of which the second one goes to a file
-      (is (equal (shown t 3 "-aü-" t size nil nil t t 120 t 98 4)
+      (is (equal (shown t 3 "-aü-" t size nil nil t t 120 t 98 4 t 0)
                  (ask-text "/" :method :post
                                :content (octets "aüb" (repeated "x" (- size 4)))))))))
 

@@ -255,14 +255,6 @@ octets of content."
       (eventually ("the files to be deleted")
         (null (directory (merge-pathnames "hunchentoot-*" directory)))))))
 
-(define-server-test (forms-in-other-charsets-have-limits-too :needs :our-engine)
-  (with-globals ((hunchentoot:*hunchentoot-default-external-format*
-                  (flexi-streams:make-external-format :koi8-r :eol-style :lf)))
-    (serving () (("/" (shown (length (hunchentoot:post-parameters*)))))
-      (is (string= (shown 2) (ask-text "/" :method :post :form '(("a" . "1") ("b" . "2")))))
-      (is (= 413 (response-status (ask "/" :method :post :content-type *urlencoded*
-                                           :content (repeated "a=b&" 100000))))))))
-
 (define-server-test a-query-of-many-fields-is-no-form
   (serving () (("/" (shown (length (hunchentoot:get-parameters*)))))
     (is (string= (shown 4000)

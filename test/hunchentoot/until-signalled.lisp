@@ -176,12 +176,11 @@
                (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor
                               :port 0 :ssl-certificate-file \"/nonexistent.pem\"
                               :ssl-privatekey-file \"/nonexistent.key\")))")
-    (check "One line. Two, "
+    (check "One line. Two: "
            "(hunchentoot-recycling-taskmaster:serve-until-signalled
              (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
                             :port 0 :message-log-destination nil)
-             :on-start (lambda (acceptor)
-                         (error \"One line.~%Two, ~A.\" (hunchentoot:acceptor-name acceptor))))")
+             :on-start (lambda (acceptor) (error \"One line.~%Two: ~A\" acceptor)))")
     (check "DRAIN-TIMEOUT must be a number" (signalled-acceptor "" ":drain-timeout :long"))
     (check "DRAIN-DELAY must be a number" (signalled-acceptor "" ":drain-delay nil"))))
 

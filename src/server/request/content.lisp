@@ -138,10 +138,9 @@ CONTENT-LEFT, from now on.  Waits for a thread that is reading."
   (unless (eq content *no-content*)
     (with-content (content)
       (uninterruptibly
-        (unless (content-failure content)
-          (setf (content-failure content)
-                (or failure
-                    (make-condition 'content-left :stream (content-as-stream content)))))
+        (setf (content-failure content)
+              (or failure
+                  (make-condition 'content-left :stream (content-as-stream content))))
         (when (content-file content)
           (close-descriptor (shiftf (content-file content) nil)))
         (let ((octets (shiftf (content-octets content) *no-octets*)))

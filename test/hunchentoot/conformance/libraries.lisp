@@ -179,6 +179,13 @@ the connection."
       (loop repeat 3
             do (is (string= (shown '(t)) (exchange-text connection "/")))))))
 
+(define-server-test octets-leave-in-their-order-whichever-stream-they-were-written-to
+  (serving (:mixin 'talkative)
+      (("/" (write-sequence (octets "one ") (hunchentoot:send-headers))
+            (write-sequence (octets "two") (usocket:socket-stream *talk-socket*))))
+    (is (uiop:string-suffix-p (decode (ask-raw (request-octets "/" :version "HTTP/1.0")))
+                              "one two"))))
+
 (define-server-test time-limits-may-be-set-in-any-handler
   (serving (:mixin 'talkative)
       (("/" (hunchentoot::set-timeouts *talk-socket* 600 600)
