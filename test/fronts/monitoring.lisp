@@ -146,6 +146,9 @@ all other requests have the value of OTHERWISE as their answers."
           (is (search "*:" (member-of (aref (member-of (next-snapshot page) "servers") 0)
                                       "server"))))
         (setf (rest servers) (list acceptor))
+        (is (eql 1 (member-of (parse-json (ask-text "/live/worker?1-1" :method :post :content ""
+                                                    :headers '(("Live-Page" . "1"))))
+                              "number")))
         (is (= 503 (status-of "/ready")) "One of them is not started.")))))
 
 ;;; Health

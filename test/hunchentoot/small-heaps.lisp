@@ -49,9 +49,10 @@ which the value of OCTETS was sent, the last first.  Meanwhile *SERVER* answers 
        (mapc #'reset ,connections))))
 
 (define-server-test (a-connection-that-idles-needs-little-memory :needs :parking)
-  (with-small-server (160 "")
+  (with-small-server (160 (list (page-form "/streamed"
+                                           "(write-byte 104 (hunchentoot:send-headers))")))
     (flet ((used () (parse-integer (ask-text "/heap")))
-           (post () (request-octets "/hello" :method :post :content (test-octets 3000))))
+           (post () (request-octets "/streamed" :method :post :content (test-octets 3000))))
       (with-crowd (connections 100 (post)))
       (let ((before (used)))
         (with-crowd (connections 900 (post))

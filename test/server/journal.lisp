@@ -104,7 +104,8 @@
                (let ((line (http:make-output)))
                  (http:encode-string line (format nil "~A~%" text) :utf-8)
                  (server:append-line (elt journals (mod number 2)) line)))))))
-      (is (equal (apply #'append texts) (sort (lines-of file) #'string<))))))
+      (is (equal (apply #'append texts) (sort (lines-of file) #'string<)))))
+  (is (eq (server::lock-of-destination (string #\a)) (server::lock-of-destination (string #\a)))))
 
 (test threads-count-each-event-and-agree-on-an-identifier
   (let ((throttle (server::make-throttle)) (count (rounds 50000))

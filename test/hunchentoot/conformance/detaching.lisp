@@ -7,7 +7,9 @@
 
 (defun say (stream string)
   "Writes STRING to STREAM, of octets, and sends it off."
-  (write-sequence (encode string) stream)
+  (let ((octets (encode string)))
+    (write-sequence octets stream :end 2)
+    (write-sequence octets stream :start 2))
   (finish-output stream))
 
 (defun read-text (connection count)
