@@ -1,38 +1,15 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* forms :in acceptors
-  :description "Forms with files: the parameters are what Hunchentoot's own code makes of them.")
-
-;;; The same as Hunchentoot's
-
-(defun stored-text (path)
-  "The octets that a client sent for the file PATH, as characters with these codes."
-  (if (and (files-of-forms-changed-p)
-           (not (typep hunchentoot:*acceptor* 'recycling:parallel-acceptor)))
-      (alexandria:read-file-into-string path)
-      (octet-text (file-octets path))))
+  :description "Forms with files, beside differential/: what differs, large ones, refusals.")
 
 (defun shown-form ()
   "The parameters of the current request, with the contents of files in the place of their names."
   (apply #'shown
          (loop for (name . value) in (hunchentoot:post-parameters*)
                collect (if (consp value)
-                           (list* name (stored-text (first value)) (rest value))
+                           (list* name (octet-text (file-octets (first value))) (rest value))
                            (list name value)))))
-
-(defun form-as-seen-by (class content-type body)
-  "What a handler of an acceptor of CLASS sees of a form, and how many files Hunchentoot made for
-it."
-  (let ((*acceptor-class* class) (files :none))
-    (serving-uploads (("/" (let ((seen (shown-form)))
-                             (setf files (length hunchentoot::*tmp-files*))
-                             seen)))
-      (with-connection (connection)
-        (send-request connection "/" :method :post :content-type content-type :content body)
-        ;; Hunchentoot reads on beyond the Content-Length where the form has not ended.
-        (end-sending connection)
-        (let ((text (response-text (read-response connection))))
-          (list text files))))))
 
 (defun form-lines (&rest parts)
   "The octets of PARTS (see OCTETS), with a line end after each."
@@ -40,91 +17,6 @@ it."
 
 (defun disposition (rest)
   (format nil "Content-Disposition: form-data; ~A" rest))
-
-(defparameter *forms*
-  (flet ((field (text &rest more) (apply #'form-lines "--b" (disposition text) more)))
-    `(("fields"
-       ,(field "name=\"a\"" "" "1") ,(field "name=\"b\"" "" "") ,(field "name=\"a\"" "" "2"))
-      ("no part")
-      ("files"
-       ,(field "name=f; filename=\"x.bin\"" "Content-Type: application/x-test" ""
-               (test-octets 9000))
-       ,(field "name=\"g\"; filename=\"y.txt\"" "" "no type")
-       ,(field "name=\"h\"; filename=\"z\"" "content-type: text/plain; charset=utf-8" "" "text")
-       ,(field "name=\"i\"; filename=\"z\"" "Content-Type: odd" "" "text"))
-      ("an empty file" ,(field "name=\"f\"; filename=\"empty\"" "" ""))
-      ("no file was chosen"
-       ,(field "name=\"f\"; filename=\"\"" "Content-Type: application/octet-stream" "" ""))
-      ("names and texts in UTF-8"
-       ,(field "name=\"ä€\"; filename=\"日本.txt\"" "" "ü")
-       ,(field "name=\"ö\"" "" "ß €"))
-      ("texts that are not UTF-8" ,(field "name=\"a\"" "" (as-octets '(65 255 66))))
-      ("nearly delimiters"
-       ,(field "name=\"a\"; filename=\"f\"" "" "--" "-b" "--a" "--" (list :crlf :crlf "-- b"))
-       ,(field "name=\"c\"" "" (list "- -b" :crlf :crlf :crlf)))
-      ("delimiters with more on their line"
-       ,(form-lines "--bc" (disposition "name=\"a\"") "" "1")
-       ,(form-lines "--b 	" (disposition "name=\"b\"") "" "2")
-       ,(form-lines "--b-" (disposition "name=\"c\"") "" "3"))
-      ("line ends in the content"
-       ,(field "name=\"a\"" "" (list :crlf "x" '(:crlf) (string #\Newline) (string #\Return)))
-       ,(field "name=\"f\"; filename=\"f\"" "" (list :crlf :crlf (string #\Return))))
-      ("a preamble" ,(form-lines "preamble" "") ,(field "name=\"a\"" "" "1"))
-      ("parts that are no fields"
-       ,(form-lines "--b" "" "no head") ,(form-lines "--b" "X-Some: thing" "" "no disposition")
-       ,(form-lines "--b" "Content-Disposition: attachment; name=\"a\"" "" "1")
-       ,(form-lines "--b" "Content-Dispositioo: form-data; name=\"a\"" "" "1")
-       ,(field "filename=\"f\"" "" "a file without a name") ,(field "name=\"a\"" "" "1"))
-      ("no blank line before the next part"
-       ,(form-lines "--b" (disposition "name=\"a\"") "") ,(field "name=\"b\"" "" "2"))
-      ("odd heads"
-       ,(field "name=a" "" "1") ,(field "NAME=\"b\"" "" "2") ,(field "name=\"c;d\"" "" "3")
-       ,(field "name=\"g\"; filename" "" "5")
-       ,(field "filename=\"f\"; name=\"i\"" "" "7")
-       ,(form-lines "--b" "content-disposition:   FORM-DATA;name=\"j\"" "" "8")
-       ,(form-lines "--b" (disposition "name=\"k\"") "Folded: one" " two" "" "9"))
-      ("many fields"
-       ,(loop for i below 300
-              collect (field (format nil "name=\"~D\"" i) "" (format nil "~R" i))))))
-  "Lists of a name and the parts of a form with the boundary b.")
-
-(defun same-form-p (content-type body)
-  "True when our code makes of a form what Hunchentoot's does, and not more files: Hunchentoot makes
-some for parts that it drops."
-  (quietly
-    (let ((hunchentoots (form-as-seen-by 'hunchentoot:easy-acceptor content-type body))
-          (ours (form-as-seen-by *acceptor-class* content-type body)))
-      (or (and (equal (first hunchentoots) (first ours))
-               (>= (second hunchentoots) (second ours)))
-          (format t "~&~S~%~S~%" hunchentoots ours)))))
-
-(defparameter *forms-that-hunchentoot-loses* '("parts that are no fields")
-  "Forms of which Hunchentoot's own code has nothing: it fails at a part without
-Content-Disposition.")
-
-(define-server-test forms-mean-what-they-mean-to-hunchentoot
-  (loop for (name . parts) in *forms*
-        for body = (octets parts (form-lines "--b--"))
-        ;; Where its functions can be wrapped, its acceptors have ours as well.
-        unless (and (member name *forms-that-hunchentoot-loses* :test #'string=)
-                    (not (platform:functions-can-be-wrapped-p)))
-          do (let ((same (same-form-p "multipart/form-data; boundary=b" body)))
-               (is-true same "~A" name))))
-
-(defparameter *long-boundary* (make-string 80 :initial-element #\x)
-  "Longer than RFC 2046 allows; Hunchentoot takes it.")
-
-(define-server-test boundaries-are-found-where-hunchentoot-finds-them
-  (flet ((body (boundary)
-           (form-lines (list "--" boundary) (disposition "name=\"a\"") "" "1"
-                     (list "--" boundary "--"))))
-    (loop for (type boundary) in `(("multipart/form-data; boundary=\"quoted; b\"" "quoted; b")
-                                   ("Multipart/Form-Data; charset=utf-8; BOUNDARY=--x" "--x")
-                                   ("multipart/form-data" "b")
-                                   (,(format nil "multipart/form-data; boundary=~A" *long-boundary*)
-                                    ,*long-boundary*))
-          for same = (same-form-p type (body boundary))
-          do (is-true same "~A" type))))
 
 (define-server-test what-follows-a-form-is-dropped
   (let ((body (octets (form-lines "--b" (disposition "name=\"a\"") "" "1" "--b--")

@@ -15,78 +15,6 @@
     (serving () (("/" (setf (hunchentoot:return-code*) 404) "A page of the program's."))
       (is (= 404 (status "/"))))))
 
-;;; Parameters
-
-(define-server-test (queries-and-cookies-are-split-as-by-hunchentoot :needs :our-engine)
-  (let* ((seed (fresh-seed))
-         (dice (make-dice seed))
-         (requests (flet ((random-text (&rest pieces)
-                            (format nil "~{~A~}" (loop repeat (roll dice 20)
-                                                       collect (elt pieces
-                                                                    (roll dice (length pieces)))))))
-                     (loop repeat (rounds 300)
-                           collect (list (random-text "a" "b" "&" "=" "+" "4" "%41" "%C3%A9" "%C3")
-                                         (format nil "a~Ab" (random-text "a" "b" "=" ";" "," " "
-                                                                         "\"" "%41"))
-                                         (format nil "1~A2" (random-text "a" "1" "." "," " ")))))))
-    (format t "~&; comparing requests from seed ~D~%" seed)
-    (flet ((answers (acceptor-class)
-             (let ((*acceptor-class* acceptor-class))
-               (quietly
-                 (serving () (("/" (shown (hunchentoot:get-parameters*) (hunchentoot:cookies-in*)
-                                          (multiple-value-list (hunchentoot:real-remote-addr)))))
-                   (loop for (query cookies forwarded) in requests
-                         for response = (ask (format nil "/?~A" query)
-                                             :headers `(("Cookie" . ,cookies)
-                                                        ("X-Forwarded-For" . ,forwarded)))
-                         collect (list query cookies forwarded
-                                       (if (= 200 (response-status response))
-                                           (response-text response)
-                                           (response-status response)))))))))
-      (loop for ours in (answers *acceptor-class*)
-            for expected in (answers 'hunchentoot:easy-acceptor)
-            do (is (equal expected ours))))))
-
-(define-server-test the-charset-of-content-rules-the-query-too
-  (serving ()
-      (("/" (shown (map 'list #'char-code (hunchentoot:get-parameter "a")))))
-    (loop for (type . codes) in '(("text/plain; charset=iso-8859-1" 195 169)
-                                  ("text/plain" 233)
-                                  ("application/json; charset=iso-8859-1" 233))
-          do (is (string= (shown codes) (ask-text "/?a=%C3%A9" :content-type type)) type))))
-
-;;; Types of content
-
-(defun random-type (dice)
-  "A Content-Type with some parameters, most often well-formed."
-  (flet ((one-of (&rest choices)
-           (elt choices (roll dice (length choices)))))
-    (coerce (format nil "~A~{~A~}~A"
-                    (one-of "text/plain" "TEXT/b" "a/b" "text" "text/" "/b" "" "b é")
-                    (loop repeat (roll dice 4)
-                          collect (format nil "~A~A~A=~A~A" (one-of ";" "; " " ;" "	; ")
-                                          (one-of "charset" "a" "boundary") (one-of "" "" " ")
-                                          (one-of "" "" " ")
-                                          (one-of "utf-8" "x" "--1" "\"quoted; x\"" "\"e\\\"f\""
-                                                  "\"\"")))
-                    (one-of "" "" "" " " ";" "; " "; a" ";a=" "; a= " ";a=\"b" " b" ",b"))
-            'base:text)))
-
-(test charsets-are-what-they-are-to-hunchentoot
-  (let* ((seed (fresh-seed))
-         (dice (make-dice seed)))
-    (format t "~&; looking at types from seed ~D~%" seed)
-    (is (null (loop repeat (rounds 20000)
-                    for type = (random-type dice)
-                    for ours = (http:media-type-parameter "charset" type "text")
-                    for hunchentoots = (handler-case
-                                           (nth-value 2 (hunchentoot::parse-content-type type))
-                                         (error () :malformed))
-                    ;; Hunchentoot's ends at what is no token's.
-                    unless (or (member hunchentoots (list ours :malformed) :test #'equal)
-                               (equal ours (format nil "~A,b" hunchentoots)))
-                      collect type)))))
-
 ;;; Classes of programs
 
 (defclass named-server () ())
@@ -127,7 +55,7 @@
 
 (define-server-test (a-handler-that-aborts-the-stream-of-its-reply-cuts-it :needs :our-http)
   (serving () (("/" (let ((stream (hunchentoot:send-headers)))
-                      (write-part stream "half")
+                      (write-parts stream "half")
                       (close stream :abort t))))
     (let ((text (ask-parts (request-octets "/"))))
       (is (search "half" text))

@@ -51,18 +51,6 @@
 
 ;;; Connections
 
-(define-server-test (a-reply-of-which-a-program-says-close-is-the-last :needs :our-reader)
-  (serving () (("/" (setf (hunchentoot:header-out :connection)
-                          (hunchentoot:get-parameter "value"))
-                    "body"))
-    (dolist (value '("close" "Close" "x,%20close"))
-      (with-connection (connection)
-        (is (string= "body" (exchange-text connection (format nil "/?value=~A" value))))
-        (is (closed-by-server-p connection))))
-    (with-connection (connection)
-      (loop repeat 2
-            do (is (string= "body" (exchange-text connection "/?value=closed")))))))
-
 (defclass only-request (hunchentoot:request) ()
   (:documentation "A request that is its connection's last, which the program decides after the
 reply."))

@@ -203,7 +203,7 @@ head or 128 lines of fields. No parameters if a part of a form has a head of mor
  :stock "Hunchentoot keeps it."
  :why "RFC 9112, section 9.6."
  :cases ("connection close of the program" "connection Close of the program"
-         "connection close of the program, kept alive")
+         "connection x,%20close of the program" "connection close of the program, kept alive")
  :differs ((:connection :kept :closed) (:header "Keep-Alive")))
 (:name "warnings about content"
  :ours "The log warns once of an unknown charset, and not where there is no content."
@@ -231,6 +231,21 @@ head or 128 lines of fields. No parameters if a part of a form has a head of mor
 (:name "uploads without an end or a boundary"
  :cases ("upload without its last line end")
  :differs ((:body) (:header "Content-Length") (:log) (:messages)))
+(:name "parts that are no fields, elsewhere than on SBCL"
+ :ours "The server drops them."
+ :stock "Hunchentoot fails at a part without Content-Disposition."
+ :why "RFC 7578, section 4.2."
+ :unless platform:functions-can-be-wrapped-p
+ :cases ("form with parts that are no fields")
+ :at (:portable)
+ :differs ((:status 400 200) (:body) (:header "Content-Length") (:log) (:messages)))
+(:name "warnings about forms with files"
+ :ours "The server reads the form without a word, and words an error in its own way."
+ :stock "Hunchentoot warns of long boundaries, odd heads, and more on the line of a delimiter."
+ :why "a client could fill the log."
+ :cases ("form with a text that is not UTF-8" "form whose delimiters have more on their line"
+         "form with odd heads" "form with a long boundary")
+ :differs ((:messages)))
 (:name "what follows an upload"
  :ours "The server drops it without a word."
  :stock "Hunchentoot warns of it in the log."
@@ -243,7 +258,8 @@ head or 128 lines of fields. No parameters if a part of a form has a head of mor
  :why "files are octets."
  :if files-of-forms-changed-p
  :cases ("upload of text/plain at /upload" "upload of image/png at /upload"
-         "upload of application/octet-stream at /upload" "upload of  at /upload")
+         "upload of application/octet-stream at /upload" "upload of  at /upload"
+         "form with files" "form with names and texts in UTF-8")
  :at (:portable)
  :differs ((:body) (:header "Content-Length") (:log)))
 (:name "delimiters of uploads"

@@ -22,7 +22,8 @@
  :for ((q "" "a" "a=" "=a" "=" "a=b" "a=b&c=d" "a=b&a=c" "a=b&" "&a=b" "a&b" "a=b=c" "a=b;c=d"
           "a+b=c+d" "a%20b=%20c" "%61=%62" "a=%2B" "a=%C3%A9" "a=%E9" "a=%e2%82%ac" "a=%F0%9D%84%9E"
           "a=%u00e9" "a=%u20ac" "a=%" "a=%4" "a=%zz" "a=%00" "a=%0d%0a" "a=b?c" "a=b/c" "a=%26%3D"
-          "+a+=b" "a[]=1&a[]=2" "a[0]=x" "a~!*'()=~!*'()" "a=%ff%fe" "a=%C3" "a=b#c"))
+          "+a+=b" "a[]=1&a[]=2" "a[0]=x" "a~!*'()=~!*'()" "a=%ff%fe" "a=%C3" "a=b#c"
+          "a%41=%C3%A9b+4&&==+&%C3%A9=b=&4+a" "&&=%41+%C3%A9%41=4&a" "+=%C3b&a%41+4=%C3%A9"))
  :request "GET /echo?{q}")
 (:name "path {p}"
  :for ((p "/" "//" "/echo/" "//echo" "/ech%6F" "/ech%6f" "/%65cho?x" "/echo%3Fa=b" "/echo%00"

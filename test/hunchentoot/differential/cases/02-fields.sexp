@@ -7,7 +7,8 @@
           "User-Agent: Mozilla/5.0 (X11; Linux)" "Referer: http://localhost/a?b"
           "Accept-Language: de,en;q=0.5" "X-Forwarded-For: 1.2.3.4"
           "X-Forwarded-For: 1.2.3.4, 5.6.7.8" "X-Forwarded-For: 1.2.3.4,5.6.7.8 , 9"
-          "X-Forwarded-For:" "Content-Type: text/html; charset=utf-8" "Content-Type:"
+          "X-Forwarded-For:" "X-Forwarded-For: 1a.,, 1. ,2" "X-Forwarded-For: 1 ,a. 2"
+          "X-Forwarded-For: 1,,2" "Content-Type: text/html; charset=utf-8" "Content-Type:"
           "Content-Type: nonsense" "Content-Encoding: gzip" "Upgrade: websocket"
           "Upgrade-Insecure-Requests: 1" "TE: trailers" "DNT: 1" "Sec-Fetch-Mode: navigate"
           "If-None-Match: \"x\"" "Range: bytes=0-1" "Accept: ~!#$%&'*+-.^^_`|" "Via: 1.1 proxy"
@@ -61,7 +62,8 @@
           "a=\"b\"" "a=\"b; c\"" "a=%20%C3%A9" "a=^xE9" "a = b" "a=b c" "$Version=1; a=b; $Path=/"
           "A=b; a=c" ";" "=" ";;" "a=b;;c=d" "hunchentoot-session=999998:ABC"
           "hunchentoot-session=x" "hunchentoot-session="
-          "hunchentoot-session=999999:00000000000000000000000000000000" "hunchentoot-session=%"))
+          "hunchentoot-session=999999:00000000000000000000000000000000" "hunchentoot-session=%"
+          "a\"=;, a%41b ,;=b\"b" "a,a=b,;  b=%41" "aa==;\",b;\" =a,b"))
  :request "GET /echo" :headers ("Cookie: {c}"))
 (:name "two Cookie fields" :request "GET /echo" :headers ("Cookie: a=b" "Accept: x" "Cookie: c=d"))
 (:name "a session in the query {s}"

@@ -16,6 +16,16 @@
           "application" "" "/" "text/" "a/b; c" "a/b; c=\"d" "multipart/form-data; boundary="))
  :request "POST /raw-and-parameters?a=%C3%A9" :headers ("Content-Type: {t}")
  :body "a=%C3%A9&b=^xE9")
+(:name "text of type {t}"
+ :for ((t "TEXT/b;charset=utf-8" "text/plain ;a=\"e\\\"f\"; charset=iso-8859-1"
+          "text/plain;^I;charset=\"utf-8\"" "text/plain; boundary=--1; CHARSET=iso-8859-1 "
+          "text/plain; a=\"quoted; x\";charset=utf-8" "text/plain; charset=\"\""
+          "text/plain; charset" "text/plain; a; charset=utf-8" "text/b; a=b charset=iso-8859-1"
+          "a/b; charset=iso-8859-1"))
+ :request "POST /raw?a=%C3%A9" :headers ("Content-Type: {t}") :body "^xC3^xA9")
+(:name "query beside {t}"
+ :for ((t "text/plain; charset=iso-8859-1" "text/plain" "application/json; charset=iso-8859-1"))
+ :request "GET /echo?a=%C3%A9" :headers ("Content-Type: {t}"))
 (:name "form of type {t}" :worlds (:impatient)
  :for ((t "multipart/form-data" "multipart/form-data; boundary=absent"))
  :request "POST /raw-and-parameters?a=%C3%A9" :headers ("Content-Type: {t}")
@@ -138,6 +148,80 @@
  :headers ("Content-Type: multipart/form-data; boundary=b")
  :body ("prologue" "--b" "Content-Disposition: form-data; name=\"a\"" "" "value" "--b--"
         "epilogue"))
+(:name "form of fields" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--b" "Content-Disposition: form-data; name=\"a\"" "" "1" "--b"
+        "Content-Disposition: form-data; name=\"b\"" "" "" "--b"
+        "Content-Disposition: form-data; name=\"a\"" "" "2" "--b--"))
+(:name "form with files" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--b" "Content-Disposition: form-data; name=f; filename=\"x.bin\""
+        "Content-Type: application/x-test" "" (:times 9 "^@^A^J^M^x80^xFF0123456789") "--b"
+        "Content-Disposition: form-data; name=\"g\"; filename=\"y.txt\"" "" "no type" "--b"
+        "Content-Disposition: form-data; name=\"h\"; filename=\"z\""
+        "content-type: text/plain; charset=utf-8" "" "text" "--b"
+        "Content-Disposition: form-data; name=\"i\"; filename=\"z\"" "Content-Type: odd" ""
+        "text" "--b" "Content-Disposition: form-data; name=\"j\"; filename=\"empty\"" "" ""
+        "--b--"))
+(:name "form with names and texts in UTF-8" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--b"
+        "Content-Disposition: form-data; name=\"^xC3^xA4^xE2^x82^xAC\"; filename=\"^xC3^xB6\""
+        "" "^xC3^xBC" "--b" "Content-Disposition: form-data; name=\"^xC3^xB6\"" ""
+        "^xC3^x9F ^xE2^x82^xAC" "--b--"))
+(:name "form with a text that is not UTF-8" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--b" "Content-Disposition: form-data; name=\"a\"" "" "A^xFFB" "--b--"))
+(:name "form with nearly delimiters" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--b" "Content-Disposition: form-data; name=\"a\"; filename=\"f\"" "" "--" "-b" "--a"
+        "--" "^M^J^M^J-- b" "--b" "Content-Disposition: form-data; name=\"c\"" ""
+        "- -b^M^J^M^J^M^J" "--b--"))
+(:name "form whose delimiters have more on their line" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--bc" "Content-Disposition: form-data; name=\"a\"" "" "1" "--b ^I"
+        "Content-Disposition: form-data; name=\"b\"" "" "2" "--b-"
+        "Content-Disposition: form-data; name=\"c\"" "" "3" "--b--"))
+(:name "form with line ends in the content" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--b" "Content-Disposition: form-data; name=\"a\"" "" "^M^Jx^M^J^J^M" "--b"
+        "Content-Disposition: form-data; name=\"f\"; filename=\"f\"" "" "^M^J^M^J^M" "--b--"))
+(:name "form with a preamble" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("preamble" "" "--b" "Content-Disposition: form-data; name=\"a\"" "" "1" "--b--"))
+(:name "form with parts that are no fields" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--b" "" "no head" "--b" "X-Some: thing" "" "no disposition" "--b"
+        "Content-Disposition: attachment; name=\"a\"" "" "1" "--b"
+        "Content-Dispositioo: form-data; name=\"a\"" "" "1" "--b"
+        "Content-Disposition: form-data; filename=\"f\"" "" "a file without a name" "--b"
+        "Content-Disposition: form-data; name=\"a\"" "" "1" "--b--"))
+(:name "form without a blank line before the next part" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--b" "Content-Disposition: form-data; name=\"a\"" "" "--b"
+        "Content-Disposition: form-data; name=\"b\"" "" "2" "--b--"))
+(:name "form with odd heads" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--b" "Content-Disposition: form-data; name=a" "" "1" "--b"
+        "Content-Disposition: form-data; NAME=\"b\"" "" "2" "--b"
+        "Content-Disposition: form-data; name=\"c;d\"" "" "3" "--b"
+        "Content-Disposition: form-data; name=\"g\"; filename" "" "5" "--b"
+        "Content-Disposition: form-data; filename=\"f\"; name=\"i\"" "" "7" "--b"
+        "content-disposition:   FORM-DATA;name=\"j\"" "" "8" "--b"
+        "Content-Disposition: form-data; name=\"k\"" "Folded: one" " two" "" "9" "--b--"))
+(:name "form of many fields" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ((:times 300 ("--b" "Content-Disposition: form-data; name=\"a\"" "" "text")) "--b--"))
+(:name "form with a quoted boundary" :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=\"quoted; b\"")
+ :body ("--quoted; b" "Content-Disposition: form-data; name=\"a\"" "" "1" "--quoted; b--"))
+(:name "form with a boundary of hyphens" :request "POST /upload"
+ :headers ("Content-Type: Multipart/Form-Data; charset=utf-8; BOUNDARY=--x")
+ :body ("----x" "Content-Disposition: form-data; name=\"a\"" "" "1" "----x--"))
+(:name "form with a long boundary" :request "POST /upload"
+ :for ((b "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"))
+ :headers ("Content-Type: multipart/form-data; boundary={b}")
+ :body ("--{b}" "Content-Disposition: form-data; name=\"a\"" "" "1" "--{b}--"))
 (:name "upload in chunks" :request "POST /upload"
  :headers ("Content-Type: multipart/form-data; boundary=b")
  :chunks (("--b" "Content-Disposition: form-data; name=\"a\"") ("" "value") ("--b--")))

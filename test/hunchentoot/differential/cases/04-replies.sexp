@@ -102,7 +102,8 @@
 (:name "cookie value {v}"
  :for ((v "" "a" "a%20b" "a;b" "a,b" "%22a%22" "a%0D%0AX-Injected:%201" "a%0Ab" "%C3%A9" "a%3Db"))
  :request "GET /cookie-value?x={v}")
-(:name "connection {c} of the program" :for ((c "close" "Close" "keep-alive" "Upgrade"))
+(:name "connection {c} of the program" :for ((c "close" "Close" "x,%20close" "closed" "keep-alive"
+                                               "Upgrade"))
  :request "GET /connection?x={c}")
 (:name "connection {c} of the program, kept alive" :for ((c "close" "Upgrade"))
  :request "GET /connection?x={c}" :headers ("Connection: keep-alive"))
