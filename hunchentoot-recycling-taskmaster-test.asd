@@ -67,7 +67,6 @@
     :serial t
     :components ((:file "frames")
                  (:file "vectors")
-                 (:file "unicode")
                  (:file "opening-handshakes")
                  (:file "encoding")
                  (:file "large-messages")

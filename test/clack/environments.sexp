@@ -1,5 +1,10 @@
 ;;;; Lists of a request, and some of its environment.
 
+(("/a%20b/?q=1&r=%20" :host "example.org:8080" :headers (("X-Foo" . "bar")))
+ :request-method :get :script-name "" :path-info "/a b/" :query-string "q=1&r=%20"
+ :server-name "example.org" :server-port 8080 :server-protocol :http/1.1
+ :request-uri "/a%20b/?q=1&r=%20" :url-scheme "http" :remote-addr "127.0.0.1"
+ :content-type nil :content-length nil :clack.streaming t)
 (("/" :method :post :content "abc") :content-length 3)
 (("/" :method :post :headers (("Content-Length" . "0"))) :content-length 0)
 (("/" :method :post :chunks ("abc")) :content-length nil)

@@ -26,16 +26,6 @@ bound in a function that the application returns; values of FORM are recorded in
       (is (= 500 (response-status (read-response connection))))
       (is-true (await-log "42")))))
 
-(define-server-test a-response-that-was-begun-in-the-function-is-not-given-again
-  (with-responder (given) (let ((writer (funcall responder '(200 (:content-length "6")))))
-                            (prog1 (list (handler-case (funcall responder (text-response "again"))
-                                           (error (condition) (type-of condition)))
-                                         (progn (funcall writer "octets" :close t)
-                                                (handler-case (funcall writer "more")
-                                                  (error (condition) (type-of condition)))))))
-    (is (equal "octets" (ask-text "/")))
-    (is (equal '(handler:reply-already-sent handler:reply-already-sent) (await-answer given)))))
-
 (define-server-test threads-write-while-the-function-waits-for-them
   (let ((gate (make-gate)))
     (with-responder (given) (let ((writer (funcall responder '(200 ())))

@@ -58,7 +58,7 @@
                                    :listen path)
             (with-open-connection (connection (connect-to-path path))
               (is (equal "x" (exchange-text connection "/"))))
-            (is (equal '("unix:" 0) (known seen :remote-addr :remote-port))))
+            (is (equal '("unix:" 0) (list (getf seen :remote-addr) (getf seen :remote-port)))))
           (is (null (probe-file path)))))
       (skip "On this Lisp there are no such listeners.")))
 

@@ -46,18 +46,6 @@ section 9.2.6 of the standard, for streams with LF only."
   (is (string= (in-lines "data:  a" "data: data: b" "") (event-text (format nil " a~%data: b")))
       "Data that looks like a field, or begins with a space, stays data."))
 
-(test a-client-gets-the-data-that-was-sent
-  (loop with state = (seeded-state 1)
-        repeat 500
-        do (let* ((text (map-into (make-string (random 12 state))
-                                  (lambda () (char (format nil "ab: ~%~C~C"
-                                                           (code-char 233) (code-char 8364))
-                                                   (random 7 state)))))
-                  (events (parsed-events (http:encode-event text :event "e" :id "i"))))
-             (unless (equal (list (list "e" text "i")) events)
-               (fail "~S became ~S." text events))))
-  (pass))
-
 (test no-field-can-forge-another
   (dolist (text (list (format nil "a~%data: b") (format nil "a~Cdata: b" #\Return)))
     (signals http:malformed-event (http:encode-event "x" :event text))

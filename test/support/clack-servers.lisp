@@ -68,21 +68,3 @@ the value of RESPONSE, in which the variable ENVIRONMENT is bound to that of the
 (defun text-response (&rest strings)
   "A response of Clack's with STRINGS."
   (list 200 '(:content-type "text/plain; charset=utf-8") strings))
-
-(defun environment-of (octets &rest arguments)
-  "The environment that an application gets for the request that OCTETS are, from a server made with
-ARGUMENTS."
-  (let ((seen nil))
-    (call-with-clack (lambda (environment)
-                       (setf seen (copy-list environment))
-                       (text-response "seen"))
-                     arguments
-                     (lambda ()
-                       (with-connection (connection)
-                         (send connection octets)
-                         (read-response connection))))
-    seen))
-
-(defun known (environment &rest keys)
-  "What ENVIRONMENT has under KEYS, a list."
-  (loop for key in keys collect (getf environment key '#:missing)))

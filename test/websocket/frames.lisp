@@ -81,6 +81,22 @@ extended length, 0, 2 or 8; NIL is for the shortest form."
         (:again (apply #'octets (loop repeat (first arguments)
                                       append (mapcar #'described-octets (rest arguments)))))))))
 
+(defun character-octets (code)
+  "The octets of the character of CODE; for an invalid code, the octets by the same rule."
+  (as-octets
+   (cond ((< code #x80) (list code))
+         ((< code #x800) (list (+ #xC0 (ash code -6)) (+ #x80 (mod code 64))))
+         ((< code #x10000) (list (+ #xE0 (ash code -12)) (+ #x80 (mod (ash code -6) 64))
+                                 (+ #x80 (mod code 64))))
+         (t (list (+ #xF0 (ash code -18)) (+ #x80 (mod (ash code -12) 64))
+                  (+ #x80 (mod (ash code -6) 64)) (+ #x80 (mod code 64)))))))
+
+(defun octets-text (octets)
+  "The string that a decoder makes of OCTETS, in UTF-8."
+  (let ((frame (make-frame 1 octets :mask nil)))
+    (nth-value 2 (websocket:decode-message (websocket:make-message-decoder :role :client)
+                                           frame 0 (length frame)))))
+
 ;;; The events of a decoder
 
 (defun text-octets (text)

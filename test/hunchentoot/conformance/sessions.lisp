@@ -11,23 +11,6 @@
   (let ((cookie (find "session" (set-cookies response) :test #'search)))
     (and cookie (subseq cookie 0 (position #\; cookie)))))
 
-(defun ask-in-session (cookie target)
-  "The text of the response to a request for TARGET with COOKIE."
-  (ask-text target :headers `(("Cookie" . ,cookie))))
-
-(define-server-test sessions-do-not-mix-and-end-with-the-secret
-  (serving () (("/set" (setf (hunchentoot:session-value :kept) (hunchentoot:query-string*))
-                       "kept")
-               ("/get" (shown (hunchentoot:session-value :kept))))
-    (unwind-protect
-         (let ((one (session-cookie (ask "/set?a=1"))) (two (session-cookie (ask "/set?b=2"))))
-           (is (string/= one two))
-           (is (string= (shown "a=1") (ask-in-session one "/get")))
-           (is (string= (shown "b=2") (ask-in-session two "/get")))
-           (hunchentoot:reset-session-secret)
-           (is (string= "NIL" (ask-in-session one "/get"))))
-      (hunchentoot:reset-sessions *server*))))
-
 ;;; Hooks on the request
 
 (defclass badge-request (hunchentoot:request) ()

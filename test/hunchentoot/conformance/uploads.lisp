@@ -64,8 +64,3 @@
         (upload "/" (file-part) (form-part "field" "value") (file-part :name "other"))
         (is (= 2 (recorded-count paths)))
         (is (every #'pathnamep (recorded paths)))))))
-
-(define-server-test temporary-files-are-listed-during-the-request
-  (serving-uploads (("/" (let ((path (first (hunchentoot:post-parameter "file"))))
-                           (shown (equal (list path) hunchentoot::*tmp-files*)))))
-    (is (string= "T" (response-text (upload "/" (file-part)))))))

@@ -27,6 +27,9 @@
   "80 81 82 83 84 85 86 87 88 89 8A 8B 8C 8D 8E 8F 90 91 92 93 94 95 96 97 98 99 9A 9B 9C 9D 9E 9F
    A0 A1 A2 A3 A4 A5 A6 A7 A8 A9 AA AB AC AD AE AF B0 B1 B2 B3 B4 B5 B6 B7 B8 B9 BA BB BC BD BE
    BF"))
+(:name "an octet next to the continuations at each place of a character" :valid nil :octets
+ ("C2 7F" "C2 C0" "E1 7F 80" "E1 C0 80" "E1 80 7F" "E1 80 C0" "F1 7F 80 80" "F1 C0 80 80"
+  "F1 80 7F 80" "F1 80 C0 80" "F1 80 80 7F" "F1 80 80 C0" "F5 80 80 80" "61 C2" "61 E0 A0"))
 (:name "6.13 beginnings of characters, each followed by a blank" :valid nil :octets
  ("C0 20 C1 20 C2 20 C3 20 C4 20 C5 20 C6 20 C7 20 C8 20 C9 20 CA 20 CB 20 CC 20 CD 20 CE 20 CF 20
    D0 20 D1 20 D2 20 D3 20 D4 20 D5 20 D6 20 D7 20 D8 20 D9 20 DA 20 DB 20 DC 20 DD 20 DE 20 DF 20"
