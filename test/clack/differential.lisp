@@ -101,21 +101,18 @@ more."
 
 ;;; Comparison
 
-(defun fact-of (name facts)
-  (cdr (assoc name facts :test #'string=)))
-
 (defun facts-to-compare (ours theirs)
   "The names of the facts of OURS and THEIRS, alists, that can be compared: where the status is
 another, all else is, too, but for what becomes of the connection."
-  (if (equal (fact-of "status" ours) (fact-of "status" theirs))
+  (if (equal (fact "status" ours) (fact "status" theirs))
       (remove-duplicates (mapcar #'car (append ours theirs)) :test #'string= :from-end t)
       '("status" "connection")))
 
 (defun differing-facts (ours theirs)
   "The facts of OURS and THEIRS, alists, that differ: lists of name and both values."
   (loop for name in (facts-to-compare ours theirs)
-        for our = (fact-of name ours)
-        for their = (fact-of name theirs)
+        for our = (fact name ours)
+        for their = (fact name theirs)
         unless (equalp our their)
           collect (list name our their)))
 
@@ -146,41 +143,30 @@ are there."
 
 ;;; Rivals
 
-(defun rival-application ()
-  (merge-pathnames "test/clack/rival-application.lisp" (source-root)))
-
 (defun rival-program (system package port)
   "A program that serves the application on PORT by the handler in PACKAGE, of SYSTEM."
   (format nil "(asdf:load-system ~S)~%(load ~S)~%(funcall (find-symbol \"RUN\" ~S) ~
                 (find-symbol \"APP\" \"RECYCLING-RIVAL-APPLICATION\") ~
                 :address \"127.0.0.1\" :port ~D :debug nil)~%"
-          system (uiop:native-namestring (rival-application)) package port))
-
-(defun launch-rival (program)
-  "Starts a Lisp that runs PROGRAM, a pathname."
-  (uiop:launch-program (list (uiop:native-namestring (merge-pathnames "scripts/lisp" (source-root)))
-                             (uiop:native-namestring program))))
+          system (project-file "test/clack/rival-application.lisp") package port))
 
 (defun call-with-rival (system package function)
   "Calls FUNCTION with the port on which the handler in PACKAGE, of SYSTEM, serves the application."
-  (uiop:with-temporary-file (:stream stream :pathname program :type "lisp")
-    (let ((port (free-port)))
-      (write-string (rival-program system package port) stream)
-      (finish-output stream)
-      (let ((process (launch-rival program)))
-        (unwind-protect
-             (progn
-               (eventually ("another server to start" :patience 120)
-                 (or (listening-p port)
-                     (not (uiop:process-alive-p process))))
-               (if (uiop:process-alive-p process)
-                   (funcall function port)
-                   (skip "~A cannot be loaded here." system)))
-          (uiop:terminate-process process :urgent t)
-          (uiop:wait-process process))))))
+  (let ((port (free-port)))
+    (call-with-command
+     (lambda (program)
+       (eventually ("another server to start" :patience 120)
+         (or (listening-p port) (not (program-runs-p program))))
+       (if (program-runs-p program)
+           (funcall function port)
+           (skip "~A cannot be loaded here." system)))
+     (lambda (directory)
+       (list (project-file "scripts/lisp")
+             (uiop:native-namestring (write-file directory "rival.lisp"
+                                                 (rival-program system package port))))))))
 
 (define-server-test others-do-the-same-but-for-known-differences
-  (load (rival-application))
+  (load (project-file "test/clack/rival-application.lisp"))
   (loop for (rival system package) in *rivals*
         do (if (and (uiop:featurep :sbcl) (asdf:find-system system nil))
                (call-with-clack (find-symbol "APP" '#:recycling-rival-application) '()

@@ -341,12 +341,6 @@ value is the number of interim ones."
 
 ;;; Content that does not come
 
-(defun begin-post (connection target framing &rest body)
-  "Sends a request for TARGET with the header line FRAMING, and BODY, which may be a part."
-  (send connection (post-head target (octets "Content-Type: application/x-www-form-urlencoded"
-                                             :crlf framing))
-        body))
-
 (defparameter *stalling*
   '(("Content-Length: 10" "a=1") ("Transfer-Encoding: chunked" "5" :crlf "a=1"))
   "Header lines and parts of content that announce more than they send.")
@@ -355,8 +349,9 @@ value is the number of interim ones."
   "Checks that *SERVER* tells clients so that stall, and, if COUNTED-P, counts them."
   (with-connections (connections (length *stalling*))
     (loop for connection in connections
-          for part in *stalling*
-          do (apply #'begin-post connection "/" part))
+          for (framing . part) in *stalling*
+          do (send connection (post-head "/" (octets "Content-Type: " *urlencoded* :crlf framing))
+                   part))
     (dolist (connection connections)
       (let ((response (read-response connection)))
         (is (= 408 (response-status response)))

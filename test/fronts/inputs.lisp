@@ -234,24 +234,23 @@ octets of content."
                                                              :want-stream t)
                                               while (read-byte stream nil nil))
                                         "read"))
-                 (let* ((acceptor (apply #'make-test-acceptor initargs))
-                        (*server* (hunchentoot:start acceptor))
-                        (rejected 0))
-                   (unwind-protect
-                        (loop for (status target type content) in rows
-                              do (dolist (framing '(:length :chunked))
-                                   (with-connection (connection)
-                                     (try-to-send connection
-                                                  (form-row-octets target type framing content))
-                                     (let ((response (read-response connection)))
-                                       (is (= status (response-status response)) "~S ~A ~A ~A"
-                                           initargs target framing type)
-                                       (is (null (response-header response "retry-after"))))
-                                     (when (= 413 status)
-                                       (incf rejected)))))
-                     (eventually ("the rejections to be counted")
-                       (equal (and (plusp rejected) (list (cons 413 rejected))) (rejections)))
-                     (stop-if-started acceptor)))))
+                 (call-with-acceptor
+                  initargs
+                  (lambda ()
+                    (loop for (status target type content) in rows
+                          do (dolist (framing '(:length :chunked))
+                               (with-connection (connection)
+                                 (try-to-send connection
+                                              (form-row-octets target type framing content))
+                                 (let ((response (read-response connection)))
+                                   (is (= status (response-status response)) "~S ~A ~A ~A"
+                                       initargs target framing type)
+                                   (is (null (response-header response "retry-after"))))))
+                          when (= 413 status)
+                            sum 2 into rejected
+                          finally (eventually ("the rejections to be counted")
+                                    (equal (and (plusp rejected) (list (cons 413 rejected)))
+                                           (rejections))))))))
       (eventually ("the files to be deleted")
         (null (directory (merge-pathnames "hunchentoot-*" directory)))))))
 

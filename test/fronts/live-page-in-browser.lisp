@@ -7,13 +7,6 @@
 (def-suite* live-page-in-a-browser :in fronts
   :description "The live page in Chromium; skipped where that is not installed.")
 
-(defun find-chromium ()
-  "The name of Chromium, or NIL."
-  (find-if (lambda (name)
-             (zerop (nth-value 2 (uiop:run-program (format nil "command -v ~A" name)
-                                                   :ignore-error-status t))))
-           '("chromium" "chromium-browser" "google-chrome")))
-
 (defstruct (browser (:constructor make-browser (talk)))
   "A page of a browser."
   talk (count 0))
@@ -84,7 +77,7 @@ look."
 
 (defun call-with-browser (function)
   "Calls FUNCTION with a browser that shows /live of *SERVER*; or skips the test."
-  (let ((chromium (find-chromium)))
+  (let ((chromium (some #'program-named '("chromium" "chromium-browser" "google-chrome"))))
     (if (null chromium)
         (skip "There is no Chromium: apt-get install chromium")
         (call-with-command

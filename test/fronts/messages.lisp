@@ -14,9 +14,6 @@
   "The objects in TEXT, lines of JSON."
   (mapcar #'parse-json (log-lines text)))
 
-(defun fact (name object)
-  (cdr (assoc name object :test #'string=)))
-
 (defun id-of (request)
   (if (listp request) (handler:request-id request) (recycling:request-id)))
 

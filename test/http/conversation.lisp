@@ -133,10 +133,10 @@ octets."
   "The events when OCTETS arrive at once."
   (events-in-place octets (list (length octets)) limits))
 
-(defun ends-by-octet (octets)
-  "The ends when OCTETS arrive one by one."
-  (loop for end from 1 to (length octets) collect end))
+(defun all-ends (size)
+  "The ends when SIZE octets arrive one by one."
+  (loop for end from 1 to size collect end))
 
 (defun events-by-octet (octets &optional (limits (http:make-limits)))
   "The events when OCTETS arrive one by one."
-  (events-in-place octets (ends-by-octet octets) limits))
+  (events-in-place octets (all-ends (length octets)) limits))

@@ -53,9 +53,6 @@ octets that have arrived, which the parser must not read yet."
                                (list (octet-text (multipart-octets
                                                   (if (listp (first text)) (first text) text))))))))
 
-(defun all-ends (size)
-  (loop for end from 1 to size collect end))
-
 (test parts-are-found-however-they-arrive
   (loop for (lines . expected) in (read-vectors "multipart")
         for octets = (multipart-octets lines)

@@ -95,7 +95,7 @@
     (serving (:access-log-destination stream)
         (("/" (let ((client (hunchentoot:send-headers)))
                 (setf log (get-output-stream-string stream))
-                (write-part client "part"))))
+                (write-parts client "part"))))
       (is (string= "part" (ask-text "/"))))
     (is (search "GET / HTTP/1.1\" 200 -" log))))
 
@@ -151,7 +151,7 @@
 
 (define-server-test (json-has-a-line-for-each-request-of-a-connection :needs :our-engine)
   (let ((objects (logged-json () (("/" "body") ("/fails" (error "It fails."))
-                                  ("/streams" (write-part (hunchentoot:send-headers) "part")))
+                                  ("/streams" (write-parts (hunchentoot:send-headers) "part")))
                    (with-connection (connection)
                      (dolist (target '("/" "/fails" "/streams"))
                        (exchange connection target))

@@ -159,17 +159,13 @@
 
 (define-server-test (a-silent-connection-is-the-kernels-alone-until-it-speaks :needs :our-engine)
   (where-special
-   (loop for (initargs accepted) in '(((:defer-accept 60) 1) ((:defer-accept nil) 2))
-         do (with-routes (("/yo" "Hey!"))
-              (let* ((acceptor (apply #'make-test-acceptor initargs))
-                     (*server* (hunchentoot:start acceptor)))
-                (unwind-protect
-                     (with-connection (connection)
-                       ;; It came first, so it would have been accepted first.
-                       (is (equal "Hey!" (ask-text "/yo")))
-                       (is (= accepted (figure :accepted)))
-                       (is (equal "Hey!" (exchange-text connection "/yo"))))
-                  (stop-if-started acceptor)))))))
+   (loop for (defer-accept accepted) in '((60 1) (nil 2))
+         do (serving (:defer-accept defer-accept) (("/yo" "Hey!"))
+              (with-connection (connection)
+                ;; It came first, so it would have been accepted first.
+                (is (equal "Hey!" (ask-text "/yo")))
+                (is (= accepted (figure :accepted)))
+                (is (equal "Hey!" (exchange-text connection "/yo"))))))))
 
 ;;; Inherited descriptors
 

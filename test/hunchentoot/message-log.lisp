@@ -8,18 +8,11 @@
 
 (in-suite message-log)
 
-(defmacro with-message-text ((log &rest initargs) (&rest routes) &body body)
-  "Evaluates BODY while an acceptor that serves ROUTES has its messages in LOG, a string stream;
-returns its text."
-  `(let ((,log (make-string-output-stream)))
-     (serving (:message-log-destination ,log ,@initargs) ,routes ,@body)
-     (get-output-stream-string ,log)))
-
 ;;; Programs
 
 (define-server-test (a-message-of-anything-is-written-as-with-hunchentoot :needs :our-engine)
   (dolist (format '(:text :json))
-    (let ((text (with-message-text (log :message-log-format format)
+    (let ((text (logged (:message-log-destination :message-log-format format)
                     (("/" (hunchentoot:log-message* 7 (formatter "Of a ~A.") "function")
                           (hunchentoot:log-message* "mine" "~A" "At a level of its own.")
                           (hunchentoot:log-message* :error (make-condition 'simple-error))
@@ -69,7 +62,8 @@ returns its text."
 (define-server-test (no-client-forges-an-object-of-the-message-log :needs :our-engine)
   (let* ((forged (format nil "\"}~C~%{\"level\":\"forged\"}~C~C\\" #\Return (code-char #x2028)
                          (code-char 133)))
-         (text (with-message-text (log :message-log-format :json :trusted-proxies '("127.0.0.1"))
+         (text (logged (:message-log-destination :message-log-format :json
+                        :trusted-proxies '("127.0.0.1"))
                    (("/error" (error "~A" (hunchentoot:get-parameter "a")))
                     ("/tell" (hunchentoot:log-message* :info "~A" (hunchentoot:get-parameter "a"))
                              "body")

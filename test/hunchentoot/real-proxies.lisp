@@ -24,15 +24,12 @@ texts."
 
 (defun call-with-proxy (function port &rest command)
   "Calls FUNCTION while the program that COMMAND starts listens on PORT."
-  (let ((process (uiop:launch-program command :output "/dev/null" :error-output "/dev/null")))
-    (unwind-protect
-         (progn
-           (eventually ("the proxy to listen")
-             (or (listening-p port) (not (uiop:process-alive-p process))))
-           (is-true (uiop:process-alive-p process) "The proxy has ended.")
-           (funcall function))
-      (uiop:terminate-process process)
-      (uiop:wait-process process))))
+  (call-with-command (lambda (program)
+                       (eventually ("the proxy to listen")
+                         (or (listening-p port) (not (program-runs-p program))))
+                       (is-true (program-runs-p program) "The proxy has ended.")
+                       (funcall function))
+                     (constantly command)))
 
 (defun connect-from-elsewhere (port)
   "A connection to PORT of this machine from another address of it than the usual one."
@@ -67,13 +64,9 @@ ENCRYPTED."
 
 (defmacro with-proxied-acceptor ((&rest initargs) &body body)
   "Evaluates BODY while an acceptor of INITARGS serves /client and the WebSocket /ws."
-  `(with-routes (("/client" (format nil "~{~A~^ ~}" (ends-as-told hunchentoot:*request*)))
-                 ("/ws" (recycling:upgrade-to-websocket) nil))
-     (let* ((acceptor (make-instance *acceptor-class* :access-log-destination nil
-                                                      :message-log-destination nil ,@initargs))
-            (*server* (hunchentoot:start acceptor)))
-       (unwind-protect (progn ,@body)
-         (stop-if-started acceptor)))))
+  `(serving ,initargs (("/client" (format nil "~{~A~^ ~}" (ends-as-told hunchentoot:*request*)))
+                       ("/ws" (recycling:upgrade-to-websocket) nil))
+     ,@body))
 
 (defmacro with-proxy-files ((directory) &body body)
   "Evaluates BODY with DIRECTORY bound to a new one, with certificates in tls/."
@@ -108,7 +101,7 @@ http {
                                             "listen 443"
                                             (format nil "listen 127.0.0.1:~D" encrypted)))
              (file (write-file directory "nginx.conf" (format nil *nginx-frame* site))))
-        (with-proxied-acceptor (:listen-path (merge-pathnames "http.sock" directory)
+        (with-proxied-acceptor (:address nil :listen-path (merge-pathnames "http.sock" directory)
                                 :trusted-proxies '(:unix))
           (call-with-proxy (lambda () (check-client-behind-proxy plain encrypted))
                              plain nginx "-p" (uiop:native-namestring directory)
@@ -123,7 +116,7 @@ http {
 (define-server-test (clients-are-known-behind-haproxy :needs (:our-http :tls-client))
   (where-program (haproxy "haproxy")
     (with-proxy-files (directory)
-      (with-proxied-acceptor (:port 0 :address "127.0.0.1" :trusted-proxies '("127.0.0.1"))
+      (with-proxied-acceptor (:trusted-proxies '("127.0.0.1"))
         (let* ((plain (free-port)) (encrypted (free-port))
                (file (write-file directory "haproxy.cfg"
                                  (localized-configuration

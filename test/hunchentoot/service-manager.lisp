@@ -17,13 +17,10 @@
         while message do (push message (manager-messages manager)))
   (reverse (manager-messages manager)))
 
-(defun lines-of-message (message)
-  (uiop:split-string message :separator '(#\Newline)))
-
 (defun got-p (manager line)
   "True when MANAGER has got a message with a line that begins with LINE."
   (some (lambda (message)
-          (some (lambda (other) (uiop:string-prefix-p line other)) (lines-of-message message)))
+          (some (lambda (other) (uiop:string-prefix-p line other)) (log-lines message)))
         (take-messages manager)))
 
 (defun await-message (manager line)
@@ -36,7 +33,7 @@
 (defun states-of (manager)
   "The first lines of the messages of MANAGER, without the watchdog's."
   (loop for message in (take-messages manager)
-        for line = (first (lines-of-message message))
+        for line = (first (log-lines message))
         unless (string= "WATCHDOG=1" line)
           collect line))
 

@@ -138,7 +138,7 @@
     (dolist (callback '(:on-open :on-text :on-binary :on-close))
       (let ((text (with-globals ((hunchentoot:*log-lisp-backtraces-p*
                                   (not (eq :on-text callback))))
-                    (with-message-text (log)
+                    (logged (:message-log-destination)
                         (("/ws" (apply #'recycling:upgrade-to-websocket
                                        callback #'break-down
                                        '(:on-text echo-text :on-binary echo-binary))

@@ -21,8 +21,7 @@
       (multiple-value-bind (output errors status)
           (uiop:run-program (list "env"
                                   (format nil "LISP=~A" (uiop:native-namestring lisp))
-                                  (uiop:native-namestring
-                                   (merge-pathnames "scripts/run-tests" (source-root))))
+                                  (project-file "scripts/run-tests"))
                             :output :string :error-output :string :ignore-error-status t)
         (values status output errors)))))
 
@@ -46,10 +45,8 @@
   (if (slow-lisp-p)
       (skip "It needs SBCL.")
       (multiple-value-bind (output errors status)
-          (uiop:run-program (loop for name in '("lisp" "check-distribution.lisp")
-                                  collect (uiop:native-namestring
-                                           (merge-pathnames (format nil "scripts/~A" name)
-                                                            (source-root))))
+          (uiop:run-program (list (project-file "scripts/lisp")
+                                  (project-file "scripts/check-distribution.lisp"))
                             :output :string :error-output :output :ignore-error-status t)
         (is (eql 0 status) "~A~A" output errors)
         (is (search (format nil "~%hunchentoot-recycling-taskmaster/server~%") output)))))

@@ -80,13 +80,19 @@ on an ephemeral port of this machine, without logs; INITARGS go before these def
     (task-result (in-background ("stopping the acceptor")
                    (hunchentoot:stop acceptor)))))
 
+(defun call-with-acceptor (initargs function)
+  "Calls FUNCTION with *SERVER* bound to a started acceptor, made by MAKE-TEST-ACCEPTOR of INITARGS,
+and stops it afterwards."
+  (let* ((acceptor (apply #'make-test-acceptor initargs))
+         (*server* (hunchentoot:start acceptor)))
+    (unwind-protect (funcall function)
+      (stop-if-started acceptor))))
+
 (defmacro with-acceptor ((acceptor &rest initargs) &body body)
-  "Evaluates BODY with ACCEPTOR and *SERVER* bound to a started acceptor, made by
-MAKE-TEST-ACCEPTOR of INITARGS, and stops it afterwards."
-  `(let* ((,acceptor (make-test-acceptor ,@initargs))
-          (*server* (hunchentoot:start ,acceptor)))
-     (unwind-protect (progn ,@body)
-       (stop-if-started ,acceptor))))
+  "Evaluates BODY as CALL-WITH-ACCEPTOR calls a function, with ACCEPTOR bound to the acceptor."
+  `(call-with-acceptor (list ,@initargs)
+                       (lambda ()
+                         (let ((,acceptor *server*)) (declare (ignorable ,acceptor)) ,@body))))
 
 ;;; Routes
 
@@ -119,6 +125,5 @@ handler).  Handlers see the variables around them; what they return is the reply
 (defmacro serving ((&rest initargs) (&rest routes) &body body)
   "Evaluates BODY with *SERVER* bound to an acceptor made of INITARGS, as
 WITH-ACCEPTOR does, that serves ROUTES, as WITH-ROUTES does."
-  (let ((acceptor (gensym "ACCEPTOR")))
-    `(with-routes ,routes
-       (with-acceptor (,acceptor ,@initargs) ,@body))))
+  `(with-routes ,routes
+     (call-with-acceptor (list ,@initargs) (lambda () ,@body))))

@@ -71,10 +71,6 @@ files."
 (defparameter *value-mark* "; => "
   "What stands between a form and its value.")
 
-(defun value-marks (text)
-  (loop for start = (search *value-mark* text) then (search *value-mark* text :start2 (1+ start))
-        while start count t))
-
 (defun rest-of-line (in)
   "What follows in the line of IN; nothing but a comment may."
   (let ((rest (string-trim " " (read-line in nil ""))))
@@ -103,7 +99,7 @@ many values were compared."
   (let ((text (example-text example)) (out (make-string-output-stream)))
     (handler-case
         (with-input-from-string (in text)
-          (unless (= (value-marks text) (evaluate-forms example in out))
+          (unless (= (count-of *value-mark* text) (evaluate-forms example in out))
             (note-mistake example "a value stands in a line without the end of a form.")))
       (error (condition)
         (note-mistake example "~A" condition)))

@@ -246,11 +246,8 @@ websocket-driver does."
                                         'recycling:parallel-easy-ssl-acceptor
                                         *acceptor-class*)))
              (with-globals ((hunchentoot:*dispatch-table* (list #'dispatch)))
-               (let* ((acceptor (apply #'make-test-acceptor
-                                       :message-log-destination *clack-log* initargs))
-                      (*server* (hunchentoot:start acceptor)))
-                 (unwind-protect (funcall function)
-                   (stop-if-started acceptor)))))))))))
+               (call-with-acceptor (list* :message-log-destination *clack-log* initargs)
+                                   function)))))))))
 
 (defun call-with-front-in-mode (handler arguments function)
   (if (eq :tls *mode*)

@@ -72,3 +72,7 @@ the server writes."
       (prog1 (read-value)
         (unless (= position (length text))
           (take nil))))))
+
+(defun fact (name object)
+  "The value of the member NAME of OBJECT, an alist."
+  (cdr (assoc name object :test #'string=)))

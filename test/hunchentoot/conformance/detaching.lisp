@@ -5,13 +5,6 @@
 
 ;;; These tests use what libraries use though Hunchentoot does not export it.
 
-(defun say (stream string)
-  "Writes STRING to STREAM, of octets, and sends it off."
-  (let ((octets (encode string)))
-    (write-sequence octets stream :end 2)
-    (write-sequence octets stream :start 2))
-  (finish-output stream))
-
 (defun read-text (connection count)
   "The next COUNT octets from CONNECTION as a string."
   (decode (read-octets connection count)))
@@ -48,7 +41,7 @@ that evaluates FORM has taken over in a request made of KEYS, and closes it afte
       (is (= 3 (read-sequence octets stream)))
       (is (string= "abc" (decode octets))))
     (stop-if-started *server*)
-    (say stream "said later")
+    (write-parts stream "said later")
     (is (string= "said later" (read-text connection 10)))
     (close stream)
     (is (closed-by-server-p connection))))
@@ -57,5 +50,5 @@ that evaluates FORM has taken over in a request made of KEYS, and closes it afte
   (with-detached (connection stream :version "HTTP/1.0")
       (setf hunchentoot::*close-hunchentoot-stream* nil)
     (is (not (readable-p connection)))
-    (say stream "still here")
+    (write-parts stream "still here")
     (is (string= "still here" (read-text connection 10)))))

@@ -84,7 +84,8 @@ this Lisp refuses, since the class of the warning has none."
   (let ((value (response-header response "connection")))
     (and value (string-downcase value))))
 
-(defun write-part (stream string)
-  "Writes STRING in UTF-8 to STREAM, the handler's, and sends it off."
-  (write-sequence (encode string) stream)
-  (finish-output stream))
+(defun write-parts (stream &rest parts)
+  "Writes the octets of PARTS to STREAM, flushed after each."
+  (dolist (part parts)
+    (write-sequence (octets "-" part) stream :start 1)
+    (finish-output stream)))

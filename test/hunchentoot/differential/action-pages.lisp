@@ -3,12 +3,6 @@
 ;;; The handlers of the differential test that end otherwise than by returning a value, or
 ;;; write their reply themselves.
 
-(defun write-parts (stream &rest parts)
-  "Writes the octets of PARTS to STREAM, flushed after each."
-  (dolist (part parts)
-    (write-sequence (octets part) stream)
-    (finish-output stream)))
-
 ;;; Own output
 
 (define-page "/own"

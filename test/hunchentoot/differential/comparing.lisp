@@ -81,10 +81,6 @@ put in their place.")
         registered
         (response-reason answer))))
 
-(defun header-values (answer name)
-  (loop for (header . value) in (response-headers answer)
-        when (string= header name) collect value))
-
 (defun header-names (answer)
   "The names of the headers of ANSWER, each once, in order."
   (remove-duplicates (mapcar #'car (response-headers answer)) :test #'string= :from-end t))
@@ -94,7 +90,8 @@ put in their place.")
         (our-names (header-names ours)))
     (append (loop for name in (union stock-names our-names :test #'string=)
                   append (difference (list :header name)
-                                     (header-values stock name) (header-values ours name)))
+                                     (response-header-values stock name)
+                                     (response-header-values ours name)))
             ;; The order of headers of different names means nothing (RFC 9110, section 5.3),
             ;; but we keep it, save where the Date is.
             (flet ((others (names other-names)

@@ -67,20 +67,11 @@ probe, and what comes before it."
         (values :kept (subseq text 0 start))
         (values :closed text))))
 
-(defun receive-what-comes (connection)
-  "All octets from CONNECTION until it ends or breaks."
-  (let ((octets '()))
-    (handler-case (loop for octet = (next-octet connection)
-                        while octet do (push octet octets))
-      (patience-lost (condition) (error condition))
-      (error () ()))
-    (as-octets (nreverse octets))))
-
 (defun observe-end (observation connection)
   "Finds out what becomes of CONNECTION after its last answer."
   (ignore-errors (send connection *probe*))
   (setf (values (observation-connection observation) (observation-rest observation))
-        (describe-end (receive-what-comes connection))))
+        (describe-end (receive-rest connection))))
 
 (defun capture (pattern answers)
   "What the first group of PATTERN matches in a header of one of ANSWERS; empty if nothing."
@@ -125,7 +116,7 @@ probe, and what comes before it."
             (error () ()))
           (if (some (lambda (step) (getf step :end)) steps)
               (setf (observation-rest observation)
-                    (octet-text (receive-what-comes connection)))
+                    (octet-text (receive-rest connection)))
               (observe-end observation connection)))
       (patience-lost ()
         (setf (observation-connection observation) :hung)))
