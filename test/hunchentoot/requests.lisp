@@ -15,32 +15,6 @@
     (serving () (("/" (setf (hunchentoot:return-code*) 404) "A page of the program's."))
       (is (= 404 (status "/"))))))
 
-;;; Classes of programs
-
-(defclass named-server () ())
-
-(defmethod hunchentoot::acceptor-server-name ((acceptor named-server))
-  (format nil "~A behind" (call-next-method)))
-
-(define-server-test the-servers-name-is-what-its-method-says
-  (serving (:mixin 'named-server) (("/" "hello"))
-    (let ((name (response-header (ask "/") "server")))
-      (is (search "Hunchentoot" name))
-      (is (uiop:string-suffix-p name " behind")))))
-
-;;; Replies
-
-(define-server-test (a-reply-has-one-date-and-the-reason-that-is-registered :needs :our-http)
-  (serving () (("/" (setf (hunchentoot:header-out :date) "Sun, 06 Nov 1994 08:49:37 GMT"
-                          (hunchentoot:return-code*)
-                          (parse-integer (hunchentoot:get-parameter "status")))
-                    "Hey!"))
-    (dolist (status '(200 302 404 413 414 416 500 503))
-      (let ((response (ask (format nil "/?status=~D" status))))
-        (is (equal (http:reason-phrase status) (response-reason response)))
-        (is (= 1 (length (response-header-values response "date"))))
-        (is (not (search "1994" (response-header response "date"))))))))
-
 (define-server-test (nothing-interim-comes-after-the-reply-has-begun :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) 4)
                     (let ((reply (hunchentoot:send-headers))

@@ -15,13 +15,6 @@
     (is (null (response-header (ask "/") "x-two")))
     (is (null (response-header (ask "/cookie") "x-two")))))
 
-(define-server-test a-cookie-tells-same-site-where-the-release-knows-it
-  (if (same-site-cookies-p)
-      (serving () (("/" (apply #'hunchentoot:set-cookie "a" '(:value "1" :same-site "Lax"))
-                        "baked"))
-        (is (equal '("a=1; SameSite=Lax") (set-cookies (ask "/")))))
-      (skip "This release of Hunchentoot does not know SameSite.")))
-
 (define-server-test octets-arrive-in-order-however-they-are-written
   (let ((octets (test-octets 400000)))
     (dolist (sizes '((1 15 16 17 255 256 4000 4097 32751 32752 32760 32767 32768 32769 70000 3 9000)

@@ -72,18 +72,12 @@
 
 ;;; Status
 
-(define-page "/status"
-  (setf (hunchentoot:return-code*) (asked-number))
-  "a body")
-(define-page "/status-octets"
-  (setf (hunchentoot:return-code*) (asked-number))
-  (octets "a body"))
-(define-page "/status-empty"
-  (setf (hunchentoot:return-code*) (asked-number))
-  "")
-(define-page "/status-nil"
-  (setf (hunchentoot:return-code*) (asked-number))
-  nil)
+(loop for (path each) in `(("/status" "a body") ("/status-octets" ,(octets "a body"))
+                           ("/status-empty" "") ("/status-nil" nil))
+      do (let ((value each))
+           (define-page path
+             (setf (hunchentoot:return-code*) (asked-number))
+             value)))
 (define-page "/status-aborted"
   (setf (hunchentoot:return-code*) (asked-number))
   (hunchentoot:abort-request-handler (asked "with")))
@@ -103,9 +97,6 @@
 (define-page "/header"
   (setf (hunchentoot:header-out (header-name (asked "name"))) (asked "value"))
   "headed")
-(define-page "/header-octets"
-  (setf (hunchentoot:header-out (header-name (asked "name"))) (asked "value"))
-  (octets "headed"))
 (define-page "/header-nil"
   (setf (hunchentoot:header-out (header-name (asked "name"))) nil)
   "headed")
@@ -158,6 +149,8 @@
   (hunchentoot:set-cookie "number" :value 42)
   (hunchentoot:set-cookie "latin" :value (string (code-char #xE9)))
   (hunchentoot:set-cookie "encoded" :value (hunchentoot:url-encode *letters*))
+  (when (same-site-cookies-p)
+    (apply #'hunchentoot:set-cookie "site" '(:value "1" :same-site "Lax")))
   "baked")
 (define-page "/cookie-value"
   (hunchentoot:set-cookie "given" :value (asked))

@@ -191,7 +191,10 @@ of INITARGS, and so many CLIENTS at a time."
   (declare (ignore stream))
   (flexi-streams:make-flexi-stream (call-next-method)))
 
-(define-world (:streams-wrapped) "A program with a stream of its own." ()
+(defmethod hunchentoot::acceptor-server-name ((acceptor stream-wrapping))
+  (format nil "~A behind" (call-next-method)))
+
+(define-world (:streams-wrapped) "A program with a stream, and a name, of its own." ()
   :mixin 'stream-wrapping)
 
 ;;; The servers
