@@ -12,43 +12,35 @@
 (defun plist-names (plist)
   (keyword-names (loop for (key) on plist by #'cddr collect key)))
 
-(defun check-same-names (there documented page)
-  "Checks that DOCUMENTED, names in a table of PAGE, are those that are THERE, each once."
-  (is (null (set-difference there documented :test #'string=))
-      "~A lacks ~{~A~^, ~}." page (set-difference there documented :test #'string=))
-  (is (null (set-difference documented there :test #'string=))
-      "~A has ~{~A~^, ~}, which there is not." page
-      (set-difference documented there :test #'string=))
-  (is (= (length documented) (length (remove-duplicates documented :test #'string=)))
-      "~A says something twice." page))
+(defun check-same-names (there page &rest headers)
+  "Checks that the names in the tables and lists of PAGE with HEADERS are those that are THERE, each
+once."
+  (let ((documented (loop for header in headers append (words-in-column page header))))
+    (is (null (set-difference there documented :test #'string=))
+        "~A lacks ~{~A~^, ~}." page (set-difference there documented :test #'string=))
+    (is (null (set-difference documented there :test #'string=))
+        "~A has ~{~A~^, ~}, which there is not." page
+        (set-difference documented there :test #'string=))
+    (is (= (length documented) (length (remove-duplicates documented :test #'string=)))
+        "~A says something twice." page)))
 
 (test the-guide-explains-every-statistic
   (let ((stats (recycling:stats (make-instance 'recycling:parallel-acceptor :port 0))))
-    (check-same-names (plist-names stats)
-                      (words-in-column "docs/guide/operating.md" "statistic")
-                      "docs/guide/operating.md")
-    (check-same-names (plist-names (getf stats :expired-by))
-                      (words-in-column "docs/guide/operating.md" "kind")
-                      "docs/guide/operating.md")
-    (check-same-names (plist-names (getf stats :timers))
-                      (words-in-column "docs/guide/operating.md" "timers")
-                      "docs/guide/operating.md")
-    (check-same-names (plist-names (getf stats :handshakes-failed-by))
-                      (words-in-column "docs/guide/operating.md" "failure")
-                      "docs/guide/operating.md")))
+    (check-same-names (plist-names stats) "docs/guide/operating.md" "statistic")
+    (loop for (key header) in '((:expired-by "kind") (:timers "timers")
+                                (:handshakes-failed-by "failure"))
+          do (check-same-names (plist-names (getf stats key)) "docs/guide/operating.md" header))))
 
 (test the-guide-explains-every-metric
   (check-same-names (loop for (nil nil name) in server::*metrics*
                           collect (format nil "http_server_~A" name))
-                    (words-in-column "docs/guide/metrics.md" "metric")
-                    "docs/guide/metrics.md"))
+                    "docs/guide/metrics.md" "metric"))
 
 (test the-guide-has-every-middleware
   (check-same-names (loop for symbol being the external-symbols of '#:clack.handler.recycling
                           when (uiop:string-suffix-p (symbol-name symbol) "-MIDDLEWARE")
                             collect (string-downcase symbol))
-                    (words-in-column "docs/guide/metrics.md" "middleware")
-                    "docs/guide/metrics.md"))
+                    "docs/guide/metrics.md" "middleware"))
 
 (defun keywords-of-docstring (symbol)
   "The keywords of which the docstring of the function SYMBOL speaks, as their names are written."
@@ -59,9 +51,7 @@
 
 (test the-guide-explains-what-is-told-of-connections
   (check-same-names (keywords-of-docstring 'recycling:list-connections)
-                    (append (words-in-column "docs/guide/operating.md" "key")
-                            (words-in-column "docs/guide/operating.md" "state"))
-                    "docs/guide/operating.md"))
+                    "docs/guide/operating.md" "key" "state"))
 
 (test the-guide-explains-every-field-of-the-log-in-json
   (let ((facts '()))
@@ -72,8 +62,7 @@
       (eventually ("the request to be logged") facts))
     (check-same-names (loop for (key) on facts by #'cddr
                             collect (substitute #\_ #\- (string-downcase key)))
-                      (words-in-column "docs/guide/logging.md" "field")
-                      "docs/guide/logging.md")))
+                      "docs/guide/logging.md" "field")))
 
 (test the-guide-explains-every-member-of-a-message-in-json
   (let ((line (server:message-line nil :json :info "Told." '() nil :trace-id "0a")))
@@ -81,16 +70,14 @@
                                                  '(#\Newline)
                                                  (http:utf-8-text (http:output-octets line) 0
                                                                   (http:output-fill line)))))
-                      (words-in-column "docs/guide/logging.md" "member")
-                      "docs/guide/logging.md")))
+                      "docs/guide/logging.md" "member")))
 
 (test the-guide-explains-every-keyword-for-clack
   (check-same-names (set-difference (keywords-of-docstring 'handler:run)
                                     '(":systemd" ":unlimited" ":text" ":json" ":parallel-acceptor"
                                       ":parallel-ssl-acceptor")
                                     :test #'string=)
-                    (words-in-column "docs/guide/clack.md" "keyword")
-                    "docs/guide/clack.md"))
+                    "docs/guide/clack.md" "keyword"))
 
 (defun exported-names ()
   (let ((names '()))
@@ -98,8 +85,7 @@
       (push (string-downcase symbol) names))))
 
 (test the-guide-has-every-name
-  (check-same-names (exported-names) (words-in-column "docs/guide/README.md" "name")
-                    "docs/guide/README.md"))
+  (check-same-names (exported-names) "docs/guide/README.md" "name"))
 
 (defparameter *argument-pages* '("docs/guide/configure.md" "docs/guide/limits.md")
   "The pages that list the arguments of acceptors and taskmasters.")

@@ -17,37 +17,23 @@
 (defvar *example-pages* '()
   "The documents whose examples are run.")
 
-(defmacro define-page-tests (&body pages)
-  "Defines a test for each of PAGES, lists of the test's name and the document's."
+(defmacro define-page-tests (&rest pages)
+  "Defines a test for each of PAGES: a list of the test's name and the document's, or the name of a
+page of the guide."
   `(progn
-     ,@(loop for (name page) in pages
-             collect `(pushnew ,page *example-pages* :test #'string=)
+     ,@(loop for page in pages
+             for (name document) = (if (consp page)
+                                       page
+                                       (list (alexandria:symbolicate 'examples-of- page)
+                                             (format nil "docs/guide/~(~A~).md" page)))
+             collect `(pushnew ,document *example-pages* :test #'string=)
              collect `(define-server-test (,name :needs :our-engine)
-                        (check-page ,page)))))
+                        (check-page ,document)))))
 
-(define-page-tests
-  (examples-of-the-readme "README.md")
-  (examples-of-the-guide "docs/guide/README.md")
-  (examples-of-getting-started "docs/guide/getting-started.md")
-  (examples-of-migrating "docs/guide/migrating.md")
-  (examples-of-configure "docs/guide/configure.md")
-  (examples-of-later "docs/guide/later.md")
-  (examples-of-listening "docs/guide/listening.md")
-  (examples-of-proxies "docs/guide/proxies.md")
-  (examples-of-tls "docs/guide/tls.md")
-  (examples-of-http2 "docs/guide/http2.md")
-  (examples-of-logging "docs/guide/logging.md")
-  (examples-of-operating "docs/guide/operating.md")
-  (examples-of-metrics "docs/guide/metrics.md")
-  (examples-of-deploy "docs/guide/deploy.md")
-  (examples-of-processes "docs/guide/processes.md")
-  (examples-of-clack "docs/guide/clack.md")
-  (examples-of-platforms "docs/guide/platforms.md")
-  (examples-of-limits "docs/guide/limits.md")
-  (examples-of-performance "docs/guide/performance.md")
-  (examples-of-testing "docs/guide/testing.md")
-  (examples-of-troubleshooting "docs/guide/troubleshooting.md")
-  (examples-of-the-glossary "docs/guide/glossary.md"))
+(define-page-tests (examples-of-the-readme "README.md")
+  (examples-of-the-guide "docs/guide/README.md") getting-started migrating configure later listening
+  proxies tls http2 logging operating metrics deploy processes clack platforms limits performance
+  testing troubleshooting glossary)
 
 ;;; Pages that are wrong
 

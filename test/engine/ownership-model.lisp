@@ -62,40 +62,23 @@
                   name)
               *model-fields* :key #'first)))
 
-(defmacro define-model-field (accessor name)
-  "Makes ACCESSOR, a function of a world and a connection, access the field NAME of that."
-  `(progn
-     (declaim (inline ,accessor (setf ,accessor)))
-     (defun ,accessor (world connection)
-       (svref world (if (= connection 1)
-                        ,(model-field name 1)
-                        ,(model-field name 2))))
-     (defun (setf ,accessor) (value world connection)
-       (setf (svref world (if (= connection 1)
-                              ,(model-field name 1)
-                              ,(model-field name 2)))
-             value))))
+(defvar *world*)
+(defvar *thread*)
+
+(defmacro its (connection name)
+  "The field NAME of CONNECTION in *WORLD*."
+  `(svref *world* (if (= 1 ,connection) ,(model-field name 1) ,(model-field name 2))))
 
 (defmacro shared (world name)
   `(the fixnum (svref ,world ,(model-field name))))
 
-(define-model-field model-word :word)
-(define-model-field model-data :data)
-(define-model-field model-end :end)
-(define-model-field model-more :more)
-(define-model-field model-watched :watched)
-(define-model-field model-pending :pending)
-(define-model-field model-queued :queued)
-(define-model-field model-shut :shut)
-
 (defun first-world ()
   "The beginning: the first connection is about to be accepted; each client will send an octet."
-  (let ((world (make-array (length *model-fields*) :initial-element 0)))
-    (setf (shared world :coming) 1)
-    (dolist (connection '(1 2))
-      (setf (model-word world connection) (ownership-word :closed)
-            (model-more world connection) 1))
-    world))
+  (let ((*world* (make-array (length *model-fields*) :initial-element 0)))
+    (setf (shared *world* :coming) 1)
+    (dolist (connection '(1 2) *world*)
+      (setf (its connection :word) (ownership-word :closed)
+            (its connection :more) 1))))
 
 (defun world-number (world)
   "A number, a fixnum, that tells WORLD from all others; the two workers may change places."
@@ -146,9 +129,6 @@
 
 ;;; The steps
 
-(defvar *world*)
-(defvar *thread*)
-
 (define-compiler-macro at (&whole form place &rest more)
   (if (keywordp place)
       `(at ,(model-place place) ,@more)
@@ -171,8 +151,8 @@
 
 (defun model-event (event connection)
   "EVENT happens to the ownership of CONNECTION, which was as the value tells."
-  (let ((before (model-word *world* connection)))
-    (setf (model-word *world* connection)
+  (let ((before (its connection :word)))
+    (setf (its connection :word)
           (svref (getf *model-changes* event) (the fixnum before)))
     before))
 
@@ -186,23 +166,23 @@
     (violate "~A for connection ~D, of a descriptor that is not its own" what connection)))
 
 (defun over-in-model-p (connection)
-  (or (plusp (model-end *world* connection))
-      (plusp (model-shut *world* connection))))
+  (or (plusp (its connection :end))
+      (plusp (its connection :shut))))
 
 (defun readable-in-model-p (connection)
-  (or (plusp (model-data *world* connection))
+  (or (plusp (its connection :data))
       (over-in-model-p connection)))
 
 (defun mark-pending (connection)
-  (when (and (plusp (model-watched *world* connection))
+  (when (and (plusp (its connection :watched))
              (readable-in-model-p connection))
-    (setf (model-pending *world* connection) 1)))
+    (setf (its connection :pending) 1)))
 
 (defun close-in-model (connection)
   (use connection "close")
   (setf (shared *world* :holder) 0
-        (model-watched *world* connection) 0
-        (model-pending *world* connection) 0))
+        (its connection :watched) 0
+        (its connection :pending) 0))
 
 (defun accept-in-model ()
   "Accepts the next connection, if its descriptor number is to be had; its owner serves it at once."
@@ -212,27 +192,27 @@
                (zerop (shared *world* :stopping)))
       (setf (shared *world* :holder) connection
             (shared *world* :coming) (1+ connection)
-            (model-word *world* connection) (ownership-word :owned)
+            (its connection :word) (ownership-word :owned)
             (shared *world* :entry) connection)
       (at :serve connection))))
 
 (defun take-event-in-model (connection)
-  (when (plusp (model-pending *world* connection))
-    (setf (model-pending *world* connection) 0)
+  (when (plusp (its connection :pending))
+    (setf (its connection :pending) 0)
     (when (readable-in-model-p connection)
       (at (if (over-in-model-p connection) :find-over :find) connection))))
 
 (defun take-queued (connection)
-  (when (plusp (model-queued *world* connection))
-    (decf (model-queued *world* connection))
+  (when (plusp (its connection :queued))
+    (decf (its connection :queued))
     (at :find connection)))
 
 (defun read-in-model (connection)
   "Takes all that came; the owner knows then that it has read all, but not whether an end came with
 it."
   (use connection "recv")
-  (cond ((plusp (model-data *world* connection))
-         (setf (model-data *world* connection) 0)
+  (cond ((plusp (its connection :data))
+         (setf (its connection :data) 0)
          (at :look))
         ((readable-in-model-p connection)
          (at :forget))
@@ -263,17 +243,17 @@ it."
       (:serve (if (= connection 1)
                   (one-of (read-in-model connection) (at :forget) (at :forget-given))
                   (one-of (read-in-model connection))))
-      (:look (one-of (let ((word (model-word *world* connection)))
+      (:look (one-of (let ((word (its connection :word)))
                        (at (cond ((bits-p word :arrived)
                                   (if (bits-p (model-event :park connection) :arrived)
                                       :serve
                                       (violate "an owner parks when it wants to look again")))
                                  ((bits-p word :read-closed) :forget)
                                  ((plusp (shared *world* :stopping)) :forget)
-                                 ((plusp (model-watched *world* connection)) :park)
+                                 ((plusp (its connection :watched)) :park)
                                  (t :watch))))))
       (:watch (one-of (progn (use connection "epoll_ctl")
-                             (setf (model-watched *world* connection) 1)
+                             (setf (its connection :watched) 1)
                              (mark-pending connection)
                              (at :park))))
       (:park (one-of (at (if (bits-p (model-event :park connection) :arrived) :serve :late))))
@@ -292,8 +272,8 @@ it."
                                     (at :leave))))
       (:leave (one-of (progn (model-event :end connection)
                              (setf (shared *world* :holder) 3
-                                   (model-watched *world* connection) 0 ; nobody finds it any more
-                                   (model-pending *world* connection) 0)
+                                   (its connection :watched) 0 ; nobody finds it any more
+                                   (its connection :pending) 0)
                              (at :idle)))))))
 
 (defun sentinel-choices (place)
@@ -309,7 +289,7 @@ it."
                         (at :requeue)))
       (:requeue (one-of (unless (bits-p (model-event :park connection) :arrived)
                           (at :queue))))
-      (:queue (one-of (progn (setf (model-queued *world* connection) 1)
+      (:queue (one-of (progn (setf (its connection :queued) 1)
                              (at :late))))
       ;; Under the lock, as the end of an ownership.  The deadline may have changed meanwhile.
       (:shut (one-of (shut-in-model connection) (at :idle)))
@@ -319,16 +299,16 @@ it."
   (not (bits-p (model-event :claim connection) :owned :closed)))
 
 (defun shut-in-model (connection)
-  (when (bits-p (model-word *world* connection) :owned)
+  (when (bits-p (its connection :word) :owned)
     (use connection "shutdown")
-    (setf (model-shut *world* connection) 1)
+    (setf (its connection :shut) 1)
     (mark-pending connection))
   (at :idle))
 
 (defun stop-is-done-with (connection)
   "Who stops the engine turns away from CONNECTION."
-  (when (and (bits-p (model-word *world* connection) :owned)
-             (zerop (model-shut *world* connection)))
+  (when (and (bits-p (its connection :word) :owned)
+             (zerop (its connection :shut)))
     (violate "the stop leaves connection ~D to its owner, who may wait for more" connection))
   (at :idle))
 
@@ -349,17 +329,17 @@ it."
    (loop for each in '(1 2)
          collect (let ((connection each))
                    (lambda ()
-                     (when (and (plusp (model-more *world* connection))
+                     (when (and (plusp (its connection :more))
                                 (< connection (shared *world* :coming))
-                                (zerop (model-end *world* connection)))
-                       (decf (model-more *world* connection))
-                       (incf (model-data *world* connection))
+                                (zerop (its connection :end)))
+                       (decf (its connection :more))
+                       (incf (its connection :data))
                        (mark-pending connection))))
          collect (let ((connection each))
                    (lambda ()
                      (when (and (= connection 1)
                                 (< connection (shared *world* :coming)))
-                       (setf (model-end *world* connection) 1)
+                       (setf (its connection :end) 1)
                        (mark-pending connection)))))
    ;; A program closes what it was given.
    (list (lambda ()
@@ -409,13 +389,13 @@ it."
 (defun check-resting-world (*world*)
   "Checks *WORLD*, in which no worker, nor who ends connections, is at anything."
   (dolist (connection '(1 2))
-    (let ((word (model-word *world* connection)))
+    (let ((word (its connection :word)))
       (unless (bits-p word :closed)
         (when (plusp (shared *world* :stopping))
           (violate "connection ~D is left, and all has stopped" connection))
         (when (bits-p word :owned)
           (violate "connection ~D is owned by nobody who does anything" connection))
-        (when (zerop (model-watched *world* connection))
+        (when (zerop (its connection :watched))
           (violate "connection ~D is parked, and nobody would get its report" connection))
         (when (readable-in-model-p connection)
           (violate "something came on connection ~D, and waits unseen" connection))))))

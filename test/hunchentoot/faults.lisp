@@ -97,6 +97,11 @@ still serves."
 
 ;;; No descriptors
 
+(defun limit-descriptors (program count)
+  "Lets PROGRAM have COUNT descriptors from now on."
+  (uiop:run-program (list "prlimit" (format nil "--nofile=~D:4000" count)
+                          "--pid" (program-number program))))
+
 (define-server-test (without-descriptors-those-that-idle-or-read-nothing-give-way :needs :parking)
   (dolist (target '("/yo" "/large"))
     (with-serving-program (program (page-form "/yo" "\"Hey!\"")
@@ -108,7 +113,7 @@ still serves."
           (send-request connection target)
           (is (= 200 (response-status (read-head connection)))))
         ;; It has more descriptors now than it may.
-        (uiop:run-program (list "prlimit" "--nofile=20:4000" "--pid" (program-number program)))
+        (limit-descriptors program 20)
         (with-connections (connections 25)
           (dolist (connection connections)
             (send-request connection "/yo"))
@@ -126,27 +131,24 @@ still serves."
     (with-connections (others 25)
       (dolist (connection others)
         (is (equal "Hey!" (exchange-text connection "/yo"))))
-      (uiop:run-program (list "prlimit" "--nofile=20:4000" "--pid" (program-number program)))
+      (limit-descriptors program 20)
       (loop repeat 3 do (is (equal "Hey!" (ask-text "/yo")))))))
 
 (define-server-test (who-finds-no-descriptor-waits-for-one :needs :parking)
   (dolist (parking '("t" "nil"))
     (with-serving-program (program (page-form "/yo" "\"Hey!\"")
                                    (signalled-acceptor (format nil ":parking ~A" parking)))
-      (flet ((limit-descriptors (count)
-               (uiop:run-program (list "prlimit" (format nil "--nofile=~D:4000" count)
-                                       "--pid" (program-number program)))))
-        (is (equal "Hey!" (ask-text "/yo")))
-        (limit-descriptors 3)
-        (with-connection (waiting)
-          (send-request waiting "/yo")
-          (await-printed program "Too many open files")
-          (limit-descriptors 4000)
-          (let ((response (read-response waiting)))
-            (is (equal "Hey!" (response-text response)))
-            (is (equalp "close" (response-header response "connection")))))
-        (eventually ("connections to be kept again")
-          (not (equal "close" (connection-header (ask "/yo")))))))))
+      (is (equal "Hey!" (ask-text "/yo")))
+      (limit-descriptors program 3)
+      (with-connection (waiting)
+        (send-request waiting "/yo")
+        (await-printed program "Too many open files")
+        (limit-descriptors program 4000)
+        (let ((response (read-response waiting)))
+          (is (equal "Hey!" (response-text response)))
+          (is (equalp "close" (response-header response "connection")))))
+      (eventually ("connections to be kept again")
+        (not (equal "close" (connection-header (ask "/yo"))))))))
 
 (define-server-test (those-that-have-idled-longest-give-way-first :needs :parking)
   (with-serving-program (program (page-form "/yo" "\"Hey!\"")
@@ -162,13 +164,10 @@ still serves."
           (dolist (connection (append idle (list (first idle))))
             (is (loop repeat 50 always (yo-p connection)) "The clock goes on meanwhile."))
           ;; It has all descriptors now that it may.
-          (uiop:run-program
-           (list "prlimit" (format nil "--nofile=~D:4000"
-                                   (length (uiop:run-program
-                                            (list "ls" (format nil "/proc/~A/fd"
-                                                               (program-number program)))
-                                            :output :lines)))
-                 "--pid" (program-number program)))
+          (limit-descriptors program (length (uiop:run-program
+                                              (list "ls" (format nil "/proc/~A/fd"
+                                                                 (program-number program)))
+                                              :output :lines)))
           (with-connections (others 5)
             (is (every #'yo-p others))
             ;; Once the others have their last replies, they give way to each other.

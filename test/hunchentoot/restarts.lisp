@@ -219,11 +219,6 @@ commands, and SETTLE, PATIENCE and WAIT, seconds."
 ;;; Each waits for a second before it drains, so that clients without a proxy find no connection
 ;;; closed on which they send a request after a pause.
 
-(defparameter *tell-that-it-serves*
-  ":on-start (lambda (acceptor)
-               (format t \"~&serving ~D~%\" (hunchentoot:acceptor-port acceptor))
-               (finish-output))")
-
 (defun program-of-processes ()
   "The forms of the program in docs/guide/processes.md, which waits for a second in place of six."
   (list (substituted (example-text (find "lisp" (examples "docs/guide/processes.md")

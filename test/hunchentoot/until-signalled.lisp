@@ -171,11 +171,7 @@
       (check "something else listens there"
              (signalled-acceptor (format nil ":port ~D" (port-of *server*)))))
     (check "No such file or directory"
-           "(hunchentoot-recycling-taskmaster:serve-until-signalled
-             (lambda ()
-               (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor
-                              :port 0 :ssl-certificate-file \"/nonexistent.pem\"
-                              :ssl-privatekey-file \"/nonexistent.key\")))")
+           (https-program "/nonexistent.pem" "/nonexistent.key"))
     (check "One line. Two: "
            "(hunchentoot-recycling-taskmaster:serve-until-signalled
              (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
@@ -218,16 +214,11 @@
     (is (eql 1 code))
     (is (uiop:string-prefix-p "The server cannot start: PORT must be an integer" text))))
 
-(defun https-program (directory)
-  "The form of a program that serves with the certificate in DIRECTORY."
-  (format nil "(hunchentoot-recycling-taskmaster:serve-until-signalled
-                (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor
-                               :port 0 :access-log-destination nil
-                               :ssl-certificate-file ~S :ssl-privatekey-file ~S)
-                :on-start (lambda (acceptor)
-                            (format t \"~~&serving ~~D~~%\" (hunchentoot:acceptor-port acceptor))
-                            (finish-output)))"
-          (file-in directory "served" "pem") (file-in directory "served" "key")))
+(defun https-program (certificate key)
+  "The form of a program that serves with the files CERTIFICATE and KEY."
+  (serving-form (format nil ":port 0 :ssl-certificate-file ~S :ssl-privatekey-file ~S"
+                        certificate key)
+                "" "parallel-easy-ssl-acceptor"))
 
 (define-server-test (a-signal-reloads-certificates-for-hunchentoot-and-clack
                      :needs (:parking :tls-client))
@@ -237,7 +228,8 @@
                (uiop:copy-file (file-in directory name type) (file-in directory "served" type)))))
       (issue directory "first")
       (issue directory "second")
-      (dolist (form (list (https-program directory)
+      (dolist (form (list (https-program (file-in directory "served" "pem")
+                                         (file-in directory "served" "key"))
                           (clack-program (format nil ":ssl-cert-file ~S :ssl-key-file ~S"
                                                  (file-in directory "served" "pem")
                                                  (file-in directory "served" "key")))))

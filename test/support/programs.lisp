@@ -176,18 +176,20 @@ chooses by itself, so that it gives it to nobody meanwhile."
        (await-serving ,program)
        ,@body)))
 
-(defun serving-form (initargs &optional (keywords ""))
-  "The form of a program that serves with INITARGS for an acceptor and with KEYWORDS for
+(defparameter *tell-that-it-serves*
+  ":on-start (lambda (acceptor)
+               (format t \"~&serving ~D~%\" (hunchentoot:acceptor-port acceptor))
+               (finish-output))")
+
+(defun serving-form (initargs &optional (keywords "") (class "parallel-easy-acceptor"))
+  "The form of a program that serves with INITARGS for an acceptor of CLASS and with KEYWORDS for
 SERVE-UNTIL-SIGNALLED, strings."
   (format nil "(hunchentoot-recycling-taskmaster:serve-until-signalled
                 (lambda ()
-                  (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
+                  (make-instance 'hunchentoot-recycling-taskmaster:~A
                                  ~A :access-log-destination nil))
-                :on-start (lambda (acceptor)
-                            (format t \"~~&serving ~~D~~%\" (hunchentoot:acceptor-port acceptor))
-                            (finish-output))
-                ~A)"
-          initargs keywords))
+                ~A ~A)"
+          class initargs *tell-that-it-serves* keywords))
 
 (defun signalled-acceptor (&optional (initargs "") (keywords ""))
   "The SERVING-FORM for INITARGS and KEYWORDS, on a port that the system chooses."

@@ -71,10 +71,6 @@ this Lisp refuses, since the class of the warning has none."
                        t)
     (error () nil)))
 
-(defun content-type (response)
-  "The Content-Type of RESPONSE."
-  (response-header response "content-type"))
-
 (defun set-cookies (response)
   "The values of the Set-Cookie headers of RESPONSE."
   (response-header-values response "set-cookie"))

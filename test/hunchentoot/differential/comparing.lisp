@@ -133,10 +133,6 @@ status, nothing else is told, and not what was logged."
   (and (funcall (getf entry :if (constantly t)))
        (not (funcall (getf entry :unless (constantly nil))))))
 
-(defun differences-table ()
-  "The entries of the table."
-  (read-table "hunchentoot/differential/differences.sexp"))
-
 (defun pattern-matches-p (pattern name)
   "Whether PATTERN, which may end with an asterisk for anything, matches NAME."
   (let ((end (1- (length pattern))))

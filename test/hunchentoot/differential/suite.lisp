@@ -70,7 +70,7 @@ not always what it does.  Ours has to be right at once."
 
 (defun current-usages ()
   "A usage for each entry of the table that is true here."
-  (loop for entry in (differences-table)
+  (loop for entry in (read-table "hunchentoot/differential/differences.sexp")
         when (and (holds-p entry)
                   (intersection (getf entry :at '(:parked :portable))
                                 (mapcar #'contestant-mode (contestants))))
