@@ -15,6 +15,10 @@
       (is (null (ranges "bytes=~A-~A" digits digits)))
       (is (equal '((0 . 99)) (ranges "bytes=-~A,~A-" digits digits))))))
 
+(test parameters-of-types-are-found
+  (loop for (name type kind value) in (read-vectors "media-types")
+        do (is (equal value (http:media-type-parameter name type kind)) "~S" type)))
+
 (test no-end-of-a-name-has-two-media-types
   (let ((ends (loop for (nil . ends) in http::*file-types* append ends)))
     (is (< 80 (length ends)))
