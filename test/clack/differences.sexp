@@ -27,9 +27,9 @@
  :why "RFC 3986, section 3.3"
  :at (((:woo :hunchentoot) (:plus) "path-info")))
 (:name "`#` in a target"
- :ours "part of the path" :theirs "Woo drops what follows"
+ :ours "400" :theirs "Woo drops what follows; Hunchentoot's: part of the path"
  :why "RFC 9112, section 3.2: there are no fragments"
- :at (((:woo) (:fragment) "path-info")))
+ :at (((:woo :hunchentoot) (:fragment) "status" "connection")))
 (:name "a target in absolute form"
  :ours "it says host, port and path, which is `/` at least"
  :theirs "both: `Host` says host and port; Hunchentoot's: the path may be empty"
