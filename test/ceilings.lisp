@@ -9,7 +9,7 @@
   '((("src" "clack" "postgresql") 12838 52520)
     ("src/http2" 628) ("src/platform" 1732) ("src/http" 1687) ("src/websocket" 390)
     ("src/engine" 1947) ("src/server" 3539) ("src/hunchentoot" 1801)
-    ("clack" 675) ("postgresql" 353) ("test" 16250))
+    ("clack" 675) ("postgresql" 353) ("test" 16275))
   "Folders, how many lines of code they may have, and how many atoms.")
 
 (defparameter *blanks* (coerce '(#\Space #\Tab #\Newline #\Return #\Page) 'string))

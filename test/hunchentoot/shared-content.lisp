@@ -58,6 +58,23 @@ ROUTES, a list of paths and forms, by the value of the form in another thread."
           for octets in (recorded kept)
           do (is (= 100000 (count value octets))))))
 
+(define-server-test (threads-read-the-same-content-at-a-time :needs :our-content)
+  (let ((octets (test-octets 6000000))) ; a file has them
+    (serving () (("/" (recycling:defer-reply (reply)
+                        (let* ((gate (make-gate))
+                               (tasks (loop repeat 4
+                                            collect (in-background ("reading content")
+                                                      (await gate)
+                                                      (recycling:with-reply-context (reply)
+                                                        (hunchentoot:raw-post-data
+                                                         :force-binary t))))))
+                          (open-gate gate)
+                          (in-background ("replying")
+                            (recycling:complete-reply
+                             reply (shown (loop for task in tasks
+                                                collect (equalp octets (task-result task))))))))))
+      (is (equal (shown '(t t t t)) (ask-text "/" :method :post :content octets))))))
+
 ;;; What is refused
 
 (define-server-test (content-is-read-whole-where-memory-has-room :needs (:our-content :parking))

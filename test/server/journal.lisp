@@ -80,6 +80,16 @@
 
 ;;; Many threads
 
+(test no-two-threads-get-one-buffer
+  (let ((free-list (server::make-free-list 1)))
+    (setf (server::free-list-items free-list) (loop for item below (rounds 100000) collect item))
+    (let ((taken (apply #'append (call-in-four-threads
+                                  (lambda (number)
+                                    (declare (ignore number))
+                                    (loop for item = (server::take-from-free-list free-list)
+                                          while item collect item))))))
+      (is (= (rounds 100000) (length taken) (length (remove-duplicates taken)))))))
+
 (defun call-in-four-threads (function)
   "The values of FUNCTION, called with 0 to 3, each in a thread, at a time."
   (let* ((gate (make-gate))
