@@ -144,7 +144,7 @@ has ended; or :TOO-LONG because fewer octets were announced.  OCTETS are FRAMED.
 
 (defun call-when-over (shared-queue function)
   "Has FUNCTION, which has no arguments and does not wait, called once, in any thread, when
-SHARED-QUEUE ends.  The caller looks whether it has ended before."
+SHARED-QUEUE ends.  The caller looks afterwards whether it had ended before."
   (with-send-queue ((shared-queue-queue shared-queue))
     (push function (shared-queue-on-end shared-queue))))
 
