@@ -294,9 +294,8 @@ with 1.  Signals an error on a Lisp other than SBCL, ECL and ABCL."
 
 (defmethod program-stream ((server clack-server) socket-stream)
   (let ((context (handshake-context server)))
-    (if context
-        (or (encrypted-stream socket-stream)
-            (funcall 'make-tls-stream context socket-stream)) ; which not every build has
+    (if (and context (null (stream-io socket-stream))) ; else that has done the handshake
+        (funcall 'make-tls-stream context socket-stream) ; which not every build has
         socket-stream)))
 
 (defmethod make-engine-thread ((server clack-server) role thunk)

@@ -90,7 +90,7 @@ does, and keeps the old files in use."
 (defmethod hunchentoot:initialize-connection-stream ((acceptor parallel-ssl-acceptor) stream)
   "Completes a TLS handshake over STREAM.  Returns a stream that reads and writes the decrypted
 octets.  Hunchentoot's method would read certificates and keys anew for each connection."
-  (or (encrypted-stream stream)
+  (or (and (stream-io stream) stream)   ; which has done the handshake
       (make-tls-stream (acceptor-tls-context acceptor) stream)))
 
 (defmethod cl+ssl::ssl-stream-handle ((stream descriptor-stream))

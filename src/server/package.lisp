@@ -18,7 +18,7 @@ application: octets, heads, content and replies; and logs.  Knows no application
    #:client-left #:client-left-source #:reply-already-sent #:cannot-defer #:stream-full
    #:content-too-long #:call-with-worker-buffers #:descriptor-stream #:stream-io
    ;; buffered connections, and streams of the Lisp's own beside them
-   #:io-tls #:io-tls-handle #:encrypted-stream
+   #:io-tls #:io-tls-handle
    #:io-open-p #:io-talked-on-p #:flushed-p #:*high-water-mark*
    #:write-with-backpressure #:lent-open-p #:stream-timeout #:descriptor-broken
    ;; applications

@@ -397,8 +397,6 @@ NIL."
     (when (draining-p engine)           ; a stop waits for the last one
       (with-engine (engine)
         (bt:condition-notify (engine-changed engine))))
-    (when close-p
-      (end-queue queue))
     (with-send-queue (queue)            ; the engine does not use the descriptor after this
       (unless close-p
         (setf (send-queue-arm queue) nil))

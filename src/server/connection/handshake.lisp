@@ -103,14 +103,6 @@ to close, or :SESSION where it does."
            (send-refusal (http-base http) refusal)))
        :end))))
 
-(defun encrypted-stream (stream)
-  "STREAM, the stream of a connection, if it carries TLS of the server, after the handshake; else
-NIL."
-  (let ((io (stream-io stream)))
-    (and io
-         (io-tls io)
-         stream)))
-
 ;;; Kinds of failures, as an administrator would tell them apart
 
 (defun handshake-failure-kind (reason)
