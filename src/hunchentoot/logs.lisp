@@ -181,7 +181,7 @@ tells how many were left out.  Never signals an error."
                                 (some (lambda (beginning) (uiop:string-prefix-p beginning control))
                                       *client-caused-messages*))))))
     (cond ((null destination))
-          ((and seldom-p (some #'departure-p arguments))
+          ((and seldom-p (departure-p (first arguments)))
            (tell-seldom taskmaster :departure :info
                         "A client left before its request was answered"
                         "clients left before their requests were answered"))
