@@ -44,16 +44,7 @@ port, and of the server's, which is the host that was asked.")
 ;;; What stands in the request
 
 (defparameter *forged*
-  '(("X-Forwarded-For: 192.0.2.1") ("X-Forwarded-For: 192.0.2.1, 127.0.0.1")
-    ("X-Forwarded-For: 127.0.0.1, 192.0.2.1") ("X-Forwarded-For: ::ffff:192.0.2.1")
-    ("X-Forwarded-For: unknown") ("X-Forwarded-For:") ("X-FORWARDED-FOR:192.0.2.1")
-    ("X-Forwarded-For: 192.0.2.1" "X-Forwarded-For: 192.0.2.2") ("X-Forwarded-Proto: https")
-    ("X-Forwarded-Host: example.org:443" "X-Forwarded-Proto: https") ("X-Forwarded-Port: 443")
-    ("Forwarded: for=192.0.2.1;proto=https;host=example.org;by=127.0.0.1")
-    ("Forwarded: for=192.0.2.1, for=127.0.0.1") ("Forwarded: for=_hidden;proto=https")
-    ("Forwarded: \"") ("Forwarded: for=192.0.2.1" "X-Forwarded-For: 192.0.2.2")
-    ("X-Forwarded-Ssl: on") ("Front-End-Https: on") ("X-Real-IP: 192.0.2.1")
-    ("X-Client-IP: 192.0.2.1") ("True-Client-IP: 192.0.2.1") ("X_Forwarded_For: 192.0.2.1"))
+  (read-table "fronts/forged.sexp")
   "Fields, lines of text, by which a client may say that it is another.")
 
 (define-front-test (a-client-that-is-no-trusted-proxy-is-believed-nothing
@@ -70,22 +61,7 @@ port, and of the server's, which is the host that was asked.")
   (telling-ends (:trusted-proxies '("10.0.0.0/8" "127.0.0.0/8"))
     (with-connection (connection)
       (loop for (told . fields)
-              in '(("192.0.2.1 4711 inner 1 http" "X-Forwarded-For: 192.0.2.1:4711")
-                   ("2001:db8::1 0 inner 1 https" "X-Forwarded-For: 2001:DB8::1"
-                    "X-Forwarded-Proto: https")
-                   ("192.0.2.1 0 example.org 443 https" "X-Forwarded-For: 8.8.8.8, 192.0.2.1"
-                    "X-Forwarded-Proto: https" "X-Forwarded-Host: example.org")
-                   ("192.0.2.1 0 example.org 80 http" "X-Forwarded-For: 192.0.2.1"
-                    "X-Forwarded-Host: example.org")
-                   ("192.0.2.1 0 example.org 8443 https" "X-Forwarded-For: 192.0.2.1"
-                    "X-Forwarded-Proto: https" "X-Forwarded-Host: example.org"
-                    "X-Forwarded-Port: 443, 8443")
-                   ("192.0.2.1 0 example.org 81 http" "X-Forwarded-For: 192.0.2.1"
-                    "X-Forwarded-Host: example.org:81" "X-Forwarded-Port: 8443")
-                   ("192.0.2.1 0 inner 1 http" "X-Forwarded-For: 192.0.2.1"
-                    "X-Forwarded-Port: 8443")
-                   ("192.0.2.1 80 [::1] 8443 https" "X-Forwarded-For: 192.0.2.1:80"
-                    "X-Forwarded-Proto: https" "X-Forwarded-Host: [::1]:8443"))
+              in (read-table "fronts/forwarded.sexp")
             do (is (equal told (apply #'ends-for connection fields)) "~S" fields)
                (is (equal (own-ends connection) (ends-for connection))
                    "Of another request nothing was told."))
@@ -179,8 +155,7 @@ two requests that name no host, behind HEADER in pieces of SIZE octets."
         (with-connection (connection)
           (send connection part)))
       (eventually ("the connections to be closed") (zerop (figure :open)))
-      (is-true (rejected-p 0))
-      (is (zerop (figure :failed))))))
+      (is-true (rejected-p 0)))))
 
 (define-front-test (fields-count-only-where-the-source-in-the-header-is-trusted-too
                     :modes (:plain))

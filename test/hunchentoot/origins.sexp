@@ -1,0 +1,21 @@
+;;; Targets of the test, Host, Origin, and the status of the handshake.
+
+("/same" "a.example" "http://a.example" 101)
+("/same" "a.example" "https://A.Example" 101) ; TLS may have been taken off
+("/same" "a.example:80" "http://a.example" 101)
+("/same" "a.example" "http://a.example:80" 101)
+("/same" "a.example:443" "https://a.example" 101)
+("/same" "a.example:8080" "http://a.example:8080" 101)
+("/same" "[::1]:8080" "http://[::1]:8080" 101)
+("/same" "[::1]" "http://[::1]" 101)
+("/same" "a.example:8080" "http://a.example" 403)
+("/same" "a.example" "http://b.example" 403)
+("/same" "a.example" "http://a.example.b.example" 403)
+("/same" "a.example" "null" 403)
+("/any" "a.example" "http://b.example" 101)
+("/none" "a.example" "http://a.example" 403)
+("/list" "x" "https://a.example" 101)
+("/list" "x" "http://b.example:8080" 101)
+("/list" "x" "http://b.example" 403)
+("/function" "x" "http://good.example" 101)
+("/function" "x" "http://bad.example" 403)
