@@ -72,7 +72,6 @@ be the machine's fault."
                  (loop repeat (if (eq :reads-nothing kind) 5 *crowd-size*) ; memory is short
                        do (push (cons kind (stalled kind)) crowd)))
                (is (< (outlive-crowd crowd) (* 300 *patience*)))
-               (is (zerop (figure :failed)))
                (loop for (kind least) in `((:handshake ,(if (eq :tls *mode*) *crowd-size* 0))
                                            (:idle ,*crowd-size*) (:head ,*crowd-size*)
                                            (:body ,*crowd-size*) (:write 5))

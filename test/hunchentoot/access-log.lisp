@@ -94,7 +94,7 @@
   (let ((stream (make-string-output-stream)) (log nil))
     (serving (:access-log-destination stream)
         (("/" (let ((client (hunchentoot:send-headers)))
-                (setf log (get-output-stream-string stream))
+                (setf log (taken-from-log stream))
                 (write-parts client "part"))))
       (is (string= "part" (ask-text "/"))))
     (is (search "GET / HTTP/1.1\" 200 -" log))))

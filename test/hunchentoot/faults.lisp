@@ -70,7 +70,7 @@ still serves."
             do (dolist (thread (bt:all-threads))
                  (when (uiop:string-prefix-p name (string (bt:thread-name thread)))
                    (bt:interrupt-thread thread #'error "On purpose.")))
-               (eventually ("it to be told") (search words (get-output-stream-string log)))
+               (eventually ("it to be told") (search words (taken-from-log log)))
                (eventually ("another one to be made") (< 8 (figure :made))))
       (is (< 1 (figure :failed)))
       (eventually ("connections to be kept again")
@@ -90,7 +90,7 @@ still serves."
                (eventually ("the failure to be counted") (= 1 (figure :failed)))
                (eventually ("it to be told")
                  (search "[ERROR]] Serving a connection failed: It is no good."
-                         (get-output-stream-string log)))))))
+                         (taken-from-log log)))))))
     (check)
     (unless (unmet-need :tls-client)
       (over-tls (check)))))

@@ -60,7 +60,7 @@ name and type.")
                             (ask-text "/" :method :post :content form
                                           :content-type "multipart/form-data; boundary=b"))
                    "~S" field)))
-    (is (= 1 (count-messages (get-output-stream-string log))) "Only the large head is told.")))
+    (is (= 1 (count-messages (taken-from-log log))) "Only the large head is told.")))
 
 ;;; Large ones
 
@@ -123,7 +123,7 @@ name and type.")
                                       :method :post :content-type (multipart-type)
                                       :content (large-form size)))))
                 (is (string= "word" (exchange-text connection "/word"))))))))
-      (is (search "[ERROR" (get-output-stream-string log))))))
+      (is (search "[ERROR" (taken-from-log log))))))
 
 (define-server-test (a-hook-that-refuses-an-upload-costs-no-connection :needs :our-content)
   (with-globals ((hunchentoot:*file-upload-hook* (lambda (path)

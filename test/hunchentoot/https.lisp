@@ -299,7 +299,7 @@ one."
                             "[WARNING]] A TLS handshake failed: "))
           (is-true (poll (lambda ()
                            (setf told (concatenate 'string told
-                                                   (get-output-stream-string messages)))
+                                                   (taken-from-log messages)))
                            (search sentence told)))
                    "~A ~A" sentence told))
         (is (not (search "gone" told)))))))

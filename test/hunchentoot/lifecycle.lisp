@@ -111,11 +111,11 @@
           (send-request connection "/"))
         (eventually ("it to be told")
           (search "[ERROR]] A thread could not be made, and is tried again: No more threads"
-                  (get-output-stream-string log)))
+                  (taken-from-log log)))
         (eventually ("another attempt, at the next tick")
           (< 1 (figure :failed)))
         (is (< (figure :failed) 10))
-        (is (equal "" (get-output-stream-string log)) "It is told once.")
+        (is (equal "" (taken-from-log log)) "It is told once.")
         (setf (halting-p taskmaster) nil)
         (dolist (connection connections)
           (is (equal "all" (response-text (read-response connection))))))

@@ -44,7 +44,7 @@
       (ask "/quiet")
       (hunchentoot:acceptor-log-message *server* nil "~A" "Of no request."))
     ;; A line of the access log is written when its reply was sent, and a client may be faster.
-    (let ((objects (told-objects (get-output-stream-string log))))
+    (let ((objects (told-objects (taken-from-log log))))
       (flet ((one (name value)
                (find value objects :key (lambda (object) (fact name object)) :test #'equal)))
         (let ((message (one "message" (format nil "First.~%Second.")))

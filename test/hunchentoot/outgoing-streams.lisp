@@ -99,7 +99,7 @@ full, and clients that leave.")
           (signals recycling:client-left (recycling:write-outgoing stream "x"))
           (is (null (recycling:close-outgoing stream)))
           (signals recycling:reply-already-sent (recycling:write-outgoing stream "x"))
-          (is (equal "" (get-output-stream-string log)) "Nothing went wrong."))))))
+          (is (equal "" (taken-from-log log)) "Nothing went wrong."))))))
 
 (define-server-test (a-client-that-ends-its-half-still-gets-a-stream-whose-writer-was-told
                      :needs (:our-engine :noticed-leaving))

@@ -72,7 +72,7 @@
       (await-timers :failed 1)
       (eventually ("the error to be told")
         (search "[ERROR]] The function of a timer failed: No luck today."
-                (get-output-stream-string log)))
+                (taken-from-log log)))
       (labels ((again ()
                  (unless over
                    (recycling:run-after 0 #'again))))

@@ -137,7 +137,7 @@
   "True when MESSAGES, a string stream, tells once, now or soon, that a log cannot be written."
   (= 1 (count-of "cannot be written"
                  (eventually ("it to be told")
-                   (let ((text (get-output-stream-string messages)))
+                   (let ((text (taken-from-log messages)))
                      (and (search "cannot be" text) text))))))
 
 (define-server-test (lines-wait-for-a-folder-that-is-gone :needs :our-engine)
@@ -145,7 +145,7 @@
     (let ((hidden (merge-pathnames "later/lines.log" file))
           (messages (make-string-output-stream)))
       (serving (:access-log-destination hidden :message-log-destination messages) (("/" "body"))
-        (get-output-stream-string messages)
+        (taken-from-log messages)
         (loop repeat 2
               do (ask "/")
                  (recycling:reopen-logs *server*))
@@ -154,7 +154,7 @@
         (ask "/")
         (eventually ("the lines to be written") (= 3 (length (lines-of hidden))))
         (eventually ("the recovery to be told")
-          (search "is written again; lines lost so far: 0." (get-output-stream-string messages)))
+          (search "is written again; lines lost so far: 0." (taken-from-log messages)))
         (is (zerop (figure :log-dropped)))
         (uiop:delete-directory-tree (uiop:pathname-directory-pathname hidden) :validate t)
         (ask "/")
@@ -178,5 +178,5 @@
              (is (<= 24 (figure :log-dropped)) "Up to 16 MiB are kept.")
              (is (= 40 (+ (figure :log-dropped) (count #\Newline (text-written-to stream)))))
              (is (search (format nil "lines lost so far: ~D." (figure :log-dropped))
-                         (get-output-stream-string messages)))))
+                         (taken-from-log messages)))))
       (open-gate (stream-gate stream)))))

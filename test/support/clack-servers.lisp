@@ -13,7 +13,7 @@
 
 (defun clack-log ()
   "All that the server has told people since this was called last."
-  (get-output-stream-string *clack-log*))
+  (taken-from-log *clack-log*))
 
 (defun await-log (wanted)
   "Waits until what the server has told people since CLACK-LOG was called last has WANTED, a string,

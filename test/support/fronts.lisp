@@ -249,6 +249,14 @@ websocket-driver does."
                (call-with-acceptor (list* :message-log-destination *clack-log* initargs)
                                    function)))))))))
 
+(defvar *failures* 0
+  "How often the server of a test fails outside of its handlers.")
+
+(defun call-with-failures (function)
+  "Calls FUNCTION; then checks that *SERVER* has failed *FAILURES* times."
+  (multiple-value-prog1 (funcall function)
+    (is (eql *failures* (figure :failed)))))
+
 (defun call-with-front-in-mode (handler arguments function)
   (if (eq :tls *mode*)
       (with-directory (directory)
@@ -265,7 +273,8 @@ websocket-driver does."
 (defmacro with-front* ((request arguments) handler &body body)
   "Like WITH-FRONT; ARGUMENTS is a form whose value is the plist."
   `(call-with-front-in-mode (lambda (,request) (declare (ignorable ,request)) ,handler)
-                            ,arguments (lambda () ,@body)))
+                            ,arguments
+                            (lambda () (call-with-failures (lambda () ,@body)))))
 
 (defmacro with-front ((request &rest arguments) handler &body body)
   "Evaluates BODY with *SERVER* bound to a server that is made with ARGUMENTS, a plist, and answers

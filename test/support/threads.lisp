@@ -63,6 +63,13 @@ into the sentence with which AWAIT fails."
       (count entry (recorded recorder) :test #'equal)
       (length (recorded recorder))))
 
+;;; Logs
+
+(defun taken-from-log (stream)
+  "What was written to STREAM, a string stream where a log goes, since this was called last."
+  (bt:with-lock-held ((server::lock-of-destination stream)) ; a server may write meanwhile
+    (get-output-stream-string stream)))
+
 ;;; Background tasks
 
 (defvar *inherited-variables* '(*patience*)
