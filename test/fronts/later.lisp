@@ -139,6 +139,22 @@
 
 ;;; Order
 
+(define-front-test (what-comes-amid-a-burst-is-answered-after-it :modes (:plain :tls))
+  (let ((paths (loop for number below 20 collect (format nil "/~D" number)))
+        (entered (make-gate)) (gate (make-gate)))
+    (with-front (request) (progn (when (equal "/4" (path request))
+                                   (open-gate entered)
+                                   (await gate))
+                                 (reply 200 '() (path request)))
+      (with-connection (connection)
+        (is (equal "word" (exchange-text connection "/word")))
+        (apply #'send connection (mapcar #'request-octets paths))
+        (await entered)
+        (send connection (request-octets "/last"))
+        (open-gate gate)
+        (dolist (path (append paths '("/last")))
+          (is (equal path (response-text (read-response connection)))))))))
+
 (define-front-test (those-behind-a-pending-reply-wait-and-are-answered-in-order
                     :modes (:plain :unparked :tls :http2))
   (with-answers (answers)
@@ -191,6 +207,14 @@
         (with-globals ((engine:*waiting-share* 0))
           (send connection octets)
           (is-true (closed-by-server-p connection) "There is none."))))))
+
+(define-front-test (a-large-request-takes-memory-while-its-reply-is-pending :modes (:plain)
+                                                                            :needs :parking)
+  (with-pending (answer connection (request-octets (format nil "/?~A" (make-string 3000
+                                                                      :initial-element #\a))))
+    (is (< 20000 (figure :memory)))
+    (funcall answer 200 '() "later")
+    (read-response connection)))
 
 ;;; Nobody answers, or the handler fails
 
@@ -262,7 +286,6 @@
           (outcome answer 200 '() "nobody's"))
         (eventually ("the connection to end") (zerop (figure :open)))
         (is (zerop (recorded-count answers)) "Nobody is there for the next reply.")))
-    (is (zerop (figure :failed)))
     (is-true (rejected-p 0))
     (is (equal "word" (ask-text "/word")))))
 

@@ -139,7 +139,9 @@
 
 (define-front-test (slow-clients-hold-a-share-of-the-threads :modes (:plain :unparked :tls :http2)
                     :needs :our-http)
-  (with-front* (request *waits*)
+  (with-front* (request (if (and (eq :hunchentoot *front*) (eq :unparked *mode*))
+                            (list* :mixin 'stream-wrapping *waits*)
+                            *waits*))
       (if (equal "/content" (path request))
           (reply 200 '() (content request))
           (streamed (write 200) (write-large write)))

@@ -81,14 +81,16 @@
 ;;; Many threads
 
 (test no-two-threads-get-one-buffer
-  (let ((free-list (server::make-free-list 1)))
-    (setf (server::free-list-items free-list) (loop for item below (rounds 100000) collect item))
-    (let ((taken (apply #'append (call-in-four-threads
-                                  (lambda (number)
-                                    (declare (ignore number))
-                                    (loop for item = (server::take-from-free-list free-list)
-                                          while item collect item))))))
-      (is (= (rounds 100000) (length taken) (length (remove-duplicates taken)))))))
+  (let ((free-list (server::make-free-list 8)) (shared-p nil))
+    (call-in-four-threads
+     (lambda (number)
+       (loop repeat (rounds 300000)
+             for item = (or (server::take-from-free-list free-list) (list nil))
+             do (setf (first item) number)
+                (unless (loop repeat 50 always (eql number (first item)))
+                  (setf shared-p t))
+                (server::put-on-free-list free-list item))))
+    (is (not shared-p))))
 
 (defun call-in-four-threads (function)
   "The values of FUNCTION, called with 0 to 3, each in a thread, at a time."

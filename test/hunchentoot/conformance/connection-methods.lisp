@@ -197,6 +197,14 @@ loop."))
       (is-true (closed-by-server-p connection))
       (await-ended-by :idle))))
 
+(define-server-test (replies-of-any-size-come-whole-over-a-stream-of-a-programs-own
+                     :needs :our-http)
+  (serving (:mixin 'stream-wrapping) (("/" *large-answer*) ("/octets" (test-octets 300000)))
+    (with-connection (connection)
+      (send-request connection "/")
+      (is-true (large-reply-p connection))
+      (is (equalp (test-octets 300000) (response-body (exchange connection "/octets")))))))
+
 (define-server-test (a-client-that-leaves-a-stream-of-a-programs-own-holds-up-nobody
                      :needs :our-http)
   (serving-streams (streams) (:mixin 'stream-wrapping)
