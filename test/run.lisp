@@ -73,38 +73,41 @@
          (remove-if (lambda (name) (member name *suites-of-one-mode*))
                     (names-in (get-test 'acceptors)))))
 
-(def-suite apart
-  :description "What of ALL takes long because processes start and end, and all that depends on the
-mode, with a thread for each connection.")
-
-(defparameter *suites-of-processes*
-  '(process-exits small-heaps until-signalled restarts service-manager)
-  "Suites that mostly wait for processes.")
-
-(def-suite waiting :description "Those of both fronts that mostly wait.")
-
+(def-suite processes :description "Those of ALL that mostly wait for processes.")
+(def-suite waiting :description "Those of both fronts that mostly wait for limits of time.")
 (def-suite other-fronts :description "The others of both fronts.")
+(def-suite unparked :description "What depends on the mode, with a thread for each connection.")
 
-(defparameter *suites-of-patience*
-  '(fronts/limits-of-time fronts/slow-clients fronts/crowds fronts/later))
+(defun parts ()
+  "The suites of each part of ALL that a process of its own tests, an alist."
+  (let ((waiting '(fronts/limits-of-time fronts/slow-clients fronts/crowds fronts/later)))
+    (unless (uiop:featurep :abcl)       ; which loads the tests for a minute
+      `((processes process-exits small-heaps until-signalled restarts service-manager)
+        (waiting ,@waiting)
+        (other-fronts ,@(set-difference (names-in (get-test 'fronts)) waiting))
+        ,@(when (rest (modes))
+            `((unparked ,@(suites-of-acceptors))))))))
+
+(defun suites-here ()
+  "The suites of ALL that the first process tests, in the first mode."
+  (set-difference (append (set-difference (names-in (get-test 'all)) '(fronts acceptors))
+                          (names-in (get-test 'acceptors))
+                          (names-in (get-test 'fronts)))
+                  (loop for (part . suites) in (parts)
+                        unless (eq part 'unparked) append suites)))
 
 (defun suites-in-mode (suite mode)
   "What of SUITE is to run in MODE."
-  (cond ((eq suite 'apart)
-         (if mode *suites-of-processes* (suites-of-acceptors)))
-        ((eq suite 'waiting)
-         (and mode *suites-of-patience*))
-        ((eq suite 'other-fronts)
-         (and mode (set-difference (names-in (get-test 'fronts)) *suites-of-patience*)))
-        ((and (eq suite 'all) (rest (modes)))
-         (and mode
-              (append (set-difference (names-in (get-test 'all)) '(fronts acceptors))
-                      (set-difference (names-in (get-test 'acceptors)) *suites-of-processes*))))
-        ((eq mode (first (modes))) (list suite))
-        ((or (member suite *suites-of-one-mode*)
-             (member suite (names-below 'fronts))) ; its tests say in which modes they run
-         '())
-        (t (list suite))))
+  (let ((first-p (eq mode (first (modes))))
+        (part (assoc suite (parts))))
+    (cond (part
+           (and (eq first-p (not (eq suite 'unparked))) (rest part)))
+          ((eq suite 'all) (and first-p (suites-here)))
+          (first-p (list suite))
+          ((or (member suite *suites-of-one-mode*)
+               (member suite (names-below 'fronts))) ; its tests say in which modes they run
+           '())
+          (t (list suite)))))
 
 (defun start-beside (suite)
   "Starts the tests of SUITE, a name, in a process of their own: most tests wait for limits of time,
@@ -151,8 +154,8 @@ prints the counts in the last line.  True when something passed and nothing fail
 PROCESSORS is an integer, the engine counts on so many processors in all of it."
   (set-up-engine processors)
   (let* ((suite (find-suite suite))
-         (others (when (and (eq suite 'all) (rest (modes)))
-                   (mapcar #'start-beside '("apart" "waiting" "other-fronts"))))
+         (others (when (eq suite 'all)
+                   (loop for (part) in (parts) collect (start-beside part))))
          (results (unwind-protect
                        (loop for mode in (modes)
                              append (run-in-mode (suites-in-mode suite mode) mode))
