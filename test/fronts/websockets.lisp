@@ -212,7 +212,8 @@ recorder of the codes of the ends."
                                                                  300000))))))
             (eventually ("all to be sent") (= count (recorded-count sent)))
             (when (= 40 count)
-              (in-background ("sending") (say-all end)))))))))
+              (in-background ("sending") (say-all end)))))
+        (eventually ("all octets to be counted") (< 24000000 (figure :octets-sent)))))))
 
 (define-front-test (a-websocket-whose-client-takes-nothing-ends :needs :noticed-leaving)
   (let ((ends (make-recorder)) (told (make-recorder)))
