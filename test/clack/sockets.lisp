@@ -118,9 +118,8 @@ evaluated with IO, and with FRAME, octets, for each frame; other requests are an
                                       (text-response "answered"))
                                      (t (lambda (responder)
                                           (declare (ignore responder))
-                                          (write-to-clack-socket (io-of environment)
-                                                                 (octets "hello") nil)
-                                          (setf io (io-of environment))))))
+                                          (setf io (io-of environment))
+                                          (write-to-clack-socket io (octets "hello") nil)))))
         (with-connection (connection)
           (loop repeat 2
                 do (send connection (asking-for-websocket "/now"))
