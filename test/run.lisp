@@ -73,18 +73,20 @@
          (remove-if (lambda (name) (member name *suites-of-one-mode*))
                     (names-in (get-test 'acceptors)))))
 
-(def-suite processes :description "Those of ALL that mostly wait for processes.")
+(def-suite processes :description "Those of ALL that wait for processes, and some of both fronts.")
 (def-suite waiting :description "Those of both fronts that mostly wait for limits of time.")
 (def-suite other-fronts :description "The others of both fronts.")
 (def-suite unparked :description "What depends on the mode, with a thread for each connection.")
 
 (defun parts ()
   "The suites of each part of ALL that a process of its own tests, an alist."
-  (let ((waiting '(fronts/limits-of-time fronts/slow-clients fronts/crowds fronts/later)))
+  (let ((processes '(process-exits small-heaps until-signalled restarts service-manager
+                     fronts/content fronts/streams fronts/races fronts/requests fronts/messages))
+        (waiting '(fronts/limits-of-time fronts/slow-clients fronts/crowds fronts/later)))
     (unless (uiop:featurep :abcl)       ; which loads the tests for a minute
-      `((processes process-exits small-heaps until-signalled restarts service-manager)
+      `((processes ,@processes)
         (waiting ,@waiting)
-        (other-fronts ,@(set-difference (names-in (get-test 'fronts)) waiting))
+        (other-fronts ,@(set-difference (names-in (get-test 'fronts)) (append processes waiting)))
         ,@(when (rest (modes))
             `((unparked ,@(suites-of-acceptors))))))))
 
@@ -100,8 +102,7 @@
   "What of SUITE is to run in MODE."
   (let ((first-p (eq mode (first (modes))))
         (part (assoc suite (parts))))
-    (cond (part
-           (and (eq first-p (not (eq suite 'unparked))) (rest part)))
+    (cond (part (and (eq first-p (not (eq suite 'unparked))) (rest part)))
           ((eq suite 'all) (and first-p (suites-here)))
           (first-p (list suite))
           ((or (member suite *suites-of-one-mode*)

@@ -79,8 +79,7 @@
         do (is (string= text (line-text #'server:encode-json value)))))
 
 (test moments-have-milliseconds-of-three-digits
-  (eventually ("the first tenth of a second")
-    (> 100 (mod (platform:universal-milliseconds) 1000)))
+  (eventually ("the first tenth of a second") (> 100 (mod (platform:universal-milliseconds) 1000)))
   (is (cl-ppcre:scan "^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.0\\d\\dZ$" (server::utc-now))))
 
 ;;; Many threads
