@@ -9,7 +9,7 @@
   '((("src" "clack" "postgresql") 12830 52506)
     ("src/http2" 628) ("src/platform" 1732) ("src/http" 1687) ("src/websocket" 390)
     ("src/engine" 1945) ("src/server" 3534) ("src/hunchentoot" 1801)
-    ("clack" 674) ("postgresql" 353) ("test" 16255))
+    ("clack" 674) ("postgresql" 353) ("test" 16248))
   "Folders, how many lines of code they may have, and how many atoms.")
 
 (defparameter *blanks* (coerce '(#\Space #\Tab #\Newline #\Return #\Page) 'string))

@@ -208,14 +208,6 @@
           (send connection octets)
           (is-true (closed-by-server-p connection) "There is none."))))))
 
-(define-front-test (a-large-request-takes-memory-while-its-reply-is-pending :modes (:plain)
-                                                                            :needs :parking)
-  (with-pending (answer connection (request-octets (format nil "/?~A" (make-string 3000
-                                                                      :initial-element #\a))))
-    (is (< 20000 (figure :memory)))
-    (funcall answer 200 '() "later")
-    (read-response connection)))
-
 ;;; Nobody answers, or the handler fails
 
 (define-front-test (a-reply-that-does-not-come-in-time-is-504 :modes (:plain :unparked :http2))
